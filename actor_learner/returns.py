@@ -1,0 +1,95 @@
+"""Advantages and returns, as pure functions on `[T, B]` tensors; and means over valid rows.
+
+The recurrences are linear, so they run as parallel scans: log2(T) vectorized steps, quick with and
+without XLA, where a loop over T costs T dispatches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras import ops
+
+Tensor = Any
+
+
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    truncation_value: Tensor,
+    valid: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Generalised advantage estimation (arXiv:1506.02438, eq. 16).
+
+    value: `[T + 1, B]`, the last row bootstraps; all others: `[T, B]`. A terminated row bootstraps
+    from 0, a truncated one from its `truncation_value`; the sum ends there and at invalid rows.
+    Returns advantages `[T, B]`, 0 at invalid rows.
+    """
+    value = ops.convert_to_tensor(value, dtype="float32")
+    steps = ops.shape(reward)[0]
+    current, following = value[:steps], value[1:]
+    bootstrap = ops.where(truncated, truncation_value, following)
+    bootstrap = ops.where(terminated, ops.zeros_like(bootstrap), bootstrap)
+    ended = ops.logical_or(ops.logical_or(terminated, truncated), ops.logical_not(valid))
+    delta = ops.where(valid, reward + gamma * bootstrap - current, ops.zeros_like(current))
+    decay = ops.where(ended, ops.zeros_like(current), ops.full_like(current, gamma * gae_lambda))
+    # What follows an invalid row belongs to another episode; a row before one was cut off, so its decay is 0 already.
+    return backward_sum(delta, decay)
+
+
+def backward_sum(term: Tensor, decay: Tensor) -> Tensor:
+    """`s[t] = term[t] + decay[t] * s[t + 1]`, with `s[T] = 0`. All `[T, B]`."""
+    return ops.flip(forward_sum(ops.flip(term, axis=0), ops.flip(decay, axis=0)), axis=0)
+
+
+def forward_sum(term: Tensor, decay: Tensor) -> Tensor:
+    """`s[t] = term[t] + decay[t] * s[t - 1]`, with `s[-1] = 0`. All `[T, B]`.
+
+    Hillis and Steele's scan (doi:10.1145/7902.7903): after the step of a distance, each row holds the sum
+    over the rows nearer than twice that distance. (Keras's `associative_scan` doesn't compile with XLA here.)
+    """
+    distance = 1
+    while distance < term.shape[0]:
+        nothing = ops.zeros_like(term[:distance])
+        term = term + decay * ops.concatenate([nothing, term[:-distance]], axis=0)
+        decay = decay * ops.concatenate([nothing, decay[:-distance]], axis=0)
+        distance *= 2
+    return term
+
+
+def mean_valid(values: Tensor, valid: Tensor) -> Tensor:
+    """Mean of `values [N]` over the rows where `valid [N]`; 0 where there is none."""
+    weight = ops.cast(valid, values.dtype)
+    return ops.sum(values * weight) / ops.maximum(ops.sum(weight), 1.0)
+
+
+def normalize_valid(values: Tensor, valid: Tensor) -> Tensor:
+    """`values [N]` centred and divided by their unbiased std + 1e-8 over valid rows.
+
+    Left as they are where fewer than two rows are valid.
+    """
+    weight = ops.cast(valid, values.dtype)
+    count = ops.sum(weight)
+    centred = (values - mean_valid(values, valid)) * weight
+    std = ops.sqrt(ops.sum(ops.square(centred)) / ops.maximum(count - 1.0, 1.0))
+    return ops.where(count > 1.0, centred / (std + 1e-8), values)
+
+
+def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+    """1 - Var[target - prediction] / Var[target] over valid rows; NaN where the target is constant."""
+    residual = target - prediction
+    target_variance = _variance_valid(target, valid)
+    return ops.where(
+        target_variance > 0.0,
+        1.0 - _variance_valid(residual, valid) / ops.maximum(target_variance, 1e-30),
+        float("nan"),
+    )
+
+
+def _variance_valid(values: Tensor, valid: Tensor) -> Tensor:
+    return mean_valid(ops.square(values - mean_valid(values, valid)), valid)

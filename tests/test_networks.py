@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from keras import layers, ops
+
+from actor_learner import networks
+from actor_learner.distributions import Gaussian
+from tests.trajectories import TORQUES, TWO_ACTIONS, VECTOR
+
+
+def outputs(network, observation):
+    return {name: ops.convert_to_numpy(value) for name, value in networks.call_network(network, observation).items()}
+
+
+def test_the_default_network_is_two_trunks_of_two_layers():
+    network = networks.default_network(VECTOR, TWO_ACTIONS)
+    assert network.count_params() == 2 * (4 * 64 + 64 + 64 * 64 + 64) + (64 * 2 + 2) + (64 + 1)
+    networks.check_network(network, VECTOR, TWO_ACTIONS)
+    found = outputs(network, np.zeros((3, 4), np.float32))
+    assert found["parameters"].shape == (3, 2)
+    assert found["value"].shape == (3,)
+
+
+def test_orthogonal_initialization_has_sb3s_gains():
+    network = networks.default_network(VECTOR, TORQUES)
+    kernel = network.get_layer("policy_hidden_2").get_weights()[0]
+    np.testing.assert_allclose(kernel.T @ kernel, 2 * np.eye(64), atol=1e-5)
+    mean, value = (network.get_layer(name).get_weights()[0] for name in ("mean", "value"))
+    np.testing.assert_allclose(mean.T @ mean, 1e-4 * np.eye(3), atol=1e-9)
+    np.testing.assert_allclose(value.T @ value, [[1.0]], atol=1e-6)
+    for weight in network.weights:
+        if weight.path.endswith("bias"):
+            assert not np.any(weight.numpy())
+
+
+def test_without_orthogonal_initialization_kernels_are_uniform_by_fan_in():
+    network = networks.default_network(VECTOR, TORQUES, orthogonal_init=False, hidden_sizes=(400,))
+    kernel = network.get_layer("policy_hidden_1").get_weights()[0]
+    assert np.abs(kernel).max() <= 0.5
+    assert np.std(kernel) == pytest.approx(0.5 / np.sqrt(3), rel=0.1)
+
+
+def test_the_seed_decides_the_weights():
+    first, again, other = (networks.default_network(VECTOR, TORQUES, seed=seed).get_weights() for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not np.array_equal(first[0], other[0])
+
+
+def test_log_std_is_appended_and_trained():
+    network = networks.default_network(VECTOR, TORQUES, initial_log_std=-2.0)
+    found = outputs(network, np.ones((2, 4), np.float32))["parameters"]
+    np.testing.assert_array_equal(found[:, 3:], np.full((2, 3), -2.0))
+    assert "log_std" in [weight.path.split("/")[-1] for weight in network.trainable_weights]
+
+
+def test_discrete_observations_are_one_hot():
+    network = networks.default_network(Discrete(5), TWO_ACTIONS)
+    networks.check_network(network, Discrete(5), TWO_ACTIONS)
+    assert network.get_layer("policy_hidden_1").kernel.shape == (5, 64)
+
+
+@pytest.mark.parametrize(
+    "space", [Box(-1, 1, (2, 3)), Box(0, 9, (3,), np.int16), Box(-1, 1, ()), Box(-1, 1, (2,), np.float64)]
+)
+def test_vectors_of_any_rank_and_dtype(space):
+    network = networks.default_network(space, TWO_ACTIONS, normalize_observation=True)
+    networks.check_network(network, space, TWO_ACTIONS)
+    networks.check_network(networks.default_network(space, TWO_ACTIONS), space, TWO_ACTIONS)
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels"),
+    [((84, 84), 1), ((84, 84, 4), 4), ((4, 84, 84), 4), ((4, 84, 84, 3), 12), ((4, 3, 84, 84), 12)],
+)
+def test_images_reach_the_first_convolution_channels_last(shape, channels):
+    space = Box(0, 255, shape, np.uint8)
+    network = networks.default_network(space, TWO_ACTIONS)
+    networks.check_network(network, space, TWO_ACTIONS)
+    assert network.get_layer("convolution_1").kernel.shape == (8, 8, channels, 32)
+    assert network.get_layer("features").kernel.shape == (7 * 7 * 64, 512)
+
+
+def test_a_stack_is_merged_frame_by_frame_into_the_channels():
+    space = Box(0, 255, (2, 3, 40, 50), np.uint8)
+    network = networks.default_network(space, TWO_ACTIONS)
+    merged = keras.Model(network.input, network.get_layer("merge_stack").output)
+    image = np.random.default_rng(0).integers(0, 256, (1, 2, 3, 40, 50), dtype=np.uint8)
+    found = ops.convert_to_numpy(merged(image))
+    expected = np.moveaxis(image[0], (2, 3), (0, 1)).reshape(40, 50, 6)
+    np.testing.assert_array_equal(found[0], expected)
+
+
+def test_images_are_scaled_once():
+    space = Box(0, 255, (84, 84, 4), np.uint8)
+    network = networks.default_network(space, TWO_ACTIONS)
+    scaled = keras.Model(network.input, network.get_layer("scale").output)
+    white = np.full((1, 84, 84, 4), 255, np.uint8)
+    np.testing.assert_allclose(ops.convert_to_numpy(scaled(white)), 1.0, rtol=1e-6)
+
+
+def test_small_images_take_the_residual_network():
+    space = Box(0, 255, (10, 12, 3), np.uint8)
+    with pytest.raises(ValueError, match=r"at least 36 x 36.*Received: 10 x 12"):
+        networks.default_network(space, TWO_ACTIONS)
+    networks.check_network(networks.default_network(space, TWO_ACTIONS, image_network="impala"), space, TWO_ACTIONS)
+
+
+@pytest.mark.parametrize("shape", [(4, 40, 4), (40, 40, 40)])
+def test_an_ambiguous_channel_axis_is_an_error(shape):
+    with pytest.raises(ValueError, match=r"give `channel_axis`. Received: observation of shape"):
+        networks.default_network(Box(0, 255, shape, np.uint8), TWO_ACTIONS, image_network="impala")
+
+
+def test_channel_axis_resolves_it():
+    network = networks.default_network(
+        Box(0, 255, (16, 40, 16), np.uint8), TWO_ACTIONS, image_network="impala", channel_axis=0
+    )
+    assert network.get_layer("channels_last").output.shape == (None, 40, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_network": "resnet"}, "Received: image_network='resnet'"),
+        ({"normalize_observation": True}, "`normalize_observation` is for vectors"),
+        ({"distribution": "beta"}, "Received: distribution='beta'"),
+    ],
+)
+def test_refused_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        networks.default_network(Box(0, 255, (84, 84, 4), np.uint8), TWO_ACTIONS, **options)
+
+
+def two_heads(parameters, value):
+    x = keras.Input((4,))
+    return keras.Model(x, (layers.Dense(parameters)(x), layers.Dense(value)(x)))
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (lambda: two_heads(3, 1), r"`parameters` must have shape \[B, 2\] for Discrete\(2\). Received: \[B, 3\]"),
+        (lambda: two_heads(2, 2), r"`value` must have shape \[B\] or \[B, 1\]. Received: \[B, 2\]"),
+        (lambda: keras.Sequential([keras.Input((4,)), layers.Dense(2)]), "must return .parameters, value."),
+        (lambda: keras.Model(x := keras.Input((4,)), {"parameters": layers.Dense(2)(x)}), r"lacks \['value'\]"),
+        (lambda: two_heads_of_other_input(), r"doesn't take observations of shape \(4,\) and dtype float32"),
+        (lambda: layers.Dense(2), "`network` must be a keras.Model"),
+    ],
+)
+def test_broken_contracts(network, message):
+    with pytest.raises(ValueError, match=message):
+        networks.check_network(network(), VECTOR, TWO_ACTIONS)
+
+
+def two_heads_of_other_input():
+    x = keras.Input((7,))
+    return keras.Model(x, (layers.Dense(2)(x), layers.Dense(1)(x)))
+
+
+def test_kerass_habit_of_two_models_works():
+    x = keras.Input((4,))
+    actor, critic = keras.Sequential([layers.Dense(2)]), keras.Sequential([layers.Dense(1)])
+    networks.check_network(keras.Model(x, (actor(x), critic(x))), VECTOR, TWO_ACTIONS)
+
+
+def test_further_outputs_of_a_dict_are_kept():
+    x = keras.Input((4,))
+    network = keras.Model(
+        x, {"parameters": layers.Dense(2)(x), "value": layers.Dense(1)(x), "next": layers.Dense(4)(x)}
+    )
+    networks.check_network(network, VECTOR, TWO_ACTIONS)
+    assert outputs(network, np.zeros((3, 4), np.float32))["next"].shape == (3, 4)
+
+
+def test_layers_that_depend_on_training_are_named():
+    x = keras.Input((4,))
+    h = layers.Dropout(0.5, name="my_dropout")(x)
+    network = keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)))
+    with pytest.warns(UserWarning, match="my_dropout"):
+        networks.check_network(network, VECTOR, TWO_ACTIONS)
+
+
+def test_normalization_follows_the_valid_rows_of_several_batches():
+    layer = networks.ObservationNormalization()
+    layer.build((None, 3))
+    rng = np.random.default_rng(0)
+    seen = []
+    for size in (5, 50, 1):
+        rows = rng.normal(3, 5, (size, 3)).astype(np.float32)
+        valid = rng.random(size) < 0.7
+        layer.update(rows, valid)
+        seen.append(rows[valid])
+    seen = np.concatenate(seen)
+    np.testing.assert_allclose(layer.mean.numpy(), seen.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(layer.variance.numpy(), seen.var(0), rtol=1e-4)
+    assert float(layer.count) == len(seen)
+    found = ops.convert_to_numpy(layer(seen))
+    np.testing.assert_allclose(found, (seen - seen.mean(0)) / np.sqrt(seen.var(0) + 1e-8), rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(ops.convert_to_numpy(layer(np.full((1, 3), 1e9))), [[10.0] * 3])
+
+
+def test_a_network_of_ones_own_is_wrapped_once():
+    wrapped = networks.with_normalization(two_heads(2, 1), VECTOR)
+    networks.check_network(wrapped, VECTOR, TWO_ACTIONS)
+    assert len(networks.normalization_layers(wrapped)) == 1
+    with pytest.raises(ValueError, match="would normalize twice"):
+        networks.with_normalization(wrapped, VECTOR)
+
+
+def test_the_distribution_is_saved_with_the_model(tmp_path):
+    network = networks.default_network(VECTOR, TORQUES, normalize_observation=True, initial_log_std=-1.0)
+    network.save(tmp_path / "network.keras")
+    loaded = keras.models.load_model(tmp_path / "network.keras")
+    assert networks.network_distribution(loaded, TORQUES) == Gaussian((3,))
+    assert len(networks.normalization_layers(loaded)) == 1
+    for before, after in zip(network.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
