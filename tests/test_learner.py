@@ -1,0 +1,471 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+import actor_learner as al
+from actor_learner.learner import use_xla
+from actor_learner.returns import gae
+from tests.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
+
+
+def linear_network(columns=2):
+    """Parameters and value are linear in the observation, so that gradients can be written down."""
+    x = keras.Input((4,))
+    rng = np.random.default_rng(7)
+    parameters, value = layers.Dense(columns, use_bias=False), layers.Dense(1, use_bias=False)
+    network = keras.Model(x, (parameters(x), value(x)))
+    network.set_weights([rng.normal(size=weight.shape).astype(np.float32) for weight in network.weights])
+    return network
+
+
+def weights_of(network):
+    return [weight.copy() for weight in network.get_weights()]
+
+
+def same_weights(first, second):
+    return len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def expected_gradients(trajectory, policy, value, *, gamma, gae_lambda, vf_coef, ent_coef, normalize):
+    """Gradients of the loss at the first step, where PPO's ratio is 1 and its gradient is A2C's, in NumPy."""
+    x = trajectory.observation[:-1].reshape(-1, 4).astype(np.float64)
+    action = trajectory.action.reshape(-1)
+    values = (trajectory.observation.astype(np.float64) @ value)[..., 0].astype(np.float32)
+    advantage = ops.convert_to_numpy(
+        gae(
+            trajectory.reward,
+            values,
+            trajectory.terminated,
+            trajectory.truncated,
+            trajectory.truncation_value,
+            trajectory.valid,
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+        )
+    ).reshape(-1)
+    returns = advantage + values[:-1].reshape(-1)
+    if normalize:
+        advantage = (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
+    logits = x @ policy
+    probability = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    rows = len(x)
+    log_probability = np.log(probability)
+    entropy = -(probability * log_probability).sum(-1, keepdims=True)
+    gradient_of_log_prob = np.eye(2)[action] - probability
+    gradient_of_entropy = -probability * (log_probability + entropy)
+    d_logits = -(advantage[:, None] * gradient_of_log_prob + ent_coef * gradient_of_entropy) / rows
+    d_value = vf_coef * 2 * (values[:-1].reshape(-1) - returns) / rows
+    return x.T @ d_logits, x.T @ d_value[:, None]
+
+
+def on_policy(trajectory, network):
+    """The trajectory with the log-probabilities that the network itself gives."""
+    logits = ops.convert_to_numpy(network(trajectory.observation[:-1].reshape(-1, 4))[0])
+    log_prob = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    chosen = np.take_along_axis(log_prob, trajectory.action.reshape(-1, 1), 1)
+    return trajectory._replace(behaviour_log_prob=chosen.reshape(trajectory.reward.shape).astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        al.A2C(optimizer=keras.optimizers.SGD(0.1), ent_coef=0.01),
+        al.PPO(optimizer=keras.optimizers.SGD(0.1), ent_coef=0.01, epochs=1, minibatch_size=None),
+    ],
+    ids=["a2c", "ppo"],
+)
+def test_one_step_of_plain_sgd_by_hand(algorithm):
+    network = linear_network()
+    trajectory = on_policy(random_trajectory(), network)
+    policy, value = weights_of(network)
+    gradients = expected_gradients(
+        trajectory,
+        policy,
+        value,
+        gamma=algorithm.gamma,
+        gae_lambda=algorithm.gae_lambda,
+        vf_coef=algorithm.vf_coef,
+        ent_coef=algorithm.ent_coef,
+        normalize=algorithm.normalize_advantage,
+    )
+    metrics = al.Learner(network, algorithm, action_space=TWO_ACTIONS).update(trajectory)
+    for before, after, gradient in zip((policy, value), network.get_weights(), gradients, strict=True):
+        np.testing.assert_allclose(after, before - 0.1 * gradient, rtol=1e-4, atol=1e-5)
+    norm = np.sqrt(sum(np.square(gradient).sum() for gradient in gradients))
+    assert metrics["gradient_norm"] == pytest.approx(norm, rel=1e-4)
+    assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_gradients_are_clipped_by_their_global_norm():
+    network = linear_network()
+    trajectory = random_trajectory()
+    before = weights_of(network)
+    sgd = keras.optimizers.SGD(1.0, global_clipnorm=0.01)
+    al.Learner(network, al.A2C(optimizer=sgd), action_space=TWO_ACTIONS).update(trajectory)
+    moved = np.sqrt(sum(np.square(a - b).sum() for a, b in zip(network.get_weights(), before, strict=True)))
+    assert moved == pytest.approx(0.01, rel=1e-4)
+
+
+@pytest.mark.parametrize("action_space", [TWO_ACTIONS, TORQUES], ids=["discrete", "box"])
+def test_invalid_rows_change_nothing(action_space):
+    """An update from a batch with NaN in invalid rows equals one where harmless numbers stand there."""
+    trajectory = random_trajectory(action_space, invalid_rate=0.3)
+    filled = trajectory._replace(
+        **{
+            name: np.nan_to_num(getattr(trajectory, name), nan=0.37)
+            for name in ("observation", "action", "reward", "behaviour_log_prob")
+        }
+    )
+    weights = []
+    for batch in (trajectory, filled):
+        network = al.default_network(VECTOR, action_space, normalize_observation=True)
+        learner = al.Learner(network, al.PPO(minibatch_size=13, epochs=2), action_space=action_space)
+        learner.update(random_trajectory(action_space))
+        learner.update(batch)
+        weights.append(weights_of(network))
+        assert all(np.isfinite(weight).all() for weight in weights[-1])
+    assert same_weights(*weights)
+
+
+def test_a_batch_without_valid_rows_moves_nothing():
+    network = linear_network()
+    learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory())
+    before, iterations = weights_of(network), int(learner.optimizer.iterations)
+    learner.update(random_trajectory(invalid_rate=1.0))
+    assert same_weights(before, network.get_weights())
+    assert int(learner.optimizer.iterations) == iterations
+
+
+def test_minibatches_cover_each_valid_row_once_an_epoch():
+    learner = al.Learner(linear_network(), al.PPO(minibatch_size=13, epochs=3), action_space=TWO_ACTIONS)
+    valid = random_trajectory(invalid_rate=0.3).valid
+    order, count = learner._minibatch_order(valid)
+    rows = np.flatnonzero(valid.reshape(-1))
+    per_epoch = math.ceil(len(rows) / 13)
+    assert count == 3 * per_epoch
+    for epoch in range(3):
+        indices = order[epoch * per_epoch : (epoch + 1) * per_epoch].reshape(-1)
+        assert sorted(indices[indices >= 0]) == list(rows)
+        assert (indices[len(rows) :] == -1).all()
+    assert not np.array_equal(order[0], order[per_epoch])
+
+
+def test_a_last_minibatch_that_is_not_full_is_a_mean_over_its_own_rows():
+    """Two minibatches of 3 and 1 rows under SGD equal two learners' steps on these rows alone."""
+    trajectory = random_trajectory(steps=1, columns=4, end_rate=1.0)
+    algorithm = al.PPO(
+        optimizer=keras.optimizers.SGD(0.1), epochs=1, minibatch_size=3, normalize_advantage=False, gae_lambda=0.0
+    )
+    network = linear_network()
+    learner = al.Learner(network, algorithm, action_space=TWO_ACTIONS)
+    learner._minibatch_order = lambda valid: (np.array([[2, 0, 3], [1, -1, -1]], np.int32), 2)
+    learner.update(trajectory)
+
+    by_hand = linear_network()
+    old_value = ops.convert_to_numpy(by_hand(trajectory.observation[0])[1])[:, 0]
+    target = trajectory.reward[0] + algorithm.gamma * trajectory.truncation_value[0]
+    for rows in ([2, 0, 3], [1]):
+        step_by_hand(by_hand, algorithm, trajectory, np.array(rows), target, old_value)
+    for found, expected in zip(network.get_weights(), by_hand.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def step_by_hand(network, algorithm, trajectory, rows, target, old_value):
+    """One SGD step on some rows, from the definition of the loss."""
+    with tf.GradientTape() as tape:
+        logits, value = network(trajectory.observation[0][rows])
+        log_prob = tf.gather(tf.nn.log_softmax(logits), trajectory.action[0][rows], batch_dims=1)
+        ratio = tf.exp(log_prob - trajectory.behaviour_log_prob[0][rows])
+        advantage = target[rows] - old_value[rows]
+        clipped = tf.clip_by_value(ratio, 0.8, 1.2)
+        policy_loss = -tf.reduce_mean(tf.minimum(ratio * advantage, clipped * advantage))
+        loss = policy_loss + 0.5 * tf.reduce_mean(tf.square(value[:, 0] - target[rows]))
+    for weight, gradient in zip(network.trainable_weights, tape.gradient(loss, network.trainable_weights), strict=True):
+        weight.assign_sub(0.1 * gradient)
+
+
+def test_target_kl_ends_the_update_without_the_step_that_exceeds_it():
+    def learner(target_kl):
+        algorithm = al.PPO(learning_rate=0.05, epochs=20, minibatch_size=16, target_kl=target_kl)
+        return al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS)
+
+    free, bounded, closed = learner(None), learner(0.01), learner(1e-12)
+    trajectory = on_policy(random_trajectory(), free.network)
+    for each in (free, bounded, closed):
+        each.update(trajectory)
+    assert int(free.optimizer.iterations) == 20 * 4
+    assert 0 < int(bounded.optimizer.iterations) < 20 * 4
+    # The first minibatch's KL is 0 but for rounding, so that at least one step is made; then it ends.
+    assert int(closed.optimizer.iterations) <= 2
+
+
+def test_a_minibatch_beyond_the_batch_takes_it_whole():
+    network, whole = linear_network(), linear_network()
+    trajectory = random_trajectory()
+    learner = al.Learner(network, al.PPO(minibatch_size=1000, epochs=1), action_space=TWO_ACTIONS)
+    with pytest.warns(UserWarning, match=r"taken whole. Received: minibatch_size=1000"):
+        learner.update(trajectory)
+    al.Learner(whole, al.PPO(minibatch_size=64, epochs=1), action_space=TWO_ACTIONS).update(trajectory)
+    assert same_weights(network.get_weights(), whole.get_weights())
+
+
+def test_the_first_batch_only_sets_the_statistics():
+    network = al.default_network(VECTOR, TWO_ACTIONS, normalize_observation=True)
+    learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+    trainable = [weight.numpy() for weight in network.trainable_weights]
+    trajectory = random_trajectory()
+    metrics = learner.update(trajectory)
+    assert "policy_loss" not in metrics
+    assert learner.env_steps == trajectory.valid.sum()
+    for before, weight in zip(trainable, network.trainable_weights, strict=True):
+        np.testing.assert_array_equal(before, weight.numpy())
+    mean = network.get_layer("observation_normalization").mean.numpy()
+    np.testing.assert_allclose(mean, trajectory.observation[:-1].mean((0, 1)), rtol=1e-4, atol=1e-5)
+    assert "policy_loss" in learner.update(trajectory)
+
+
+def test_a_batch_is_learned_with_the_statistics_it_was_collected_with():
+    network = al.default_network(VECTOR, TWO_ACTIONS, normalize_observation=True)
+    learner = al.Learner(network, al.PPO(epochs=1, minibatch_size=None), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory(seed=1))
+    trajectory = random_trajectory(seed=2)
+    logits = ops.convert_to_numpy(network(trajectory.observation[:-1].reshape(-1, 4))[0])
+    log_prob = (logits - np.log(np.exp(logits).sum(-1, keepdims=True)))[np.arange(64), trajectory.action.reshape(-1)]
+    metrics = learner.update(trajectory._replace(behaviour_log_prob=log_prob.reshape(16, 4)))
+    assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)  # the ratio is 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOWithPrediction(al.PPO):
+    """PPO plus an auxiliary head that predicts the reward."""
+
+    prediction_coef: float = 1.0
+
+    def loss(self, outputs, minibatch):
+        loss, metrics = super().loss(outputs, minibatch)
+        error = ops.mean(ops.square(outputs["prediction"][:, 0] - minibatch["reward"]))
+        return loss + self.prediction_coef * error, {**metrics, "prediction_error": error}
+
+
+def test_a_loss_of_ones_own_with_a_further_output():
+    x = keras.Input((4,))
+    network = keras.Model(
+        x, {name: layers.Dense(n, name=name)(x) for name, n in (("parameters", 2), ("value", 1), ("prediction", 1))}
+    )
+    learner = al.Learner(network, PPOWithPrediction(learning_rate=0.01), action_space=TWO_ACTIONS)
+    trajectory = random_trajectory()
+    errors = [learner.update(trajectory)["prediction_error"] for _ in range(10)]
+    assert errors[-1] < errors[0]
+
+
+def test_a_head_that_the_loss_ignores_stays_as_it_is():
+    x = keras.Input((4,))
+    network = keras.Model(
+        x, {name: layers.Dense(n, name=name)(x) for name, n in (("parameters", 2), ("value", 1), ("unused", 1))}
+    )
+    before = network.get_layer("unused").get_weights()
+    al.Learner(network, al.PPO(), action_space=TWO_ACTIONS).update(random_trajectory())
+    assert same_weights(before, network.get_layer("unused").get_weights())
+
+
+def test_regularization_losses_of_the_network_are_added():
+    def network(strength):
+        x = keras.Input((4,))
+        head = layers.Dense(2, kernel_regularizer=keras.regularizers.L2(strength), kernel_initializer="ones")
+        return keras.Model(x, (head(x), layers.Dense(1, kernel_initializer="ones")(x)))
+
+    losses = []
+    for strength in (0.0, 0.5):
+        learner = al.Learner(network(strength), al.A2C(), action_space=TWO_ACTIONS)
+        losses.append(learner.update(random_trajectory())["loss"])
+    assert losses[1] - losses[0] == pytest.approx(0.5 * 8, rel=1e-4)
+
+
+def test_frozen_layers_stay_byte_identical():
+    network = al.default_network(VECTOR, TWO_ACTIONS)
+    frozen = network.get_layer("policy_hidden_1")
+    frozen.trainable = False
+    before, trained = frozen.get_weights(), network.get_layer("logits").get_weights()
+    learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+    for seed in range(3):
+        learner.update(random_trajectory(seed=seed))
+    assert same_weights(before, frozen.get_weights())
+    assert not same_weights(trained, network.get_layer("logits").get_weights())
+
+
+def test_freezing_after_the_learner_was_built_is_an_error():
+    network = al.default_network(VECTOR, TWO_ACTIONS)
+    learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory())
+    network.get_layer("policy_hidden_1").trainable = False
+    with pytest.raises(ValueError, match="must not change after the Learner was built"):
+        learner.update(random_trajectory())
+
+
+@keras.saving.register_keras_serializable()
+class Subclassed(keras.Model):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.hidden = layers.Dense(8, "tanh")
+        self.logits, self.critic = layers.Dense(2), layers.Dense(1)
+
+    def call(self, observation):
+        h = self.hidden(observation)
+        return self.logits(h), self.critic(h)
+
+
+def test_a_subclassed_model_is_built_by_its_first_batch():
+    network = Subclassed()
+    learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory())
+    before = weights_of(network)
+    learner.update(random_trajectory())
+    assert not same_weights(before, network.get_weights())
+
+
+@pytest.mark.parametrize("optimizer", [keras.optimizers.AdamW(1e-3), keras.optimizers.Lion(1e-3)])
+def test_any_keras_optimizer(optimizer):
+    network = linear_network()
+    before = weights_of(network)
+    learner = al.Learner(network, al.PPO(optimizer=optimizer), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory())
+    assert network.optimizer is learner.optimizer
+    assert learner.optimizer is not optimizer
+    assert not same_weights(before, network.get_weights())
+
+
+def test_the_learning_rate_in_force_is_the_optimizers_variable():
+    network = linear_network()
+    learner = al.Learner(network, al.PPO(learning_rate=1e-3), action_space=TWO_ACTIONS)
+    assert learner.update(random_trajectory())["learning_rate"] == pytest.approx(1e-3)
+    network.optimizer.learning_rate = 0.0  # as a callback does
+    before = weights_of(network)
+    assert learner.update(random_trajectory())["learning_rate"] == 0.0
+    assert same_weights(before, network.get_weights())
+
+
+def test_linear_schedules_go_from_their_value_towards_zero():
+    algorithm = al.PPO(learning_rate="linear_1e-3", clip_range="linear")
+    learner = al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, total_steps=4 * 64)
+    rates = [learner.update(random_trajectory(seed=seed))["learning_rate"] for seed in range(4)]
+    np.testing.assert_allclose(rates, [1e-3, 0.75e-3, 0.5e-3, 0.25e-3], rtol=1e-5)
+
+
+def test_changing_schedules_trace_the_update_once():
+    learner = al.Learner(
+        linear_network(), al.PPO(clip_range="linear", epochs=1), action_space=TWO_ACTIONS, total_steps=10_000
+    )
+    for seed in range(20):
+        learner.update(random_trajectory(seed=seed, invalid_rate=0.1 * (seed % 3)))
+    assert learner._compiled.experimental_get_tracing_count() == 1
+
+
+def test_reward_scaling_and_clipping_reach_the_targets_only():
+    trajectory = random_trajectory()
+    raw = trajectory.reward.copy()
+    losses = {}
+    for name, options in {"raw": {}, "scaled": {"normalize_reward": True}, "sign": {"clip_reward": "sign"}}.items():
+        learner = al.Learner(linear_network(), al.A2C(**options), action_space=TWO_ACTIONS)
+        losses[name] = learner.update(trajectory._replace(reward=raw * 100))["value_loss"]
+    assert losses["raw"] > 100 * max(losses["scaled"], losses["sign"])
+    np.testing.assert_array_equal(trajectory.reward, raw)
+
+
+def test_repeated_runs_are_byte_identical():
+    def run():
+        network = al.default_network(VECTOR, TWO_ACTIONS, seed=3)
+        learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS, seed=5)
+        for seed in range(3):
+            learner.update(random_trajectory(seed=seed))
+        return network.get_weights()
+
+    assert same_weights(run(), run())
+
+
+def test_xla_and_plain_tensorflow_agree():
+    weights = []
+    for xla in (True, False):
+        network = al.default_network(VECTOR, TORQUES)
+        learner = al.Learner(network, al.PPO(epochs=2), action_space=TORQUES)
+        learner._prepare(random_trajectory(TORQUES))
+        learner._compiled = tf.function(learner._update, jit_compile=xla, autograph=False)
+        learner.update(random_trajectory(TORQUES))
+        weights.append(network.get_weights())
+    for first, second in zip(*weights, strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-5)
+
+
+def test_the_rule_that_chooses_xla():
+    mlp = al.default_network(VECTOR, TWO_ACTIONS)
+    x = keras.Input((84, 84, 4))
+    h = layers.Flatten()(layers.Conv2D(4, 8, 4)(x))
+    cnn = keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)))
+    assert use_xla(mlp, "/CPU:0", 1e6)
+    assert not use_xla(mlp, "/CPU:0", 1e10)
+    assert not use_xla(cnn, "/CPU:0", 1e6)
+    assert use_xla(cnn, "/GPU:0", 1e10)
+
+
+@pytest.mark.parametrize("algorithm", [al.PPO(normalize_reward=True, learning_rate="linear"), al.A2C()])
+def test_a_loaded_learner_goes_on_byte_for_byte(tmp_path, algorithm):
+    def learner():
+        network = al.default_network(VECTOR, TWO_ACTIONS, normalize_observation=True)
+        return al.Learner(network, algorithm, action_space=TWO_ACTIONS, total_steps=10_000)
+
+    straight, first = learner(), learner()
+    for seed in range(4):
+        straight.update(random_trajectory(seed=seed))
+    for seed in range(2):
+        first.update(random_trajectory(seed=seed))
+    first.save(tmp_path)
+    second = al.Learner.load(tmp_path)
+    assert (second.env_steps, second.updates, second.total_steps) == (first.env_steps, 2, 10_000)
+    for seed in range(2, 4):
+        second.update(random_trajectory(seed=seed))
+    assert same_weights(straight.get_weights(), second.get_weights())
+    assert second.env_steps == straight.env_steps
+
+
+def test_what_a_file_cannot_hold_is_asked_for(tmp_path):
+    algorithm = al.PPO(learning_rate=lambda remaining: 1e-3 * remaining)
+    learner = al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, total_steps=1000)
+    learner.update(random_trajectory())
+    learner.save(tmp_path)
+    assert json.loads((tmp_path / "learner.json").read_text())["algorithm"] is None
+    with pytest.raises(ValueError, match="give it: Learner.load"):
+        al.Learner.load(tmp_path)
+    loaded = al.Learner.load(tmp_path, algorithm=algorithm)
+    assert same_weights(loaded.get_weights(), learner.get_weights())
+
+
+def test_loading_where_nothing_was_saved(tmp_path):
+    with pytest.raises(ValueError, match="There is no learner"):
+        al.Learner.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "tpu"}, "Received: device='tpu'"),
+        ({"algorithm": al.PPO(clip_range="linear")}, "`clip_range` is a schedule.*needs `total_steps`"),
+    ],
+)
+def test_refused_arguments(options, message):
+    algorithm = options.pop("algorithm", al.PPO())
+    with pytest.raises(ValueError, match=message):
+        al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, **options)
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(ValueError, match="needs a GPU"):
+        al.Learner(linear_network(), al.PPO(), action_space=TWO_ACTIONS, device="gpu")
