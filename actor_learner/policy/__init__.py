@@ -1,0 +1,5 @@
+"""Acting: `policy` runs an exported network without TensorFlow; `export` makes it from a Keras one."""
+
+from actor_learner.policy.policy import ExportedPolicy, Policy, load_policy
+
+__all__ = ["ExportedPolicy", "Policy", "load_policy"]

@@ -1,0 +1,439 @@
+"""The policy acts without TensorFlow, repeats exactly, and never picks what is impossible."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from keras import layers
+from scipy import stats
+
+from actor_learner import networks, spaces
+from actor_learner.policy import ExportedPolicy, Policy, load_policy
+from actor_learner.policy.export import export_policy
+from actor_learner.policy.policy import flatten_weights, silent_stderr
+
+VECTOR = Box(-np.inf, np.inf, (4,), np.float32)
+ACTIONS = Discrete(3, start=5)
+TORQUES = Box(np.array([-1, -2], np.float32), np.array([1, 0.5], np.float32))
+BATCH = 6
+
+
+@pytest.fixture(scope="module")
+def network():
+    return networks.default_network(VECTOR, ACTIONS)
+
+
+@pytest.fixture(scope="module")
+def exported(network):
+    return export_policy(network, ACTIONS, BATCH, VECTOR)
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    network = networks.default_network(VECTOR, TORQUES, initial_log_std=-0.3, noise_hold=3)
+    return export_policy(network, TORQUES, BATCH, VECTOR)
+
+
+@pytest.fixture(scope="module")
+def five_actions():
+    """The observation is the logits; for all 31 sets of possible actions at once, and for four rows."""
+    return [export_policy(logits_network(5), Discrete(5), batch_size) for batch_size in (31, 4)]
+
+
+def observations(rows, seed=0):
+    return np.random.default_rng(seed).standard_normal((rows, 4)).astype(np.float32)
+
+
+def logits_network(columns):
+    """The observation itself is the logits."""
+    observation = keras.Input((columns,))
+    parameters = layers.Identity()(observation)
+    return keras.Model(observation, (parameters, layers.Dense(1)(observation)))
+
+
+class GivenDraws:
+    """A generator whose uniforms are given: 1 - these is the noise."""
+
+    def __init__(self, draws):
+        self.draws = np.asarray(draws, np.float32)
+
+    def random(self, size, dtype, out=None):
+        if out is None:
+            return np.resize(self.draws, size)
+        out[...] = np.resize(self.draws, out.shape)
+        return out
+
+
+def test_shapes_and_dtypes(exported, gaussian):
+    policy = Policy(exported)
+    for rows in (BATCH, 1, 4, 13):
+        action, log_prob = policy.step(observations(rows))
+        assert (action.shape, action.dtype, log_prob.shape, log_prob.dtype) == ((rows,), "int32", (rows,), "float32")
+        assert policy.value(observations(rows)).shape == (rows,)
+        assert policy.act(observations(rows)).shape == (rows,)
+    action, log_prob = policy.step(observations(1)[0])
+    assert action.shape == log_prob.shape == policy.value(observations(1)[0]).shape == ()
+    assert policy.act(observations(1)[0]).dtype == "int64"
+    assert policy.step(observations(0))[0].shape == (0,)
+    policy = Policy(gaussian)
+    for rows in (BATCH, 1, 13):
+        action, log_prob = policy.step(observations(rows))
+        assert (action.shape, action.dtype, log_prob.shape) == ((rows, 2), "float32", (rows,))
+    assert policy.act(observations(1)[0]).shape == (2,)
+
+
+def test_results_are_not_overwritten_by_the_next_step(exported):
+    policy = Policy(exported)
+    action, log_prob = policy.step(observations(BATCH))
+    kept = action.copy(), log_prob.copy()
+    for seed in range(10):
+        policy.step(observations(BATCH, seed))
+    np.testing.assert_array_equal(action, kept[0])
+    np.testing.assert_array_equal(log_prob, kept[1])
+
+
+def test_lists_and_other_dtypes_are_cast(exported):
+    observation = observations(BATCH)
+    expected = Policy(exported, seed=3).step(observation)
+    for same in (observation.astype(np.float64), observation.tolist(), np.asfortranarray(observation)):
+        np.testing.assert_array_equal(Policy(exported, seed=3).step(same)[0], expected[0])
+
+
+@pytest.mark.parametrize("shape", [(5,), (6, 5), (2, 6, 4), ()])
+def test_observations_of_another_shape_are_refused(exported, shape):
+    with pytest.raises(ValueError, match=r"`observation` must have shape \(4,\).*Received: shape="):
+        Policy(exported).step(np.zeros(shape, np.float32))
+
+
+def test_masks_are_refused(exported):
+    for call in (Policy(exported).step, Policy(exported).act):
+        with pytest.raises(ValueError, match="`action_mask` must be None"):
+            call(observations(BATCH), action_mask=np.ones((BATCH, 3), bool))
+
+
+def test_a_seed_repeats(exported, gaussian):
+    for each in (exported, gaussian):
+        runs = []
+        for seed in (1, 1, np.random.SeedSequence(1), 2):
+            policy = Policy(each, seed=seed)
+            runs.append(np.concatenate([policy.step(observations(BATCH, step))[0] for step in range(20)]))
+        np.testing.assert_array_equal(runs[0], runs[1])
+        np.testing.assert_array_equal(runs[0], runs[2])
+        assert not np.array_equal(runs[0], runs[3])
+
+
+def test_reseed_starts_anew(gaussian):
+    policy = Policy(gaussian, seed=1)
+    first = policy.step(observations(BATCH))[0]
+    policy.step(observations(BATCH))
+    policy.reseed(1)
+    np.testing.assert_array_equal(policy.step(observations(BATCH))[0], first)
+
+
+def test_noise_does_not_depend_on_the_exported_batch_size(network):
+    rows = observations(4)
+    by_size = [Policy(export_policy(network, ACTIONS, size, VECTOR), seed=7).step(rows)[0] for size in (1, 4, 6)]
+    np.testing.assert_array_equal(by_size[0], by_size[1])
+    np.testing.assert_array_equal(by_size[0], by_size[2])
+
+
+def test_deterministic_acts_draw_nothing(exported):
+    observation = observations(BATCH)
+    plain, mixed = Policy(exported, seed=1), Policy(exported, seed=1)
+    for _ in range(5):
+        first, again = (mixed.act(observation) for _ in range(2))
+        np.testing.assert_array_equal(first, again)
+        np.testing.assert_array_equal(mixed.step(observation)[0], plain.step(observation)[0])
+
+
+def test_samples_have_the_categorical_distribution():
+    logits = np.array([0.3, -1.0, 1.2, 0.0], np.float32)
+    policy = Policy(export_policy(logits_network(4), Discrete(4), 1000), seed=0)
+    batch = np.tile(logits, (1000, 1))
+    actions = np.concatenate([policy.step(batch)[0] for _ in range(20)])
+    probability = np.exp(logits.astype(np.float64))
+    probability /= probability.sum()
+    counts = np.bincount(actions, minlength=4)
+    assert stats.chisquare(counts, probability * len(actions)).pvalue > 1e-3
+    action, log_prob = policy.step(batch)
+    np.testing.assert_allclose(log_prob, np.log(probability)[action], atol=1e-6)
+
+
+def test_samples_have_the_normal_distribution():
+    policy = Policy(export_policy(logits_network(2), Box(-1, 1, (1,), np.float32), 1000), seed=0)
+    mean, log_std = np.float32(0.4), np.float32(-0.7)
+    batch = np.tile([mean, log_std], (1000, 1)).astype(np.float32)
+    actions = np.concatenate([policy.step(batch)[0] for _ in range(10)])[:, 0]
+    assert stats.kstest(actions, stats.norm(mean, np.exp(log_std)).cdf).pvalue > 1e-3
+    action, log_prob = policy.step(batch)
+    np.testing.assert_allclose(log_prob, stats.norm(mean, np.exp(log_std)).logpdf(action[:, 0]), atol=1e-5)
+
+
+@pytest.mark.parametrize("impossible", [-1e9, -np.inf, np.finfo(np.float32).min, -200.0])
+@pytest.mark.parametrize("draw", [0.0, 1 - 2**-24, 0.5, 2**-24])
+def test_an_action_of_probability_zero_is_never_chosen(five_actions, impossible, draw):
+    """At the edges of the noise, 1 and the smallest above 0, and for every place of the possible actions."""
+    possible = np.array([[bits >> place & 1 for place in range(5)] for bits in range(1, 32)], bool)
+    logits = np.where(possible, np.float32(0.3), np.float32(impossible)).astype(np.float32)
+    for each in five_actions:
+        policy = Policy(each)
+        policy._generator = GivenDraws([draw])
+        action, log_prob = policy.step(logits)
+        assert possible[np.arange(len(action)), action].all()
+        np.testing.assert_allclose(log_prob, -np.log(possible.sum(axis=1)), atol=1e-6)
+        assert possible[np.arange(len(action)), policy.act(logits)].all()
+
+
+def test_uniform_noise_is_above_zero_and_at_most_one(exported):
+    policy = Policy(exported)
+    policy._generator = GivenDraws([0.0, 1 - 2**-24])
+    for noise in (policy._draw_batch(), policy._draw(4)):
+        assert noise.min() == np.float32(2**-24)
+        assert noise.max() == 1.0
+
+
+def test_noise_is_held(gaussian):
+    """Three steps each; a renewed row alone is drawn anew, and starts its own three steps."""
+    policy = Policy(gaussian, seed=0)
+    draws = [policy._draw(BATCH).copy() for _ in range(4)]
+    np.testing.assert_array_equal(draws[0], draws[1])
+    np.testing.assert_array_equal(draws[0], draws[2])
+    assert (draws[2] != draws[3]).all()
+    policy.renew_noise(np.arange(BATCH) == 2)
+    renewed = policy._draw(BATCH).copy()
+    assert ((renewed == draws[3]).all(axis=1) == (np.arange(BATCH) != 2)).all()
+    policy._draw(BATCH)
+    later = policy._draw(BATCH)
+    np.testing.assert_array_equal(later[2], renewed[2])
+    assert (later[0] != renewed[0]).all()
+    policy.renew_noise()
+    assert (policy._draw(BATCH)[2] != renewed[2]).all()
+
+
+def test_held_noise_has_one_draw_for_each_environment(gaussian):
+    noise = Policy(gaussian, seed=0)._draw(BATCH)
+    assert len(np.unique(noise)) == noise.size
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "expected"),
+    [
+        (Discrete(3), np.array([0, 2], np.int32), np.array([0, 2], np.int64)),
+        (Discrete(3, start=-1), np.array([0, 2], np.int32), np.array([-1, 1], np.int64)),
+        (TORQUES, np.float32([[3, 3], [-3, -3]]), np.float32([[1, 0.5], [-1, -2]])),
+        (TORQUES, np.float32([0.25, -0.5]), np.float32([0.25, -0.5])),
+        (Box(-np.inf, np.inf, (1,), np.float32), np.float32([[1e9]]), np.float32([[1e9]])),
+        (Box(-0.1, 0.1, (1,), np.float64), np.float32([[7]]), np.float64([[0.1]])),
+        (
+            Box(np.array([-np.inf, -1], np.float32), np.array([np.inf, 1], np.float32)),
+            np.float32([[9, 9]]),
+            np.float32([[9, 1]]),
+        ),
+    ],
+)
+def test_to_env(space, action, expected):
+    network = networks.default_network(VECTOR, space)
+    result = Policy.from_network(network, space).to_env(action)
+    np.testing.assert_array_equal(result, expected)
+    assert result.dtype == expected.dtype
+    assert all(space.contains(row) for row in (result if result.ndim > len(space.shape) else [result]))
+
+
+def test_what_the_environment_gets_is_in_its_space(exported, gaussian):
+    for each in (exported, gaussian):
+        policy = Policy(each)
+        for deterministic in (True, False):
+            for row in policy.act(observations(50), deterministic=deterministic):
+                assert policy.action_space.contains(row)
+
+
+def test_new_weights_reach_every_interpreter(network, exported):
+    policy, other = Policy(exported), networks.default_network(VECTOR, ACTIONS, seed=1)
+    for rows in (BATCH, 3):
+        policy.value(observations(rows))
+        policy.step(observations(rows))
+    policy.set_weights(other.get_weights())
+    fresh = Policy(export_policy(other, ACTIONS, BATCH, VECTOR))
+    policy.reseed(3)
+    fresh.reseed(3)
+    for rows in (BATCH, 3):
+        np.testing.assert_allclose(policy.value(observations(rows)), fresh.value(observations(rows)), atol=1e-6)
+        np.testing.assert_allclose(policy.step(observations(rows))[1], fresh.step(observations(rows))[1], atol=1e-6)
+
+
+def test_flat_weights_are_copied(exported):
+    policy = Policy(exported)
+    expected = policy.value(observations(BATCH))
+    flat = np.array(exported.weights)
+    policy.set_flat_weights(flat)
+    flat[:] = np.nan
+    np.testing.assert_array_equal(policy.value(observations(BATCH)), expected)
+
+
+def test_flat_weights_are_the_same_as_weights(network, exported):
+    first, second = Policy(exported), Policy(exported)
+    other = [weight + np.float32(0.1) for weight in network.get_weights()]
+    first.set_weights(other)
+    second.set_flat_weights(flatten_weights(other))
+    np.testing.assert_array_equal(first.step(observations(BATCH))[1], second.step(observations(BATCH))[1])
+
+
+def test_wrong_weights_are_one_clear_error(network, exported):
+    policy, weights = Policy(exported), network.get_weights()
+    with pytest.raises(ValueError, match=r"`weights` must be the 12 arrays.*Received: 11 arrays"):
+        policy.set_weights(weights[:-1])
+    with pytest.raises(ValueError, match=r"`weights\[0\]` \(.*/kernel\) must have shape \(4, 64\).*\(64, 4\)"):
+        policy.set_weights([weights[0].T, *weights[1:]])
+    with pytest.raises(ValueError, match=r"`weights` must have shape.*Received: shape=\(3,\)"):
+        policy.set_flat_weights(np.zeros(3, np.float32))
+
+
+def test_saved_and_loaded(tmp_path, exported, gaussian):
+    for name, each in (("discrete", exported), ("gaussian", gaussian)):
+        each.save(tmp_path / name / "policy")
+        for directory in (tmp_path / name, tmp_path / name / "policy"):
+            loaded, original = load_policy(directory, seed=4), Policy(each, seed=4)
+            for _ in range(5):
+                for ours, theirs in zip(
+                    loaded.step(observations(BATCH)), original.step(observations(BATCH)), strict=True
+                ):
+                    np.testing.assert_array_equal(ours, theirs)
+            assert loaded.action_space == original.action_space
+
+
+def test_loaded_is_equal_to_saved(tmp_path, gaussian):
+    gaussian.save(tmp_path)
+    loaded = ExportedPolicy.load(tmp_path)
+    for name, value in vars(gaussian).items():
+        np.testing.assert_equal(vars(loaded)[name], value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "policy.json",
+        "step.tflite",
+        "value.tflite",
+        "weights.npy",
+    ]
+    assert json.loads((tmp_path / "policy.json").read_text())["action_space"] == spaces.to_json(TORQUES)
+
+
+def test_loading_from_elsewhere_is_one_clear_error(tmp_path, exported):
+    with pytest.raises(ValueError, match=r"No exported policy.*Received: .*missing"):
+        load_policy(tmp_path / "missing")
+    exported.save(tmp_path)
+    description = json.loads((tmp_path / "policy.json").read_text())
+    (tmp_path / "policy.json").write_text(json.dumps({**description, "version": 99}))
+    with pytest.raises(ValueError, match=r"another version.*Received: version=99"):
+        load_policy(tmp_path)
+
+
+ACT_IN_A_BARE_PROCESS = """
+import sys
+import numpy as np
+from actor_learner.policy import load_policy
+policy = load_policy(sys.argv[1], seed=9)
+observation = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+for _ in range(5):
+    action, log_prob = policy.step(observation)
+    print(action.tolist(), [x.hex() for x in log_prob.astype(float).tolist()])
+print(policy.value(observation).tobytes().hex())
+loaded = [name for name in ("tensorflow", "keras") if name in sys.modules]
+mapped = [line for line in open("/proc/self/maps") if "tensorflow/" in line] if sys.platform == "linux" else []
+print(loaded, mapped)
+"""
+
+
+@pytest.mark.parametrize("kind", ["exported", "gaussian"])
+def test_another_process_acts_the_same_without_tensorflow(tmp_path, kind, request):
+    each = request.getfixturevalue(kind)
+    each.save(tmp_path)
+    policy, observation = Policy(each, seed=9), observations(6)
+    expected = []
+    for _ in range(5):
+        action, log_prob = policy.step(observation)
+        expected.append(f"{action.tolist()} {[x.hex() for x in log_prob.astype(float).tolist()]}")
+    expected += [policy.value(observation).tobytes().hex(), "[] []"]
+    done = subprocess.run(
+        [sys.executable, "-c", ACT_IN_A_BARE_PROCESS, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == expected
+    assert done.stderr == ""
+
+
+def test_silence_ends(capfd):
+    with silent_stderr():
+        os.write(2, b"unheard")
+    os.write(2, b"heard")
+    assert capfd.readouterr().err == "heard"
+    with pytest.raises(ZeroDivisionError), silent_stderr():
+        raise ZeroDivisionError
+    os.write(2, b"again")
+    assert capfd.readouterr().err == "again"
+
+
+def test_silence_leaks_no_file_descriptor():
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(5):
+        with silent_stderr():
+            pass
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_acts_with_standard_error_closed(tmp_path, exported):
+    exported.save(tmp_path)
+    script = """
+import os, sys
+os.close(2)
+import numpy as np
+from actor_learner.policy import load_policy
+print(load_policy(sys.argv[1]).act(np.zeros(4)))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert ACTIONS.contains(np.int64(done.stdout))
+
+
+def test_a_policy_acts_in_a_simulator_of_the_readers_own(network):
+    """Exported for one observation, used with as many as come."""
+    policy = Policy.from_network(network, ACTIONS, seed=0)
+    for rows in (32, 32, 5, 1, 32):
+        action, log_prob = policy.step(observations(rows))
+        assert action.shape == log_prob.shape == (rows,)
+        assert policy.to_env(action).min() >= ACTIONS.start
+    before = policy.value(observations(32))
+    policy.set_weights([weight + 0.1 for weight in network.get_weights()])
+    assert not np.allclose(policy.value(observations(32)), before)
+
+
+def test_fallback_in_another_process(tmp_path):
+    """Needs TensorFlow, but not the code of the layers, and sees no GPU."""
+
+    class Inexpressible(layers.Layer):
+        def call(self, x):
+            return x + keras.ops.cast(keras.ops.argmax(x, axis=-1, keepdims=True), "float32")
+
+    observation = keras.Input((4,))
+    hidden = Inexpressible()(observation)
+    network = keras.Model(observation, (layers.Dense(3)(hidden), layers.Dense(1)(hidden)))
+    with pytest.warns(UserWarning, match="LiteRT can't run"):
+        exported = export_policy(network, ACTIONS, BATCH, VECTOR)
+    exported.save(tmp_path)
+    script = """
+import sys
+import numpy as np
+from actor_learner.policy import load_policy
+policy = load_policy(sys.argv[1], seed=9)
+print(policy.value(np.ones((6, 4), np.float32)).tolist())
+import tensorflow as tf
+print(tf.config.get_visible_devices("GPU"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    values = np.array(json.loads(done[0]))
+    np.testing.assert_allclose(values, Policy(exported).value(np.ones((6, 4), np.float32)), atol=1e-6)
+    assert done[1] == "[]"
