@@ -1,0 +1,179 @@
+"""Plays whole episodes with a trained policy and reports their returns; needs no TensorFlow for a run directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actor_learner import spaces
+from actor_learner.checkpoint import read_config
+from actor_learner.environments import EnvFactory, Environments, resolve_env
+from actor_learner.policy.policy import Policy, load_policy
+
+if TYPE_CHECKING:
+    import keras
+
+Array = np.ndarray[Any, Any]
+_MOST_ENVS = 8
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Finished episodes, ordered by environment, then by time.
+
+    Attributes:
+        returns: [episodes] float64, undiscounted sums of the raw rewards.
+        lengths: [episodes] int64, env steps.
+    """
+
+    returns: Array
+    lengths: Array
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(self.returns.mean())
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the returns (divided by their number)."""
+        return float(self.returns.std())
+
+    @property
+    def mean_length(self) -> float:
+        """Mean number of env steps."""
+        return float(self.lengths.mean())
+
+
+def evaluate(
+    run_dir_or_network: str | os.PathLike[str] | keras.Model | Policy,
+    env: str | Callable[..., Any] | EnvFactory | None = None,
+    episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+    num_envs: int | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    vectorization: str | None = None,
+    autoreset_mode: str | None = None,
+) -> Evaluation:
+    """Plays `episodes` episodes in this process.
+
+    Every environment plays a number of episodes fixed beforehand: whoever took the first `episodes` ends of all
+    environments would count short episodes too often.
+
+    Args:
+        run_dir_or_network: A run directory, a Keras model that keeps the network contract, or a `Policy`.
+        env: As for `train`. May be left out for a run directory, whose own environment it then is.
+        episodes: Number of episodes.
+        seed: Seeds the environments and, with `deterministic=False`, the actions.
+        deterministic: Take the most probable action; else sample.
+        num_envs: Environments stepped together; by default 8, or `episodes` if that is less.
+        env_kwargs: Keyword arguments of the environment; by default those of the run, if the environment is the run's.
+        vectorization: As for `train`; by default the run's.
+        autoreset_mode: As for `train`; by default the run's.
+
+    Raises:
+        ValueError: the folder holds no run, its environment has to be passed again, or the environment's spaces aren't
+            those of the policy.
+    """
+    for name, value in (("episodes", episodes), ("num_envs", num_envs)):
+        if value is not None and value < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
+    num_envs = min(num_envs or _MOST_ENVS, episodes)
+    config: dict[str, Any] = {}
+    if isinstance(run_dir_or_network, (str, os.PathLike)):
+        config = read_config(run_dir_or_network)
+    factory = _factory(config, env, env_kwargs, vectorization)
+    vector_env = factory.make(num_envs, seed)
+    try:
+        mode = autoreset_mode or config.get("autoreset_mode")
+        environments = Environments(vector_env, autoreset_mode=mode, name=factory.name)
+        policy = _policy(run_dir_or_network, environments, seed)
+        played = _play(environments, policy, _quotas(episodes, num_envs), seed, deterministic)
+    finally:
+        vector_env.close()
+    returns, lengths = zip(*played, strict=True)
+    return Evaluation(np.array(returns, dtype=np.float64), np.array(lengths, dtype=np.int64))
+
+
+def _factory(
+    config: Mapping[str, Any],
+    env: str | Callable[..., Any] | EnvFactory | None,
+    env_kwargs: Mapping[str, Any] | None,
+    vectorization: str | None,
+) -> EnvFactory:
+    own = config.get("env")
+    by_name_only = isinstance(own, Mapping)  # a callable, of which config.json holds the name
+    if env is None and (own is None or by_name_only):
+        reason = f"the run's was the callable {own['callable']}" if isinstance(own, Mapping) else "there is no run"
+        raise ValueError(f"`env` must be given, because {reason}. Received: env=None")
+    if env_kwargs is None and (env is None or by_name_only or env == own):
+        env_kwargs = config.get("env_kwargs")
+    vectorization = vectorization or config.get("vectorization", "auto")
+    chosen: Any = own if env is None else env
+    return resolve_env(chosen, env_kwargs, vectorization, check_pickle=False)
+
+
+def _policy(source: Any, environments: Environments, seed: int) -> Policy:
+    if isinstance(source, Policy):
+        policy = source
+    elif isinstance(source, (str, os.PathLike)):
+        policy = load_policy(source, seed=seed)
+    else:
+        policy = Policy.from_network(
+            source,
+            environments.action_space,
+            seed=seed,
+            batch_size=environments.num_envs,
+            observation_space=environments.observation_space,
+        )
+    _check_fits(policy, environments)
+    return policy
+
+
+def _check_fits(policy: Policy, environments: Environments) -> None:
+    shape, _ = spaces.observation_shape_dtype(environments.observation_space)
+    ours, theirs = spaces.to_json(policy.action_space), spaces.to_json(environments.action_space)
+    same_actions = all(ours.get(key) == theirs.get(key) for key in ("type", "n", "start", "shape"))
+    if tuple(policy.exported.observation_shape) != shape or not same_actions:
+        raise ValueError(
+            f"The policy was trained for observations of shape {tuple(policy.exported.observation_shape)} and actions "
+            f"of {policy.action_space}; `env` has other spaces. Received: env={environments.name!r} with "
+            f"{environments.observation_space} and {environments.action_space}"
+        )
+
+
+def _quotas(episodes: int, num_envs: int) -> list[int]:
+    return [episodes // num_envs + (index < episodes % num_envs) for index in range(num_envs)]
+
+
+def _play(
+    environments: Environments, policy: Policy, quotas: list[int], seed: int, deterministic: bool
+) -> list[tuple[float, float]]:
+    """(return, length) of the first `quotas[i]` episodes of each environment i."""
+    played: list[list[tuple[float, float]]] = [[] for _ in quotas]
+    for index, episode_return, length in _episodes(environments, policy, seed, deterministic):
+        if len(played[index]) < quotas[index]:
+            played[index].append((episode_return, length))
+        if all(len(done) == quota for done, quota in zip(played, quotas, strict=True)):
+            break
+    return [episode for of_environment in played for episode in of_environment]
+
+
+def _episodes(
+    environments: Environments, policy: Policy, seed: int, deterministic: bool
+) -> Iterator[tuple[int, float, float]]:
+    """Endless (environment, return, length) of finished episodes."""
+    observation = environments.reset(seed)
+    policy.renew_noise()
+    while True:
+        transition = environments.step(policy.act(observation, deterministic=deterministic))
+        observation = transition.observation
+        if transition.episodes is not None:
+            policy.renew_noise(transition.terminated | transition.truncated)
+            indices, returns, lengths, _ = transition.episodes
+            yield from zip(indices.tolist(), returns.tolist(), lengths.tolist(), strict=True)

@@ -1,0 +1,138 @@
+"""Gymnasium's SyncVectorEnv with less Python around each step, and what a VectorEnv says about its autoreset mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import create_empty_array, iterate
+
+from actor_learner.env_spec import EnvError
+
+_NUMBERS = (bool, int, float, np.number, np.bool_, np.ndarray)
+AnyVectorEnv = VectorEnv[Any, Any, Any]
+if TYPE_CHECKING:
+    _SyncVectorEnv = SyncVectorEnv[Any, Any]
+else:  # older Gymnasium releases don't let this class be subscripted
+    _SyncVectorEnv = SyncVectorEnv
+_MODES = {mode.value.lower(): mode for mode in AutoresetMode}
+
+
+class SerialVectorEnv(_SyncVectorEnv):
+    """A `SyncVectorEnv` without autoreset that merges the infos only of episodes that end.
+
+    Merging every step's infos and copying every observation costs a seventh of HalfCheetah's step. Rows are cast to
+    the space's dtype, and each sub-environment's first reset and first step are checked against its space.
+    """
+
+    def __init__(self, envs: list[gym.Env[Any, Any]]) -> None:
+        ready = iter(envs)
+        super().__init__([ready.__next__ for _ in envs], copy=False, autoreset_mode=AutoresetMode.DISABLED)
+        self._rows: Any = create_empty_array(self.single_observation_space, self.num_envs, np.zeros)
+        self._reward = np.zeros(self.num_envs)
+        self._terminated = np.zeros(self.num_envs, dtype=bool)
+        self._truncated = np.zeros(self.num_envs, dtype=bool)
+        self._reset_checked = np.zeros(self.num_envs, dtype=bool)
+        self._step_checked = False
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Resets all sub-environments, or those of `options["reset_mask"]`; the others keep their observation."""
+        seeds = [seed + index for index in range(self.num_envs)] if isinstance(seed, int) else seed
+        options = dict(options or {})
+        mask = options.pop("reset_mask", None)
+        infos: dict[str, Any] = {}
+        for index, env in enumerate(self.envs):
+            if mask is not None and not mask[index]:
+                continue
+            row, info = env.reset(seed=None if seeds is None else seeds[index], options=options or None)
+            if not self._reset_checked[index]:
+                self._reset_checked[index] = True
+                check_row(row, self.single_observation_space, f"`reset` of environment {index}")
+            self._rows[index] = row
+            self._merge(infos, info, index)
+        return self._rows, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Steps every sub-environment; the arrays returned are overwritten by the next step."""
+        observations, rewards, terminations, truncations = self._rows, self._reward, self._terminated, self._truncated
+        infos: dict[str, Any] = {}
+        rows: Iterable[Any] = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
+        for index, (env, action) in enumerate(zip(self.envs, rows, strict=True)):
+            row, reward, terminated, truncated, info = env.step(action)
+            if not self._step_checked:
+                check_row(row, self.single_observation_space, f"`step` of environment {index}")
+            observations[index] = row
+            rewards[index] = reward
+            terminations[index] = terminated
+            truncations[index] = truncated
+            if terminated or truncated:
+                self._merge(infos, info, index)
+        self._step_checked = True
+        return observations, rewards, terminations, truncations, infos
+
+    def _merge(self, infos: dict[str, Any], info: dict[str, Any], index: int) -> None:
+        """Merges numbers alone, as float64: Gymnasium's `_add_info` takes dtype and shape from the first that comes."""
+        for key, value in info.items():
+            if isinstance(value, dict):
+                self._merge(infos.setdefault(key, {}), value, index)
+            elif isinstance(value, _NUMBERS) and np.size(value) == 1:
+                infos.setdefault(key, np.zeros(self.num_envs))[index] = np.reshape(value, ())
+            else:
+                continue
+            infos.setdefault(f"_{key}", np.zeros(self.num_envs, dtype=bool))[index] = True
+
+
+def check_row(row: Any, space: gym.Space[Any], source: str) -> None:
+    """Raises EnvError where one observation has another structure or shape than its space."""
+    if isinstance(row, (dict, tuple)):
+        raise EnvError(f"{source} must return an observation of {space}. Received: a {type(row).__name__}")
+    shape = np.shape(row)
+    if shape != space.shape:
+        raise EnvError(f"{source} must return an observation of shape {space.shape}. Received: shape={shape}")
+
+
+def layers(env: Any) -> Iterator[Any]:
+    """An environment's wrappers from the outside in, then itself, then the same for the sub-environments it shows."""
+    while isinstance(env, (gym.Wrapper, VectorWrapper)):
+        yield env
+        env = env.env
+    yield env
+    if isinstance(env, SyncVectorEnv):
+        for child in env.envs:
+            yield from layers(child)
+
+
+def parse_autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
+    """`"next_step"`, `"same_step"` or `"disabled"`, or Gymnasium's own spellings, as an `AutoresetMode`."""
+    if isinstance(mode, AutoresetMode):
+        return mode
+    try:
+        return _MODES[mode.lower().replace("_", "")]
+    except (KeyError, AttributeError):
+        raise ValueError(
+            f"`autoreset_mode` must be 'next_step', 'same_step' or 'disabled'. Received: autoreset_mode={mode!r}"
+        ) from None
+
+
+def declared_autoreset_mode(vector_env: AnyVectorEnv) -> AutoresetMode | None:
+    """The mode that a VectorEnv declares on its instance or class; None where it declares none.
+
+    `VectorEnv.metadata`, the base class's dictionary, is not asked: `AtariVectorEnv` writes its mode there, and every
+    other VectorEnv of the process inherits it.
+    """
+    for layer in layers(vector_env):
+        if not isinstance(layer, VectorEnv):
+            break
+        instance = vars(layer)
+        sources = [instance, instance.get("metadata"), instance.get("_metadata")]
+        sources += [vars(kind).get("metadata") for kind in type(layer).__mro__ if kind is not VectorEnv]
+        for source in sources:
+            mode = source.get("autoreset_mode") if isinstance(source, dict) else None
+            if isinstance(mode, (str, AutoresetMode)):
+                return parse_autoreset_mode(mode)
+    return None
