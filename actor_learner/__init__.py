@@ -1,0 +1,113 @@
+"""The actor-learner for Keras 3.
+
+Actor processes step Gymnasium vector environments and write trajectories into shared memory; one learner turns each
+batch into an update of any Keras model and publishes new weights. Read `actor_learner/train.py` first.
+
+Names are imported on first use, so that `import actor_learner` costs nothing and actors never load TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# public name -> the module of this package that holds it
+_HOME = {
+    "A2C": "algorithms",
+    "ActionDistribution": "networks",
+    "ActorError": "pool",
+    "ActorPool": "pool",
+    "Evaluation": "evaluate",
+    "Learner": "learner",
+    "LogStd": "networks",
+    "ObservationNormalization": "networks",
+    "PPO": "algorithms",
+    "Policy": "policy",
+    "Result": "train",
+    "TrainConfig": "config",
+    "Trajectory": "trajectory",
+    "default_network": "networks",
+    "evaluate": "evaluate",
+    "load_network": "saving",
+    "load_policy": "policy",
+    "parameter_size": "spaces",
+    "preset": "presets",
+    "train": "train",
+}
+_MODULES = ("algorithms", "callbacks")
+
+__all__ = [
+    "A2C",
+    "PPO",
+    "ActionDistribution",
+    "ActorError",
+    "ActorPool",
+    "Evaluation",
+    "Learner",
+    "LogStd",
+    "ObservationNormalization",
+    "Policy",
+    "Result",
+    "TrainConfig",
+    "Trajectory",
+    "__version__",
+    "algorithms",
+    "callbacks",
+    "default_network",
+    "evaluate",
+    "load_network",
+    "load_policy",
+    "parameter_size",
+    "preset",
+    "train",
+]
+
+if TYPE_CHECKING:
+    from actor_learner import algorithms, callbacks
+    from actor_learner.algorithms import A2C, PPO
+    from actor_learner.config import TrainConfig
+    from actor_learner.evaluate import Evaluation, evaluate
+    from actor_learner.learner import Learner
+    from actor_learner.networks import ActionDistribution, LogStd, ObservationNormalization, default_network
+    from actor_learner.policy import Policy, load_policy
+    from actor_learner.pool import ActorError, ActorPool
+    from actor_learner.presets import preset
+    from actor_learner.saving import load_network
+    from actor_learner.spaces import parameter_size
+    from actor_learner.train import Result, train
+    from actor_learner.trajectory import Trajectory
+
+
+class _Package(types.ModuleType):
+    """Where a function is named like the module that it lives in, the package's attribute is the function.
+
+    The import system binds each submodule that it loads to the package; without this, `al.train` would be a function
+    or a module, depending on what was imported first.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, types.ModuleType) and _HOME.get(name) == name:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name on first use (PEP 562)."""
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    setattr(sys.modules[__name__], name, value)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,304 @@
+"""An actor: steps its environments with the policy and writes what happens into its columns of a batch.
+
+Runs in a process of its own (`main`) or in the caller's (`unroll` alone). Nothing here loads TensorFlow.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import pickle
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from actor_learner import spaces
+from actor_learner.env_spec import EnvError, describe_error
+from actor_learner.environments import EnvFactory, Environments
+from actor_learner.policy.policy import ExportedPolicy, Policy
+from actor_learner.transport.batches import ArenaPlan, Columns
+from actor_learner.transport.messages import Channel, Done, Failure, HandOut, Message
+from actor_learner.transport.process import read_startup
+from actor_learner.transport.shared_memory import Arena
+from actor_learner.transport.weights import read_weights
+
+Array = np.ndarray[Any, Any]
+
+_LARGEST_TRACEBACK = 64 * 1024
+_PARENT_CHECK_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Startup:
+    """What an actor is told before it begins.
+
+    num_envs: its environments. actor: its number. incarnation: how many before it had this number.
+    """
+
+    num_envs: int
+    info_keys: tuple[str, ...]
+    autoreset_mode: str | None
+    seed: int
+    actor: int
+    incarnation: int = 0
+
+    def seeds(self) -> tuple[int, np.random.SeedSequence]:
+        """The environments' seed and the policy's, the same wherever this actor runs."""
+        env_seed, policy_seed = np.random.SeedSequence([self.seed, self.actor, self.incarnation]).spawn(2)
+        return int(env_seed.generate_state(1)[0]), policy_seed
+
+
+class Times(NamedTuple):
+    """Where the time of an unroll went, in seconds."""
+
+    env: float
+    acting: float
+    total: float
+
+
+class Stopped(Exception):
+    """The pool is closing: the unroll was given up."""
+
+
+def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environments, Array]:
+    """An actor's environments, reset, and their first observation `[b, ...]`.
+
+    Raises EnvError if they can't be made or reset, or have a space that isn't supported.
+    """
+    seed, _ = startup.seeds()
+    environments = Environments(
+        factory.make(startup.num_envs, seed),
+        autoreset_mode=startup.autoreset_mode,
+        info_keys=startup.info_keys,
+        actor=startup.actor,
+        name=factory.name,
+    )
+    return environments, environments.reset(seed)
+
+
+def describe_spaces(environments: Environments) -> dict[str, Any]:
+    """The spaces of one environment as JSON, as `spaces.from_json` reads them."""
+    return {
+        "observation_space": spaces.to_json(environments.observation_space),
+        "action_space": spaces.to_json(environments.action_space),
+    }
+
+
+def unroll(
+    environments: Environments,
+    policy: Policy,
+    columns: Columns,
+    observation: Array,
+    *,
+    version: int,
+    first_env: int,
+    stop: Sequence[int],
+) -> tuple[Array, Times]:
+    """Steps `b` environments `T` times and writes every row of `columns`, `[T, b, ...]`.
+
+    observation: `[b, ...]`, where the last unroll ended. version: of the policy's weights. first_env: the
+    number of the first environment; the others follow. stop: its only element is looked at each step.
+
+    Returns the observation to go on from and where the time went. Raises Stopped if `stop` isn't 0.
+    """
+    _prepare(columns, version, first_env)
+    policy.renew_noise()
+    noise_is_held = policy.exported.noise_hold > 1
+    clock, choose, to_env, step = time.perf_counter, policy.step, policy.to_env, environments.step
+    in_env = acting = 0.0
+    started = clock()
+    rows = zip(
+        columns.observation,
+        columns.action,
+        columns.behaviour_log_prob,
+        columns.reward,
+        columns.terminated,
+        columns.truncated,
+        columns.valid,
+        strict=False,  # there is one observation more
+    )
+    # Each line of this loop runs once per env step; what is rare is kept out of it.
+    for t, (
+        row_observation,
+        row_action,
+        row_log_prob,
+        row_reward,
+        row_terminated,
+        row_truncated,
+        row_valid,
+    ) in enumerate(rows):
+        if stop[0]:
+            raise Stopped
+        row_observation[...] = observation
+        before = clock()
+        action, log_prob = choose(observation)
+        env_action = to_env(action)
+        acting += clock() - before
+        row_action[...] = action
+        row_log_prob[...] = log_prob
+        before = clock()
+        observation, reward, terminated, truncated, valid, final_observation, episodes = step(env_action)
+        in_env += clock() - before
+        row_reward[...] = reward
+        row_terminated[...] = terminated
+        row_truncated[...] = truncated
+        row_valid[...] = valid
+        if final_observation is not None:
+            columns.truncation_value[t] = np.where(truncated, policy.value(final_observation), 0.0)
+        if episodes is not None:
+            _record_episodes(columns, t, episodes)
+        if noise_is_held:
+            policy.renew_noise(terminated | truncated)
+    columns.observation[-1] = observation
+    return observation, Times(in_env, acting, clock() - started)
+
+
+def _prepare(columns: Columns, version: int, first_env: int) -> None:
+    """Writes what is known beforehand, and what most rows have."""
+    columns.policy_version.fill(version)
+    columns.env_index[...] = np.arange(first_env, first_env + len(columns.env_index))
+    columns.truncation_value.fill(0.0)
+    for array in (columns.episode_return, columns.episode_length, *columns.episode_info.values()):
+        array.fill(np.nan)
+
+
+def _record_episodes(columns: Columns, t: int, episodes: Any) -> None:
+    columns.episode_return[t, episodes.indices] = episodes.returns
+    columns.episode_length[t, episodes.indices] = episodes.lengths
+    for key, values in episodes.info.items():
+        columns.episode_info[key][t, episodes.indices] = values
+
+
+class Actor:
+    """Environments, a policy, and the arena that it is told to fill columns of; the same in every process.
+
+    observation: `[b, ...]`, as the environments' reset gave it. exported: an `ExportedPolicy`.
+    """
+
+    def __init__(
+        self,
+        startup: Startup,
+        environments: Environments,
+        observation: Array,
+        exported: ExportedPolicy,
+        arena: Arena,
+        plan: ArenaPlan,
+    ) -> None:
+        self._environments, self._observation = environments, observation
+        self._policy = Policy(exported)
+        self._policy.reseed(startup.seeds()[1])
+        self._first_env = startup.actor * startup.num_envs
+        self._blocks, self._slots = plan.blocks(arena), plan.slots(arena)
+        self._stop = plan.stop_word(arena).data
+        self._version = -1
+        self._finished = time.perf_counter()
+
+    def fill(self, hand_out: HandOut) -> Done:
+        """Fills the columns with one unroll, by the weights of the version that the hand-out names."""
+        started = time.perf_counter()
+        if hand_out.version != self._version:
+            self._policy.set_flat_weights(read_weights(self._slots[hand_out.slot], hand_out.checksum))
+            self._version = hand_out.version
+        self._observation, times = unroll(
+            self._environments,
+            self._policy,
+            self._blocks[hand_out.block].columns(hand_out.start, hand_out.stop),
+            self._observation,
+            version=hand_out.version,
+            first_env=self._first_env,
+            stop=self._stop,
+        )
+        waiting, self._finished = started - self._finished, time.perf_counter()
+        other = self._finished - started - times.env - times.acting
+        return Done(hand_out.batch, times.env, times.acting, other, waiting)
+
+
+def main(connection: int, mailbox: int, arena: int, offset: int) -> None:
+    """The actor process, from the bootstrap to its end.
+
+    connection, mailbox, arena: descriptors that the pool made. offset: of the startup in the mailbox.
+    """
+    for descriptor in (connection, mailbox, arena):
+        os.set_inheritable(descriptor, False)  # simulators must not hold them open
+    _write_whole_lines()
+    faulthandler.enable()
+    channel = Channel(connection, mailbox)
+    starting = True
+    try:
+        if _next_message(channel)[0] is Message.CLOSE:
+            raise _PoolGoneError
+        startup, factory = pickle.loads(read_startup(mailbox, offset))
+        environments, observation = make_environments(pickle.loads(factory), startup)
+        starting = False
+        _serve(channel, Arena(arena), startup, environments, observation)
+        environments.close()
+    except _PoolGoneError:
+        sys.exit(0)
+    except BaseException as error:
+        channel.send(Message.FAILED, _describe(error, starting))
+        sys.exit(1)
+
+
+def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Environments, observation: Array) -> None:
+    """Says READY, and answers the pool until it says CLOSE."""
+    channel.send(Message.READY, describe_spaces(environments))
+    message, plan = _next_message(channel)
+    if message is Message.CLOSE:
+        return
+    arena.attach(plan.size)
+    exported = pickle.loads(plan.policy(arena))
+    actor = Actor(startup, environments, observation, exported, arena, plan)
+    gc.collect()
+    gc.freeze()  # what is here now stays; the collector needn't look at it again
+    while (received := _next_message(channel))[0] is not Message.CLOSE:
+        try:
+            done = actor.fill(received[1])
+        except Stopped:
+            continue
+        _send(channel, Message.DONE, done)
+
+
+class _PoolGoneError(Exception):
+    """Nobody is there to work for."""
+
+
+def _next_message(channel: Channel) -> tuple[Message, Any]:
+    parent = os.getppid()
+    while not channel.wait(_PARENT_CHECK_SECONDS):
+        if os.getppid() != parent:
+            raise _PoolGoneError
+    try:
+        return channel.receive()
+    except (EOFError, OSError) as error:
+        raise _PoolGoneError from error
+
+
+def _send(channel: Channel, message: Message, payload: Any) -> None:
+    try:
+        channel.send(message, payload)
+    except OSError as error:
+        raise _PoolGoneError from error
+
+
+def _describe(error: BaseException, starting: bool) -> Failure:
+    text = "".join(traceback.format_exception(error))
+    return Failure(
+        starting=starting,
+        bad_environment=isinstance(error, EnvError),
+        summary=describe_error(error),
+        text=str(error),
+        traceback=text[-_LARGEST_TRACEBACK:],
+    )
+
+
+def _write_whole_lines() -> None:
+    """What the environments print should be seen when a line is complete, not when a buffer is full."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)

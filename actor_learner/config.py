@@ -1,0 +1,406 @@
+"""TrainConfig: all that a run needs, in one frozen dataclass of which the command line is the shadow.
+
+Nothing here imports TensorFlow or keras, so that a refused value is answered at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import math
+import numbers
+import operator
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from actor_learner import algorithms
+
+_SUPPORTED_LAGS = (0, 1)
+
+
+def _field(default: Any, help: str, group: str = "run") -> Any:
+    """A dataclass field with its line of documentation, under which group of `--help` it stands, and its default."""
+    metadata = {"help": help, "group": group}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """What `train` runs. Every field is a flag of `actor-learner train`, except those that only code can give.
+
+    A value that can't work raises ValueError here, before anything is started or written.
+
+    Attributes:
+        env: Gymnasium id, "module:Id-v0", "package.module:factory", or a callable: one with a parameter named
+            `num_envs` returns a VectorEnv, any other (a class too) an Env.
+        env_kwargs: keyword arguments for the environment.
+        vectorization: "auto" takes the id's own vector environment where it has one; "sync" never does.
+        autoreset_mode: of a vector environment that names none: "next_step", "same_step" or "disabled".
+        info_keys: entries of the last step's `info` that go into the metrics, as `episode/<key>`.
+        algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, or a dataclass of one's own.
+        total_steps: env steps to train for, over all environments.
+        num_actors: actor processes; 0 steps in this process, for debuggers.
+        envs_per_actor: environments of each actor.
+        unroll_length: env steps of each environment in a batch.
+        max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile.
+        seed: seeds networks, environments, sampling and shuffling.
+        device: "auto" takes a GPU where TensorFlow sees one; "gpu" insists; "cpu".
+        run_dir: where the run is kept. None: runs/<env>/<algorithm>-<seed>-<n>, n free.
+        overwrite: replace the run that `run_dir` holds.
+        init_from: directory of a run whose weights and statistics to start from; optimizer and counters are new.
+        updates_per_epoch: updates between two calls of a callback's `on_epoch_end`. None: a hundredth of all.
+        quiet: print no progress.
+        hidden_sizes: sizes of the hidden layers of the default network, for vectors.
+        activation: Keras's name of their activation.
+        orthogonal_init: orthogonal initialization as in SB3, else uniform by fan-in.
+        initial_log_std: logarithm of the initial standard deviation of Box actions.
+        image_network: "nature" or "impala", for images.
+        channel_axis: which axis of an image holds the channels, where that is ambiguous.
+        normalize_observation: centre and scale observations by running statistics, inside the network.
+        distribution: of Box actions: "gaussian", clipped to the bounds.
+        noise_hold: env steps for which an environment keeps its draw of exploration noise.
+        network: keras.Model, or callable(observation_space, action_space) -> keras.Model, in place of the default.
+        callbacks: keras.callbacks.Callback objects.
+
+    Example:
+        >>> import actor_learner as al
+        >>> config = al.TrainConfig(env="CartPole-v1", algorithm=al.PPO(learning_rate=1e-3), total_steps=50_000)
+    """
+
+    env: str | Callable[..., Any] = _field("CartPole-v1", "Gymnasium id, module:Id-v0 or module:factory", "environment")
+    env_kwargs: Mapping[str, Any] = _field(dict, "JSON object of keyword arguments for the environment", "environment")
+    vectorization: Literal["auto", "sync"] = _field(
+        "auto", "auto: the id's own vector environment where it has one", "environment"
+    )
+    autoreset_mode: Literal["next_step", "same_step", "disabled"] | None = _field(
+        None, "of a vector environment that names none", "environment"
+    )
+    info_keys: tuple[str, ...] = _field(
+        ("is_success",), "entries of the last step's info to report, comma-separated", "environment"
+    )
+    algorithm: Any = _field(algorithms.PPO, "ppo, a2c or module:Class", "algorithm")
+    total_steps: int = _field(500_000, "env steps to train for, over all environments")
+    num_actors: int = _field(2, "actor processes; 0 steps in this process, for debuggers", "actors")
+    envs_per_actor: int = _field(8, "environments of each actor", "actors")
+    unroll_length: int = _field(128, "env steps of each environment in a batch", "actors")
+    max_policy_lag: int = _field(
+        0, "0: actors wait for each update; 1: they collect the next batch meanwhile", "actors"
+    )
+    seed: int = _field(0, "seeds networks, environments, sampling and shuffling")
+    device: Literal["auto", "cpu", "gpu"] = _field("auto", "auto takes a GPU where TensorFlow sees one")
+    run_dir: str | os.PathLike[str] | None = _field(
+        None, "where the run is kept; default: runs/<env>/<algorithm>-<seed>-<n>, n free"
+    )
+    overwrite: bool = _field(False, "replace the run that the run directory holds")
+    init_from: str | os.PathLike[str] | None = _field(
+        None, "run whose weights and statistics to start from; optimizer and counters are new"
+    )
+    updates_per_epoch: int | None = _field(
+        None, "updates between two calls of a callback's on_epoch_end; default: a hundredth of all"
+    )
+    quiet: bool = _field(False, "print no progress")
+    hidden_sizes: tuple[int, ...] = _field((64, 64), "sizes of the hidden layers, comma-separated", "network")
+    activation: str = _field("tanh", "Keras's name of the hidden layers' activation", "network")
+    orthogonal_init: bool = _field(True, "orthogonal initialization, else uniform by fan-in", "network")
+    initial_log_std: float = _field(0.0, "log of the initial standard deviation of Box actions", "network")
+    image_network: Literal["nature", "impala"] = _field("nature", "for image observations", "network")
+    channel_axis: int | None = _field(None, "axis of an image's channels, where that is ambiguous", "network")
+    normalize_observation: bool = _field(False, "normalize observations by running statistics", "network")
+    distribution: str = _field("gaussian", "distribution of Box actions", "network")
+    noise_hold: int = _field(1, "env steps for which exploration noise is held", "network")
+    network: Any = _field(None, "module:callable(observation_space, action_space) -> keras.Model", "network")
+    callbacks: Sequence[Any] = _field(tuple, "keras.callbacks.Callback objects", "code")
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__  # frozen: the one place where fields are brought into their final form
+        for name in _INTEGER_MINIMUMS:
+            set_field(self, name, _integer(name, getattr(self, name)))
+        for name in ("overwrite", "quiet", "orthogonal_init", "normalize_observation"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"`{name}` must be True or False. Received: {name}={getattr(self, name)!r}")
+        set_field(self, "hidden_sizes", _hidden_sizes(self.hidden_sizes))
+        set_field(self, "info_keys", _info_keys(self.info_keys))
+        set_field(self, "env_kwargs", _env_kwargs(self.env_kwargs))
+        set_field(self, "callbacks", tuple(self.callbacks or ()))
+        set_field(self, "initial_log_std", _number("initial_log_std", self.initial_log_std))
+        self._check()
+
+    def _check(self) -> None:
+        check_backend()
+        if not callable(self.env) and not (isinstance(self.env, str) and self.env):
+            raise ValueError(f"`env` must be an id, module:factory or a callable. Received: env={self.env!r}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(refusal(name, f"one of {_listed(choices)}", getattr(self, name)))
+        if not isinstance(self.activation, str):
+            raise ValueError(refusal("activation", "a Keras name", self.activation))
+        if self.max_policy_lag not in _SUPPORTED_LAGS:
+            raise ValueError(refusal("max_policy_lag", "0 or 1", self.max_policy_lag))
+        if self.num_actors == 0 and self.max_policy_lag > 1:
+            raise ValueError(refusal("max_policy_lag", "0 or 1 with num_actors=0", self.max_policy_lag))
+        if not dataclasses.is_dataclass(self.algorithm) or isinstance(self.algorithm, type):
+            raise ValueError(
+                "`algorithm` must be an instance of an algorithm's dataclass, such as PPO(). "
+                f"Received: algorithm={self.algorithm!r}"
+            )
+        self._check_network()
+
+    def _check_network(self) -> None:
+        given = self.network_fields()
+        if self.network is not None:
+            if self.init_from is not None:
+                raise ValueError(f"`network` and `init_from` exclude each other. Received: init_from={self.init_from}")
+            if not callable(self.network):
+                raise ValueError(refusal("network", "a keras.Model or a callable that returns one", self.network))
+            given.pop("normalize_observation", None)  # wraps the network that was passed
+        if given and (self.network is not None or self.init_from is not None):
+            other = "network" if self.network is not None else "init_from"
+            raise ValueError(
+                f"Fields that describe the default network can't stand beside `{other}`, which brings one. "
+                f"Received: {', '.join(f'{name}={value!r}' for name, value in given.items())}"
+            )
+
+    def network_fields(self, *, all_fields: bool = False) -> dict[str, Any]:
+        """The fields that describe the default network: those that differ from their default, or all."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name in DEFAULT_NETWORK_FIELDS and (all_fields or getattr(self, field.name) != field.default)
+        }
+
+    @property
+    def algorithm_name(self) -> str:
+        """The algorithm's class in lower case, as it stands in names of run directories: "ppo"."""
+        return type(self.algorithm).__name__.lower()
+
+    @property
+    def env_name(self) -> str:
+        """The environment as one reads it: the id, or the callable's module and name."""
+        return self.env if isinstance(self.env, str) else callable_name(self.env)
+
+    def replace(self, **changes: Any) -> TrainConfig:
+        """A copy with other values, checked like a new one."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The config as JSON types. Callables and objects stand as `{"callable": "module:name"}`."""
+        values = {field.name: _to_json(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        hyperparameters = {
+            field.name: _to_json(getattr(self.algorithm, field.name)) for field in dataclasses.fields(self.algorithm)
+        }
+        return {**values, "algorithm": {"name": algorithm_reference(type(self.algorithm)), **hyperparameters}}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], **passed: Any) -> TrainConfig:
+        """The config that `to_json` wrote; `passed` replaces fields.
+
+        Raises ValueError where a callable stands by its name only and isn't among `passed`.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {name: value for name, value in data.items() if name in known} | passed
+        if missing := {name: marks for name, value in values.items() if (marks := _callable_marks(value))}:
+            listed = ", ".join(f"{name}= (was {', '.join(marks)})" for name, marks in missing.items())
+            raise ValueError(f"A run's config.json holds callables by their names only; pass them again: {listed}")
+        if isinstance(values.get("algorithm"), Mapping):
+            hyperparameters = dict(values["algorithm"])
+            values["algorithm"] = algorithm_class(hyperparameters.pop("name"))(**_tuples(hyperparameters))
+        return cls(**values)
+
+
+DEFAULT_NETWORK_FIELDS = (
+    "hidden_sizes",
+    "activation",
+    "orthogonal_init",
+    "initial_log_std",
+    "image_network",
+    "channel_axis",
+    "normalize_observation",
+    "distribution",
+    "noise_hold",
+)
+
+_INTEGER_MINIMUMS = {
+    "num_actors": 0,
+    "envs_per_actor": 1,
+    "unroll_length": 1,
+    "max_policy_lag": 0,
+    "total_steps": 1,
+    "seed": 0,
+    "updates_per_epoch": 1,
+    "noise_hold": 1,
+    "channel_axis": None,
+}
+_OPTIONAL_INTEGERS = ("updates_per_epoch", "channel_axis")
+
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "vectorization": ("auto", "sync"),
+    "autoreset_mode": (None, "next_step", "same_step", "disabled"),
+    "device": ("auto", "cpu", "gpu"),
+    "image_network": ("nature", "impala"),
+    "distribution": ("gaussian",),
+}
+
+
+def refusal(name: str, expected: str, value: object) -> str:
+    """The one line that answers a refused value."""
+    return f"`{name}` must be {expected}. Received: {name}={value!r}"
+
+
+def close_match(word: str, words: Iterable[str]) -> str:
+    """` (did you mean "x"?)` where a known word is close, else nothing."""
+    matches = difflib.get_close_matches(word, list(words), n=1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def check_backend() -> None:
+    """Raises ValueError if Keras runs, or would run, on another backend than TensorFlow."""
+    keras = sys.modules.get("keras")
+    loaded = keras.config.backend() if keras is not None and hasattr(keras, "config") else None
+    backend = loaded or os.environ.get("KERAS_BACKEND") or "tensorflow"
+    if backend != "tensorflow":
+        raise ValueError(
+            "actor_learner runs on Keras's TensorFlow backend; unset KERAS_BACKEND or set it to tensorflow. "
+            f"Received: KERAS_BACKEND={backend}"
+        )
+
+
+def algorithm_class(name: str) -> type[Any]:
+    """The algorithm's class: "ppo", "a2c" or "package.module:Class".
+
+    Raises ValueError for a name that isn't known, a module that doesn't import, or what is no dataclass.
+    """
+    if ":" not in name:
+        if name not in algorithms.BY_NAME:
+            known = f"one of {', '.join(algorithms.BY_NAME)}, or module:Class{close_match(name, algorithms.BY_NAME)}"
+            raise ValueError(refusal("algorithm", known, name))
+        return algorithms.BY_NAME[name]
+    found = resolve_reference(name, "algorithm")
+    if not isinstance(found, type) or not dataclasses.is_dataclass(found) or not hasattr(found, "loss"):
+        raise ValueError(refusal("algorithm", "a dataclass with a method `loss`", name))
+    return found
+
+
+def algorithm_reference(cls: type[Any]) -> str:
+    """What `algorithm_class` takes to give this class."""
+    for name, known in algorithms.BY_NAME.items():
+        if cls is known:
+            return name
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def resolve_reference(reference: str, name: str) -> Any:
+    """What "package.module:attribute" stands for. Raises ValueError, naming the argument, where there is none."""
+    module_name, _, attribute = reference.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"`{name}`: can't import {module_name!r} ({error}). Received: {name}={reference!r}") from error
+    try:
+        return operator.attrgetter(attribute)(module)
+    except AttributeError as error:
+        hint = close_match(attribute, vars(module))
+        raise ValueError(
+            f"`{name}`: module {module_name!r} has no attribute {attribute!r}{hint}. Received: {name}={reference!r}"
+        ) from error
+
+
+def callable_name(value: object) -> str:
+    """ "module:qualified name" of a callable, or of an object's class."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def _integer(name: str, value: Any) -> int | None:
+    minimum = _INTEGER_MINIMUMS[name]
+    if value is None and name in _OPTIONAL_INTEGERS:
+        return None
+    number = _index(value)
+    if number is None:
+        raise ValueError(refusal(name, "an integer", value))
+    if minimum is not None and number < minimum:
+        raise ValueError(refusal(name, f"at least {minimum}", number))
+    return number
+
+
+def _index(value: Any) -> int | None:
+    """The integer that a value is (NumPy's too), or None."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise ValueError(refusal(name, "a finite number", value))
+    return float(value)
+
+
+def _hidden_sizes(value: Any) -> tuple[int, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError(refusal("hidden_sizes", "a sequence of integers", value))
+    given = tuple(value)
+    sizes = tuple(size for size in map(_index, given) if size is not None and size >= 1)
+    if len(sizes) < len(given):
+        raise ValueError(refusal("hidden_sizes", "integers of at least 1", given))
+    return sizes
+
+
+def _info_keys(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError(refusal("info_keys", "a sequence of strings", value))
+    keys: tuple[Any, ...] = tuple(value)
+    if not all(isinstance(key, str) and key for key in keys) or len(set(keys)) < len(keys):
+        raise ValueError(refusal("info_keys", "different, non-empty strings", keys))
+    return keys
+
+
+def _env_kwargs(kwargs: Any) -> dict[str, Any]:
+    if kwargs is None:
+        return {}
+    if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
+        raise ValueError(refusal("env_kwargs", "a dict with names as keys", kwargs))
+    return dict(kwargs)
+
+
+def _listed(choices: tuple[Any, ...]) -> str:
+    return ", ".join(repr(choice) for choice in choices)
+
+
+def _to_json(value: Any) -> Any:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_json(item) for item in value]
+    return {"callable": callable_name(value)}
+
+
+def _callable_marks(value: Any) -> list[str]:
+    """The names of the callables anywhere inside a value that was read from config.json."""
+    if isinstance(value, Mapping):
+        if set(value) == {"callable"}:
+            return [str(value["callable"])]
+        return [mark for item in value.values() for mark in _callable_marks(item)]
+    if isinstance(value, list):
+        return [mark for item in value for mark in _callable_marks(item)]
+    return []
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no tuples: hyperparameters that were tuples are tuples again."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

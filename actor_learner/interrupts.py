@@ -1,0 +1,50 @@
+"""Ctrl-C, SIGTERM and a closed terminal ask a run to stop; the run ends its update and saves first."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Interrupts:
+    """While entered, SIGINT, SIGTERM and SIGHUP set `requested` instead of ending the process.
+
+    A second signal raises KeyboardInterrupt at once. Handlers are set in the main thread only, and
+    put back at exit. A signal that was ignored stays ignored (`nohup`).
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has asked the run to stop."""
+        return self.received is not None
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._previous[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.received = number
+
+    def raise_received(self) -> None:
+        """KeyboardInterrupt after SIGINT, SystemExit(128 + number) after another signal, else nothing."""
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received is not None:
+            raise SystemExit(128 + self.received)

@@ -1,0 +1,326 @@
+"""`ActorPool`: actor processes that collect trajectories, whoever does the learning."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import pickle
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from actor_learner import spaces
+from actor_learner.actor import Startup
+from actor_learner.crew import ActorError, Crew, LocalCrew, ProcessCrew
+from actor_learner.environments import EnvFactory, resolve_env
+from actor_learner.policy.policy import ExportedPolicy
+from actor_learner.trajectory import Trajectory, TrajectorySpec
+from actor_learner.transport.batches import ArenaPlan, Block, BlockLayout
+from actor_learner.transport.messages import Done, HandOut
+from actor_learner.transport.shared_memory import Arena
+from actor_learner.transport.weights import WeightSlots
+
+if TYPE_CHECKING:
+    import keras
+    from gymnasium.spaces import Space
+
+__all__ = ["ActorError", "ActorPool"]
+
+Array = np.ndarray[Any, Any]
+_LARGEST_LAG = 1
+_SPARE_SLOTS = 2
+"""Beside one per block: for the newest version, and for the one being written."""
+
+
+class ActorPool:
+    """Actors that step environments with a network's policy and fill batches of trajectories.
+
+    ```python
+    with al.ActorPool("CartPole-v1", num_actors=2) as actors:
+        learner = al.Learner(actors.network, al.PPO(), action_space=actors.action_space)
+        for _ in range(100):
+            learner.update(actors.collect())
+            actors.publish(learner.get_weights())
+    ```
+
+    Each `collect` hands out the columns of a batch: at `max_policy_lag=0` of the batch that it returns, at 1
+    of the one after it, which the actors fill while the caller learns. With one `publish` per `collect`,
+    batch j is acted by version max(0, j - max_policy_lag), whoever is faster. For one thread at a time;
+    `close` may come from any.
+
+    Attributes:
+        network: The Keras network, as built.
+        observation_space: Of one environment.
+        action_space: Of one environment.
+        env_name: Id of the environment, or the callable's name.
+        episodes: Episodes that ended in the last batch: "return", "length" and those of `info_keys` that
+            occurred, as 1-D float32 arrays.
+        timings: Where the actors' time went in the last batch, as fractions: "env", "acting", "other", "waiting".
+    """
+
+    def __init__(
+        self,
+        env: str | Callable[..., Any] | EnvFactory,
+        network: keras.Model | Callable[[Space[Any], Space[Any]], keras.Model] | None = None,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
+        vectorization: str = "auto",
+        num_actors: int = 4,
+        envs_per_actor: int = 8,
+        unroll_length: int = 128,
+        max_policy_lag: int = 0,
+        seed: int = 0,
+        info_keys: Sequence[str] = ("is_success",),
+        autoreset_mode: str | None = None,
+        logs_dir: str | Path | None = None,
+        start_timeout: float = 120.0,
+    ) -> None:
+        """Starts the actors and builds the network.
+
+        Args:
+            env: Gymnasium id, `module:Id-v0`, `module:factory`, or a callable that returns an environment
+                (with a parameter `num_envs`: a vector environment).
+            network: Keras model by the network contract, a callable that builds one from the spaces, or None
+                for the default network. Actors get an exported copy of it.
+            env_kwargs: Keyword arguments of each environment.
+            vectorization: "auto" uses an id's own vector environment where it has one; "sync" never.
+            num_actors: Actor processes; 0 steps in this process, for debuggers.
+            envs_per_actor: Environments of each actor.
+            unroll_length: Env steps of each environment in a batch (T).
+            max_policy_lag: 0: actors wait for new weights; 1: they collect while the learner learns.
+            seed: Of environments, actions and the default network.
+            info_keys: Numeric entries of an episode's last `info` to report in `episodes`.
+            autoreset_mode: For vector environments that name none.
+            logs_dir: Folder for `actor-N.log`, what the actors print.
+            start_timeout: Seconds for all actors to make and reset their environments.
+
+        Raises:
+            ValueError: An argument, the environment or the network can't be used (`EnvError` for the second).
+            ActorError: An actor died.
+            MemoryError: The batches don't fit into memory.
+            TimeoutError: Actors weren't ready in time.
+        """
+        _check_arguments(num_actors, envs_per_actor, unroll_length, max_policy_lag, seed)
+        factory = resolve_env(env, env_kwargs, vectorization, check_pickle=num_actors > 0)
+        self.env_name = factory.name
+        self.episodes: dict[str, Array] = {}
+        self.timings: dict[str, float] = {}
+        self._num_actors, self._envs_per_actor = max(num_actors, 1), envs_per_actor
+        self._unroll_length, self._lag, self._info_keys = unroll_length, max_policy_lag, tuple(info_keys)
+        self._handed_out = self._collected = 0
+        self._slot_of_batch: dict[int, int] = {}
+        self._blocks: list[Block] = []
+        self._trajectories: list[Trajectory] = []
+        startups = [
+            Startup(envs_per_actor, self._info_keys, autoreset_mode, seed, actor) for actor in range(self._num_actors)
+        ]
+        self._arena = Arena.create()
+        self._end: weakref.finalize[..., ActorPool] = weakref.finalize(self, self._arena.close)
+        try:
+            self._crew = _make_crew(factory, startups, self._arena, logs_dir, local=num_actors == 0)
+            self._end.detach()
+            self._end = weakref.finalize(self, _close, self._crew, self._arena)
+            self._crew.start()
+            self._begin(network, seed, start_timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, network: Any, seed: int, start_timeout: float) -> None:
+        """Builds what depends on the spaces, which the environments alone know."""
+        _import_learner_side()
+        described = self._crew.spaces(start_timeout)
+        self.observation_space: Space[Any] = spaces.from_json(described["observation_space"])
+        self.action_space: Space[Any] = spaces.from_json(described["action_space"])
+        self.network = _build_network(network, self.observation_space, self.action_space, seed)
+        exported = _export(self.network, self.observation_space, self.action_space, self._envs_per_actor)
+        policy = np.frombuffer(pickle.dumps(exported, pickle.HIGHEST_PROTOCOL), np.uint8)
+        weights = self.network.get_weights()
+        plan = self._plan(policy.size, sum(map(np.size, weights)))
+        self._arena.reserve(plan.size)
+        plan.stop_word(self._arena).fill(0)
+        plan.policy(self._arena)[...] = policy
+        self._slots = WeightSlots(plan.slots(self._arena), weights)
+        self._blocks = plan.blocks(self._arena)
+        self._trajectories = [block.trajectory() for block in self._blocks]
+        self._crew.begin(plan, exported)
+
+    def _plan(self, policy_size: int, weights_size: int) -> ArenaPlan:
+        spec = TrajectorySpec.from_spaces(
+            self.observation_space,
+            self.action_space,
+            unroll_length=self._unroll_length,
+            num_envs=self._num_actors * self._envs_per_actor,
+        )
+        return ArenaPlan(
+            BlockLayout.of(spec, self._info_keys),
+            num_blocks=self._lag + 1,
+            num_slots=self._lag + 1 + _SPARE_SLOTS,
+            weights_size=weights_size,
+            policy_size=policy_size,
+        )
+
+    @property
+    def version(self) -> int:
+        """The newest version of the weights: how often `publish` was called."""
+        return self._slots.version
+
+    def collect(self, timeout: float = 60.0) -> Trajectory:
+        """The next batch, as read-only views `[T, B]` on shared memory; `B` = actors x `envs_per_actor`.
+
+        The views live until the next `collect()`; `trajectory.copy()` keeps them. After a TimeoutError it may
+        be called again, and waits on.
+
+        Args:
+            timeout: Seconds. With `num_actors=0` it takes what it takes.
+
+        Raises:
+            ActorError: An actor failed or died; every process is ended, the pool is closed.
+            TimeoutError: Some actors (named) hadn't filled their columns in time.
+        """
+        with self._closed_on_failure():
+            self._crew.check()
+            batch = self._collected
+            while self._handed_out <= batch + self._lag:
+                self._hand_out(self._handed_out)
+                self._handed_out += 1
+            done = self._crew.wait(batch, timeout)
+            index = batch % len(self._blocks)
+            self._check_written(self._blocks[index])
+        self._slots.release(self._slot_of_batch.pop(batch))
+        self._collected += 1
+        self.episodes = self._blocks[index].episodes()
+        self.timings = _fractions(done)
+        return self._trajectories[index]
+
+    @contextlib.contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
+        """Whoever gets an actor's error has no pool to close any more."""
+        try:
+            yield
+        except TimeoutError:
+            raise
+        except Exception:
+            self.close()
+            raise
+
+    def _hand_out(self, batch: int) -> None:
+        slots, index = self._slots, batch % len(self._blocks)
+        self._blocks[index].erase()
+        slots.hold(slots.slot)
+        self._slot_of_batch[batch] = slots.slot
+        for actor in range(self._num_actors):
+            start = actor * self._envs_per_actor
+            stop = start + self._envs_per_actor
+            self._crew.hand_out(actor, HandOut(batch, index, start, stop, slots.version, slots.slot, slots.checksum))
+
+    def _check_written(self, block: Block) -> None:
+        if (missing := block.unwritten()) is None:
+            return
+        row, column = missing
+        raise ActorError(
+            f"Actor {column // self._envs_per_actor} left no log-probability in row {row} of column {column}: the "
+            "network gave NaN, or the row wasn't written. Received: behaviour_log_prob=nan",
+            column // self._envs_per_actor,
+        )
+
+    def publish(self, weights: Sequence[Array]) -> None:
+        """Gives the actors new weights, for the hand-outs from now on.
+
+        Args:
+            weights: The list that `network.get_weights()` and `learner.get_weights()` give.
+
+        Raises:
+            ValueError: Their number or a shape is another than the network's, or they aren't finite.
+            ActorError: An actor has failed since the last `collect()`.
+        """
+        with self._closed_on_failure():
+            self._crew.check()
+        self._slots.publish(weights)
+
+    def close(self) -> None:
+        """Ends the actors and everything that they started; idempotent, from any thread."""
+        self._end()
+        self._blocks, self._trajectories = [], []
+        if hasattr(self, "_slots"):
+            self._slots.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _check_arguments(num_actors: int, envs_per_actor: int, unroll_length: int, max_policy_lag: int, seed: int) -> None:
+    for name, value, least in (
+        ("num_actors", num_actors, 0),
+        ("envs_per_actor", envs_per_actor, 1),
+        ("unroll_length", unroll_length, 1),
+        ("max_policy_lag", max_policy_lag, 0),
+        ("seed", seed, 0),
+    ):
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+            raise ValueError(f"`{name}` must be an integer of at least {least}. Received: {name}={value!r}")
+    if max_policy_lag > _LARGEST_LAG:
+        raise ValueError(
+            f"`max_policy_lag` must be 0 or 1; more isn't supported yet. Received: max_policy_lag={max_policy_lag}"
+        )
+
+
+def _make_crew(
+    factory: EnvFactory, startups: Sequence[Startup], arena: Arena, logs_dir: str | Path | None, *, local: bool
+) -> Crew:
+    if local:
+        return LocalCrew(factory, startups[0], arena)
+    folder = None if logs_dir is None else Path(logs_dir)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    return ProcessCrew(factory, startups, arena, folder)
+
+
+def _close(crew: Crew, arena: Arena) -> None:
+    """Not a method: at the interpreter's end, and when a pool is forgotten, the pool itself is gone."""
+    crew.close()
+    arena.close()
+
+
+def _import_learner_side() -> None:
+    """TensorFlow takes seconds to import; the actors make their environments meanwhile."""
+    importlib.import_module("actor_learner.networks")
+    importlib.import_module("actor_learner.policy.export")
+
+
+def _build_network(network: Any, observation_space: Space[Any], action_space: Space[Any], seed: int) -> keras.Model:
+    import keras
+
+    from actor_learner.networks import check_network, default_network
+
+    if network is None:
+        network = default_network(observation_space, action_space, seed=seed)
+    elif not isinstance(network, keras.Model) and callable(network):
+        network = network(observation_space, action_space)
+    check_network(network, observation_space, action_space)
+    return network
+
+
+def _export(
+    network: keras.Model, observation_space: Space[Any], action_space: Space[Any], batch_size: int
+) -> ExportedPolicy:
+    from actor_learner.policy.export import export_policy
+
+    return export_policy(network, action_space, batch_size, observation_space)
+
+
+def _fractions(done: Sequence[Done]) -> dict[str, float]:
+    """Where the actors' time went, all of them together."""
+    names = ("env", "acting", "other", "waiting")
+    seconds = {name: sum(getattr(one, name) for one in done) for name in names}
+    total = sum(seconds.values())
+    return {name: value / total if total > 0 else 0.0 for name, value in seconds.items()}

@@ -1,0 +1,155 @@
+"""Settings that are known to learn, by environment id and algorithm.
+
+Most are SB3 Zoo's, spread over actors: environments = num_actors x envs_per_actor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from actor_learner.config import DEFAULT_NETWORK_FIELDS, TrainConfig, algorithm_class, algorithm_reference, close_match
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "CartPole-v1": {
+        "ppo": {
+            "total_steps": 100_000,
+            "envs_per_actor": 4,
+            "unroll_length": 32,
+            "minibatch_size": 256,
+            "epochs": 20,
+            "gamma": 0.98,
+            "gae_lambda": 0.8,
+            "learning_rate": "linear_1e-3",
+            "clip_range": "linear_0.2",
+        },
+        "a2c": {"total_steps": 500_000, "envs_per_actor": 4, "unroll_length": 5},
+    },
+    "Acrobot-v1": {
+        "ppo": {
+            "total_steps": 1_000_000,
+            "envs_per_actor": 8,
+            "unroll_length": 256,
+            "epochs": 4,
+            "gae_lambda": 0.94,
+            "normalize_observation": True,
+            "normalize_reward": True,
+        },
+    },
+    "Pendulum-v1": {
+        "ppo": {
+            "total_steps": 100_000,
+            "envs_per_actor": 2,
+            "unroll_length": 1024,
+            "gamma": 0.9,
+            "learning_rate": 1e-3,
+            "noise_hold": 4,
+        },
+    },
+    "LunarLander-v3": {
+        "ppo": {
+            "total_steps": 1_000_000,
+            "envs_per_actor": 8,
+            "unroll_length": 1024,
+            "epochs": 4,
+            "gamma": 0.999,
+            "gae_lambda": 0.98,
+            "ent_coef": 0.01,
+        },
+    },
+    "HalfCheetah-v5": {
+        "ppo": {
+            "total_steps": 1_000_000,
+            "envs_per_actor": 1,
+            "unroll_length": 256,
+            "epochs": 20,
+            "gamma": 0.98,
+            "gae_lambda": 0.92,
+            "learning_rate": 2.06e-5,
+            "clip_range": 0.1,
+            "ent_coef": 0.0004,
+            "vf_coef": 0.58,
+            "max_grad_norm": 0.8,
+            "normalize_observation": True,
+            "normalize_reward": True,
+            "hidden_sizes": (256, 256),
+            "activation": "relu",
+            "orthogonal_init": False,
+            "initial_log_std": -2.0,
+        },
+    },
+}
+
+
+def preset(env: str, **changes: Any) -> TrainConfig:
+    """The settings known for `env`, with `changes` to fields of the config or of its algorithm, flat.
+
+    `algorithm` may be a name ("a2c"), which takes the preset of that algorithm, or an instance, which is
+    taken as it is. A `network` or `init_from` replaces what the preset says of the default network.
+
+    Raises ValueError for an environment that has no preset, and for fields that nobody knows.
+
+    Example:
+        >>> import actor_learner as al
+        >>> config = al.preset("CartPole-v1", learning_rate=3e-4, num_actors=4)
+    """
+    name = "ppo"
+    if isinstance(changes.get("algorithm"), str):
+        name = changes.pop("algorithm")
+    fields = preset_fields(env, name)
+    if fields is None:
+        raise unknown_preset(env, name)
+    return build_config({"env": env, **fields}, changes, algorithm=name)
+
+
+def preset_fields(env: object, algorithm: str = "ppo") -> dict[str, Any] | None:
+    """The fields that a preset sets, flat, or None where there is no preset.
+
+    A subclass of an algorithm takes the settings of its nearest ancestor that has a name.
+    """
+    by_algorithm = PRESETS.get(env, {}) if isinstance(env, str) else {}
+    for cls in algorithm_class(algorithm).__mro__:
+        if (name := algorithm_reference(cls)) in by_algorithm:
+            return by_algorithm[name]
+    return None
+
+
+def unknown_preset(env: object, algorithm: str) -> ValueError:
+    """The error for an environment without a preset: names those with one, and the close match."""
+    known = [name for name in PRESETS if preset_fields(name, algorithm) is not None]
+    return ValueError(
+        f"There is no preset of this name for {algorithm}{close_match(str(env), known)}; there are "
+        f"{', '.join(known) or 'none'}. Received: {env!r}"
+    )
+
+
+def build_config(base: Mapping[str, Any], changes: Mapping[str, Any], *, algorithm: str = "ppo") -> TrainConfig:
+    """A config from flat fields: `changes` over `base`, each going to the config or to its algorithm.
+
+    Raises ValueError for fields that neither has, with the close match.
+    """
+    fields = dict(base)
+    if changes.get("network") is not None or changes.get("init_from") is not None:
+        fields = {name: value for name, value in fields.items() if name not in DEFAULT_NETWORK_FIELDS}
+    config_names = {field.name for field in dataclasses.fields(TrainConfig)}
+    instance = changes.get("algorithm")
+    if instance is None:
+        cls = algorithm_class(algorithm)
+    else:
+        cls = type(instance)
+        fields = {name: value for name, value in fields.items() if name in config_names}
+    hyperparameter_names = {field.name for field in dataclasses.fields(cls) if field.init}
+    for name in changes:
+        if name not in config_names | hyperparameter_names:
+            hint = close_match(name, config_names | hyperparameter_names)
+            raise ValueError(
+                f"TrainConfig and {cls.__name__} have no such field{hint}. Received: {name}={changes[name]!r}"
+            )
+    fields |= changes
+    hyperparameters = {name: fields.pop(name) for name in hyperparameter_names & set(fields)}
+    if instance is None:
+        fields["algorithm"] = cls(**hyperparameters)
+    elif hyperparameters:
+        fields["algorithm"] = dataclasses.replace(instance, **hyperparameters)
+    return TrainConfig(**fields)

@@ -1,0 +1,162 @@
+"""A batch is one preallocated block, `[T + 1, B, ...]` per field; an actor fills a range of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from actor_learner.trajectory import Trajectory, TrajectorySpec
+from actor_learner.transport.shared_memory import ALIGNMENT, Arena, align
+
+Array = np.ndarray[Any, Any]
+
+EPISODE_RETURN = "episode_return"
+EPISODE_LENGTH = "episode_length"
+_EPISODE_INFO = "episode/"
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """Where the fields of one block lie, in bytes from its beginning."""
+
+    spec: TrajectorySpec
+    info_keys: tuple[str, ...]
+    fields: Mapping[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
+    """Field -> offset, shape, dtype."""
+    size: int
+    """Bytes of a block, a multiple of the alignment."""
+
+    @classmethod
+    def of(cls, spec: TrajectorySpec, info_keys: Sequence[str]) -> BlockLayout:
+        """The layout of a trajectory's fields and of the episodes that end in it.
+
+        Beside `spec.fields()`: `episode_return`, `episode_length` and `episode/<key>` for each of
+        `info_keys`, `[T, B]` float32, NaN where no episode ended at that row.
+        """
+        shape, number = (spec.unroll_length, spec.num_envs), np.dtype(np.float32)
+        episode_fields = [EPISODE_RETURN, EPISODE_LENGTH, *(_EPISODE_INFO + key for key in info_keys)]
+        fields, offset = {}, 0
+        for name, (field_shape, dtype) in (spec.fields() | dict.fromkeys(episode_fields, (shape, number))).items():
+            fields[name] = (offset, field_shape, dtype)
+            offset = align(offset + int(np.prod(field_shape, dtype=np.int64)) * dtype.itemsize)
+        return cls(spec, tuple(info_keys), fields, offset)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Writable views on one actor's columns of a block: `[T, b, ...]`, `observation` `[T + 1, b, ...]`."""
+
+    observation: Array
+    action: Array
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    behaviour_log_prob: Array
+    truncation_value: Array
+    policy_version: Array
+    """`[b]`"""
+    env_index: Array
+    """`[b]`"""
+    episode_return: Array
+    episode_length: Array
+    episode_info: Mapping[str, Array]
+
+
+class Block:
+    """The arrays of one batch, in an arena or, without actor processes, in memory of its own."""
+
+    def __init__(self, layout: BlockLayout, arena: Arena, offset: int) -> None:
+        self.layout = layout
+        self.arrays = {
+            name: arena.array(offset + start, shape, dtype) for name, (start, shape, dtype) in layout.fields.items()
+        }
+
+    def columns(self, start: int, stop: int) -> Columns:
+        """Views on the columns `[start, stop)`."""
+        views = {
+            name: array[start:stop] if array.ndim == 1 else array[:, start:stop] for name, array in self.arrays.items()
+        }
+        episode_info = {key: views.pop(_EPISODE_INFO + key) for key in self.layout.info_keys}
+        return Columns(**views, episode_info=episode_info)
+
+    def erase(self) -> None:
+        """Marks every row as unwritten, before the columns are handed out."""
+        self.arrays["behaviour_log_prob"].fill(np.nan)
+
+    def unwritten(self) -> tuple[int, int] | None:
+        """Row and column of the first log-probability that is NaN; None if all rows are written."""
+        missing = np.isnan(self.arrays["behaviour_log_prob"])
+        if not missing.any():
+            return None
+        row, column = np.argwhere(missing)[0]
+        return int(row), int(column)
+
+    def trajectory(self) -> Trajectory:
+        """Read-only views on the whole block, no copy."""
+        views = {}
+        for name in self.layout.spec.fields():
+            view = self.arrays[name].view()
+            view.flags.writeable = False
+            views[name] = view
+        return Trajectory(**views)
+
+    def episodes(self) -> dict[str, Array]:
+        """The episodes that ended in this block, in order of row and then column.
+
+        Returns `return` and `length`, and each info key that some of them had, as 1-D float32 arrays.
+        """
+        ended = ~np.isnan(self.arrays[EPISODE_LENGTH])
+        found = {"return": self.arrays[EPISODE_RETURN][ended], "length": self.arrays[EPISODE_LENGTH][ended]}
+        for key in self.layout.info_keys:
+            values = self.arrays[_EPISODE_INFO + key][ended]
+            values = values[~np.isnan(values)]
+            if values.size:
+                found[key] = values
+        return found
+
+
+@dataclass(frozen=True)
+class ArenaPlan:
+    """What lies where in a pool's arena: the stop word, the policy, the weight slots, the blocks."""
+
+    layout: BlockLayout
+    num_blocks: int
+    num_slots: int
+    weights_size: int
+    """Weights of one version, float32."""
+    policy_size: int
+    """Bytes of the exported policy."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the arena."""
+        return self._blocks_offset + self.num_blocks * self.layout.size
+
+    def stop_word(self, arena: Arena) -> Array:
+        """`[1]` int64, which actors read each step; not 0 tells them to give up their unroll."""
+        return arena.array(0, (1,), np.dtype(np.int64))
+
+    def policy(self, arena: Arena) -> Array:
+        """`[policy_size]` uint8."""
+        return arena.array(ALIGNMENT, (self.policy_size,), np.dtype(np.uint8))
+
+    def slots(self, arena: Arena) -> Array:
+        """`[num_slots, weights_size]` float32."""
+        return arena.array(self._slots_offset, (self.num_slots, self.weights_size), np.dtype(np.float32))
+
+    def blocks(self, arena: Arena) -> list[Block]:
+        """The blocks that batches are collected in, one after the other, around and around."""
+        offsets = [self._blocks_offset + index * self.layout.size for index in range(self.num_blocks)]
+        return [Block(self.layout, arena, offset) for offset in offsets]
+
+    @property
+    def _slots_offset(self) -> int:
+        return align(ALIGNMENT + self.policy_size)
+
+    @property
+    def _blocks_offset(self) -> int:
+        return align(self._slots_offset + self.num_slots * self.weights_size * np.dtype(np.float32).itemsize)

@@ -1,0 +1,138 @@
+"""What the pool and an actor say to each other, and the channel that carries it."""
+
+from __future__ import annotations
+
+import enum
+import os
+import pickle
+import select
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+LARGEST_MESSAGE = 16 * 1024
+"""Bytes. Far below a socket's buffer, so that sending one never blocks."""
+
+
+class Message(enum.IntEnum):
+    """The protocol. An actor is at any time starting, idle with nothing outstanding, or in an unroll."""
+
+    START = 0
+    """Pool to actor, once: the warden knows it; it may make its environments, which may start processes."""
+    READY = 1
+    """Actor to pool, once: the environments are made and reset; carries their spaces."""
+    BEGIN = 2
+    """Pool to actor, once: where in the arena the policy, the weight slots and the blocks lie."""
+    UNROLL = 3
+    """Pool to actor: a hand-out of columns, carries `HandOut`."""
+    DONE = 4
+    """Actor to pool: every row of the columns is written, carries `Done`."""
+    FAILED = 5
+    """Actor to pool: an exception, carries `Failure`; the actor ends."""
+    CLOSE = 6
+    """Pool to actor: close the environments and end."""
+
+
+class HandOut(NamedTuple):
+    """The columns `[start, stop)` of a block, to be filled by acting with one version of the weights."""
+
+    batch: int
+    block: int
+    start: int
+    stop: int
+    version: int
+    slot: int
+    checksum: int
+
+
+class Done(NamedTuple):
+    """Columns are complete; where the actor's time went since it was done last, in seconds."""
+
+    batch: int
+    env: float
+    acting: float
+    other: float
+    waiting: float
+
+
+class Failure(NamedTuple):
+    """An exception in an actor."""
+
+    starting: bool
+    """Whether it came before READY."""
+    bad_environment: bool
+    """Whether it says by itself, in one line, what is wrong with the environment."""
+    summary: str
+    """One line: type, text, and the last frame in the user's own files."""
+    text: str
+    """What `str` gives."""
+    traceback: str
+
+
+_IN_MAILBOX = -1
+
+
+class Channel:
+    """One end of an actor's socket pair, and the memory file beside it for what is too large for a message.
+
+    A pair with two ends can't be left locked by a process that is killed, as a queue can.
+    """
+
+    def __init__(self, descriptor: int, mailbox: int) -> None:
+        self._connection = Connection(descriptor)
+        self._mailbox = mailbox
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for a selector."""
+        return self._connection.fileno()
+
+    def send(self, message: Message, payload: Any = None) -> None:
+        """Sends without blocking: the receiver never has more than a few small messages outstanding.
+
+        Only an actor may send something large, and then waits for an answer before it does so again.
+        Raises OSError if the other end is gone.
+        """
+        content = pickle.dumps((int(message), payload), pickle.HIGHEST_PROTOCOL)
+        if len(content) > LARGEST_MESSAGE:
+            os.ftruncate(self._mailbox, 0)
+            write_all(self._mailbox, content)
+            content = pickle.dumps((_IN_MAILBOX, len(content)), pickle.HIGHEST_PROTOCOL)
+        self._connection.send_bytes(content)
+
+    def receive(self) -> tuple[Message, Any]:
+        """The next message; blocks until it is there. Raises EOFError or OSError if the other end is gone."""
+        kind, payload = pickle.loads(self._connection.recv_bytes())
+        if kind == _IN_MAILBOX:
+            kind, payload = pickle.loads(read_all(self._mailbox, payload))
+        return Message(kind), payload
+
+    def wait(self, seconds: float) -> bool:
+        """Whether a message, or the end of the other side, is there within so many seconds."""
+        return bool(self._poll.poll(seconds * 1000))
+
+    def close(self) -> None:
+        """Closes the socket and the mailbox; idempotent."""
+        if not self._connection.closed:
+            self._connection.close()
+            os.close(self._mailbox)
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Writes all of `content` at the beginning of a file (one call writes at most 2 GiB)."""
+    view = memoryview(content)
+    offset = 0
+    while offset < len(view):
+        offset += os.pwrite(descriptor, view[offset:], offset)
+
+
+def read_all(descriptor: int, size: int, offset: int = 0) -> bytes:
+    """Reads `size` bytes of a file from `offset`."""
+    parts = []
+    while size > 0:
+        part = os.pread(descriptor, size, offset)
+        if not part:
+            raise EOFError(f"The file ends early. Received: {size} bytes missing")
+        parts.append(part)
+        offset, size = offset + len(part), size - len(part)
+    return b"".join(parts)

@@ -1,0 +1,163 @@
+"""Shared memory without a name: a file descriptor that several processes map and that dies with its last holder."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+ALIGNMENT = 64
+"""Bytes: every array starts on a cache line of its own, so that no two writers share one."""
+
+_POISON = 0xFF
+"""Bytes of fresh memory: NaN in every float, -1 or the maximum in integers."""
+
+_UNLIMITED = 1 << 62
+
+
+def align(offset: int) -> int:
+    """The first multiple of `ALIGNMENT` that is not below `offset` (bytes)."""
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def anonymous_file(name: str) -> int:
+    """A new descriptor of an empty file in memory that no path leads to; `name` is for `/proc` alone.
+
+    Where the system has no `memfd_create` (macOS, some sandboxes) it is a temporary file, already unlinked.
+    """
+    if hasattr(os, "memfd_create"):
+        try:
+            return os.memfd_create(name)
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EPERM):
+                raise
+    with tempfile.TemporaryFile(prefix=name) as file:
+        return os.dup(file.fileno())
+
+
+class Arena:
+    """One region of shared memory.
+
+    The creator makes it empty (so that its descriptor can be passed on before its size is known) and
+    reserves its bytes later; the others attach to the same descriptor. Arrays stay valid for as long as
+    they are referenced, even after `close`.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.size = 0
+        self._map: mmap.mmap | None = None
+
+    @classmethod
+    def create(cls, name: str = "actor_learner") -> Arena:
+        """An arena of 0 bytes."""
+        return cls(anonymous_file(name))
+
+    def reserve(self, size: int) -> None:
+        """Gives a new arena `size` bytes of memory, poisoned; they are really there, not promised.
+
+        Raises MemoryError if they can't be had: without that, the first write beyond what the system has
+        would end a process with SIGBUS, or bring the out-of-memory killer.
+        """
+        available = available_memory()
+        if available is not None and size > available:
+            raise MemoryError(_too_little(size, f"{_megabytes(available)} are available"))
+        try:
+            os.ftruncate(self.descriptor, size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self.descriptor, 0, size)
+            self.attach(size)
+        except OSError as error:
+            raise MemoryError(_too_little(size, error.strerror or str(error))) from error
+        self.array(0, (size,), np.dtype(np.uint8)).fill(_POISON)
+
+    def attach(self, size: int) -> None:
+        """Maps the `size` bytes that the creator has reserved."""
+        self._map = mmap.mmap(self.descriptor, size)
+        self.size = size
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """A writable array of `shape` and `dtype` on the bytes from `offset`, no copy."""
+        assert self._map is not None, "the arena is closed, or neither reserved nor attached"
+        return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+
+    def close(self) -> None:
+        """Lets go of the memory; idempotent. It is unmapped when the last array on it is gone."""
+        self._map = None
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def _too_little(size: int, reason: str) -> str:
+    return (
+        f"Too little shared memory for the batches: {_megabytes(size)} are needed, {reason}. "
+        f"Lower `num_actors`, `envs_per_actor` or `unroll_length`. Received: size={size}"
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Bytes that can be taken before something is killed: the least of the system's and each cgroup's.
+
+    root: where `proc` and `sys` are. None where the system doesn't say (macOS).
+    """
+    limits = [limit for limit in (_system_available(root), *_cgroups_available(root)) if limit is not None]
+    return min(limits, default=None)
+
+
+def _system_available(root: Path) -> int | None:
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _cgroups_available(root: Path) -> list[int | None]:
+    """What each cgroup that this process is in, and each of its ancestors, leaves free."""
+    found: list[int | None] = []
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            mount = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        folder = mount / path.lstrip("/")
+        found += [
+            _cgroup_available(group, *names) for group in (folder, *folder.parents) if group.is_relative_to(mount)
+        ]
+    return found
+
+
+def _cgroup_available(group: Path, limit_name: str, usage_name: str, reclaimable_name: str) -> int | None:
+    limit, usage = _number(group / limit_name), _number(group / usage_name)
+    if limit is None or usage is None or limit >= _UNLIMITED:
+        return None
+    statistics = dict(line.split() for line in _lines(group / "memory.stat"))
+    return max(0, limit - usage + int(statistics.get(reclaimable_name, 0)))
+
+
+def _number(path: Path) -> int | None:
+    """The number that a file holds; None if it isn't there or says "max"."""
+    text = "".join(_lines(path)).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

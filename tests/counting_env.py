@@ -1,0 +1,86 @@
+"""An environment that tells in its observation what happened to it; actors import it, so nothing heavy here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class CountingEnv(gym.Env):
+    """Observation: [steps in this episode, the last action, episodes before]; reward: the step's number.
+
+    Every third episode is cut off (truncated) after `length` steps, the others end (terminated).
+    """
+
+    def __init__(self, length=4):
+        self.observation_space = Box(-np.inf, np.inf, (3,))
+        self.action_space = Discrete(2)
+        self.length = length
+        self.episodes = -1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.episodes = 0, self.episodes + 1
+        return self._observation(-1), {}
+
+    def step(self, action):
+        self.steps += 1
+        ended, cut = self.steps == self.length, self.episodes % 3 == 2
+        info = {"is_success": not cut} if ended else {}
+        return self._observation(action), float(self.steps), ended and not cut, ended and cut, info
+
+    def _observation(self, action):
+        return np.array([self.steps, action, self.episodes], np.float32)
+
+
+class BrokenLater(CountingEnv):
+    def step(self, action):
+        if self.episodes == 2:
+            raise ZeroDivisionError("a bad day")
+        return super().step(action)
+
+
+class TalkingEnv(CountingEnv):
+    def reset(self, *, seed=None, options=None):
+        print("héllo")
+        os.write(2, b"to the other stream\nand without an end")
+        return super().reset(seed=seed)
+
+
+class FloodingEnv(CountingEnv):
+    def step(self, action):
+        os.write(1, b"x" * 50_000 + b"\n")
+        return super().step(action)
+
+
+class SlowEnv(CountingEnv):
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+
+    def step(self, action):
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
+class ClosingEnv(CountingEnv):
+    def __init__(self, directory):
+        super().__init__()
+        self.directory = directory
+
+    def close(self):
+        Path(self.directory, f"{os.getpid()}").touch()
+
+
+class LeanEnv(CountingEnv):
+    """Says in its observation whether something heavy is loaded in its process."""
+
+    def _observation(self, action):
+        heavy = {"tensorflow", "keras", "jax", "torch"} & set(sys.modules)
+        return np.array([len(heavy), 0, 0], np.float32)

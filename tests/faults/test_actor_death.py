@@ -1,0 +1,173 @@
+"""An actor that fails, dies or hangs: one clear error in the caller, and nothing is left."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import time
+
+import pytest
+
+from actor_learner import networks
+from actor_learner.env_spec import EnvError
+from actor_learner.pool import ActorError, ActorPool
+from tests.faults.failing_envs import DifferentSpacesEnv, FailingEnv, FailingStartEnv, QuietEnv, SimulatorEnv
+from tests.processes import children, is_alive, open_descriptors, wait_until
+
+
+@pytest.fixture(scope="module")
+def network():
+    env = QuietEnv()
+    return networks.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(network):
+    """Every test here ends with no child, no descriptor and no thread that wasn't there before."""
+    processes, descriptors = children(), open_descriptors()
+    yield
+    assert children() == processes
+    assert open_descriptors() == descriptors
+
+
+def make_pool(env, network, **kwargs):
+    return ActorPool(env, network, **{"num_actors": 2, "envs_per_actor": 1, "unroll_length": 32, **kwargs})
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize(
+    ("how", "exit_code", "message"),
+    [
+        (
+            "raise",
+            None,
+            r"Actor 1 failed: ZeroDivisionError: a bad day \(.*failing_envs\.py, line \d+, in raise_error\)",
+        ),
+        ("sys.exit", None, r"Actor 1 failed: SystemExit: 4"),
+        ("exit", 3, r"Actor 1 ended with exit code 3\."),
+        ("kill", -signal.SIGKILL, r"Actor 1 was killed \(SIGKILL\), perhaps because memory ran out\."),
+        ("segfault", -signal.SIGSEGV, r"Actor 1 was ended by SIGSEGV\."),
+    ],
+)
+def test_collect_says_how_an_actor_ended(network, how, exit_code, message, lag):
+    pool = make_pool(functools.partial(FailingEnv, how), network, max_policy_lag=lag)
+    started = time.monotonic()
+    with pytest.raises(ActorError, match=message) as error:
+        pool.collect()
+    assert time.monotonic() - started < 5  # a second is meant; machines that run tests are slow at times
+    assert error.value.actor == 1
+    assert error.value.exit_code == exit_code
+    with pytest.raises(ActorError, match=message):
+        pool.collect()
+
+
+def test_the_traceback_and_what_was_printed_come_along(network, capsys, tmp_path):
+    pool = make_pool(functools.partial(FailingEnv, "raise"), network, logs_dir=tmp_path / "logs")
+    with pytest.raises(ActorError) as error:
+        pool.collect()
+    assert 'raise ZeroDivisionError("a bad day")' in error.value.traceback
+    assert error.value.traceback in str(error.value)
+    assert "[actor 1] the last words\n" in capsys.readouterr().out
+    assert (tmp_path / "logs/actor-1.log").read_text() == "the last words\n"
+    assert (tmp_path / "logs/actor-0.log").read_text() == ""
+
+
+def test_a_crash_in_c_shows_where_python_was(network):
+    with pytest.raises(ActorError, match=r"(?s)What it printed last:.*Segmentation fault.*in segfault"):
+        make_pool(functools.partial(FailingEnv, "segfault"), network).collect()
+
+
+def test_an_actor_that_closes_its_connection_is_ended(network):
+    with pytest.raises(ActorError, match="Actor 1 was killed"):
+        make_pool(functools.partial(FailingEnv, "close"), network).collect()
+
+
+def test_a_thread_that_keeps_a_failed_actor_from_ending_does_not_keep_the_error(network):
+    with pytest.raises(ActorError, match="a bad day"):
+        make_pool(functools.partial(FailingEnv, "thread"), network).collect()
+
+
+def test_a_death_while_the_caller_is_busy_is_told_at_the_next_call(network):
+    pool = make_pool(QuietEnv, network)
+    pool.collect()
+    victim = max(pid for pid in children() if is_alive(pid))
+    os.kill(victim, signal.SIGKILL)
+    assert wait_until(lambda: not is_alive(victim), 5)
+    assert wait_until(lambda: victim not in children(), 5)
+    with pytest.raises(ActorError, match="killed"):
+        pool.publish(network.get_weights())
+
+
+def test_actors_killed_while_they_start_are_an_error_too(network):
+    for delay in (0.0, 0.02, 0.05, 0.1, 0.2):
+        before = children()
+
+        def kill_children(observation_space, action_space, before=before, delay=delay):
+            time.sleep(delay)
+            for pid in children() - before:
+                os.kill(pid, signal.SIGKILL)
+            return network
+
+        with pytest.raises(ActorError, match="killed"):
+            make_pool(QuietEnv, kill_children).collect()
+
+
+def test_a_late_actor_is_named_and_may_catch_up(network):
+    with make_pool(functools.partial(FailingEnv, "nap"), network) as pool:
+        with pytest.raises(
+            TimeoutError, match=r"^Actor 1 has not filled.*batch 0 within 0.5 s. Received: timeout=0.5$"
+        ):
+            pool.collect(timeout=0.5)
+        trajectory = pool.collect(timeout=60)
+        assert trajectory.policy_version.tolist() == [0, 0]
+
+
+def test_actors_that_hang_are_ended(network):
+    with make_pool(functools.partial(FailingEnv, "hang"), network) as pool, pytest.raises(TimeoutError):
+        pool.collect(timeout=0.5)
+
+
+def test_a_stopped_actor_is_late_and_is_ended(network):
+    with make_pool(QuietEnv, network) as pool:
+        pool.collect()
+        for pid in children():
+            os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(TimeoutError, match="Actors 0, 1 have"):
+            pool.collect(timeout=0.2)
+
+
+@pytest.mark.parametrize("where", ["__init__", "reset"])
+def test_an_environment_that_cannot_start_is_one_line(network, where):
+    with pytest.raises(EnvError, match=r"ZeroDivisionError: a bad day \(.*failing_envs\.py, line \d+") as error:
+        make_pool(functools.partial(FailingStartEnv, where), network)
+    assert "\n" not in str(error.value)
+
+
+def test_actors_must_agree_on_the_spaces(network):
+    with pytest.raises(EnvError, match=r"same spaces.*in actor 1"):
+        make_pool(DifferentSpacesEnv, network)
+
+
+def test_environments_that_take_too_long_to_start(network):
+    with pytest.raises(TimeoutError, match=r"Actors 0, 1 have not made and reset .*start_timeout=0.01"):
+        make_pool(QuietEnv, network, start_timeout=0.01)
+
+
+def test_a_simulator_goes_with_its_actor(network, tmp_path):
+    pool = make_pool(functools.partial(SimulatorEnv, str(tmp_path), "nothing"), network)
+    pool.collect()
+    processes = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(processes) == 4
+    assert all(map(is_alive, processes))
+    os.kill(max(set(processes) & children()), signal.SIGKILL)
+    with pytest.raises(ActorError):
+        pool.collect()
+    assert wait_until(lambda: not any(map(is_alive, processes)), 5)
+
+
+def test_a_simulator_goes_when_the_pool_is_closed(network, tmp_path):
+    with make_pool(functools.partial(SimulatorEnv, str(tmp_path), "nothing"), network):
+        processes = [int(path.name) for path in tmp_path.iterdir()]
+        assert all(map(is_alive, processes))
+    assert wait_until(lambda: not any(map(is_alive, processes)), 5)

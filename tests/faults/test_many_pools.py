@@ -1,0 +1,27 @@
+"""Pools one after the other in one process: descriptors and memory are back where they were."""
+
+from __future__ import annotations
+
+import gc
+
+from actor_learner import networks
+from actor_learner.pool import ActorPool
+from tests.faults.failing_envs import QuietEnv
+from tests.processes import children, open_descriptors, resident_megabytes
+
+
+def test_fifty_pools():
+    env = QuietEnv()
+    network = networks.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
+    children_before = children()
+    megabytes, descriptors = [], []
+    for _ in range(50):
+        # 4 MB of batches each: a pool whose memory stayed would be seen.
+        with ActorPool(QuietEnv, network, num_actors=2, envs_per_actor=64, unroll_length=512) as pool:
+            pool.collect()
+        gc.collect()
+        megabytes.append(resident_megabytes())
+        descriptors.append(open_descriptors())
+    assert children() == children_before
+    assert descriptors[-1] == descriptors[0]
+    assert megabytes[-1] - megabytes[9] < 20

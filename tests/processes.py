@@ -1,0 +1,50 @@
+"""What tests look up about processes, in /proc."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def children() -> set[int]:
+    """Ids of this process's children, dead ones that nobody has reaped included."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for task in tasks for pid in task.read_text().split()}
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and isn't a zombie."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether `condition` becomes true within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def open_descriptors() -> list[str]:
+    """What this process has open, one entry per descriptor."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:  # the one that listed the folder
+            continue
+    return sorted(found)
+
+
+def resident_megabytes(pid: int | str = "self") -> float:
+    """Resident memory of a process, in MB."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

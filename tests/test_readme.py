@@ -1,0 +1,58 @@
+"""Every code block of the README is run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMAND = [sys.executable, "-m", "actor_learner.cli"]
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def run(command, directory):
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.strip().splitlines()[0])
+def test_python_blocks(code, tmp_path):
+    (tmp_path / "example.py").write_text(code)
+    run([sys.executable, "example.py"], tmp_path)
+
+
+def shell_lines():
+    lines = [line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith("git clone")]
+
+
+def test_shell_blocks(tmp_path):
+    """The commands, one after the other, each training only briefly."""
+    pytest.importorskip("Box2D")
+    pytest.importorskip("mujoco")
+    pytest.importorskip("matplotlib")
+    for line in shell_lines():
+        words = shlex.split(line)
+        if words[0].startswith("scripts/"):
+            assert (ROOT / words[0]).exists()
+            words = ["actor-learner", Path(words[0]).name, *words[1:]]
+        assert Path(words[0]).name == "actor-learner"
+        brief = [] if words[1] != "train" or "--help" in words else ["--total-steps", "4000", "--quiet"]
+        run([*COMMAND, *words[1:], *brief], tmp_path)
+    assert (tmp_path / "curve.png").stat().st_size > 10_000
+
+
+def test_links_and_pictures_exist():
+    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    assert targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []

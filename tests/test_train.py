@@ -1,0 +1,401 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from keras import ops
+
+import actor_learner as al
+from actor_learner.networks import call_network, network_distribution
+from actor_learner.returns import gae
+
+LINUX_ONLY = pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
+
+
+def config(tmp_path, **changes):
+    fields = {
+        "env": "CartPole-v1",
+        "algorithm": al.PPO(minibatch_size=32, epochs=2),
+        "num_actors": 2,
+        "envs_per_actor": 2,
+        "unroll_length": 16,
+        "total_steps": 256,
+        "run_dir": tmp_path / "run",
+        "quiet": True,
+    }
+    return al.TrainConfig(**(fields | changes))
+
+
+def same_weights(first, second):
+    return len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_run_leaves_all_that_it_should(tmp_path):
+    result = al.train(config(tmp_path, info_keys=("is_success", "unknown")))
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == result.metrics["updates"]
+    assert rows[-1]["env_steps"] >= 256
+    steps = [row["env_steps"] for row in rows]
+    assert steps == sorted(set(steps))
+    expected = {"env_steps", "time_seconds", "steps_per_second", "episode_return", "episode_length", "policy_lag"}
+    expected |= {"policy_loss", "value_loss", "approx_kl", "clip_fraction", "entropy", "gradient_norm", "learning_rate"}
+    assert expected <= set(rows[-1])
+    assert {"time/learning", "time/env", "time/acting", "time/waiting"} <= set(rows[-1])
+    assert rows[-1] == pytest.approx(result.metrics)
+    stored = json.loads((tmp_path / "run/config.json").read_text())
+    assert stored["algorithm"]["minibatch_size"] == 32
+    assert stored["chosen"] == {"xla": True, "updates_per_epoch": 1}
+    assert same_weights(al.load_network(result.run_dir).get_weights(), result.network.get_weights())
+    assert al.Learner.load(result.run_dir / "checkpoints/final").env_steps == rows[-1]["env_steps"]
+    observation = np.array([0.01, -0.02, 0.03, 0.04], np.float32)
+    logits = call_network(result.network, observation[None])["parameters"]
+    assert al.load_policy(result.run_dir).act(observation) == int(ops.argmax(logits[0]))
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_run_repeats_byte_for_byte(tmp_path, lag):
+    weights = [
+        al.train(
+            config(
+                tmp_path,
+                total_steps=20 * 64,
+                max_policy_lag=lag,
+                seed=3,
+                run_dir=tmp_path / name,
+                normalize_observation=True,
+                vectorization="sync",
+            )
+        ).network.get_weights()
+        for name in "ab"
+    ]
+    assert same_weights(*weights)
+
+
+def test_stepping_in_this_process_gives_the_same_bytes_as_one_actor(tmp_path):
+    runs = [
+        al.train(config(tmp_path, num_actors=count, run_dir=tmp_path / str(count), total_steps=320)) for count in (0, 1)
+    ]
+    assert same_weights(runs[0].network.get_weights(), runs[1].network.get_weights())
+    returns = [run.metrics["episode_return"] for run in runs]
+    assert returns[0] == returns[1]
+
+
+@pytest.mark.parametrize(("env", "bound"), [("CartPole-v1", 1e-5), ("Pendulum-v1", 1e-5)])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_actors_and_learner_agree_on_log_probabilities(env, bound, normalize):
+    """At initialization, and after training; the first minibatch's ratio is 1 within the same bound."""
+
+    def network(observation_space, action_space):
+        return al.default_network(observation_space, action_space, normalize_observation=normalize)
+
+    with al.ActorPool(env, network, num_actors=2, envs_per_actor=2, unroll_length=64) as actors:
+        learner = al.Learner(actors.network, al.PPO(), action_space=actors.action_space)
+        distribution = network_distribution(actors.network, actors.action_space)
+        for _ in range(5):
+            trajectory = actors.collect()
+            flat = {
+                name: getattr(trajectory, name)[:64].reshape(-1, *getattr(trajectory, name).shape[2:])
+                for name in ("observation", "action", "valid", "behaviour_log_prob")
+            }
+            parameters = call_network(actors.network, flat["observation"])["parameters"]
+            log_prob = ops.convert_to_numpy(distribution.log_prob(parameters, flat["action"]))
+            std = 1.0
+            if env == "Pendulum-v1":
+                std = min(1.0, float(np.exp(ops.convert_to_numpy(parameters)[:, 1:]).min()))
+            difference = np.abs(log_prob - flat["behaviour_log_prob"])[flat["valid"]]
+            assert difference.max() <= bound / std
+            assert np.abs(np.expm1(difference)).max() <= bound / std
+            learner.update(trajectory)
+            actors.publish(learner.get_weights())
+
+
+class Deterministic(gym.Env):
+    """Counts steps; ends, alternately by termination and truncation, after a length that depends on the episode."""
+
+    observation_space = gym.spaces.Box(-100, 100, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self):
+        self.episode = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.steps = self.episode + 1, 0
+        return self._observation(), {}
+
+    def _observation(self):
+        return np.array([self.episode, self.steps], np.float32)
+
+    def step(self, action):
+        self.steps += 1
+        ended = self.steps == 3 + self.episode % 4
+        even = self.episode % 2 == 0
+        return self._observation(), float(self.steps), ended and even, ended and not even, {}
+
+
+def episodes_of(mode):
+    """{episode: (rewards, advantages)} of env 0's whole episodes that lie inside one unroll."""
+
+    def make(num_envs, seed):
+        return SyncVectorEnv([Deterministic] * num_envs, autoreset_mode=mode)
+
+    found = {}
+    with al.ActorPool(make, num_actors=1, envs_per_actor=2, unroll_length=40) as actors:
+        for _ in range(2):
+            trajectory = actors.collect()
+            value = call_network(actors.network, trajectory.observation.reshape(-1, 2))["value"]
+            advantage = gae(
+                trajectory.reward,
+                ops.reshape(value, (41, 2)),
+                trajectory.terminated,
+                trajectory.truncated,
+                trajectory.truncation_value,
+                trajectory.valid,
+                gamma=0.99,
+                gae_lambda=0.95,
+            )
+            valid = trajectory.valid[:, 0]
+            for episode in np.unique(trajectory.observation[:-1, 0, 0]):
+                rows = (trajectory.observation[:-1, 0, 0] == episode) & valid
+                ends = (trajectory.terminated | trajectory.truncated)[rows, 0]
+                whole = trajectory.observation[:-1][rows][0, 0, 1] == 0 and ends.sum() == 1
+                if whole:
+                    found[int(episode)] = (trajectory.reward[rows, 0], ops.convert_to_numpy(advantage)[rows, 0])
+    return found
+
+
+def test_the_three_autoreset_modes_give_equal_returns_and_advantages():
+    by_mode = [episodes_of(mode) for mode in AutoresetMode]
+    common = set.intersection(*(set(episodes) for episodes in by_mode))
+    assert len(common) >= 8
+    for episode in common:
+        rewards, advantages = zip(*(episodes[episode] for episodes in by_mode), strict=True)
+        for other in (1, 2):
+            np.testing.assert_array_equal(rewards[0], rewards[other])
+            np.testing.assert_allclose(advantages[0], advantages[other], rtol=1e-5, atol=1e-5)
+
+
+class Recorder(al.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def on_train_begin(self, logs=None):
+        self.calls.append("train_begin")
+        assert self.params["epochs"] == 2
+        assert self.params["steps"] == 2
+        assert self.actors.network is self.model
+        assert self.learner.network is self.model
+        assert self.config.env == "CartPole-v1"
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.calls.append(f"epoch_begin {epoch}")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.calls.append(f"batch_end {batch} version {self.actors.version}")
+        assert "policy_loss" in logs
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.calls.append(f"epoch_end {epoch}")
+
+    def on_train_end(self, logs=None):
+        self.calls.append("train_end")
+
+
+def test_callbacks_are_called_in_keras_order_and_before_publishing(tmp_path):
+    recorder = Recorder()
+    al.train(config(tmp_path, vectorization="sync", total_steps=4 * 64, updates_per_epoch=2, callbacks=[recorder]))
+    assert recorder.calls == [
+        "train_begin",
+        "epoch_begin 0",
+        "batch_end 0 version 0",
+        "batch_end 1 version 1",
+        "epoch_end 0",
+        "epoch_begin 1",
+        "batch_end 0 version 2",
+        "batch_end 1 version 3",
+        "epoch_end 1",
+        "train_end",
+    ]
+
+
+class Fails(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        raise ZeroDivisionError("in the callback")
+
+
+def test_an_exception_in_a_callback_saves_and_leaves_nothing_running(tmp_path):
+    with pytest.raises(ZeroDivisionError, match="in the callback"):
+        al.train(config(tmp_path, callbacks=[Fails()]))
+    assert al.Learner.load(tmp_path / "run/checkpoints/final").updates == 1
+    al.load_policy(tmp_path / "run").act(np.zeros(4, np.float32))
+
+
+def test_stop_training_ends_the_run(tmp_path):
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = True
+
+    assert al.train(config(tmp_path, callbacks=[Stop()])).metrics["updates"] == 1
+
+
+def test_what_is_no_callback_is_refused_and_leaves_no_run(tmp_path):
+    with pytest.raises(ValueError, match=r"keras.callbacks.Callback objects. Received: 'EarlyStopping'"):
+        al.train(config(tmp_path, callbacks=["EarlyStopping"]))
+    assert not (tmp_path / "run/config.json").exists()
+
+
+def test_an_actor_that_fails_names_itself_and_the_run_is_saved(tmp_path):
+    class Breaks(Deterministic):
+        def step(self, action):
+            if self.episode == 12:
+                raise OSError("the simulator is gone")
+            return super().step(action)
+
+    with pytest.raises(al.ActorError, match="the simulator is gone") as caught:
+        al.train(config(tmp_path, env=Breaks, total_steps=10_000))
+    assert caught.value.actor in (0, 1)
+    assert "in step" in caught.value.traceback
+    assert al.Learner.load(tmp_path / "run/checkpoints/final").updates >= 1
+
+
+def test_training_goes_on_from_another_runs_network(tmp_path):
+    first = al.train(config(tmp_path, run_dir=tmp_path / "first", normalize_observation=True))
+    before = [weight.copy() for weight in first.network.get_weights()]
+
+    class Compare(al.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            assert same_weights(before, self.model.get_weights())
+            assert int(self.model.optimizer.iterations) == 0
+            assert self.learner.env_steps == 0
+
+    second = al.train(config(tmp_path, init_from=first.run_dir, run_dir=tmp_path / "second", callbacks=[Compare()]))
+    assert not same_weights(before, second.network.get_weights())
+
+
+def test_a_network_of_ones_own_by_a_callable_is_wrapped_in_normalization(tmp_path):
+    def network(observation_space, action_space):
+        x = keras.Input(observation_space.shape)
+        actor = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.Dense(al.parameter_size(action_space))])
+        critic = keras.Sequential([keras.layers.Dense(8, "tanh"), keras.layers.Dense(1)])
+        return keras.Model(x, (actor(x), critic(x)))
+
+    result = al.train(config(tmp_path, network=network, normalize_observation=True))
+    assert any(isinstance(layer, al.ObservationNormalization) for layer in result.network.layers)
+
+
+class Unserializable(keras.Model):
+    def __init__(self, columns):
+        super().__init__()
+        self.heads = [keras.layers.Dense(columns), keras.layers.Dense(1)]
+
+    def call(self, observation):
+        return self.heads[0](observation), self.heads[1](observation)
+
+
+def test_a_network_that_keras_cannot_save_keeps_its_weights(tmp_path):
+    result = al.train(config(tmp_path, network=Unserializable(2)))
+    with pytest.raises(ValueError, match="network="):
+        al.load_network(result.run_dir)
+    rebuilt = Unserializable(2)
+    rebuilt(np.zeros((1, 4), np.float32))
+    loaded = al.load_network(result.run_dir, network=rebuilt)
+    assert same_weights(loaded.get_weights(), result.network.get_weights())
+
+
+def test_a_refused_env_leaves_no_run_directory(tmp_path):
+    with pytest.raises(ValueError, match="CartPole-v1"):
+        al.train(config(tmp_path, env="CartPol-v1"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_in_a_thread_leaves_signal_handlers_alone(tmp_path):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(al.train(config(tmp_path))))
+    before = signal.getsignal(signal.SIGINT)
+    thread.start()
+    thread.join(timeout=120)
+    assert results[0].metrics["env_steps"] >= 256
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+SCRIPT = """
+import signal, sys
+import actor_learner as al
+print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, flush=True)
+config = al.TrainConfig(run_dir=sys.argv[1], total_steps=100_000_000, unroll_length=16, quiet=True)
+class Say(al.callbacks.Callback):
+    said = False
+    def on_train_batch_end(self, batch, logs=None):
+        if not self.said:
+            print("training", flush=True)
+        self.said = True
+try:
+    al.train(config.replace(callbacks=[Say()]))
+finally:
+    print(sys.exc_info()[0].__name__, flush=True)
+"""
+
+
+@LINUX_ONLY
+@pytest.mark.parametrize(
+    ("number", "expected", "code"),
+    [
+        (signal.SIGINT, "KeyboardInterrupt", -signal.SIGINT),
+        (signal.SIGTERM, "SystemExit", 128 + signal.SIGTERM),
+        (signal.SIGHUP, "SystemExit", 128 + signal.SIGHUP),
+    ],
+)
+def test_a_signal_ends_the_run_with_everything_saved(tmp_path, number, expected, code):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "run")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "False\n"
+        assert process.stdout.readline() == "training\n"
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait(timeout=10)
+    assert output.strip().splitlines()[-1] == expected, errors
+    assert process.returncode == code
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert al.Learner.load(tmp_path / "run/checkpoints/final").updates == rows[-1]["updates"]
+    assert math.isfinite(al.evaluate(tmp_path / "run", episodes=2).mean)
+
+
+@LINUX_ONLY
+def test_an_ignored_hangup_stays_ignored(tmp_path):
+    process = subprocess.Popen(
+        ["nohup", sys.executable, "-c", SCRIPT, str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ},
+    )
+    try:
+        assert process.stdout.readline() == "True\n"
+        assert process.stdout.readline() == "training\n"
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait(timeout=10)
+        process.stdout.close()
