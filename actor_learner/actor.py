@@ -20,7 +20,7 @@ import numpy as np
 
 from actor_learner import spaces
 from actor_learner.env_spec import EnvError, describe_error
-from actor_learner.environments import EnvFactory, Environments
+from actor_learner.environments import EnvFactory, Environments, Episodes
 from actor_learner.policy.policy import ExportedPolicy, Policy
 from actor_learner.transport.batches import ArenaPlan, Columns
 from actor_learner.transport.messages import Channel, Done, Failure, HandOut, Message
@@ -113,44 +113,28 @@ def unroll(
     clock, choose, to_env, step = time.perf_counter, policy.step, policy.to_env, environments.step
     in_env = acting = 0.0
     started = clock()
-    rows = zip(
-        columns.observation,
-        columns.action,
-        columns.behaviour_log_prob,
-        columns.reward,
-        columns.terminated,
-        columns.truncated,
-        columns.valid,
-        strict=False,  # there is one observation more
-    )
     # Each line of this loop runs once per env step; what is rare is kept out of it.
-    for t, (
-        row_observation,
-        row_action,
-        row_log_prob,
-        row_reward,
-        row_terminated,
-        row_truncated,
-        row_valid,
-    ) in enumerate(rows):
+    for t, (seen, chosen, chosen_log_prob, received, ended, cut_off, counts) in enumerate(columns.rows()):
         if stop[0]:
             raise Stopped
-        row_observation[...] = observation
+        seen[...] = observation
         before = clock()
         action, log_prob = choose(observation)
         env_action = to_env(action)
         acting += clock() - before
-        row_action[...] = action
-        row_log_prob[...] = log_prob
+        chosen[...] = action
+        chosen_log_prob[...] = log_prob
         before = clock()
         observation, reward, terminated, truncated, valid, final_observation, episodes = step(env_action)
         in_env += clock() - before
-        row_reward[...] = reward
-        row_terminated[...] = terminated
-        row_truncated[...] = truncated
-        row_valid[...] = valid
+        received[...] = reward
+        ended[...] = terminated
+        cut_off[...] = truncated
+        counts[...] = valid
         if final_observation is not None:
+            before = clock()
             columns.truncation_value[t] = np.where(truncated, policy.value(final_observation), 0.0)
+            acting += clock() - before
         if episodes is not None:
             _record_episodes(columns, t, episodes)
         if noise_is_held:
@@ -168,7 +152,7 @@ def _prepare(columns: Columns, version: int, first_env: int) -> None:
         array.fill(np.nan)
 
 
-def _record_episodes(columns: Columns, t: int, episodes: Any) -> None:
+def _record_episodes(columns: Columns, t: int, episodes: Episodes) -> None:
     columns.episode_return[t, episodes.indices] = episodes.returns
     columns.episode_length[t, episodes.indices] = episodes.lengths
     for key, values in episodes.info.items():
@@ -233,7 +217,7 @@ def main(connection: int, mailbox: int, arena: int, offset: int) -> None:
     try:
         if _next_message(channel)[0] is Message.CLOSE:
             raise _PoolGoneError
-        startup, factory = pickle.loads(read_startup(mailbox, offset))
+        startup, sys.argv[:], factory = pickle.loads(read_startup(mailbox, offset))
         environments, observation = make_environments(pickle.loads(factory), startup)
         starting = False
         _serve(channel, Arena(arena), startup, environments, observation)

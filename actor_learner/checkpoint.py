@@ -123,7 +123,7 @@ def confirm_run(run: RunDirectory) -> None:
 
 
 def abandon_run(run: RunDirectory) -> None:
-    """A run that never made an update leaves its logs only, and what it was to replace comes back."""
+    """A run that never made an update leaves what its actors said, and what it was to replace comes back."""
     run.config.unlink(missing_ok=True)
     replaced = run.path / _REPLACED
     if replaced.is_dir():
@@ -131,6 +131,9 @@ def abandon_run(run: RunDirectory) -> None:
         for entry in list(replaced.iterdir()):
             entry.rename(run.path / entry.name)
         replaced.rmdir()
+    for log in run.logs.glob("*.log"):
+        if not log.stat().st_size:
+            log.unlink()
     for folder in (run.checkpoints, run.policy, run.logs, run.path):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()

@@ -47,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         command: Callable[[argparse.Namespace], int] = arguments.command
         return command(arguments)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        if interrupt.args:
+            print(f"actor-learner: interrupted; {interrupt.args[0]}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         sys.stdout = None  # the reader went away: nothing is left to flush

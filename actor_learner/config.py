@@ -143,9 +143,8 @@ class TrainConfig:
             raise ValueError(refusal("activation", "a Keras name", self.activation))
         if self.max_policy_lag not in _SUPPORTED_LAGS:
             raise ValueError(refusal("max_policy_lag", "0 or 1", self.max_policy_lag))
-        if self.num_actors == 0 and self.max_policy_lag > 1:
-            raise ValueError(refusal("max_policy_lag", "0 or 1 with num_actors=0", self.max_policy_lag))
-        if not dataclasses.is_dataclass(self.algorithm) or isinstance(self.algorithm, type):
+        is_instance = dataclasses.is_dataclass(self.algorithm) and not isinstance(self.algorithm, type)
+        if not is_instance or not hasattr(self.algorithm, "loss"):
             raise ValueError(
                 "`algorithm` must be an instance of an algorithm's dataclass, such as PPO(). "
                 f"Received: algorithm={self.algorithm!r}"

@@ -141,7 +141,7 @@ class ProcessCrew:
         self._stop: Callable[[], None] = lambda: None
         content = factory.dumps()
         self._watcher = Watcher(
-            [pickle.dumps((startup, content)) for startup in startups],
+            [pickle.dumps((startup, sys.argv, content)) for startup in startups],
             arena.descriptor,
             [logs_dir and logs_dir / f"actor-{startup.actor}.log" for startup in startups],
             self._receive,
@@ -233,7 +233,8 @@ class ProcessCrew:
         if self._watcher.end is not None:
             raise _error_of(self._watcher.end)
         if self._watcher.error is not None:
-            raise RuntimeError("The thread that watches the actors failed.") from self._watcher.error
+            error = self._watcher.error
+            raise RuntimeError(f"Actors can't be started or watched: {error}") from error
         raise RuntimeError("The pool is closed.")
 
     def _show_lines(self) -> None:

@@ -42,9 +42,9 @@ class Interrupts:
             raise KeyboardInterrupt
         self.received = number
 
-    def raise_received(self) -> None:
-        """KeyboardInterrupt after SIGINT, SystemExit(128 + number) after another signal, else nothing."""
+    def raise_received(self, message: str) -> None:
+        """KeyboardInterrupt(message) after SIGINT, SystemExit(128 + number) after another signal, else nothing."""
         if self.received == signal.SIGINT:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(message)
         if self.received is not None:
             raise SystemExit(128 + self.received)

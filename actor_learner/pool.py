@@ -105,12 +105,14 @@ class ActorPool:
             TimeoutError: Actors weren't ready in time.
         """
         _check_arguments(num_actors, envs_per_actor, unroll_length, max_policy_lag, seed)
+        _check_info_keys(info_keys)
         factory = resolve_env(env, env_kwargs, vectorization, check_pickle=num_actors > 0)
         self.env_name = factory.name
         self.episodes: dict[str, Array] = {}
         self.timings: dict[str, float] = {}
         self._num_actors, self._envs_per_actor = max(num_actors, 1), envs_per_actor
-        self._unroll_length, self._lag, self._info_keys = unroll_length, max_policy_lag, tuple(info_keys)
+        self._unroll_length, self._lag = unroll_length, max_policy_lag
+        self._info_keys = tuple(dict.fromkeys(info_keys))
         self._handed_out = self._collected = 0
         self._slot_of_batch: dict[int, int] = {}
         self._blocks: list[Block] = []
@@ -272,6 +274,13 @@ def _check_arguments(num_actors: int, envs_per_actor: int, unroll_length: int, m
         raise ValueError(
             f"`max_policy_lag` must be 0 or 1; more isn't supported yet. Received: max_policy_lag={max_policy_lag}"
         )
+
+
+def _check_info_keys(info_keys: Sequence[str]) -> None:
+    if isinstance(info_keys, str) or not all(isinstance(key, str) for key in info_keys):
+        raise ValueError(f"`info_keys` must be names of entries of `info`. Received: info_keys={info_keys!r}")
+    if taken := {"return", "length"} & set(info_keys):
+        raise ValueError(f"`info_keys` can't be {sorted(taken)}, which are always reported. Received: {info_keys!r}")
 
 
 def _make_crew(

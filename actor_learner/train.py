@@ -70,7 +70,7 @@ def train(config: TrainConfig) -> Result:
             if not run.metrics.exists():
                 abandon_run(run)
             raise
-    interrupts.raise_received()
+    interrupts.raise_received(f"the run is saved in {run.path}")
     return result
 
 

@@ -84,3 +84,10 @@ class LeanEnv(CountingEnv):
     def _observation(self, action):
         heavy = {"tensorflow", "keras", "jax", "torch"} & set(sys.modules)
         return np.array([len(heavy), 0, 0], np.float32)
+
+
+class ArgumentsEnv(CountingEnv):
+    """Says in its observation how many command-line arguments its process has."""
+
+    def _observation(self, action):
+        return np.array([len(sys.argv), 0, 0], np.float32)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
+import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from actor_learner import networks
 from actor_learner.actor import Actor, Startup, Stopped, make_environments, unroll
@@ -13,7 +18,7 @@ from actor_learner.env_spec import EnvError
 from actor_learner.environments import Environments, resolve_env
 from actor_learner.policy.policy import Policy
 from actor_learner.trajectory import TrajectorySpec
-from actor_learner.transport.batches import ArenaPlan, BlockLayout
+from actor_learner.transport.batches import ArenaPlan, Block, BlockLayout
 from actor_learner.transport.messages import HandOut
 from actor_learner.transport.shared_memory import Arena
 from actor_learner.transport.weights import WeightSlots
@@ -239,6 +244,35 @@ def test_a_replaced_actor_has_streams_of_its_own():
     assert seeds[0] == seeds[1] != seeds[2]
     draws = [np.random.default_rng(startup.seeds()[1]).random() for startup in startups]
     assert draws[0] == draws[1] != draws[2]
+
+
+def test_held_noise_is_renewed_at_hand_outs_and_ends_of_episodes():
+    """With the mean at 0 and a deviation of 1 an action is its noise."""
+    space = Box(-10, 10, (1,))
+    network = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, kernel_initializer="zeros")])
+    held = networks.ActionDistribution(noise_hold=4)(network.outputs[0])
+    network = keras.Model(network.inputs, (held, keras.layers.Dense(1)(network.inputs[0])))
+    spec = TrajectorySpec.from_spaces(Box(-1, 1, (1,)), space, unroll_length=14, num_envs=1)
+    arena, layout = Arena.create(), BlockLayout.of(spec, ())
+    arena.reserve(layout.size)
+    columns = Block(layout, arena, 0).columns(0, 1)
+    env = SyncVectorEnv([lambda: TimeLimit(ZeroEnv(space), 6)], autoreset_mode=AutoresetMode.DISABLED)
+    environments, policy = Environments(env), Policy.from_network(network, space, seed=0)
+    unroll(environments, policy, columns, environments.reset(seed=0), version=0, first_env=0, stop=GO_ON)
+    runs = [len(list(group)) for _, group in itertools.groupby(columns.action.ravel())]
+    assert runs == [4, 2, 4, 2, 2]
+    arena.close()
+
+
+class ZeroEnv(gym.Env):
+    def __init__(self, action_space):
+        self.observation_space, self.action_space = Box(-1, 1, (1,)), action_space
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, False, False, {}
 
 
 class BrokenEnv(CountingEnv):

@@ -125,6 +125,7 @@ def test_an_overwriting_run_that_was_killed_at_its_start_loses_nothing(tmp_path)
 def test_an_abandoned_run_leaves_its_logs_only():
     run = create_run(al.TrainConfig(run_dir="mine"))
     run.logs.mkdir()
+    (run.logs / "actor-0.log").touch()
     abandon_run(run)
     assert not run.path.exists()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from actor_learner import networks
 from actor_learner.pool import ActorError, ActorPool
 from actor_learner.transport import shared_memory
 from tests.counting_env import (
+    ArgumentsEnv,
     BrokenLater,
     ClosingEnv,
     CountingEnv,
@@ -219,6 +221,8 @@ def test_a_network_that_breaks_the_contract_starts_nothing_that_stays():
         ("max_policy_lag", -1, r"Received: max_policy_lag=-1"),
         ("max_policy_lag", 2, r"must be 0 or 1; more isn't supported yet\. Received: max_policy_lag=2"),
         ("seed", -1, r"Received: seed=-1"),
+        ("info_keys", "is_success", r"must be names of entries of `info`\. Received: info_keys='is_success'"),
+        ("info_keys", ("return",), r"`info_keys` can't be \['return'\]"),
         ("env", "CartPol-v1", "CartPole-v1"),
     ],
 )
@@ -414,6 +418,25 @@ def test_environment_variables_and_search_path_reach_the_actors(network, tmp_pat
     with make_pool(network, "module_of_mine:MyEnv") as pool:
         pool.collect()
         assert set(pool.episodes["length"]) == {2.0}
+
+
+def test_actors_see_the_caller_s_arguments(network, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["program", "1", "2", "3"])
+    with make_pool(network, ArgumentsEnv) as pool:
+        assert set(pool.collect().observation[..., 0].flat) == {4.0}
+
+
+def test_running_out_of_descriptors_is_an_error_and_leaves_none(network):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = {int(name) for name in os.listdir("/proc/self/fd")}
+    free = [number for number in range(200) if number not in used]
+    for spare in (4, 8, 12, 16, 20, 24):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], hard))
+        try:
+            with pytest.raises((OSError, RuntimeError), match="Too many open files"):
+                make_pool(network, num_actors=8)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_importing_the_pool_s_side_of_an_actor_loads_no_tensorflow():

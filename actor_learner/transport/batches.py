@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,22 @@ class Columns:
     episode_return: Array
     episode_length: Array
     episode_info: Mapping[str, Array]
+
+    def rows(self) -> Iterator[tuple[Array, ...]]:
+        """The views of each row that every env step writes, each `[b, ...]`, made one row at a time.
+
+        observation, action, behaviour_log_prob, reward, terminated, truncated, valid.
+        """
+        return zip(
+            self.observation,
+            self.action,
+            self.behaviour_log_prob,
+            self.reward,
+            self.terminated,
+            self.truncated,
+            self.valid,
+            strict=False,  # there is one observation more
+        )
 
 
 class Block:

@@ -65,23 +65,24 @@ class ActorProcess:
         """The end of what it printed, for the report of its death."""
         self._show = show
         self._rest = b""
-        self._log = open(log, "ab", buffering=0) if log is not None else None  # noqa: SIM115
-        near, far = socket.socketpair()
-        mailbox = anonymous_file(f"actor_learner:mailbox-{number}")
-        self.channel = Channel(near.detach(), mailbox)
-        self.output, output = os.pipe()
-        os.set_blocking(self.output, False)
-        try:
-            _write_startup(mailbox, payload)
-            self._process = _start(number, far.fileno(), mailbox, arena, output)
-        except BaseException:
-            self._close_descriptors()
-            raise
-        finally:
-            far.close()
-            os.close(output)
-        self.pidfd = _pidfd(self._process.pid)
-        """Readable when the process has ended; None where the system has no such thing."""
+        with contextlib.ExitStack() as undo:  # whatever fails on the way, the descriptors so far are closed
+            self._log = None if log is None else undo.enter_context(open(log, "ab", buffering=0))
+            near, far = socket.socketpair()
+            with far:
+                mailbox = anonymous_file(f"actor_learner:mailbox-{number}")
+                self.channel = Channel(near.detach(), mailbox)
+                undo.callback(self.channel.close)
+                self.output, output = os.pipe()
+                undo.callback(os.close, self.output)
+                with open(output, "wb", buffering=0):
+                    os.set_blocking(self.output, False)
+                    _write_startup(mailbox, payload)
+                    self._process = _start(number, far.fileno(), mailbox, arena, output)
+            self.pidfd = _pidfd(self._process.pid)
+            """Readable when the process has ended; None where the system has no such thing."""
+            if self.pidfd is not None:
+                undo.callback(os.close, self.pidfd)
+            self._undo = undo.pop_all()
 
     @property
     def pid(self) -> int:
@@ -137,15 +138,7 @@ class ActorProcess:
 
     def close(self) -> None:
         """Closes every descriptor. The process must have been reaped."""
-        self._close_descriptors()
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-
-    def _close_descriptors(self) -> None:
-        self.channel.close()
-        os.close(self.output)
-        if self._log is not None:
-            self._log.close()
+        self._undo.close()
 
 
 def read_startup(mailbox: int, offset: int) -> bytes:
@@ -177,7 +170,7 @@ def _start(number: int, connection: int, mailbox: int, arena: int, output: int) 
         [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, f"actor-{number}", *numbers],
         pass_fds=(connection, mailbox, arena),
         env=os.environ | _ONE_THREAD,
-        start_new_session=True,
+        start_new_session=True,  # the terminal's Ctrl-C, Ctrl-Z and hang-up are the caller's alone
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,

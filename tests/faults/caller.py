@@ -40,3 +40,9 @@ elif how == "forget":
     pool.collect()
     print("ready", flush=True)
     raise ZeroDivisionError("the caller has forgotten its pool")
+
+elif how == "pause":
+    with al.ActorPool(functools.partial(QuietEnv, 0.1), num_actors=2, envs_per_actor=1, unroll_length=5) as pool:
+        print("ready", flush=True)
+        pool.collect(timeout=1.0)
+        print("collected", flush=True)

@@ -15,21 +15,27 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 
+def actor_name():
+    """`actor-N`, as `ps` shows it."""
+    with open("/proc/self/cmdline") as file:
+        return next(word for word in file.read().split("\0") if word.startswith("actor-"))
+
+
 class QuietEnv(gym.Env):
     """Nothing ever happens, at once or `seconds` later."""
 
-    def __init__(self, seconds=0.0):
-        self.observation_space = Box(-1, 1, (2,))
+    def __init__(self, seconds=0.0, size=2):
+        self.observation_space = Box(-1, 1, (size,))
         self.action_space = Discrete(2)
         self.seconds = seconds
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        return np.zeros(2, np.float32), {}
+        return np.zeros(self.observation_space.shape, np.float32), {}
 
     def step(self, action):
         time.sleep(self.seconds)
-        return np.zeros(2, np.float32), 0.0, False, False, {}
+        return np.zeros(self.observation_space.shape, np.float32), 0.0, False, False, {}
 
 
 class FailingEnv(QuietEnv):
@@ -41,7 +47,7 @@ class FailingEnv(QuietEnv):
 
     def step(self, action):
         self.steps += 1
-        if "actor-1" in sys.argv and self.steps == self.after:
+        if actor_name() == "actor-1" and self.steps == self.after:
             FAILURES[self.how]()
         return super().step(action)
 
@@ -59,7 +65,7 @@ class FailingStartEnv(QuietEnv):
         return super().reset(seed=seed)
 
     def _fail_in(self, where):
-        if where == self.where and "actor-1" in sys.argv:
+        if where == self.where and actor_name() == "actor-1":
             raise_error()
 
 
@@ -68,7 +74,7 @@ class DifferentSpacesEnv(QuietEnv):
 
     def __init__(self):
         super().__init__()
-        if "actor-1" in sys.argv:
+        if actor_name() == "actor-1":
             self.observation_space = Box(-2, 2, (2,))
 
 
@@ -133,5 +139,5 @@ class MixedEnv(SimulatorEnv):
     """Each actor is in another state when its caller dies."""
 
     def __init__(self, directory):
-        number = next((name for name in sys.argv if name.startswith("actor-")), "actor-0")
-        super().__init__(directory, {"actor-1": "sleep", "actor-2": "spin", "actor-3": "stop"}.get(number, "nothing"))
+        states = {"actor-1": "sleep", "actor-2": "spin", "actor-3": "stop"}
+        super().__init__(directory, states.get(actor_name(), "nothing"))

@@ -120,3 +120,12 @@ def test_a_pool_that_is_never_closed_ends_with_the_interpreter(start):
     assert caller.process.returncode == 1
     assert errors.rstrip().endswith("ZeroDivisionError: the caller has forgotten its pool")
     caller.assert_nothing_is_left(descendants)
+
+
+def test_a_caller_that_was_paused_beyond_its_deadline_looks_before_it_judges(start):
+    caller = start("pause")
+    caller.process.send_signal(signal.SIGSTOP)
+    time.sleep(2)
+    caller.process.send_signal(signal.SIGCONT)
+    output, errors = caller.process.communicate(timeout=20)
+    assert output == "collected\n", errors

@@ -95,7 +95,9 @@ def test_a_module_of_a_package(tmp_path):
 
 def test_interpreter_flags_are_passed_on(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(PROGRAM.replace("len(HEAVY & set(sys.modules))", "sys.flags.optimize + sys.flags.utf8_mode") + CALL)
+    script.write_text(
+        PROGRAM.replace("len(HEAVY & set(sys.modules))", "sys.flags.optimize + sys.flags.utf8_mode") + CALL
+    )
     result = run(["-O", "-X", "utf8", "-W", "ignore", script], tmp_path)
     assert "heavy modules: 2.0" in result.stdout, result.stderr
 
@@ -103,7 +105,9 @@ def test_interpreter_flags_are_passed_on(tmp_path):
 def test_a_notebook(tmp_path):
     nbclient = pytest.importorskip("nbclient")
     nbformat = pytest.importorskip("nbformat")
-    talking = PROGRAM.replace("    def reset(", "    def close(self):\n        print('from the actor')\n\n    def reset(")
+    talking = PROGRAM.replace(
+        "    def reset(", "    def close(self):\n        print('from the actor')\n\n    def reset("
+    )
     cells = [nbformat.v4.new_code_cell(source) for source in (talking, CALL)]
     notebook = nbformat.v4.new_notebook(cells=cells)
     nbclient.NotebookClient(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 
 from actor_learner import networks
@@ -11,13 +12,14 @@ from tests.processes import children, open_descriptors, resident_megabytes
 
 
 def test_fifty_pools():
-    env = QuietEnv()
+    make_env = functools.partial(QuietEnv, size=20_000)
+    env = make_env()
     network = networks.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
     children_before = children()
     megabytes, descriptors = [], []
     for _ in range(50):
-        # 4 MB of batches each: a pool whose memory stayed would be seen.
-        with ActorPool(QuietEnv, network, num_actors=2, envs_per_actor=64, unroll_length=512) as pool:
+        # 3 MB of batches each: a pool whose memory stayed would be seen.
+        with ActorPool(make_env, network, num_actors=2, envs_per_actor=2, unroll_length=8) as pool:
             pool.collect()
         gc.collect()
         megabytes.append(resident_megabytes())
