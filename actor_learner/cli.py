@@ -129,7 +129,8 @@ def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
         "TF_NUM_INTEROP_THREADS": "1",
     }.items():
         os.environ.setdefault(name, value)
-    with _native_stderr_closed():
+    with _native_stderr_closed(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         import keras  # noqa: F401
 
 

@@ -457,6 +457,8 @@ def resolve_device(device: str) -> str:
     for gpu in gpus:
         with contextlib.suppress(RuntimeError):  # TensorFlow has started already, with the caller's own settings.
             tf.config.experimental.set_memory_growth(gpu, True)
+    if gpus:  # Actors compute in full float32; the learner must agree with their log-probabilities.
+        tf.config.experimental.enable_tensor_float_32_execution(False)
     return "/GPU:0" if gpus else "/CPU:0"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import pickle
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 
 from actor_learner import spaces
 from actor_learner.actor import Startup
+from actor_learner.cores import available_cores
 from actor_learner.crew import ActorError, Crew, LocalCrew, ProcessCrew
 from actor_learner.environments import EnvFactory, resolve_env
 from actor_learner.policy.policy import ExportedPolicy
@@ -106,6 +108,7 @@ class ActorPool:
         """
         _check_arguments(num_actors, envs_per_actor, unroll_length, max_policy_lag, seed)
         _check_info_keys(info_keys)
+        _warn_of_crowding(num_actors)
         factory = resolve_env(env, env_kwargs, vectorization, check_pickle=num_actors > 0)
         self.env_name = factory.name
         self.episodes: dict[str, Array] = {}
@@ -273,6 +276,17 @@ def _check_arguments(num_actors: int, envs_per_actor: int, unroll_length: int, m
     if max_policy_lag > _LARGEST_LAG:
         raise ValueError(
             f"`max_policy_lag` must be 0 or 1; more isn't supported yet. Received: max_policy_lag={max_policy_lag}"
+        )
+
+
+def _warn_of_crowding(num_actors: int) -> None:
+    cores = available_cores()
+    if num_actors > cores:
+        warnings.warn(
+            f"There are more actors than cores, which helps only where environments wait for something. "
+            f"Received: num_actors={num_actors}, cores={cores}",
+            UserWarning,
+            stacklevel=3,
         )
 
 

@@ -15,7 +15,6 @@ import argparse
 import datetime
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -23,13 +22,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from machine import machine
+
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / ".venv-peers"
 PACKAGES = ["torch==2.13.0", "stable-baselines3==2.9.*", "sbx-rl==0.28.*", "gymnasium[mujoco]"]
 
 WORKS: dict[str, dict[str, Any]] = {
     # SB3's defaults: n_steps 2048, minibatch 64, 10 epochs.
-    "cartpole": {"env": "CartPole-v1", "envs": 8, "unroll": 2048, "minibatch": 64, "epochs": 10, "updates": (4, 13)},
+    "cartpole": {"env": "CartPole-v1", "envs": 8, "unroll": 2048, "minibatch": 64, "epochs": 10, "updates": (3, 13)},
     "cartpole-64": {
         "env": "CartPole-v1",
         "envs": 64,
@@ -44,7 +45,7 @@ WORKS: dict[str, dict[str, Any]] = {
         "unroll": 2048,
         "minibatch": 64,
         "epochs": 10,
-        "updates": (4, 11),
+        "updates": (3, 11),
     },
 }
 """`updates`: how many a peer makes, and how many ours; the first of each isn't counted."""
@@ -57,11 +58,7 @@ def main() -> None:
     result = {
         "date": datetime.date.today().isoformat(),
         "command": " ".join(["scripts/compare_sb3.py", *sys.argv[1:]]),
-        "machine": {
-            "cores": len(os.sched_getaffinity(0)),
-            "processor": _processor(),
-            "python": platform.python_version(),
-        },
+        "machine": machine(),
         "rounds": arguments.rounds,
         "works": {},
     }
@@ -169,12 +166,6 @@ def _prepare_peers() -> None:
     subprocess.run([sys.executable, "-m", "venv", PEERS], check=True, timeout=300)
     for package in (PACKAGES[:1], PACKAGES[1:]):  # torch first, so that nothing takes another build of it
         subprocess.run([PEERS / "bin/pip", "install", "-q", *package], check=True, timeout=3600)
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -217,11 +218,12 @@ def test_the_traceback_of_what_is_no_refusal_is_kept(monkeypatch):
 def test_train_says_where_the_result_is_and_what_to_type_next(trained):
     run, done = trained
     assert "The run is in 'a run'. Next:" in done.stdout
-    commands = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
-    assert [command.split("actor-learner")[1] for command in commands] == [
-        " evaluate 'a run'",
-        " plot 'a run' --output curve.png",
+    commands = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith("  ")]
+    assert [command[1:] for command in commands] == [
+        ["evaluate", "a run"],
+        ["plot", "a run", "--output", "curve.png"],
     ]
+    assert all(Path(command[0]).name == "actor-learner" for command in commands)
     assert read_config(run)["algorithm"]["gamma"] == 0.97
     assert read_metrics(run)[-1]["env_steps"] >= 3000
 

@@ -446,3 +446,12 @@ def test_importing_the_pool_s_side_of_an_actor_loads_no_tensorflow():
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     assert result.stdout == "set()\n"
+
+
+def test_more_actors_than_cores_is_a_warning(monkeypatch):
+    monkeypatch.setattr("actor_learner.pool.available_cores", lambda: 1)
+    with (
+        pytest.warns(UserWarning, match=r"more actors than cores.*num_actors=2, cores=1"),
+        ActorPool("CartPole-v1", num_actors=2, envs_per_actor=1),
+    ):
+        pass
