@@ -38,6 +38,7 @@ _HOME = {
     "preset": "presets",
     "train": "train",
 }
+_WITH_KERAS = ("learner", "networks")
 _MODULES = ("algorithms", "callbacks")
 
 __all__ = [
@@ -104,6 +105,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _HOME[name] in _WITH_KERAS:
+        importlib.import_module(f"{__name__}.quiet").import_keras()
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     setattr(sys.modules[__name__], name, value)
     return value

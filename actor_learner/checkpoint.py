@@ -109,6 +109,11 @@ def check_run_dir(config: TrainConfig) -> None:
     if config.run_dir is None:
         return
     path = Path(config.run_dir)
+    if config.init_from is not None and path.resolve() == Path(config.init_from).resolve():
+        raise ValueError(
+            "`init_from` must be another directory than `run_dir`, whose run would be replaced. "
+            f"Received: init_from={str(config.init_from)!r}"
+        )
     if not config.overwrite and RunDirectory(path).exists:
         raise ValueError(
             "`run_dir` holds a run already; give another name, or overwrite=True (--overwrite) to replace it. "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 import json
 import os
 import re
@@ -26,9 +27,10 @@ import actor_learner
 from actor_learner import presets
 from actor_learner.config import TrainConfig, algorithm_class, check_backend, close_match, resolve_reference
 from actor_learner.cores import available_cores
+from actor_learner.quiet import import_keras
 
-INTERRUPTED = 130
 REFUSED = 2
+INTERRUPTED = 130
 
 _CODE_ONLY = {"callbacks", "optimizer"}  # objects, which no flag can spell
 _ALIASES = {"num_actors": ["--num-workers"]}
@@ -39,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command.
 
     Returns:
-        Exit code: 0; 2 with one line on stderr where something was refused; 130 after Ctrl-C.
+        Exit code: 0; 2 with a line on stderr where something was refused or failed; 130 after Ctrl-C.
     """
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # for module:factory; last, so that it shadows nothing
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = None  # the reader went away: nothing is left to flush
         return 1
-    except (ValueError, OSError, ImportError, RuntimeError) as error:
+    except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
         if not _is_ours(error):
             raise
         print(f"actor-learner: error: {error}", file=sys.stderr)
@@ -122,16 +124,9 @@ def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
     """
     cores = available_cores()
     learner_cores = max(1, cores - num_actors) if max_policy_lag else cores
-    for name, value in {
-        "KERAS_BACKEND": "tensorflow",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "TF_NUM_INTRAOP_THREADS": str(learner_cores),
-        "TF_NUM_INTEROP_THREADS": "1",
-    }.items():
-        os.environ.setdefault(name, value)
-    with _native_stderr_closed(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import keras  # noqa: F401
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(learner_cores))
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
+    import_keras()
 
 
 @contextmanager
@@ -143,21 +138,6 @@ def _one_line_warnings() -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = kept
-
-
-@contextmanager
-def _native_stderr_closed() -> Iterator[None]:
-    """TensorFlow's libraries write to descriptor 2 while they load, whatever the log level is."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nothing, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -273,7 +253,15 @@ def _named_algorithm(argv: Sequence[str]) -> type[Any]:
             name = argv[index + 1]
         elif word.startswith("--algorithm="):
             name = word.partition("=")[2]
+    _import_keras_before(name)
     return algorithm_class(name)
+
+
+def _import_keras_before(reference: str) -> None:
+    """Whoever writes an algorithm or a network imports keras; imported by us, TensorFlow says nothing on stderr."""
+    module, separator, _ = reference.partition(":")
+    if separator and importlib.util.find_spec(module.partition(".")[0] or "?") is not None:
+        import_keras()
 
 
 def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
@@ -393,6 +381,7 @@ def train_config(arguments: argparse.Namespace) -> TrainConfig:
     given = _given(arguments)
     algorithm = given.pop("algorithm", "ppo")
     if "network" in given:
+        _import_keras_before(given["network"])
         given["network"] = resolve_reference(given["network"], "network")
     base = {**_preset_fields(arguments), "env": _env(arguments)}
     return presets.build_config(base, given, algorithm=algorithm)
@@ -404,7 +393,7 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _env(arguments: argparse.Namespace) -> str:
-    return arguments.env or "CartPole-v1"
+    return "CartPole-v1" if arguments.env is None else str(arguments.env)
 
 
 def _preset_fields(arguments: argparse.Namespace) -> dict[str, Any]:

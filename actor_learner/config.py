@@ -55,6 +55,7 @@ class TrainConfig:
         run_dir: where the run is kept. None: runs/<env>/<algorithm>-<seed>-<n>, n free.
         overwrite: replace the run that `run_dir` holds.
         init_from: directory of a run whose weights and statistics to start from; optimizer and counters are new.
+        init_from_count: at most so many observations' weight for the statistics taken over; None: as they are.
         updates_per_epoch: updates between two calls of a callback's `on_epoch_end`. None: a hundredth of all.
         quiet: print no progress.
         hidden_sizes: sizes of the hidden layers of the default network, for vectors.
@@ -102,6 +103,9 @@ class TrainConfig:
     init_from: str | os.PathLike[str] | None = _field(
         None, "run whose weights and statistics to start from; optimizer and counters are new"
     )
+    init_from_count: int | None = _field(
+        None, "observations that the statistics taken over count as, at most; default: as they are"
+    )
     updates_per_epoch: int | None = _field(
         None, "updates between two calls of a callback's on_epoch_end; default: a hundredth of all"
     )
@@ -125,10 +129,12 @@ class TrainConfig:
         for name in ("overwrite", "quiet", "orthogonal_init", "normalize_observation"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"`{name}` must be True or False. Received: {name}={getattr(self, name)!r}")
+        if self.seed >= 2**32:
+            raise ValueError(refusal("seed", "below 2**32", self.seed))
         set_field(self, "hidden_sizes", _hidden_sizes(self.hidden_sizes))
         set_field(self, "info_keys", _info_keys(self.info_keys))
         set_field(self, "env_kwargs", _env_kwargs(self.env_kwargs))
-        set_field(self, "callbacks", tuple(self.callbacks or ()))
+        set_field(self, "callbacks", _callbacks(self.callbacks))
         set_field(self, "initial_log_std", _number("initial_log_std", self.initial_log_std))
         self._check()
 
@@ -136,6 +142,10 @@ class TrainConfig:
         check_backend()
         if not callable(self.env) and not (isinstance(self.env, str) and self.env):
             raise ValueError(f"`env` must be an id, module:factory or a callable. Received: env={self.env!r}")
+        for name in ("run_dir", "init_from"):
+            path = getattr(self, name)
+            if path is not None and not (isinstance(path, (str, os.PathLike)) and str(path)):
+                raise ValueError(refusal(name, "a path, or None", path))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(refusal(name, f"one of {_listed(choices)}", getattr(self, name)))
@@ -232,11 +242,12 @@ _INTEGER_MINIMUMS = {
     "max_policy_lag": 0,
     "total_steps": 1,
     "seed": 0,
+    "init_from_count": 1,
     "updates_per_epoch": 1,
     "noise_hold": 1,
     "channel_axis": None,
 }
-_OPTIONAL_INTEGERS = ("updates_per_epoch", "channel_axis")
+_OPTIONAL_INTEGERS = ("init_from_count", "updates_per_epoch", "channel_axis")
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "vectorization": ("auto", "sync"),
@@ -358,7 +369,15 @@ def _info_keys(value: Any) -> tuple[str, ...]:
     keys: tuple[Any, ...] = tuple(value)
     if not all(isinstance(key, str) and key for key in keys) or len(set(keys)) < len(keys):
         raise ValueError(refusal("info_keys", "different, non-empty strings", keys))
+    if {"return", "length"} & set(keys):
+        raise ValueError(refusal("info_keys", "without return and length, which are always reported", keys))
     return keys
+
+
+def _callbacks(value: Any) -> tuple[Any, ...]:
+    if value is not None and not isinstance(value, Iterable):
+        raise ValueError(refusal("callbacks", "a list of keras.callbacks.Callback objects", value))
+    return tuple(value or ())
 
 
 def _env_kwargs(kwargs: Any) -> dict[str, Any]:

@@ -259,6 +259,8 @@ def _error_of(end: ActorEnd) -> ActorError | EnvError:
         return ActorError(_describe_death(end), end.actor, exit_code=end.exit_code)
     if failure.starting and failure.bad_environment:
         return EnvError(failure.text)
+    if failure.bad_environment:  # our own check of what the environment gave: its line says it all
+        return ActorError(f"Actor {end.actor} failed: {failure.text}", end.actor, traceback=failure.traceback)
     doing = "couldn't start" if failure.starting else "failed"
     message = f"Actor {end.actor} {doing}: {failure.summary}\n\nIn the actor:\n{failure.traceback}"
     return ActorError(message, end.actor, traceback=failure.traceback)

@@ -148,6 +148,8 @@ def resolve_env(
         raise EnvError(f"`vectorization` must be 'auto' or 'sync'. Received: vectorization={vectorization!r}")
     if isinstance(env, EnvFactory):
         return env
+    if not isinstance(env_kwargs, Mapping | None):
+        raise EnvError(f"`env_kwargs` must be a dict with names as keys. Received: env_kwargs={env_kwargs!r}")
     kwargs = dict(env_kwargs or {})
     source = _source(env)
     if isinstance(source, EnvSpec):

@@ -80,9 +80,13 @@ def evaluate(
         ValueError: the folder holds no run, its environment has to be passed again, or the environment's spaces aren't
             those of the policy.
     """
-    for name, value in (("episodes", episodes), ("num_envs", num_envs)):
-        if value is not None and value < 1:
-            raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
+    for name, value, least in (("episodes", episodes, 1), ("num_envs", num_envs, 1), ("seed", seed, 0)):
+        if value is None and name == "num_envs":
+            continue
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
+            raise ValueError(f"`{name}` must be an integer. Received: {name}={value!r}")
+        if value < least:
+            raise ValueError(f"`{name}` must be at least {least}. Received: {name}={value}")
     num_envs = min(num_envs or _MOST_ENVS, episodes)
     config: dict[str, Any] = {}
     if isinstance(run_dir_or_network, (str, os.PathLike)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -11,12 +13,15 @@ from typing import Any
 class Interrupts:
     """While entered, SIGINT, SIGTERM and SIGHUP set `requested` instead of ending the process.
 
-    A second signal raises KeyboardInterrupt at once. Handlers are set in the main thread only, and
-    put back at exit. A signal that was ignored stays ignored (`nohup`).
+    A second SIGINT raises KeyboardInterrupt at once, unless `saving` is set: what is being saved is
+    finished first. Handlers are set in the main thread only, and put back at exit. A signal that was
+    ignored stays ignored (`nohup`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
         self.received: int | None = None
+        self.saving = False
         self._previous: dict[int, Any] = {}
 
     @property
@@ -38,9 +43,17 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self.received is None:
+            self.received = number
+            self._acknowledge()
+        elif number == signal.SIGINT and not self.saving:
             raise KeyboardInterrupt
-        self.received = number
+
+    def _acknowledge(self) -> None:
+        """Past Python's buffers, which the handler may have interrupted in the midst of a write."""
+        if not self._quiet:
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nending this update and saving (Ctrl-C again ends at once)\n")
 
     def raise_received(self, message: str) -> None:
         """KeyboardInterrupt(message) after SIGINT, SystemExit(128 + number) after another signal, else nothing."""

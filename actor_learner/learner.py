@@ -25,7 +25,15 @@ from actor_learner import spaces
 from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.schedules import is_schedule, needs_total_steps
-from actor_learner.networks import all_layers, call_network, network_distribution, normalization_layers
+from actor_learner.conform import conform
+from actor_learner.networks import (
+    all_layers,
+    call_network,
+    check_contract,
+    network_distribution,
+    normalization_layers,
+    training_dependent_layers,
+)
 from actor_learner.returns import explained_variance
 from actor_learner.rewards import RewardScaling, clip_reward
 from actor_learner.saving import load_network, save_network, write_atomically
@@ -68,6 +76,10 @@ class Learner:
         seed: int = 0,
         device: str = "auto",
     ) -> None:
+        _check_arguments(network, algorithm, action_space)
+        for name, value, least in (("seed", seed, 0), ("total_steps", 1 if total_steps is None else total_steps, 1)):
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+                raise ValueError(f"`{name}` must be an integer of at least {least}. Received: {name}={value!r}")
         _check_schedules(algorithm, total_steps)
         self.network = network
         self.algorithm = algorithm
@@ -81,6 +93,7 @@ class Learner:
         self._normalization = normalization_layers(network)
         self._reward_scaling: RewardScaling | None = None
         self._compiled: Any = None
+        self._observation_shape: tuple[int, ...] = ()
         self.compiled_with_xla: bool | None = None
         with tf.device(self.device):
             self.optimizer = algorithm.make_optimizer()
@@ -102,12 +115,14 @@ class Learner:
         Raises:
             ValueError: a batch that doesn't fit the network, or layers whose `trainable` was changed.
         """
-        valid = np.asarray(trajectory.valid)
+        trajectory = conform(trajectory, self.action_space)
+        valid = trajectory.valid
         if self._compiled is None:
             self._prepare(trajectory)
+        self._check_batch(trajectory)
         self._check_trainable()
         schedule = self.algorithm.scheduled_values(
-            progress_remaining=self._progress_remaining(), env_steps=self.env_steps
+            progress_remaining=self._progress_remaining(valid.size), env_steps=self.env_steps
         )
         self._write_learning_rate(schedule)
         order, num_minibatches = self._minibatch_order(valid)
@@ -133,8 +148,11 @@ class Learner:
         result["learning_rate"] = float(ops.convert_to_numpy(self.optimizer.learning_rate))
         return result
 
-    def _progress_remaining(self) -> float:
-        return max(0.0, 1.0 - self.env_steps / self.total_steps) if self.total_steps else 1.0
+    def _progress_remaining(self, batch_rows: int) -> float:
+        """1 - (k - 1) / N at update k of the N that `total_steps` takes; rows that only reset don't count as steps."""
+        if not self.total_steps:
+            return 1.0
+        return max(0.0, 1.0 - self.env_steps / batch_rows / math.ceil(self.total_steps / batch_rows))
 
     def _write_learning_rate(self, schedule: dict[str, float]) -> None:
         """A constant was written when the optimizer was made, so that callbacks may change it since."""
@@ -250,7 +268,8 @@ class Learner:
                 UserWarning,
                 stacklevel=3,
             )
-        call_network(self.network, ops.convert_to_tensor(trajectory.observation[0]))
+        self._check_network(trajectory.observation.shape[2:], trajectory.observation.dtype)
+        self._observation_shape = trajectory.observation.shape[2:]
         if self._trainable is None:
             self._trainable = list(self.network.trainable_variables)
             self.optimizer.build(self._trainable)
@@ -259,6 +278,42 @@ class Learner:
         flops = 6.0 * _multiplications(self.network) * self._minibatch_rows(rows)
         self.compiled_with_xla = use_xla(self.network, self.device, flops)
         self._compiled = tf.function(self._update, jit_compile=self.compiled_with_xla, autograph=False)
+
+    def _check_network(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        """Calls the network once, which builds it, and compares what it gives with what is needed."""
+        check_contract(self.network, shape, dtype, self.action_space)
+        if names := training_dependent_layers(self.network):
+            warnings.warn(
+                f"Layers {names} are called with training=False while learning too, so that learner and actors "
+                "agree: dropout does nothing, batch statistics stay as they are.",
+                UserWarning,
+                stacklevel=4,
+            )
+        for layer in self._normalization:
+            if layer.mean.shape != shape:
+                raise ValueError(
+                    "ObservationNormalization must be the first layer: its statistics are those of observations, "
+                    f"of shape {shape}. Received: a layer for shape {tuple(layer.mean.shape)}"
+                )
+        if "CPU" in self.device and any("GPU" in weight.value.device for weight in self.network.weights):
+            raise ValueError(
+                "`device='cpu'` needs a network on the CPU; build it under `tf.device('CPU')`. "
+                "Received: weights on a GPU"
+            )
+
+    def _check_batch(self, trajectory: Trajectory) -> None:
+        """What later batches must have in common with the first one."""
+        shape = trajectory.observation.shape[2:]
+        if shape != self._observation_shape:
+            raise ValueError(f"`observation` must have rows of shape {self._observation_shape}. Received: {shape}")
+        if self._reward_scaling is None:
+            return
+        known, found = self._reward_scaling.discounted_return.shape[0], _num_environments(trajectory)
+        if found > known:
+            raise ValueError(
+                f"With normalize_reward=True every batch must come from the {known} environments of the first. "
+                f"Received: {found}"
+            )
 
     def _check_trainable(self) -> None:
         now = self.network.trainable_variables
@@ -298,9 +353,11 @@ class Learner:
         return ops.reshape(call_network(self.network, flat)["value"], observation.shape[:2])
 
     def _learn(self, algorithm: Algorithm, rows: dict[str, Tensor], order: Tensor, num_minibatches: Tensor) -> Any:
-        """Steps through the minibatches; metrics are means over those that made an optimizer step."""
+        """Steps through the minibatches; metrics are means over them, the one that exceeds `target_kl` included."""
         target_kl = getattr(algorithm, "target_kl", None)
         names = self._metric_names(algorithm, rows, order)
+        if target_kl is not None and "approx_kl" not in names:
+            raise ValueError(f"`target_kl` needs a loss that reports `approx_kl`. Received: a loss with {names}")
 
         def step(index: Tensor, stopped: Tensor, sums: Tensor, taken: Tensor) -> tuple[Tensor, ...]:
             gradients, metrics = self._gradients(algorithm, _minibatch(rows, order[index]))
@@ -431,6 +488,14 @@ def _algorithm_from_json(description: dict[str, Any] | None) -> Algorithm:
         )
     values = dict(description)
     return BY_NAME[values.pop("name")](**values)
+
+
+def _check_arguments(network: Any, algorithm: Any, action_space: Any) -> None:
+    if not isinstance(network, keras.Model):
+        raise ValueError(f"`network` must be a keras.Model. Received: network={network!r}")
+    if isinstance(algorithm, type) or not hasattr(algorithm, "loss"):
+        raise ValueError(f"`algorithm` must be an instance, such as al.PPO(). Received: algorithm={algorithm!r}")
+    spaces.check_action_space(action_space)
 
 
 def _check_schedules(algorithm: Algorithm, total_steps: int | None) -> None:

@@ -8,6 +8,7 @@ least these keys. `parameters [N, parameter_size(action_space)]` describe the ac
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -157,6 +158,7 @@ def default_network(
     spaces.check_observation_space(observation_space)
     spaces.check_action_space(action_space)
     distribution_for(action_space, distribution)
+    _check_activation(activation)
     initialize = _Initializers(orthogonal_init, seed)
     shape, dtype = spaces.observation_shape_dtype(observation_space)
     observation = keras.Input(shape, dtype=str(dtype), name="observation")
@@ -176,6 +178,15 @@ def default_network(
     parameters = ActionDistribution(distribution, noise_hold, name="parameters")(parameters)
     value = layers.Dense(1, kernel_initializer=initialize(1.0), name="value")(value_features)
     return keras.Model(observation, (parameters, value), name="actor_critic")
+
+
+def _check_activation(activation: str) -> None:
+    try:
+        keras.activations.get(activation)
+    except ValueError:
+        raise ValueError(
+            f"`activation` must be a Keras name, such as 'tanh', 'relu' or 'silu'. Received: activation={activation!r}"
+        ) from None
 
 
 class _Initializers:
@@ -303,6 +314,13 @@ def _impala(x: Tensor, initialize: _Initializers) -> Tensor:
 _IMAGE_NETWORKS = {"nature": _nature, "impala": _impala}
 
 
+def cap_statistics(network: keras.Model, count: int) -> keras.Model:
+    """Lets the observations seen so far weigh at most as much as `count` new ones. Returns the same network."""
+    for layer in normalization_layers(network):
+        layer.count.assign(ops.minimum(layer.count, float(count)))
+    return network
+
+
 def with_normalization(network: keras.Model, observation_space: Space[Any]) -> keras.Model:
     """`network` behind an `ObservationNormalization` layer.
 
@@ -324,7 +342,15 @@ def call_network(network: keras.Model, observation: Tensor) -> dict[str, Tensor]
 
     Called with `training=False`, by the learner too, so that learner and actors agree.
     """
-    outputs = network(observation, training=False)
+    outputs = _named_outputs(network(observation, training=False))
+    return {
+        **outputs,
+        "parameters": ops.cast(outputs["parameters"], "float32"),
+        "value": ops.reshape(ops.cast(outputs["value"], "float32"), (-1,)),
+    }
+
+
+def _named_outputs(outputs: Any) -> dict[str, Tensor]:
     if not isinstance(outputs, dict):
         if not isinstance(outputs, (tuple, list)) or len(outputs) != 2:
             raise ValueError(
@@ -334,11 +360,17 @@ def call_network(network: keras.Model, observation: Tensor) -> dict[str, Tensor]
         outputs = {"parameters": outputs[0], "value": outputs[1]}
     if missing := {"parameters", "value"} - set(outputs):
         raise ValueError(f"The network's dict lacks {sorted(missing)}. Received: keys {sorted(outputs)}")
-    return {
-        **outputs,
-        "parameters": ops.cast(outputs["parameters"], "float32"),
-        "value": ops.reshape(ops.cast(outputs["value"], "float32"), (-1,)),
-    }
+    return dict(outputs)
+
+
+def _not_taken(network: keras.Model, shape: Any, dtype: Any, error: Exception) -> ValueError:
+    """The line that says why a network fails when it is called; Keras puts the reason below a heading, in colours."""
+    lines = re.sub(r"\x1b\[\d*m", "", str(error)).strip().splitlines() or [type(error).__name__]
+    reasons = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
+    return ValueError(
+        f"The network doesn't take observations of shape {tuple(shape)} and dtype {dtype} (with a leading batch axis): "
+        f"{(reasons or lines)[0]} Received: network={network.name!r}"
+    )
 
 
 def _describe_outputs(outputs: Any) -> str:
@@ -348,55 +380,44 @@ def _describe_outputs(outputs: Any) -> str:
 
 
 def check_network(network: keras.Model, observation_space: Space[Any], action_space: Space[Any]) -> None:
-    """Builds the network on an observation of zeros and checks that it keeps the contract.
+    """`check_contract` on observations of a space."""
+    check_contract(network, *spaces.observation_shape_dtype(observation_space), action_space)
+
+
+def check_contract(network: keras.Model, shape: tuple[int, ...], dtype: Any, action_space: Space[Any]) -> None:
+    """Builds the network on observations of zeros and checks that it keeps the contract.
 
     Raises ValueError, saying what was expected and found: a wrong shape would otherwise broadcast silently.
     """
     if not isinstance(network, keras.Model):
         raise ValueError(f"`network` must be a keras.Model. Received: {network!r}")
-    shape, dtype = spaces.observation_shape_dtype(observation_space)
-    observation = ops.zeros((2, *shape), dtype=str(dtype))
+    observation = ops.zeros((_ROWS, *shape), dtype=str(dtype))
     try:
         outputs = network(observation, training=False)
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"The network doesn't take observations of shape {shape} and dtype {dtype} (with a leading batch axis): "
-            f"{reason} Received: network={network.name!r}"
-        ) from error
-    if isinstance(outputs, dict) and "value" in outputs:
-        value = outputs["value"]
-    else:
-        value = outputs[1] if isinstance(outputs, (tuple, list)) and len(outputs) == 2 else None
-    if value is not None and tuple(value.shape) not in ((2,), (2, 1)):
-        raise ValueError(
-            "The network's `value` must have shape [B] or [B, 1]. "
-            f"Received: {['B', *value.shape[1:]] if len(value.shape) else 'a scalar'} from {network.name!r}".replace(
-                "'B'", "B"
-            )
-        )
+        raise _not_taken(network, shape, dtype, error) from error
+    found = _named_outputs(outputs)
     columns = spaces.parameter_size(action_space)
-    parameters = call_network(network, observation)["parameters"]
-    if tuple(parameters.shape) != (2, columns):
-        raise ValueError(
-            f"The network's `parameters` must have shape [B, {columns}] for {action_space}. "
-            f"Received: [B, {', '.join(str(size) for size in parameters.shape[1:])}] from {network.name!r}"
-        )
-    if unsettled := [layer.name for layer in all_layers(network) if isinstance(layer, _TRAINING_DEPENDENT)]:
-        keras_warning(
-            f"Layers {unsettled} are called with training=False while learning too, so that learner and actors "
-            "agree: dropout does nothing, batch statistics stay as they are."
-        )
+    for name, allowed, expected in (
+        ("value", ((_ROWS,), (_ROWS, 1)), "[B] or [B, 1]"),
+        ("parameters", ((_ROWS, columns),), f"[B, {columns}] for {action_space}"),
+    ):
+        if (size := tuple(found[name].shape)) not in allowed:
+            described = ", ".join(["B" if size[:1] == (_ROWS,) else str(size[0]), *map(str, size[1:])]) if size else ""
+            raise ValueError(
+                f"The network's `{name}` must have shape {expected}. Received: [{described}] from {network.name!r}"
+            )
+
+
+_ROWS = 2
+
+
+def training_dependent_layers(network: keras.Model) -> list[str]:
+    """Names of the layers that behave differently in training, which the contract doesn't let them."""
+    return [layer.name for layer in all_layers(network) if isinstance(layer, _TRAINING_DEPENDENT)]
 
 
 _TRAINING_DEPENDENT = (layers.BatchNormalization, layers.Dropout)
-
-
-def keras_warning(message: str) -> None:
-    """Warns the caller of the library."""
-    import warnings
-
-    warnings.warn(message, UserWarning, stacklevel=3)
 
 
 def all_layers(network: keras.Model) -> Iterator[keras.layers.Layer]:

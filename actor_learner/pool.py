@@ -7,7 +7,7 @@ import importlib
 import pickle
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +20,7 @@ from actor_learner.cores import available_cores
 from actor_learner.crew import ActorError, Crew, LocalCrew, ProcessCrew
 from actor_learner.environments import EnvFactory, resolve_env
 from actor_learner.policy.policy import ExportedPolicy
+from actor_learner.quiet import import_keras
 from actor_learner.trajectory import Trajectory, TrajectorySpec
 from actor_learner.transport.batches import ArenaPlan, Block, BlockLayout
 from actor_learner.transport.messages import Done, HandOut
@@ -291,7 +292,8 @@ def _warn_of_crowding(num_actors: int) -> None:
 
 
 def _check_info_keys(info_keys: Sequence[str]) -> None:
-    if isinstance(info_keys, str) or not all(isinstance(key, str) for key in info_keys):
+    iterable = isinstance(info_keys, Iterable) and not isinstance(info_keys, str)
+    if not iterable or not all(isinstance(key, str) for key in info_keys):
         raise ValueError(f"`info_keys` must be names of entries of `info`. Received: info_keys={info_keys!r}")
     if taken := {"return", "length"} & set(info_keys):
         raise ValueError(f"`info_keys` can't be {sorted(taken)}, which are always reported. Received: {info_keys!r}")
@@ -316,8 +318,10 @@ def _close(crew: Crew, arena: Arena) -> None:
 
 def _import_learner_side() -> None:
     """TensorFlow takes seconds to import; the actors make their environments meanwhile."""
+    import_keras()
     importlib.import_module("actor_learner.networks")
     importlib.import_module("actor_learner.policy.export")
+    importlib.import_module("actor_learner.learner").resolve_device("auto")  # memory growth, before a weight is made
 
 
 def _build_network(network: Any, observation_space: Space[Any], action_space: Space[Any], seed: int) -> keras.Model:

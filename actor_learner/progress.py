@@ -15,52 +15,68 @@ class Progress:
     """One line that is rewritten on a terminal; elsewhere a line every few seconds.
 
     Writes to the `sys.stderr` of the moment, so that notebooks and tests capture it, and results on
-    stdout stay clean.
+    stdout stay clean. Where that can't be written any more (a closed terminal), it goes quiet.
     """
 
     def __init__(self, total_steps: int, *, quiet: bool = False) -> None:
         self._total_steps = total_steps
         self._quiet = quiet
         self._started = time.monotonic()
+        self._first: tuple[float, float] | None = None
+        """Time and env steps after the first update: what came before was compilation, for the most part."""
         self._written = -LINE_INTERVAL_SECONDS
+        self._latest: Mapping[str, float] = {}
         self._width = 0
 
     def update(self, metrics: Mapping[str, float]) -> None:
         """Shows the state after an update, unless a line was written just now."""
-        if self._quiet:
-            return
-        terminal = _is_terminal(sys.stderr)
         now = time.monotonic()
-        finished = metrics["env_steps"] >= self._total_steps
-        interval = REFRESH_INTERVAL_SECONDS if terminal else LINE_INTERVAL_SECONDS
-        if now - self._written < interval and not finished:
-            return
-        self._written = now
-        line = self._line(metrics, now - self._started)
-        if terminal:
-            self._rewrite(line)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        self._first = self._first or (now, metrics["env_steps"])
+        self._latest = metrics
+        interval = REFRESH_INTERVAL_SECONDS if _is_terminal(sys.stderr) else LINE_INTERVAL_SECONDS
+        if now - self._written >= interval:
+            self._written = now
+            self._show(self._line(metrics, metrics["steps_per_second"], self._remaining(now)))
 
     def close(self) -> None:
-        """Ends the line, so that what follows starts on one of its own."""
+        """Ends with a line for the whole run: its mean speed, and how long it took."""
+        if self._latest:
+            seconds = time.monotonic() - self._started
+            self._show(
+                self._line(self._latest, self._latest["env_steps"] / max(seconds, 1e-9), f"took {_duration(seconds)}")
+            )
         if self._width:
-            print(file=sys.stderr, flush=True)
+            self._write("")
             self._width = 0
 
-    def _rewrite(self, line: str) -> None:
-        print("\r" + line.ljust(self._width), end="", file=sys.stderr, flush=True)
-        self._width = len(line)
+    def _show(self, line: str) -> None:
+        if _is_terminal(sys.stderr):
+            self._write("\r" + line.ljust(self._width), end="")
+            self._width = len(line)
+        else:
+            self._write(line)
 
-    def _line(self, metrics: Mapping[str, float], seconds: float) -> str:
+    def _write(self, text: str, end: str = "\n") -> None:
+        if self._quiet:
+            return
+        try:
+            print(text, end=end, file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            self._quiet = True
+
+    def _remaining(self, now: float) -> str:
+        assert self._first is not None
+        seconds, steps = now - self._first[0], self._latest["env_steps"] - self._first[1]
+        if not steps:
+            return ""
+        return f"{_duration(max(0, self._total_steps - self._latest['env_steps']) * seconds / steps)} left"
+
+    def _line(self, metrics: Mapping[str, float], speed: float, time_text: str) -> str:
         steps = metrics["env_steps"]
-        done = min(1.0, steps / self._total_steps)
-        parts = [f"{done:4.0%}", f"{steps:,.0f} steps"]
+        parts = [f"{min(1.0, steps / self._total_steps):4.0%}", f"{steps:,.0f} steps"]
         if "episode_return" in metrics:
             parts.append(f"return {metrics['episode_return']:,.1f}")
-        parts.append(f"{metrics['steps_per_second']:,.0f} steps/s")
-        parts.append(f"{_duration(seconds * (1 - done) / done)} left" if done < 1 else f"took {_duration(seconds)}")
-        return "  ".join(parts)
+        return "  ".join([*parts, f"{speed:,.0f} steps/s", time_text]).rstrip()
 
 
 def _is_terminal(stream: TextIO) -> bool:

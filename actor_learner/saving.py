@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +61,19 @@ def save_network(network: keras.Model, directory: str | os.PathLike[str]) -> Pat
     return whole
 
 
+def check_can_be_saved(network: keras.Model) -> None:
+    """Warns, before anything is learned, if only the weights of a network can be saved."""
+    with tempfile.TemporaryDirectory() as directory:
+        whole = save_network(network, directory).suffix == ".keras"
+    if not whole:
+        warnings.warn(
+            f"Keras can't rebuild network {network.name!r} from a file, so its weights alone will be saved: "
+            "al.load_network(run_dir, network=...) reads them into a network that you build.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
 def load_network(path: str | os.PathLike[str], network: keras.Model | None = None) -> keras.Model:
     """The Keras model that a run trained, custom layers of this package registered.
 
@@ -97,7 +112,9 @@ def _check_reads_back(network: keras.Model, file: Path) -> None:
 
     copy = keras.saving.load_model(file, compile=False)
     before, after = network.get_weights(), copy.get_weights()
-    same = len(before) == len(after) and all(map(np.array_equal, before, after))
+    same = len(before) == len(after) and all(
+        np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True)
+    )
     if not same or "__main__" in _class_modules(network):
         raise ValueError("a model of this class can't be rebuilt from its file")
 

@@ -21,6 +21,7 @@ def check_observation_space(space: Space[Any]) -> None:
             "`observation` must be a Box of a float or integer dtype; cast it in a wrapper. "
             f"Received: dtype={space.dtype}"
         )
+    _check_not_empty("observation", space)
 
 
 def check_action_space(space: Space[Any]) -> None:
@@ -35,6 +36,7 @@ def check_action_space(space: Space[Any]) -> None:
         raise _unsupported("action", space, "Discrete or Box")
     if not np.issubdtype(space.dtype, np.floating):
         raise ValueError(f"`action` must be Discrete or a Box of a float dtype. Received: dtype={space.dtype}")
+    _check_not_empty("action", space)
     one_sided = np.isinf(space.low) != np.isinf(space.high)
     if one_sided.any():
         index = tuple(int(i) for i in np.argwhere(one_sided)[0])
@@ -42,6 +44,11 @@ def check_action_space(space: Space[Any]) -> None:
             "`action` must have both bounds finite or both infinite; rescale it in a wrapper. Received: "
             f"action{list(index)} in [{space.low[index]}, {space.high[index]}]"
         )
+
+
+def _check_not_empty(role: str, space: Box) -> None:
+    if 0 in space.shape:
+        raise ValueError(f"`{role}` must be a Box of at least one number. Received: shape={space.shape}")
 
 
 def _unsupported(role: str, space: Space[Any], supported: str) -> ValueError:

@@ -26,7 +26,7 @@ from actor_learner.environments import resolve_env
 from actor_learner.interrupts import Interrupts
 from actor_learner.pool import ActorPool
 from actor_learner.progress import Progress
-from actor_learner.saving import load_network, save_network
+from actor_learner.saving import check_can_be_saved, load_network, save_network
 
 if TYPE_CHECKING:
     import keras
@@ -59,24 +59,28 @@ def train(config: TrainConfig) -> Result:
         ValueError: something in the config can't work; nothing was started, nothing overwritten.
         ActorError: an actor died; names it, with its traceback or signal.
     """
+    if not isinstance(config, TrainConfig):
+        raise ValueError(f"`config` must be an actor_learner.TrainConfig. Received: config={config!r}")
     check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
     run = create_run(config)
-    with Interrupts() as interrupts:
+    with Interrupts(quiet=config.quiet) as interrupts:
         try:
             with _start_actors(config, run) as actors:
                 result = _train(config, run, actors, interrupts)
-        except BaseException:
-            if not run.metrics.exists():
+        finally:
+            learned = run.metrics.exists()
+            if not learned:
                 abandon_run(run)
-            raise
-    interrupts.raise_received(f"the run is saved in {run.path}")
+    interrupts.raise_received(f"the run is saved in {run.path}" if learned else "nothing was learned yet")
     return result
 
 
 def _train(config: TrainConfig, run: RunDirectory, actors: ActorPool, interrupts: Interrupts) -> Result:
     from actor_learner.callbacks import callback_list
 
+    if config.network is not None:
+        check_can_be_saved(actors.network)
     learner = _make_learner(config, actors)
     updates_per_epoch = config.updates_per_epoch or _updates_per_epoch(config)
     params = {
@@ -110,6 +114,7 @@ def _train(config: TrainConfig, run: RunDirectory, actors: ActorPool, interrupts
         learner.optimizer.finalize_variable_values(learner.network.trainable_variables)
         callbacks.on_train_end(metrics)
     finally:
+        interrupts.saving = True
         progress.close()
         if learner.updates:
             _save(run, learner, actors.observation_space)
@@ -180,19 +185,24 @@ def _make_network(config: TrainConfig, observation_space: Space[Any], action_spa
     import keras
 
     from actor_learner.callbacks import check_callbacks
-    from actor_learner.networks import default_network, with_normalization
+    from actor_learner.learner import resolve_device
+    from actor_learner.networks import cap_statistics, default_network, with_normalization
 
     check_callbacks(config.callbacks)
+    resolve_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
     keras.utils.set_random_seed(config.seed)
     if config.network is None and config.init_from is None:
         options = config.network_fields(all_fields=True)
         return default_network(observation_space, action_space, **options, seed=config.seed)
     if config.init_from is not None:
-        return load_network(config.init_from)
+        network = load_network(config.init_from)
+        return cap_statistics(network, config.init_from_count) if config.init_from_count else network
     network = config.network
     if not isinstance(network, keras.Model):
         network = network(observation_space, action_space)
-    return with_normalization(network, observation_space) if config.normalize_observation else network
+    if config.normalize_observation:
+        network = with_normalization(network, observation_space)
+    return network
 
 
 def _make_learner(config: TrainConfig, actors: ActorPool) -> Learner:

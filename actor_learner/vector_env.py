@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     _SyncVectorEnv = SyncVectorEnv[Any, Any]
 else:  # older Gymnasium releases don't let this class be subscripted
     _SyncVectorEnv = SyncVectorEnv
+_STEP_RESULT = "(observation, reward, terminated, truncated, info)"
 _MODES = {mode.value.lower(): mode for mode in AutoresetMode}
 
 
@@ -49,7 +50,10 @@ class SerialVectorEnv(_SyncVectorEnv):
         for index, env in enumerate(self.envs):
             if mask is not None and not mask[index]:
                 continue
-            row, info = env.reset(seed=None if seeds is None else seeds[index], options=options or None)
+            result = env.reset(seed=None if seeds is None else seeds[index], options=options or None)
+            if not self._reset_checked[index]:
+                check_result(result, "(observation, info)", f"`reset` of environment {index}")
+            row, info = result
             if not self._reset_checked[index]:
                 self._reset_checked[index] = True
                 check_row(row, self.single_observation_space, f"`reset` of environment {index}")
@@ -63,9 +67,11 @@ class SerialVectorEnv(_SyncVectorEnv):
         infos: dict[str, Any] = {}
         rows: Iterable[Any] = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
         for index, (env, action) in enumerate(zip(self.envs, rows, strict=True)):
-            row, reward, terminated, truncated, info = env.step(action)
+            result = env.step(action)
             if not self._step_checked:
-                check_row(row, self.single_observation_space, f"`step` of environment {index}")
+                check_result(result, _STEP_RESULT, f"`step` of environment {index}")
+                check_row(result[0], self.single_observation_space, f"`step` of environment {index}")
+            row, reward, terminated, truncated, info = result
             observations[index] = row
             rewards[index] = reward
             terminations[index] = terminated
@@ -85,6 +91,16 @@ class SerialVectorEnv(_SyncVectorEnv):
             else:
                 continue
             infos.setdefault(f"_{key}", np.zeros(self.num_envs, dtype=bool))[index] = True
+
+
+def check_result(result: Any, expected: str, source: str) -> None:
+    """Raises EnvError where `reset` or `step` returns another number of things, or a reward that is no number."""
+    names = expected.split(", ")
+    if not isinstance(result, tuple) or len(result) != len(names):
+        received = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        raise EnvError(f"{source} must return {expected}. Received: {received}")
+    if expected is _STEP_RESULT and np.shape(result[1]) != ():
+        raise EnvError(f"{source} must return a number as reward. Received: shape={np.shape(result[1])}")
 
 
 def check_row(row: Any, space: gym.Space[Any], source: str) -> None:

@@ -46,6 +46,12 @@ class BrokenLater(CountingEnv):
         return super().step(action)
 
 
+class NotANumberLater(CountingEnv):
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, float("nan") if self.episodes == 2 else reward, *rest
+
+
 class TalkingEnv(CountingEnv):
     def reset(self, *, seed=None, options=None):
         print("héllo")

@@ -68,6 +68,14 @@ def test_every_hyperparameter_is_documented():
     ("values", "message"),
     [
         ({"gamma": 1.5}, r"`gamma` must be between 0 and 1. Received: gamma=1.5"),
+        ({"gamma": "0.9"}, r"`gamma` must be a number. Received: gamma='0.9'"),
+        ({"gae_lambda": None}, "`gae_lambda` must be a number. Received: gae_lambda=None"),
+        ({"vf_coef": "linear"}, "`vf_coef` must be a number"),
+        ({"max_grad_norm": "1"}, "`max_grad_norm` must be above 0, or None. Received: max_grad_norm='1'"),
+        ({"target_kl": "small"}, "`target_kl` must be above 0. Received: target_kl='small'"),
+        ({"normalize_reward": 1}, "`normalize_reward` must be True or False. Received: normalize_reward=1"),
+        ({"optimizer": "adam"}, r"`optimizer` must be a keras.optimizers.Optimizer. Received: optimizer='adam'"),
+        ({"optimizer": keras.optimizers.SGD}, "`optimizer` must be a keras.optimizers.Optimizer"),
         ({"gae_lambda": -0.1}, "`gae_lambda` must be between 0 and 1"),
         ({"learning_rate": -1.0}, r"`learning_rate` must be a number, at least 0. Received: learning_rate=-1.0"),
         ({"learning_rate": float("nan")}, "`learning_rate`"),
@@ -92,6 +100,12 @@ def test_every_hyperparameter_is_documented():
 def test_refused_values(values, message):
     with pytest.raises(ValueError, match=message):
         PPO(**values)
+
+
+def test_numbers_of_numpy_become_pythons():
+    algorithm = PPO(gamma=np.float32(0.5), epochs=np.int64(3), clip_range=np.float64(0.25))
+    assert algorithm == PPO(gamma=0.5, epochs=3, clip_range=0.25)
+    assert [type(value) for value in (algorithm.gamma, algorithm.epochs)] == [float, int]
 
 
 @pytest.mark.parametrize(

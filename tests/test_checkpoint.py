@@ -160,6 +160,13 @@ def test_init_from_must_hold_a_network(tmp_path):
         check_run_dir(al.TrainConfig(init_from="untrained"))
 
 
+def test_a_run_does_not_start_from_the_one_it_replaces(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "network.keras").touch()
+    with pytest.raises(ValueError, match=r"`init_from` must be another directory than `run_dir`.*Received: init_from="):
+        check_run_dir(al.TrainConfig(run_dir=tmp_path / "run", init_from=f"{tmp_path}/./run", overwrite=True))
+
+
 def test_a_folder_that_is_no_run(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"holds no run: .* has no config.json. Received: run_dir='empty'"):

@@ -457,6 +457,26 @@ class TestChecks:
         with pytest.raises(EnvError, match=rf"`{when}` of environment 1 must return an observation of.*{received}"):
             play(environments, 1)
 
+    @pytest.mark.parametrize(
+        ("method", "result", "message"),
+        [
+            ("reset", np.zeros(2), r"must return \(observation, info\). Received: a ndarray"),
+            ("step", (np.zeros(2), 1.0, False, {}), r"must return \(observation, reward, .*Received: a tuple of 4"),
+            ("step", None, "must return.*Received: a NoneType"),
+            (
+                "step",
+                (np.zeros(2), np.ones(1), False, False, {}),
+                r"must return a number as reward. Received: shape=\(1,\)",
+            ),
+        ],
+    )
+    def test_another_number_of_results(self, method, result, message):
+        env = Script([(5, True, False)])
+        setattr(env, method, lambda *_, **__: result)
+        environments = Environments(SerialVectorEnv([env]), name="Old-v0")
+        with pytest.raises(EnvError, match=f"`{method}` of environment 0 {message}"):
+            play(environments, 1)
+
     @pytest.mark.parametrize("when", ["reset", "step"])
     def test_batch_shape(self, when):
         environments = Environments(Arrays())
@@ -839,6 +859,11 @@ class TestMake:
             ends += int(transition.truncated.sum())
         assert ends >= 4
         assert factory.source.kwargs == gym.spec("ALE/Breakout-v5").kwargs  # our defaults stay out of the spec
+
+
+def test_env_kwargs_that_are_no_dict():
+    with pytest.raises(EnvError, match=r"`env_kwargs` must be a dict with names as keys. Received: env_kwargs=\[1\]"):
+        resolve_env("CartPole-v1", [1])
 
 
 def test_an_actors_imports_leave_tensorflow_unloaded():

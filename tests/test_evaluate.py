@@ -157,7 +157,7 @@ class TestRefused:
 
     def test_a_run_without_a_policy(self, tmp_path):
         create_run(TrainConfig(env="CartPole-v1", run_dir=tmp_path / "run"))
-        assert "No exported policy" in self.refused(tmp_path / "run")
+        assert "no exported policy" in self.refused(tmp_path / "run")
 
     def test_network_without_an_environment(self, network):
         assert "`env` must be given, because there is no run" in self.refused(network)

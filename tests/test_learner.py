@@ -323,6 +323,77 @@ class Subclassed(keras.Model):
         return self.logits(h), self.critic(h)
 
 
+def test_layers_that_depend_on_training_are_named():
+    x = keras.Input((4,))
+    h = layers.Dropout(0.5, name="my_dropout")(x)
+    network = keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)))
+    learner = al.Learner(network, al.PPO(epochs=1), action_space=TWO_ACTIONS)
+    with pytest.warns(UserWarning, match="my_dropout"):
+        learner.update(random_trajectory())
+
+
+@pytest.mark.parametrize(
+    ("columns", "values", "message"),
+    [(1, 1, r"`parameters` must have shape \[B, 2\]"), (2, 3, r"`value` must have shape \[B\] or \[B, 1\].*\[B, 3\]")],
+)
+def test_heads_of_the_wrong_shape_are_refused(columns, values, message):
+    x = keras.Input((4,))
+    network = keras.Model(x, (layers.Dense(columns)(x), layers.Dense(values)(x)))
+    with pytest.raises(ValueError, match=message):
+        al.Learner(network, al.PPO(), action_space=TWO_ACTIONS).update(random_trajectory())
+
+
+def test_normalization_anywhere_but_first_is_refused():
+    x = keras.Input((4,))
+    h = al.ObservationNormalization()(layers.Dense(7)(x))
+    network = keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)))
+    with pytest.raises(ValueError, match=r"must be the first layer.*shape \(7,\)"):
+        al.Learner(network, al.PPO(), action_space=TWO_ACTIONS).update(random_trajectory())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent(al.PPO):
+    def loss(self, outputs, minibatch):
+        return super().loss(outputs, minibatch)[0], {}
+
+
+def test_target_kl_needs_a_loss_that_reports_it():
+    learner = al.Learner(linear_network(), Silent(target_kl=0.1), action_space=TWO_ACTIONS)
+    with pytest.raises(ValueError, match="needs a loss that reports `approx_kl`"):
+        learner.update(random_trajectory())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioPPO(al.PPO):
+    """Reports how far the first minibatch's ratio is from 1."""
+
+    def loss(self, outputs, minibatch):
+        loss, metrics = super().loss(outputs, minibatch)
+        ratio = ops.exp(outputs["log_prob"] - minibatch["behaviour_log_prob"])
+        off = ops.where(minibatch["valid"], ops.abs(ratio - 1.0), 0.0)
+        return loss, {**metrics, "ratio_off_by": ops.max(off)}
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_ratio_is_1_in_the_compiled_update(env, normalize):
+    """Of what actors collected; one whole-batch step, so that the ratio is that of the first minibatch."""
+
+    def network(observation_space, action_space):
+        return al.default_network(observation_space, action_space, normalize_observation=normalize)
+
+    with al.ActorPool(env, network, num_actors=1, envs_per_actor=4, unroll_length=64) as actors:
+        algorithm = RatioPPO(epochs=1, minibatch_size=None, learning_rate=1e-2)
+        learner = al.Learner(actors.network, algorithm, action_space=actors.action_space)
+        reported = []
+        for _ in range(5):
+            reported.append(learner.update(actors.collect()).get("ratio_off_by", 0.0))
+            actors.publish(learner.get_weights())
+    # Discrete: 1e-5. Box: divided by the smallest std, which starts at 1 and stays above .9 here.
+    assert max(reported) <= 1.2e-5
+    assert len(reported) == 5
+
+
 def test_a_subclassed_model_is_built_by_its_first_batch():
     network = Subclassed()
     learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
@@ -456,13 +527,51 @@ def test_loading_where_nothing_was_saved(tmp_path):
     ("options", "message"),
     [
         ({"device": "tpu"}, "Received: device='tpu'"),
+        ({"seed": -1}, "`seed` must be an integer of at least 0. Received: seed=-1"),
+        ({"total_steps": 0}, "`total_steps` must be an integer of at least 1. Received: total_steps=0"),
+        ({"algorithm": al.PPO}, "`algorithm` must be an instance, such as al.PPO"),
+        ({"algorithm": "ppo"}, "Received: algorithm='ppo'"),
+        ({"action_space": None}, "`action` must be Discrete or Box.*Received: None"),
+        ({"network": None}, "`network` must be a keras.Model. Received: network=None"),
         ({"algorithm": al.PPO(clip_range="linear")}, "`clip_range` is a schedule.*needs `total_steps`"),
     ],
 )
 def test_refused_arguments(options, message):
     algorithm = options.pop("algorithm", al.PPO())
     with pytest.raises(ValueError, match=message):
-        al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, **options)
+        al.Learner(**{"network": linear_network(), "algorithm": algorithm, "action_space": TWO_ACTIONS, **options})
+
+
+@pytest.mark.parametrize(
+    ("network", "batch", "message"),
+    [
+        (lambda: linear_network(3), {}, r"`parameters` must have shape \[B, 2\].*Received: \[B, 3\]"),
+        (
+            linear_network,
+            {"observation": np.zeros((17, 4, 5), np.float32)},
+            r"doesn't take observations of shape \(5,\)",
+        ),
+        (linear_network, {"observation": np.zeros((17, 4), np.float32)}, r"doesn't take observations of shape \(\)"),
+        (linear_network, {"reward": np.zeros(4)}, "`reward` must have shape"),
+    ],
+)
+def test_a_batch_that_does_not_fit_the_network(network, batch, message):
+    learner = al.Learner(network(), al.PPO(), action_space=TWO_ACTIONS)
+    with pytest.raises(ValueError, match=message) as caught:
+        learner.update(random_trajectory()._replace(**batch))
+    assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_later_batches_are_like_the_first():
+    learner = al.Learner(linear_network(), al.PPO(normalize_reward=True), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory())
+    learner.update(random_trajectory(columns=2))
+    with pytest.raises(ValueError, match=r"must come from the 4 environments of the first. Received: 5"):
+        learner.update(random_trajectory(columns=5))
+    wide = np.zeros((17, 4, 5), np.float32)
+    with pytest.raises(ValueError, match=r"`observation` must have rows of shape \(4,\). Received: \(5,\)"):
+        learner.update(random_trajectory()._replace(observation=wide))
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")

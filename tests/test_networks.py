@@ -175,14 +175,6 @@ def test_further_outputs_of_a_dict_are_kept():
     assert outputs(network, np.zeros((3, 4), np.float32))["next"].shape == (3, 4)
 
 
-def test_layers_that_depend_on_training_are_named():
-    x = keras.Input((4,))
-    h = layers.Dropout(0.5, name="my_dropout")(x)
-    network = keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)))
-    with pytest.warns(UserWarning, match="my_dropout"):
-        networks.check_network(network, VECTOR, TWO_ACTIONS)
-
-
 def test_normalization_follows_the_valid_rows_of_several_batches():
     layer = networks.ObservationNormalization()
     layer.build((None, 3))
@@ -218,3 +210,9 @@ def test_the_distribution_is_saved_with_the_model(tmp_path):
     assert len(networks.normalization_layers(loaded)) == 1
     for before, after in zip(network.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
+
+
+def test_an_unknown_activation_is_one_line():
+    with pytest.raises(ValueError, match=r"`activation` must be a Keras name.*Received: activation='tanhh'") as caught:
+        networks.default_network(Box(-1, 1, (3,)), Discrete(2), activation="tanhh")
+    assert "\n" not in str(caught.value)

@@ -112,6 +112,17 @@ def test_observations_of_another_shape_are_refused(exported, shape):
         Policy(exported).step(np.zeros(shape, np.float32))
 
 
+def test_nothing_is_chosen_by_nan(exported):
+    for deterministic in (True, False):
+        with pytest.raises(ValueError, match="`observation` must hold numbers. Received: NaN"):
+            Policy(exported).act(np.full(4, np.nan, np.float32), deterministic=deterministic)
+
+
+def test_a_policy_is_made_of_an_exported_one(network):
+    with pytest.raises(ValueError, match=r"must be an ExportedPolicy.*Received: a Functional"):
+        Policy(network)
+
+
 def test_masks_are_refused(exported):
     for call in (Policy(exported).step, Policy(exported).act):
         with pytest.raises(ValueError, match="`action_mask` must be None"):
@@ -323,7 +334,7 @@ def test_loaded_is_equal_to_saved(tmp_path, gaussian):
 
 
 def test_loading_from_elsewhere_is_one_clear_error(tmp_path, exported):
-    with pytest.raises(ValueError, match=r"No exported policy.*Received: .*missing"):
+    with pytest.raises(ValueError, match=r"no exported policy.*Received: .*missing"):
         load_policy(tmp_path / "missing")
     exported.save(tmp_path)
     description = json.loads((tmp_path / "policy.json").read_text())

@@ -29,6 +29,7 @@ from tests.counting_env import (
     CountingEnv,
     FloodingEnv,
     LeanEnv,
+    NotANumberLater,
     SlowEnv,
     TalkingEnv,
 )
@@ -221,6 +222,7 @@ def test_a_network_that_breaks_the_contract_starts_nothing_that_stays():
         ("max_policy_lag", -1, r"Received: max_policy_lag=-1"),
         ("max_policy_lag", 2, r"must be 0 or 1; more isn't supported yet\. Received: max_policy_lag=2"),
         ("seed", -1, r"Received: seed=-1"),
+        ("info_keys", 3, "must be names of entries of `info`"),
         ("info_keys", "is_success", r"must be names of entries of `info`\. Received: info_keys='is_success'"),
         ("info_keys", ("return",), r"`info_keys` can't be \['return'\]"),
         ("env", "CartPol-v1", "CartPole-v1"),
@@ -262,6 +264,14 @@ def test_a_log_probability_that_is_nan_is_an_error(num_actors):
     pool.publish([np.full_like(weight, 3e38) for weight in pool.network.get_weights()])
     with pytest.raises(ActorError, match=r"Actor 0 left no log-probability in row 0 of column 0: the network gave NaN"):
         pool.collect()
+
+
+def test_what_our_own_checks_find_in_an_environment_is_one_line(network):
+    pool = make_pool(network, NotANumberLater)
+    with pytest.raises(ActorError, match=r"Actor \d failed: reward of environment 0 of env.*Received: nan$") as caught:
+        pool.collect()
+    assert "\n" not in str(caught.value)
+    assert "in _check_finite" in caught.value.traceback
 
 
 def test_without_processes_an_exception_is_the_environment_s_own(network):

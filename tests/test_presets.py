@@ -59,7 +59,7 @@ def test_an_instance_is_taken_as_it_is():
 
 
 def test_a_network_replaces_what_the_preset_says_of_the_default_one():
-    assert al.preset("HalfCheetah-v5").hidden_sizes != al.TrainConfig().hidden_sizes
+    assert al.preset("HalfCheetah-v5").network_fields() != {}
     config = al.preset("HalfCheetah-v5", init_from="runs/earlier")
     assert config.network_fields() == {}
     with pytest.raises(ValueError, match="Received: hidden_sizes"):

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "actor_learner"
 
 # Modules import only from those above them. A package counts as one module.
 ORDER = """
-spaces trajectory returns distributions networks rewards saving algorithms cores config presets learner
+quiet spaces trajectory conform returns distributions networks rewards saving algorithms cores config presets learner
 policy transport env_spec vector_env env_factory episodes environments actor crew pool
 checkpoint evaluate video interrupts progress callbacks train plot benchmark cli
 """.split()

@@ -35,6 +35,7 @@ def test_constant_bounds_are_written_once():
     [
         (MultiBinary(3), r"`observation` must be Box or Discrete.*Received: MultiBinary"),
         (Text(5), "`observation` must be"),
+        (Box(0, 1, (3, 0)), r"`observation` must be a Box of at least one number. Received: shape=\(3, 0\)"),
         (Dict(a=Box(0, 1), b=Tuple([Discrete(2), Text(5)])), r"`observation\['b'\]\[1\]` must be"),
     ],
 )
@@ -47,6 +48,7 @@ def test_unsupported_observation_spaces_name_the_leaf(space, message):
     ("space", "message"),
     [
         (MultiDiscrete([2, 3]), "`action` must be Discrete or Box"),
+        (Box(0, 1, (0,)), r"`action` must be a Box of at least one number. Received: shape=\(0,\)"),
         (Box(0, 3, (2,), np.int32), "float dtype.*int32"),
         (Box(np.array([0.0, -1.0]), np.array([np.inf, 1.0])), r"both infinite.*action\[0\] in \[0.0, inf\]"),
     ],

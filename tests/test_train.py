@@ -305,7 +305,8 @@ class Unserializable(keras.Model):
 
 
 def test_a_network_that_keras_cannot_save_keeps_its_weights(tmp_path):
-    result = al.train(config(tmp_path, network=Unserializable(2)))
+    with pytest.warns(UserWarning, match="weights alone"):
+        result = al.train(config(tmp_path, network=Unserializable(2)))
     with pytest.raises(ValueError, match="network="):
         al.load_network(result.run_dir)
     rebuilt = Unserializable(2)
@@ -399,3 +400,64 @@ def test_an_ignored_hangup_stays_ignored(tmp_path):
         process.kill()
         process.wait(timeout=10)
         process.stdout.close()
+
+
+def test_a_network_that_keras_cannot_save_is_said_at_the_start(tmp_path):
+    said = []
+
+    class Note(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            said.extend(str(warning.message) for warning in caught)
+
+    with pytest.warns(UserWarning, match="weights alone") as caught:
+        al.train(config(tmp_path, network=Unserializable(2), callbacks=[Note()]))
+    assert any("its weights alone will be saved" in line for line in said)
+
+
+def test_statistics_taken_over_can_be_capped(tmp_path):
+    first = al.train(config(tmp_path, run_dir=tmp_path / "first", normalize_observation=True))
+    seen = []
+
+    class Count(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            seen.append(float(self.model.get_layer("observation_normalization").count))
+
+    changes = {"init_from": first.run_dir, "init_from_count": 10, "callbacks": [Count()]}
+    al.train(config(tmp_path, run_dir=tmp_path / "second", **changes))
+    assert seen == [10.0]
+
+
+HANGUP = """
+import pty, os, sys, signal, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.executable, [sys.executable, "-m", "actor_learner.cli", "train", "--run-dir", sys.argv[1],
+                              "--total-steps", "100000000"])
+while not os.path.exists(sys.argv[1] + "/metrics.jsonl"):
+    os.read(terminal, 4096)
+os.close(terminal)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@LINUX_ONLY
+def test_closing_the_terminal_loses_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", HANGUP, str(tmp_path / "run")], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.strip() == str(128 + signal.SIGHUP), done.stderr
+    rows = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert al.Learner.load(tmp_path / "run/checkpoints/final").updates == len(rows)
+    al.load_policy(tmp_path / "run")
+
+
+def test_a_run_that_is_stopped_before_its_first_update_leaves_what_was_there(tmp_path):
+    first = al.train(config(tmp_path))
+
+    class StopAtOnce(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.model.stop_training = True
+
+    al.train(config(tmp_path, callbacks=[StopAtOnce()], overwrite=True))
+    rows = [json.loads(line) for line in (first.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1] == pytest.approx(first.metrics)

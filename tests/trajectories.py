@@ -18,10 +18,11 @@ def random_trajectory(
     """Random rows; ends are split into terminated and truncated, and invalid rows hold NaN."""
     rng = np.random.default_rng(seed)
     shape = (steps, columns)
+    valid = rng.random(shape) >= invalid_rate
     ends = rng.random(shape) < end_rate
+    ends[:-1] |= ~valid[1:]  # an invalid row only follows an end, or another one
     terminated = ends & (rng.random(shape) < 0.5)
     truncated = ends & ~terminated
-    valid = rng.random(shape) >= invalid_rate
 
     def normal(*size):
         return rng.normal(size=size).astype(np.float32)

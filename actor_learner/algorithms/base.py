@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from actor_learner.algorithms import schedules
 from actor_learner.algorithms.schedules import Schedule
 
@@ -56,17 +58,27 @@ class Algorithm(ABC):
         return type(self).__name__.lower()
 
     def __post_init__(self) -> None:
-        """Checks ranges."""
+        """Checks ranges, and turns NumPy's numbers into Python's."""
+        for name, value in [(f.name, getattr(self, f.name)) for f in fields(self)]:
+            if isinstance(value, np.number):
+                object.__setattr__(self, name, value.item())
         for name in self.SCHEDULED:
             if getattr(self, name) is not None or self.default(name) is not None:
                 schedules.check_schedule(name, getattr(self, name), self.default(name))
         self._check_range("learning_rate", 0.0, math.inf)
+        for name in ("gamma", "gae_lambda", "vf_coef"):
+            if not isinstance(getattr(self, name), (int, float)):
+                raise ValueError(f"`{name}` must be a number. Received: {name}={getattr(self, name)!r}")
         for name in ("gamma", "gae_lambda"):
             self._check_range(name, 0.0, 1.0)
+        for name in ("normalize_advantage", "normalize_reward"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"`{name}` must be True or False. Received: {name}={getattr(self, name)!r}")
         for name in ("ent_coef", "vf_coef"):
             self._check_range(name, -math.inf, math.inf)
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ValueError(f"`max_grad_norm` must be above 0, or None. Received: max_grad_norm={self.max_grad_norm}")
+        norm = self.max_grad_norm
+        if norm is not None and not (isinstance(norm, (int, float)) and norm > 0):
+            raise ValueError(f"`max_grad_norm` must be above 0, or None. Received: max_grad_norm={norm!r}")
         for name in ("epochs", "minibatch_size"):
             self._check_count(name)
         clip = self.clip_reward
@@ -93,6 +105,10 @@ class Algorithm(ABC):
     def _check_optimizer(self) -> None:
         if self.optimizer is None:
             return
+        if isinstance(self.optimizer, type) or not hasattr(self.optimizer, "get_config"):
+            raise ValueError(
+                f"`optimizer` must be a keras.optimizers.Optimizer. Received: optimizer={self.optimizer!r}"
+            )
         for name in ("learning_rate", "max_grad_norm"):
             if getattr(self, name) != self.default(name):
                 raise ValueError(

@@ -35,7 +35,9 @@ class PPO(Algorithm):
         super().__post_init__()
         for name in ("clip_range", "clip_range_vf", "target_kl"):
             value = getattr(self, name)
-            if value is not None and not schedules.is_schedule(value) and not value > 0:
+            if value is None or (name in self.SCHEDULED and schedules.is_schedule(value)):
+                continue
+            if not isinstance(value, (int, float)) or not value > 0:
                 raise ValueError(f"`{name}` must be above 0. Received: {name}={value!r}")
 
     def loss(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -35,8 +35,8 @@ from actor_learner.policy.policy import (
     Graph,
     LiteRTGraph,
     flatten_weights,
-    silent_stderr,
 )
+from actor_learner.quiet import silent_stderr
 
 # Patterns are positive floats from 1/32 on. An odd start, so that no constant of a user's network (1/32, say) looks
 # like a weight; 8 units in the last place apart, so that they are told apart after multiplication by a constant too.

@@ -7,12 +7,12 @@ graph, it is a TensorFlow graph instead, and only then TensorFlow is imported, w
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from actor_learner import spaces
+from actor_learner.quiet import silent_stderr
+from actor_learner.saving import write_atomically
 
 if TYPE_CHECKING:
     import keras
@@ -99,10 +101,20 @@ class ExportedPolicy:
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("step", "value"):
-            graph = self._graph(name)
-            (folder / f"{name}.{_SUFFIX[graph.format]}").write_bytes(graph.content)
-        np.save(folder / "weights.npy", self.weights, allow_pickle=False)
-        (folder / "policy.json").write_text(json.dumps(self._description(), indent=1) + "\n")
+            write_atomically(folder / self._file_name(name), functools.partial(self._write_graph, name))
+        write_atomically(folder / "weights.npy", self._write_weights)
+        text = json.dumps(self._description(), indent=1) + "\n"
+        write_atomically(folder / "policy.json", lambda file: file.write_text(text))
+
+    def _file_name(self, name: str) -> str:
+        return f"{name}.{_SUFFIX[self._graph(name).format]}"
+
+    def _write_graph(self, name: str, file: Path) -> None:
+        file.write_bytes(self._graph(name).content)
+
+    def _write_weights(self, file: Path) -> None:
+        with file.open("wb") as stream:
+            np.save(stream, self.weights, allow_pickle=False)
 
     def _graph(self, name: str) -> Graph:
         return self.step_graph if name == "step" else self.value_graph
@@ -124,7 +136,9 @@ class ExportedPolicy:
         try:
             description = json.loads((folder / "policy.json").read_text())
         except (FileNotFoundError, NotADirectoryError):
-            raise ValueError(f"No exported policy (policy.json) stands there. Received: {str(folder)!r}") from None
+            raise ValueError(
+                f"There is no exported policy (policy.json); a run writes it when it ends. Received: {str(folder)!r}"
+            ) from None
         if (version := description.pop("version", None)) != _VERSION:
             raise ValueError(
                 f"This exported policy was written by another version; export it again. Received: version={version}"
@@ -165,6 +179,11 @@ class Policy:
     """
 
     def __init__(self, exported: ExportedPolicy, seed: int | np.random.SeedSequence | None = 0) -> None:
+        if not isinstance(exported, ExportedPolicy):
+            raise ValueError(
+                "`exported` must be an ExportedPolicy; see al.load_policy and al.Policy.from_network. "
+                f"Received: a {type(exported).__name__}"
+            )
         self.exported = exported
         self.batch_size = exported.batch_size
         self._observation_dtype = np.dtype(exported.observation_dtype)
@@ -240,8 +259,11 @@ class Policy:
     def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
         """Actions that the environment gets, [N, ...], or one for a single observation [...].
 
-        The most probable ones, or, with `deterministic=False`, samples.
+        The most probable ones, or, with `deterministic=False`, samples. Raises ValueError for NaN in the
+        observation, from which a graph may give any number as action.
         """
+        if np.isnan(np.asarray(observation, self._observation_dtype)).any():
+            raise ValueError("`observation` must hold numbers. Received: NaN")
         if not deterministic:
             return self.to_env(self.step(observation, action_mask)[0])
         if action_mask is not None:
@@ -524,24 +546,6 @@ def _new_interpreter(content: bytes) -> Interpreter:
         interpreter = Interpreter(model_content=content, num_threads=1)
         interpreter.allocate_tensors()
     return interpreter
-
-
-@contextlib.contextmanager
-def silent_stderr() -> Iterator[None]:
-    """Discards what native code writes to file descriptor 2: these libraries have no switch for it."""
-    try:
-        saved = os.dup(2)
-    except OSError:  # Standard error is closed: nothing to silence.
-        yield
-        return
-    sink = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(sink, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(sink)
 
 
 class TensorFlowGraph:

@@ -108,17 +108,17 @@ class ActorProcess:
         except subprocess.TimeoutExpired:
             return None
 
-    def drain(self) -> bool:
-        """Passes on some of what it has printed. Returns False if there is nothing now."""
+    def drain(self) -> int | None:
+        """Passes on some of what it has printed. Returns how many bytes: 0 at the end, None if there are none now."""
         try:
             part = os.read(self.output, _READ_SIZE)
         except BlockingIOError:
-            return False
+            return None
         if self._log is not None:
             with contextlib.suppress(OSError):  # a full disk doesn't end the training
                 self._log.write(part)
         self._pass_on(part)
-        return bool(part)
+        return len(part)
 
     def drain_all(self) -> None:
         """Passes on what is left, the last line too; doesn't wait for what its own children may still print."""

@@ -196,7 +196,7 @@ class Watcher:
                 self.condition.notify_all()
 
     def _on_output(self, actor: ActorProcess) -> None:
-        if not actor.drain():
+        if actor.drain() == 0:
             self._selector.unregister(actor.output)
 
     def _on_death(self, actor: ActorProcess, warden: Warden | None) -> None:
