@@ -77,33 +77,23 @@ def train(config: TrainConfig) -> Result:
 
 
 def _train(config: TrainConfig, run: RunDirectory, actors: ActorPool, interrupts: Interrupts) -> Result:
-    from actor_learner.callbacks import callback_list
-
     if config.network is not None:
         check_can_be_saved(actors.network)
     learner = _make_learner(config, actors)
     updates_per_epoch = config.updates_per_epoch or _updates_per_epoch(config)
-    params = {
-        "epochs": math.ceil(_planned_updates(config) / updates_per_epoch),
-        "steps": updates_per_epoch,
-        "verbose": 0 if config.quiet else 1,
-        "config": config,
-        "run_dir": run.path,
-        "actors": actors,
-    }
-    callbacks = callback_list(config.callbacks, actors=actors, learner=learner, config=config, params=params)
+    callbacks = _make_callbacks(config, run, actors, learner, updates_per_epoch)
     progress = Progress(config.total_steps, quiet=config.quiet)
     metrics: dict[str, float] = {}
     try:
         callbacks.on_train_begin()
         callbacks.on_epoch_begin(0)
-        for update, metrics in enumerate(updates(config, actors, learner, interrupts), start=1):
+        for metrics in updates(config, actors, learner, interrupts):
             append_metrics(run, metrics)
-            if update == 1:
+            if learner.updates == 1:
                 confirm_run(run)
                 record_choices(run, xla=learner.compiled_with_xla, updates_per_epoch=updates_per_epoch)
             progress.update(metrics)
-            epoch, batch = divmod(update - 1, updates_per_epoch)
+            epoch, batch = divmod(learner.updates - 1, updates_per_epoch)
             callbacks.on_train_batch_end(batch, metrics)
             if batch + 1 == updates_per_epoch:
                 callbacks.on_epoch_end(epoch, metrics)
@@ -216,6 +206,22 @@ def _make_learner(config: TrainConfig, actors: ActorPool) -> Learner:
         seed=config.seed,
         device=config.device,
     )
+
+
+def _make_callbacks(
+    config: TrainConfig, run: RunDirectory, actors: ActorPool, learner: Learner, updates_per_epoch: int
+) -> keras.callbacks.CallbackList:
+    from actor_learner.callbacks import callback_list
+
+    params = {
+        "epochs": math.ceil(_planned_updates(config) / updates_per_epoch),
+        "steps": updates_per_epoch,
+        "verbose": 0 if config.quiet else 1,
+        "config": config,
+        "run_dir": run.path,
+        "actors": actors,
+    }
+    return callback_list(config.callbacks, actors=actors, learner=learner, config=config, params=params)
 
 
 def _planned_updates(config: TrainConfig) -> int:

@@ -92,7 +92,10 @@ def _write(flat: Array, weights: Sequence[Array]) -> int:
         flat[start : start + array.size] = array.reshape(-1)
         start += array.size
     if not np.isfinite(flat).all():
-        raise ValueError(f"Weights must be finite and within float32. Received: {_not_finite(weights)}")
+        raise ValueError(
+            "Weights must be finite; learning diverges where the learning rate is too high, or rewards are huge "
+            f"(normalize_reward, clip_reward). Received: NaN, or beyond float32, in {_not_finite(weights)}"
+        )
     return zlib.crc32(flat.data)
 
 
