@@ -1,0 +1,20 @@
+"""The quickest of the presets, from nothing to solved; benchmarks/learning.md has the others."""
+
+from __future__ import annotations
+
+import pytest
+
+import actor_learner as al
+
+
+@pytest.mark.parametrize("max_policy_lag", [0, 1])
+def test_ppo_solves_cartpole(tmp_path, max_policy_lag):
+    result = al.train(al.preset("CartPole-v1", run_dir=tmp_path / "run", quiet=True, max_policy_lag=max_policy_lag))
+    evaluation = al.evaluate(result.run_dir, episodes=20, seed=1000)
+    assert evaluation.mean >= 490
+    assert len(evaluation.returns) == 20
+
+
+def test_ppo_swings_the_pendulum_up(tmp_path):
+    result = al.train(al.preset("Pendulum-v1", run_dir=tmp_path / "run", quiet=True))
+    assert al.evaluate(result.run_dir, episodes=20, seed=1000).mean > -250
