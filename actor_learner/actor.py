@@ -21,7 +21,8 @@ import numpy as np
 from actor_learner import spaces
 from actor_learner.env_spec import EnvError, describe_error
 from actor_learner.environments import EnvFactory, Environments, Episodes
-from actor_learner.policy.policy import ExportedPolicy, Policy
+from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.policy import Policy
 from actor_learner.transport.batches import ArenaPlan, Columns
 from actor_learner.transport.messages import Channel, Done, Failure, HandOut, Message
 from actor_learner.transport.process import read_startup

@@ -17,7 +17,7 @@ import numpy as np
 from actor_learner.actor import Actor, Startup, describe_spaces, make_environments
 from actor_learner.env_spec import EnvError
 from actor_learner.environments import EnvFactory, Environments
-from actor_learner.policy.policy import ExportedPolicy
+from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.transport.batches import ArenaPlan
 from actor_learner.transport.messages import Done, HandOut, Message
 from actor_learner.transport.shared_memory import Arena

@@ -19,7 +19,7 @@ from actor_learner.actor import Startup
 from actor_learner.cores import available_cores
 from actor_learner.crew import ActorError, Crew, LocalCrew, ProcessCrew
 from actor_learner.environments import EnvFactory, resolve_env
-from actor_learner.policy.policy import ExportedPolicy
+from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.quiet import import_keras
 from actor_learner.trajectory import Trajectory, TrajectorySpec
 from actor_learner.transport.batches import ArenaPlan, Block, BlockLayout

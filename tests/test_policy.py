@@ -17,7 +17,8 @@ from scipy import stats
 from actor_learner import networks, spaces
 from actor_learner.policy import ExportedPolicy, Policy, load_policy
 from actor_learner.policy.export import export_policy
-from actor_learner.policy.policy import flatten_weights, silent_stderr
+from actor_learner.policy.exported import flatten_weights
+from actor_learner.quiet import silent_stderr
 
 VECTOR = Box(-np.inf, np.inf, (4,), np.float32)
 ACTIONS = Discrete(3, start=5)

@@ -28,14 +28,8 @@ from keras import ops
 
 from actor_learner import spaces
 from actor_learner.networks import ActionDistribution, all_layers, call_network, network_distribution
-from actor_learner.policy.policy import (
-    Array,
-    Constant,
-    ExportedPolicy,
-    Graph,
-    LiteRTGraph,
-    flatten_weights,
-)
+from actor_learner.policy.exported import Array, Constant, ExportedPolicy, Graph, flatten_weights
+from actor_learner.policy.graphs import LiteRTGraph
 from actor_learner.quiet import silent_stderr
 
 # Patterns are positive floats from 1/32 on. An odd start, so that no constant of a user's network (1/32, say) looks

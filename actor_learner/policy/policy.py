@@ -7,164 +7,25 @@ graph, it is a TensorFlow graph instead, and only then TensorFlow is imported, w
 
 from __future__ import annotations
 
-import functools
-import json
-import math
 import os
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from actor_learner import spaces
-from actor_learner.quiet import silent_stderr
-from actor_learner.saving import write_atomically
+from actor_learner.policy.exported import ExportedPolicy, flatten_weights
+from actor_learner.policy.graphs import LoadedGraph, load_graph
 
 if TYPE_CHECKING:
     import keras
-    from ai_edge_litert.interpreter import Interpreter
     from gymnasium.spaces import Space
 
 Array = np.ndarray[Any, Any]
-Noise = Literal["uniform", "normal"]
 
 ACTION, LOG_PROB, MODE = 0, 1, 2
 """Positions of the step graph's outputs, which the parameters follow. The value graph has one, the value."""
-
-_VERSION = 1
-_SUFFIX = {"litert": "tflite", "tensorflow": "pb"}
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A place in a LiteRT graph's bytes that holds one weight: transposed, then times `factor`, as float32."""
-
-    weight: int
-    offset: int
-    permutation: tuple[int, ...]
-    factor: float
-
-
-@dataclass(frozen=True)
-class Graph:
-    """A graph for a fixed batch size, with weights of its own inside it, as inputs, or both.
-
-    Inputs are `observation`, for the step graph `noise`, and `weight_<index>` for each of `inputs`.
-    """
-
-    content: bytes
-    """A LiteRT flatbuffer, or a TensorFlow GraphDef."""
-    format: Literal["litert", "tensorflow"]
-    outputs: tuple[str, ...]
-    """Names of the output tensors of a TensorFlow graph; a LiteRT graph's stand in order."""
-    constants: tuple[Constant, ...]
-    inputs: tuple[int, ...]
-    """Indices of the weights that are fed."""
-    resizable: bool
-    """Whether the graph is right at other batch sizes too."""
-
-
-@dataclass(frozen=True)
-class ExportedPolicy:
-    """A network as an actor needs it; made by `export.export_policy`. Arrays, bytes and JSON only."""
-
-    step_graph: Graph
-    """observation [b, ...], noise [b, ...] -> action [b, ...], log-prob [b], mode [b, ...], parameters [b, P]"""
-    value_graph: Graph
-    """observation [b, ...] -> value [b]"""
-    weights: Array
-    """The weights at export, as `Policy.set_flat_weights` takes them."""
-    batch_size: int
-    observation_shape: tuple[int, ...]
-    observation_dtype: str
-    action_space: dict[str, Any]
-    """As `spaces.to_json` writes it."""
-    noise: Noise
-    noise_shape: tuple[int, ...]
-    """Of one environment."""
-    noise_hold: int
-    """Steps for which an environment keeps its standard-normal draw."""
-    weight_names: tuple[str, ...]
-    weight_shapes: tuple[tuple[int, ...], ...]
-    """In the order of `network.get_weights()`."""
-
-    @property
-    def fallback(self) -> bool:
-        """Whether acting needs TensorFlow, because LiteRT can't express the network."""
-        return "tensorflow" in (self.step_graph.format, self.value_graph.format)
-
-    def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes `policy.json`, the two graphs and `weights.npy` into `directory`, made if it isn't there."""
-        folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("step", "value"):
-            write_atomically(folder / self._file_name(name), functools.partial(self._write_graph, name))
-        write_atomically(folder / "weights.npy", self._write_weights)
-        text = json.dumps(self._description(), indent=1) + "\n"
-        write_atomically(folder / "policy.json", lambda file: file.write_text(text))
-
-    def _file_name(self, name: str) -> str:
-        return f"{name}.{_SUFFIX[self._graph(name).format]}"
-
-    def _write_graph(self, name: str, file: Path) -> None:
-        file.write_bytes(self._graph(name).content)
-
-    def _write_weights(self, file: Path) -> None:
-        with file.open("wb") as stream:
-            np.save(stream, self.weights, allow_pickle=False)
-
-    def _graph(self, name: str) -> Graph:
-        return self.step_graph if name == "step" else self.value_graph
-
-    def _description(self) -> dict[str, Any]:
-        description = {key: value for key, value in vars(self).items() if key not in _IN_FILES_OF_THEIR_OWN}
-        for name in ("step", "value"):
-            graph = vars(self._graph(name))
-            description[f"{name}_graph"] = {
-                **{key: value for key, value in graph.items() if key != "content"},
-                "constants": [asdict(constant) for constant in graph["constants"]],
-            }
-        return {"version": _VERSION, **description}
-
-    @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> ExportedPolicy:
-        """Reads what `save` wrote. Raises ValueError if `directory` holds no exported policy."""
-        folder = Path(directory)
-        try:
-            description = json.loads((folder / "policy.json").read_text())
-        except (FileNotFoundError, NotADirectoryError):
-            raise ValueError(
-                f"There is no exported policy (policy.json); a run writes it when it ends. Received: {str(folder)!r}"
-            ) from None
-        if (version := description.pop("version", None)) != _VERSION:
-            raise ValueError(
-                f"This exported policy was written by another version; export it again. Received: version={version}"
-            )
-        graphs = {f"{name}_graph": _read_graph(folder, name, description) for name in ("step", "value")}
-        weights = np.load(folder / "weights.npy", allow_pickle=False)
-        return cls(**{**_with_tuples(description), **graphs, "weights": weights})
-
-
-_IN_FILES_OF_THEIR_OWN = ("step_graph", "value_graph", "weights")
-
-
-def _with_tuples(description: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows lists only; nested ones here are tuples of tuples (of shapes)."""
-
-    def convert(value: Any) -> Any:
-        return tuple(convert(item) for item in value) if isinstance(value, list) else value
-
-    return {key: value if key == "action_space" else convert(value) for key, value in description.items()}
-
-
-def _read_graph(folder: Path, name: str, description: dict[str, Any]) -> Graph:
-    graph = _with_tuples(description[f"{name}_graph"])
-    constants = tuple(Constant(**_with_tuples(constant)) for constant in graph.pop("constants"))
-    content = (folder / f"{name}.{_SUFFIX[graph['format']]}").read_bytes()
-    return Graph(content=content, constants=constants, **graph)
 
 
 class Policy:
@@ -194,8 +55,8 @@ class Policy:
         self._held: Array | None = None
         self._to_env = _to_env_function(exported.action_space)
         self._weights = np.array(exported.weights, np.float32)
-        self._step_graph = _load_graph(exported.step_graph, exported, self._weights)
-        self._value_graph = _load_graph(exported.value_graph, exported, self._weights)
+        self._step_graph = load_graph(exported.step_graph, exported, self._weights)
+        self._value_graph = load_graph(exported.value_graph, exported, self._weights)
         self.reseed(seed)
 
     @classmethod
@@ -359,7 +220,7 @@ class Policy:
         self._ages += 1
         return self._held
 
-    def _run(self, graph: _LoadedGraph, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
+    def _run(self, graph: LoadedGraph, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
         """Runs a graph at any batch size."""
         rows = len(inputs[0])
         if rows == self.batch_size:
@@ -371,13 +232,6 @@ class Policy:
 
 def _no_masks(action_mask: Any) -> ValueError:
     return ValueError(f"`action_mask` must be None: masks aren't supported yet. Received: {np.shape(action_mask)}")
-
-
-def flatten_weights(weights: Sequence[Any]) -> Array:
-    """The arrays of `network.get_weights()` as one float32 vector."""
-    if not weights:
-        return np.zeros(0, np.float32)
-    return np.concatenate([np.asarray(array, np.float32).reshape(-1) for array in weights])
 
 
 def load_policy(directory: str | os.PathLike[str], seed: int | np.random.SeedSequence | None = 0) -> Policy:
@@ -403,37 +257,8 @@ def _to_env_function(action_space: dict[str, Any]) -> Any:
     return lambda action: np.minimum(np.maximum(np.asarray(action, dtype), low), high)
 
 
-class _LoadedGraph(Protocol):
-    """A graph with weights, ready to run."""
-
-    resizable: bool
-
-    def run(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on the exported batch size; `outputs` are positions. The arrays returned are the caller's."""
-
-    def run_resized(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on another batch size, where `resizable`."""
-
-    def renew(self) -> None:
-        """Takes over the weights that now stand in the policy's flat vector."""
-
-    def discard(self) -> None:
-        """Lets the next run take them over: for a graph that runs rarely."""
-
-
-def _load_graph(graph: Graph, exported: ExportedPolicy, weights: Array) -> _LoadedGraph:
-    views = _weight_views(weights, exported.weight_shapes)
-    return LiteRTGraph(graph, views) if graph.format == "litert" else TensorFlowGraph(graph, views)
-
-
-def _weight_views(weights: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """Views, one for each weight, on the flat vector."""
-    ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
-    return [weights[end - math.prod(shape) : end].reshape(shape) for end, shape in zip(ends, shapes, strict=True)]
-
-
 def _run_in_chunks(
-    graph: _LoadedGraph, inputs: tuple[Array, ...], outputs: tuple[int, ...], batch_size: int
+    graph: LoadedGraph, inputs: tuple[Array, ...], outputs: tuple[int, ...], batch_size: int
 ) -> list[Array]:
     """Runs any number of rows in pieces of the exported batch size, the last one padded with zeros."""
     rows = len(inputs[0])
@@ -448,157 +273,3 @@ def _padded(rows: Array, batch_size: int) -> Array:
     if len(rows) == batch_size:
         return rows
     return np.concatenate([rows, np.zeros((batch_size - len(rows), *rows.shape[1:]), rows.dtype)])
-
-
-class LiteRTGraph:
-    """A LiteRT graph whose weights are written into its bytes; each version gets a new interpreter.
-
-    Args:
-        graph: The exported graph.
-        weights: Views on memory that the caller changes before it calls `renew` or `discard`.
-    """
-
-    def __init__(self, graph: Graph, weights: Sequence[Array]) -> None:
-        self.resizable = graph.resizable
-        self._content = bytearray(graph.content)
-        self._copies = [_copy_pair(self._content, constant, weights) for constant in graph.constants]
-        self._fed = {f"weight_{index}": weights[index] for index in graph.inputs}
-        self._output_indices: list[int] = []
-        self.discard()
-
-    def discard(self) -> None:
-        """Lets the next run take over the weights."""
-        self._interpreter: Interpreter | None = None
-        self._resized: tuple[int, Interpreter | None] = (0, None)
-
-    def renew(self) -> None:
-        """Takes over the weights and builds the interpreter."""
-        self.discard()
-        self._interpreter = self._build()
-
-    def run(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on the exported batch size; `outputs` are positions."""
-        return self._invoke(self._interpreter or self._first_interpreter(), inputs, outputs)
-
-    def run_resized(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on another batch size; one interpreter is kept, for the size that came last."""
-        rows, interpreter = self._resized
-        if interpreter is None or rows != len(inputs[0]):
-            interpreter = self._build(inputs)
-            self._resized = (len(inputs[0]), interpreter)
-        return self._invoke(interpreter, inputs, outputs)
-
-    def _first_interpreter(self) -> Interpreter:
-        self._interpreter = self._build()
-        return self._interpreter
-
-    def _invoke(self, interpreter: Interpreter, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        input_indices, output_indices = self._input_indices, self._output_indices
-        for index, array in zip(input_indices, inputs, strict=False):
-            interpreter.set_tensor(index, array)
-        interpreter.invoke()
-        return [interpreter.get_tensor(output_indices[output]) for output in outputs]
-
-    def _build(self, resize_to: tuple[Array, ...] = ()) -> Interpreter:
-        """An interpreter of the present weights; with `resize_to`, for inputs of these shapes."""
-        for target, source, factor in self._copies:
-            if factor == 1.0:
-                np.copyto(target, source)
-            else:
-                np.multiply(source, factor, target)
-        interpreter = _new_interpreter(bytes(self._content))
-        if not self._output_indices:
-            self._find_tensors(interpreter)
-        for index, array in zip(self._input_indices, resize_to, strict=False):
-            interpreter.resize_tensor_input(index, array.shape)
-        interpreter.allocate_tensors()
-        for index, weight in self._fed_indices:
-            interpreter.set_tensor(index, weight)
-        return interpreter
-
-    def _find_tensors(self, interpreter: Interpreter) -> None:
-        """Looks up tensor numbers, once: they are the same for each version."""
-        numbers = {detail["name"]: detail["index"] for detail in interpreter.get_input_details()}
-        self._input_indices = [numbers[name] for name in ("observation", "noise") if name in numbers]
-        self._fed_indices = [(numbers[name], weight) for name, weight in self._fed.items()]
-        self._output_indices = [detail["index"] for detail in interpreter.get_output_details()]
-
-
-def _copy_pair(content: bytearray, constant: Constant, weights: Sequence[Array]) -> tuple[Array, Array, np.float32]:
-    """(view on the graph's bytes, view on the weight in the same shape, factor)."""
-    source = weights[constant.weight].transpose(constant.permutation)
-    target = np.frombuffer(content, np.float32, source.size, constant.offset).reshape(source.shape)
-    return target, source, np.float32(constant.factor)
-
-
-_delegate_announced = False
-
-
-def _new_interpreter(content: bytes) -> Interpreter:
-    """A LiteRT interpreter, one thread; the first of a process without LiteRT's line about its delegate."""
-    global _delegate_announced
-    from ai_edge_litert.interpreter import Interpreter
-
-    if _delegate_announced:
-        return Interpreter(model_content=content, num_threads=1)
-    _delegate_announced = True
-    with silent_stderr():
-        interpreter = Interpreter(model_content=content, num_threads=1)
-        interpreter.allocate_tensors()
-    return interpreter
-
-
-class TensorFlowGraph:
-    """A TensorFlow graph with all weights as inputs: for networks that LiteRT can't express."""
-
-    resizable = False
-
-    def __init__(self, graph: Graph, weights: Sequence[Array]) -> None:
-        self._tensorflow = _import_tensorflow()
-        self._weights = [weights[index] for index in graph.inputs]
-        self._function = self._import(graph)
-        self._fed: list[Any] | None = None
-
-    def _import(self, graph: Graph) -> Any:
-        tf = self._tensorflow
-        definition = tf.compat.v1.GraphDef.FromString(graph.content)
-        names = {node.name for node in definition.node}
-        fed = [name for name in ("observation", "noise") if name in names]
-        self._input_count = len(fed)
-        fed += [f"weight_{index}" for index in graph.inputs]
-        wrapped = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(definition, name=""), [])
-        return wrapped.prune([f"{name}:0" for name in fed], list(graph.outputs))
-
-    def discard(self) -> None:
-        """Lets the next run take over the weights."""
-        self._fed = None
-
-    def renew(self) -> None:
-        """Lets the next run take over the weights."""
-        self._fed = None
-
-    def run(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on the exported batch size; `outputs` are positions."""
-        constant = self._tensorflow.constant
-        with self._tensorflow.device("cpu"):
-            if self._fed is None:
-                self._fed = [constant(weight) for weight in self._weights]
-            results = self._function(*map(constant, inputs[: self._input_count]), *self._fed)
-        return [results[output].numpy() for output in outputs]
-
-    def run_resized(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Never called: the graph has a fixed batch size."""
-        raise NotImplementedError
-
-
-def _import_tensorflow() -> Any:
-    """TensorFlow; with one thread and no GPU, unless the process uses it already."""
-    if "tensorflow" in sys.modules:
-        return sys.modules["tensorflow"]
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import tensorflow as tf
-
-    tf.config.set_visible_devices([], "GPU")
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    return tf
