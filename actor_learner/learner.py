@@ -6,7 +6,6 @@ The only module that depends on Keras's backend (gradients, compilation, devices
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -21,10 +20,9 @@ import tensorflow as tf
 from gymnasium.spaces import Space
 from keras import ops
 
-from actor_learner import spaces
-from actor_learner.algorithms import BY_NAME
+from actor_learner import algorithms, spaces
 from actor_learner.algorithms.base import Algorithm
-from actor_learner.algorithms.schedules import is_schedule, needs_total_steps
+from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.conform import conform
 from actor_learner.networks import (
     all_layers,
@@ -80,7 +78,7 @@ class Learner:
         for name, value, least in (("seed", seed, 0), ("total_steps", 1 if total_steps is None else total_steps, 1)):
             if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
                 raise ValueError(f"`{name}` must be an integer of at least {least}. Received: {name}={value!r}")
-        _check_schedules(algorithm, total_steps)
+        algorithm.check_total_steps(total_steps)
         self.network = network
         self.algorithm = algorithm
         self.action_space = action_space
@@ -199,7 +197,7 @@ class Learner:
                 arrays[f"reward_scaling/{i}"] = ops.convert_to_numpy(variable)
         state = {
             "format": STATE_FORMAT,
-            "algorithm": _algorithm_to_json(self.algorithm),
+            "algorithm": algorithms.to_json(self.algorithm),
             "action_space": spaces.to_json(self.action_space),
             "total_steps": self.total_steps,
             "env_steps": self.env_steps,
@@ -235,7 +233,7 @@ class Learner:
         state = json.loads(file.read_text())
         learner = cls(
             load_network(directory, network),
-            algorithm or _algorithm_from_json(state["algorithm"]),
+            algorithm or algorithms.from_json(state["algorithm"]),
             action_space=spaces.from_json(state["action_space"]),
             total_steps=state["total_steps"],
             device=device,
@@ -472,39 +470,12 @@ def _write_arrays(file: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Non
         np.savez(stream, allow_pickle=False, **arrays)
 
 
-def _algorithm_to_json(algorithm: Algorithm) -> dict[str, Any] | None:
-    """Name and hyperparameters of an algorithm of this package; None where a file can't hold it all."""
-    values = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
-    plain = all(value is None or isinstance(value, (bool, int, float, str)) for value in values.values())
-    names = [name for name, cls in BY_NAME.items() if type(algorithm) is cls]
-    return {"name": names[0], **values} if names and plain else None
-
-
-def _algorithm_from_json(description: dict[str, Any] | None) -> Algorithm:
-    if description is None:
-        raise ValueError(
-            "The saved learner's algorithm holds callables or objects, or is a class of one's own; "
-            "give it: Learner.load(directory, algorithm=...). Received: algorithm=None"
-        )
-    values = dict(description)
-    return BY_NAME[values.pop("name")](**values)
-
-
 def _check_arguments(network: Any, algorithm: Any, action_space: Any) -> None:
     if not isinstance(network, keras.Model):
         raise ValueError(f"`network` must be a keras.Model. Received: network={network!r}")
     if isinstance(algorithm, type) or not hasattr(algorithm, "loss"):
         raise ValueError(f"`algorithm` must be an instance, such as al.PPO(). Received: algorithm={algorithm!r}")
     spaces.check_action_space(action_space)
-
-
-def _check_schedules(algorithm: Algorithm, total_steps: int | None) -> None:
-    for name in algorithm.SCHEDULED:
-        if total_steps is None and needs_total_steps(getattr(algorithm, name)):
-            raise ValueError(
-                f"`{name}` is a schedule of what remains of a run, which needs `total_steps`. "
-                f"Received: {name}={getattr(algorithm, name)!r}, total_steps=None"
-            )
 
 
 def resolve_device(device: str) -> str:

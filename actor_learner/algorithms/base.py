@@ -152,6 +152,16 @@ class Algorithm(ABC):
             values[name] = value
         return values
 
+    def check_total_steps(self, total_steps: int | None) -> None:
+        """Raises ValueError if a schedule needs to know the length of the run, and it isn't known."""
+        for name in self.SCHEDULED:
+            value = getattr(self, name)
+            if total_steps is None and schedules.needs_total_steps(value):
+                raise ValueError(
+                    f"`{name}` is a schedule of what remains of a run, which needs `total_steps`. "
+                    f"Received: {name}={value!r}, total_steps=None"
+                )
+
     def make_optimizer(self) -> keras.Optimizer:
         """A new optimizer: a clone of the one passed in, or `default_optimizer`."""
         if self.optimizer is None:
