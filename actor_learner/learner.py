@@ -24,6 +24,7 @@ from actor_learner import algorithms, spaces
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.conform import conform
+from actor_learner.cores import available_cores
 from actor_learner.networks import (
     all_layers,
     call_network,
@@ -496,6 +497,21 @@ def resolve_device(device: str) -> str:
     if gpus:  # Actors compute in full float32; the learner must agree with their log-probabilities.
         tf.config.experimental.enable_tensor_float_32_execution(False)
     return "/GPU:0" if gpus else "/CPU:0"
+
+
+def warn_of_threads(free_cores: int) -> None:
+    """Warns if TensorFlow would compute on more cores than actors that go on meanwhile leave it."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads() or int(os.environ.get(_THREADS) or 0)
+    if (threads or available_cores()) > free_cores:
+        warnings.warn(
+            "TensorFlow's threads and the actors want the same cores, which slows both; before TensorFlow is "
+            f"imported, set {_THREADS}={free_cores}. Received: {threads or 'all'} threads, {available_cores()} cores",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+_THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
 def use_xla(network: keras.Model, device: str, minibatch_flops: float) -> bool:

@@ -237,6 +237,18 @@ def is_image(space: Space[Any]) -> bool:
     return isinstance(space, Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4
 
 
+def describe_image(space: Space[Any], channel_axis: int | None = None) -> str:
+    """In words, which axis of an image is taken for its channels; empty for what is no image."""
+    if not is_image(space):
+        return ""
+    shape = spaces.observation_shape_dtype(space)[0]
+    if len(shape) == 2:
+        return f"Observations of shape {shape} are taken as images of one channel."
+    axis = _find_channel_axis(shape, shape[-3:]) if channel_axis is None else channel_axis % 3
+    stacked = f", the {shape[0]} frames joined into the channels" if len(shape) == 4 else ""
+    return f"Observations of shape {shape} are taken as images, channels on axis {axis - 3}{stacked}."
+
+
 def _image_features(
     image: Tensor, shape: tuple[int, ...], image_network: str, channel_axis: int | None, initialize: _Initializers
 ) -> Tensor:

@@ -22,6 +22,7 @@ from actor_learner.checkpoint import (
     record_choices,
 )
 from actor_learner.config import TrainConfig
+from actor_learner.cores import available_cores
 from actor_learner.environments import resolve_env
 from actor_learner.interrupts import Interrupts
 from actor_learner.pool import ActorPool
@@ -176,13 +177,15 @@ def _make_network(config: TrainConfig, observation_space: Space[Any], action_spa
 
     from actor_learner.callbacks import check_callbacks
     from actor_learner.learner import resolve_device
-    from actor_learner.networks import cap_statistics, default_network, with_normalization
+    from actor_learner.networks import cap_statistics, default_network, describe_image, with_normalization
 
     check_callbacks(config.callbacks)
     resolve_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
     keras.utils.set_random_seed(config.seed)
     if config.network is None and config.init_from is None:
         options = config.network_fields(all_fields=True)
+        if not config.quiet and (described := describe_image(observation_space, config.channel_axis)):
+            print(described)
         return default_network(observation_space, action_space, **options, seed=config.seed)
     if config.init_from is not None:
         network = load_network(config.init_from)
@@ -196,8 +199,10 @@ def _make_network(config: TrainConfig, observation_space: Space[Any], action_spa
 
 
 def _make_learner(config: TrainConfig, actors: ActorPool) -> Learner:
-    from actor_learner.learner import Learner
+    from actor_learner.learner import Learner, warn_of_threads
 
+    if config.max_policy_lag and config.num_actors:
+        warn_of_threads(max(1, available_cores() - config.num_actors))
     return Learner(
         actors.network,
         config.algorithm,

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import actor_learner as al
-from actor_learner.learner import use_xla
+from actor_learner.learner import use_xla, warn_of_threads
 from actor_learner.returns import gae
 from tests.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
 
@@ -572,6 +572,18 @@ def test_later_batches_are_like_the_first():
     wide = np.zeros((17, 4, 5), np.float32)
     with pytest.raises(ValueError, match=r"`observation` must have rows of shape \(4,\). Received: \(5,\)"):
         learner.update(random_trajectory()._replace(observation=wide))
+
+
+def test_threads_that_the_actors_need_are_a_warning(monkeypatch):
+    monkeypatch.setattr("actor_learner.learner.available_cores", lambda: 8)
+    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: 0)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "4")
+    warn_of_threads(4)
+    with pytest.warns(UserWarning, match=r"set TF_NUM_INTRAOP_THREADS=2. Received: 4 threads, 8 cores"):
+        warn_of_threads(2)
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS")
+    with pytest.warns(UserWarning, match="Received: all threads"):
+        warn_of_threads(6)
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")

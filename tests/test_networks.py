@@ -114,6 +114,20 @@ def test_an_ambiguous_channel_axis_is_an_error(shape):
         networks.default_network(Box(0, 255, shape, np.uint8), TWO_ACTIONS, image_network="impala")
 
 
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((84, 84), "one channel"),
+        ((84, 84, 3), "channels on axis -1."),
+        ((3, 84, 84), "channels on axis -3."),
+        ((4, 84, 84, 3), "channels on axis -1, the 4 frames joined"),
+    ],
+)
+def test_what_is_taken_for_an_image_is_said(shape, words):
+    assert words in networks.describe_image(Box(0, 255, shape, np.uint8))
+    assert networks.describe_image(Box(0, 1, shape)) == ""
+
+
 def test_channel_axis_resolves_it():
     network = networks.default_network(
         Box(0, 255, (16, 40, 16), np.uint8), TWO_ACTIONS, image_network="impala", channel_axis=0
