@@ -64,6 +64,10 @@ def train(config: TrainConfig) -> Result:
         raise ValueError(f"`config` must be an actor_learner.TrainConfig. Received: config={config!r}")
     check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
+    if config.device == "gpu":  # TensorFlow alone knows whether there is one; "auto" and "cpu" start actors meanwhile
+        from actor_learner.learner import resolve_device
+
+        resolve_device(config.device)
     run = create_run(config)
     with Interrupts(quiet=config.quiet) as interrupts:
         try:

@@ -13,6 +13,7 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from keras import ops
 
@@ -313,6 +314,13 @@ def test_a_network_that_keras_cannot_save_keeps_its_weights(tmp_path):
     rebuilt(np.zeros((1, 4), np.float32))
     loaded = al.load_network(result.run_dir, network=rebuilt)
     assert same_weights(loaded.get_weights(), result.network.get_weights())
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused_before_anything_starts(tmp_path):
+    with pytest.raises(ValueError, match="needs a GPU"):
+        al.train(config(tmp_path, device="gpu"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_refused_env_leaves_no_run_directory(tmp_path):
