@@ -26,6 +26,9 @@ MAXIMUM_CHANNELS = 16
 NORMALIZATION_CLIP = 10.0
 NORMALIZATION_EPSILON = 1e-8
 
+_ROWS = 2
+"""Of the batch that a network is checked with: not 1, so that a batch axis is told from an axis of one."""
+
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class ObservationNormalization(layers.Layer):  # type: ignore[misc]
@@ -419,9 +422,6 @@ def check_contract(network: keras.Model, shape: tuple[int, ...], dtype: Any, act
             raise ValueError(
                 f"The network's `{name}` must have shape {expected}. Received: [{described}] from {network.name!r}"
             )
-
-
-_ROWS = 2
 
 
 def training_dependent_layers(network: keras.Model) -> list[str]:
