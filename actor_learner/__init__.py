@@ -22,6 +22,7 @@ _HOME = {
     "ActorError": "pool",
     "ActorPool": "pool",
     "Evaluation": "evaluate",
+    "Impala": "algorithms",
     "Learner": "learner",
     "LogStd": "networks",
     "ObservationNormalization": "networks",
@@ -48,6 +49,7 @@ __all__ = [
     "ActorError",
     "ActorPool",
     "Evaluation",
+    "Impala",
     "Learner",
     "LogStd",
     "ObservationNormalization",
@@ -69,7 +71,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from actor_learner import algorithms, callbacks
-    from actor_learner.algorithms import A2C, PPO
+    from actor_learner.algorithms import A2C, PPO, Impala
     from actor_learner.config import TrainConfig
     from actor_learner.evaluate import Evaluation, evaluate
     from actor_learner.learner import Learner

@@ -30,6 +30,7 @@ from actor_learner.transport.shared_memory import Arena
 from actor_learner.transport.weights import read_weights
 
 Array = np.ndarray[Any, Any]
+Leaves = tuple[Array, ...]
 
 _LARGEST_TRACEBACK = 64 * 1024
 _PARENT_CHECK_SECONDS = 5.0
@@ -67,8 +68,8 @@ class Stopped(Exception):
     """The pool is closing: the unroll was given up."""
 
 
-def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environments, Array]:
-    """An actor's environments, reset, and their first observation `[b, ...]`.
+def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environments, Leaves]:
+    """An actor's environments, reset, and the leaves of their first observation, `[b, ...]` each.
 
     Raises EnvError if they can't be made or reset, or have a space that isn't supported.
     """
@@ -84,8 +85,9 @@ def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environmen
 
 
 def describe_spaces(environments: Environments) -> dict[str, Any]:
-    """The spaces of one environment as JSON, as `spaces.from_json` reads them."""
+    """The spaces of one environment as JSON, as `spaces.from_json` reads them, and whether it gives masks."""
     return {
+        "uses_masks": environments.uses_masks,
         "observation_space": spaces.to_json(environments.observation_space),
         "action_space": spaces.to_json(environments.action_space),
     }
@@ -95,38 +97,49 @@ def unroll(
     environments: Environments,
     policy: Policy,
     columns: Columns,
-    observation: Array,
+    observation: Leaves,
     *,
     version: int,
     first_env: int,
     stop: Sequence[int],
-) -> tuple[Array, Times]:
+    block: int = 0,
+) -> tuple[Leaves, Times]:
     """Steps `b` environments `T` times and writes every row of `columns`, `[T, b, ...]`.
 
-    observation: `[b, ...]`, where the last unroll ended. version: of the policy's weights. first_env: the
-    number of the first environment; the others follow. stop: its only element is looked at each step.
+    observation: leaves `[b, ...]`, where the last unroll ended. version: of the policy's weights. first_env: the
+    number of the first environment; the others follow. stop: the arena's stop words. block: the columns' block.
 
-    Returns the observation to go on from and where the time went. Raises Stopped if `stop` isn't 0.
+    Returns the observation to go on from and where the time went. Ends early, with what there is by then, where the
+    block's stop word isn't 0; raises Stopped if the first one isn't.
     """
     _prepare(columns, version, first_env)
     policy.renew_noise()
     noise_is_held = policy.exported.noise_hold > 1
-    clock, choose, to_env, step = time.perf_counter, policy.step, policy.to_env, environments.step
+    clock, choose, env_action, step = time.perf_counter, policy.step_leaves, policy.env_action, environments.step
+    stop_block = 1 + block
     in_env = acting = 0.0
     started = clock()
     # Each line of this loop runs once per env step; what is rare is kept out of it.
-    for t, (seen, chosen, chosen_log_prob, received, ended, cut_off, counts) in enumerate(columns.rows()):
+    for t, (seen, chosen, allowed, chosen_log_prob, received, ended, cut_off, counts) in enumerate(columns.rows()):
         if stop[0]:
             raise Stopped
-        seen[...] = observation
+        if stop[stop_block]:
+            _end_early(columns, t, policy, observation)
+            break
+        for row, leaf in zip(seen, observation, strict=True):
+            row[...] = leaf
+        mask = environments.action_mask
+        if allowed is not None:
+            allowed[...] = mask
         before = clock()
-        action, log_prob = choose(observation)
-        env_action = to_env(action)
+        action, log_prob = choose(observation, mask)
+        answer = env_action(action)
         acting += clock() - before
-        chosen[...] = action
+        for row, leaf in zip(chosen, action, strict=True):
+            row[...] = leaf
         chosen_log_prob[...] = log_prob
         before = clock()
-        observation, reward, terminated, truncated, valid, final_observation, episodes = step(env_action)
+        observation, reward, terminated, truncated, valid, final_observation, episodes = step(answer)
         in_env += clock() - before
         received[...] = reward
         ended[...] = terminated
@@ -134,14 +147,30 @@ def unroll(
         counts[...] = valid
         if final_observation is not None:
             before = clock()
-            columns.truncation_value[t] = np.where(truncated, policy.value(final_observation), 0.0)
+            columns.truncation_value[t] = np.where(truncated, policy.value_leaves(final_observation), 0.0)
             acting += clock() - before
         if episodes is not None:
             _record_episodes(columns, t, episodes)
         if noise_is_held:
             policy.renew_noise(terminated | truncated)
-    columns.observation[-1] = observation
+    for last, leaf in zip(columns.observation, observation, strict=True):
+        last[-1] = leaf
     return observation, Times(in_env, acting, clock() - started)
+
+
+def _end_early(columns: Columns, t: int, policy: Policy, observation: Leaves) -> None:
+    """Fills the rows from `t` on with what is no step, and closes the row before: its episode goes on elsewhere."""
+    for leaf in (*columns.observation, *columns.action):
+        leaf[t:] = 0
+    for rows in (columns.reward, columns.terminated, columns.truncated, columns.valid, columns.behaviour_log_prob):
+        rows[t:] = 0
+    if columns.action_mask is not None:
+        columns.action_mask[t:] = True
+    if t:
+        last = t - 1
+        going_on = columns.valid[last] & ~columns.terminated[last] & ~columns.truncated[last]
+        columns.truncated[last] |= going_on
+        columns.truncation_value[last, going_on] = policy.value_leaves(observation)[going_on]
 
 
 def _prepare(columns: Columns, version: int, first_env: int) -> None:
@@ -163,14 +192,14 @@ def _record_episodes(columns: Columns, t: int, episodes: Episodes) -> None:
 class Actor:
     """Environments, a policy, and the arena that it is told to fill columns of; the same in every process.
 
-    observation: `[b, ...]`, as the environments' reset gave it. exported: an `ExportedPolicy`.
+    observation: leaves `[b, ...]`, as the environments' reset gave it. exported: an `ExportedPolicy`.
     """
 
     def __init__(
         self,
         startup: Startup,
         environments: Environments,
-        observation: Array,
+        observation: Leaves,
         exported: ExportedPolicy,
         arena: Arena,
         plan: ArenaPlan,
@@ -180,7 +209,7 @@ class Actor:
         self._policy.reseed(startup.seeds()[1])
         self._first_env = startup.actor * startup.num_envs
         self._blocks, self._slots = plan.blocks(arena), plan.slots(arena)
-        self._stop = plan.stop_word(arena).data
+        self._stop = plan.stop_words(arena).data
         self._version = -1
         self._finished = time.perf_counter()
 
@@ -198,6 +227,7 @@ class Actor:
             version=hand_out.version,
             first_env=self._first_env,
             stop=self._stop,
+            block=hand_out.block,
         )
         waiting, self._finished = started - self._finished, time.perf_counter()
         other = self._finished - started - times.env - times.acting
@@ -230,7 +260,7 @@ def main(connection: int, mailbox: int, arena: int, offset: int) -> None:
         sys.exit(1)
 
 
-def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Environments, observation: Array) -> None:
+def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Environments, observation: Leaves) -> None:
     """Says READY, and answers the pool until it says CLOSE."""
     channel.send(Message.READY, describe_spaces(environments))
     message, plan = _next_message(channel)

@@ -32,7 +32,7 @@ from actor_learner.quiet import import_keras
 REFUSED = 2
 INTERRUPTED = 130
 
-_CODE_ONLY = {"callbacks", "optimizer"}  # objects, which no flag can spell
+_CODE_ONLY = {"callbacks"}  # objects, which no flag can spell
 _ALIASES = {"num_actors": ["--num-workers"]}
 _NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?|-inf", re.IGNORECASE)
 

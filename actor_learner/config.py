@@ -20,8 +20,6 @@ from typing import Any, Literal
 
 from actor_learner import algorithms
 
-_SUPPORTED_LAGS = (0, 1)
-
 
 def _field(default: Any, help: str, group: str = "run") -> Any:
     """A dataclass field with its line of documentation, under which group of `--help` it stands, and its default."""
@@ -44,12 +42,13 @@ class TrainConfig:
         vectorization: "auto" takes the id's own vector environment where it has one; "sync" never does.
         autoreset_mode: of a vector environment that names none: "next_step", "same_step" or "disabled".
         info_keys: entries of the last step's `info` that go into the metrics, as `episode/<key>`.
-        algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, or a dataclass of one's own.
+        algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, `Impala(...)`, or a dataclass of one's own.
         total_steps: env steps to train for, over all environments.
         num_actors: actor processes; 0 steps in this process, for debuggers.
         envs_per_actor: environments of each actor.
         unroll_length: env steps of each environment in a batch.
-        max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile.
+        max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run
+            freely, and what is learned from is at most n versions old (see `ActorPool`).
         seed: seeds networks, environments, sampling and shuffling.
         device: "auto" takes a GPU where TensorFlow sees one; "gpu" insists; "cpu".
         run_dir: where the run is kept. None: runs/<env>/<algorithm>-<seed>-<n>, n free.
@@ -65,7 +64,7 @@ class TrainConfig:
         image_network: "nature" or "impala", for images.
         channel_axis: which axis of an image holds the channels, where that is ambiguous.
         normalize_observation: centre and scale observations by running statistics, inside the network.
-        distribution: of Box actions: "gaussian", clipped to the bounds.
+        distribution: of Box actions: "gaussian", clipped to the bounds; "squashed" into them by tanh.
         noise_hold: env steps for which an environment keeps its draw of exploration noise.
         network: keras.Model, or callable(observation_space, action_space) -> keras.Model, in place of the default.
         callbacks: keras.callbacks.Callback objects.
@@ -86,13 +85,13 @@ class TrainConfig:
     info_keys: tuple[str, ...] = _field(
         ("is_success",), "entries of the last step's info to report, comma-separated", "environment"
     )
-    algorithm: Any = _field(algorithms.PPO, "ppo, a2c or module:Class", "algorithm")
+    algorithm: Any = _field(algorithms.PPO, "ppo, a2c, impala or module:Class", "algorithm")
     total_steps: int = _field(500_000, "env steps to train for, over all environments")
     num_actors: int = _field(2, "actor processes; 0 steps in this process, for debuggers", "actors")
     envs_per_actor: int = _field(8, "environments of each actor", "actors")
     unroll_length: int = _field(128, "env steps of each environment in a batch", "actors")
     max_policy_lag: int = _field(
-        0, "0: actors wait for each update; 1: they collect the next batch meanwhile", "actors"
+        0, "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely", "actors"
     )
     seed: int = _field(0, "seeds networks, environments, sampling and shuffling")
     device: Literal["auto", "cpu", "gpu"] = _field("auto", "auto takes a GPU where TensorFlow sees one")
@@ -151,14 +150,17 @@ class TrainConfig:
                 raise ValueError(refusal(name, f"one of {_listed(choices)}", getattr(self, name)))
         if not isinstance(self.activation, str):
             raise ValueError(refusal("activation", "a Keras name", self.activation))
-        if self.max_policy_lag not in _SUPPORTED_LAGS:
-            raise ValueError(refusal("max_policy_lag", "0 or 1", self.max_policy_lag))
+        if self.max_policy_lag > 1 and not self.num_actors:
+            expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
+            raise ValueError(refusal("max_policy_lag", expected, self.max_policy_lag))
         is_instance = dataclasses.is_dataclass(self.algorithm) and not isinstance(self.algorithm, type)
         if not is_instance or not hasattr(self.algorithm, "loss"):
             raise ValueError(
                 "`algorithm` must be an instance of an algorithm's dataclass, such as PPO(). "
                 f"Received: algorithm={self.algorithm!r}"
             )
+        if isinstance(self.algorithm, algorithms.Algorithm):
+            self.algorithm.check_unroll_length(self.unroll_length)
         self._check_network()
 
     def _check_network(self) -> None:
@@ -254,7 +256,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "autoreset_mode": (None, "next_step", "same_step", "disabled"),
     "device": ("auto", "cpu", "gpu"),
     "image_network": ("nature", "impala"),
-    "distribution": ("gaussian",),
+    "distribution": ("gaussian", "squashed"),
 }
 
 
@@ -282,7 +284,7 @@ def check_backend() -> None:
 
 
 def algorithm_class(name: str) -> type[Any]:
-    """The algorithm's class: "ppo", "a2c" or "package.module:Class".
+    """The algorithm's class: "ppo", "a2c", "impala" or "package.module:Class".
 
     Raises ValueError for a name that isn't known, a module that doesn't import, or what is no dataclass.
     """

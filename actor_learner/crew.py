@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -12,18 +13,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-import numpy as np
-
-from actor_learner.actor import Actor, Startup, describe_spaces, make_environments
+from actor_learner.actor import Actor, Leaves, Startup, describe_spaces, make_environments
 from actor_learner.env_spec import EnvError
 from actor_learner.environments import EnvFactory, Environments
+from actor_learner.hand_outs import HandOuts
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.transport.batches import ArenaPlan
 from actor_learner.transport.messages import Done, HandOut, Message
 from actor_learner.transport.shared_memory import Arena
 from actor_learner.transport.watcher import ActorEnd, Watcher
 
-Array = np.ndarray[Any, Any]
+OnDone = Callable[[int, Done], bool]
+"""Hears that an actor has filled its columns; returns whether those who wait should look."""
 
 _SHOW_SECONDS = 0.2
 """How often what the actors print is shown while the caller waits."""
@@ -47,20 +48,24 @@ class ActorError(RuntimeError):
 class Crew(Protocol):
     """The actors of a pool."""
 
+    @property
+    def lock(self) -> contextlib.AbstractContextManager[Any, Any]:
+        """Held while `begin`'s `on_done` runs, which may be in another thread."""
+
     def start(self) -> None:
         """Starts the actors; apart from the constructor, so that whoever is interrupted can close."""
 
     def spaces(self, seconds: float) -> dict[str, Any]:
         """The spaces of the environments as JSON, once all are made and reset."""
 
-    def begin(self, plan: ArenaPlan, exported: ExportedPolicy) -> None:
-        """Shows the actors the arena, reserved, and the policy in it."""
+    def begin(self, plan: ArenaPlan, exported: ExportedPolicy, on_done: OnDone) -> None:
+        """Shows the actors the arena, reserved, and the policy in it; from then on `on_done` hears what they fill."""
 
     def hand_out(self, actor: int, hand_out: HandOut) -> None:
         """Gives an actor columns to fill."""
 
-    def wait(self, batch: int, seconds: float) -> list[Done]:
-        """Returns when every column of a batch is filled."""
+    def wait(self, hand_outs: HandOuts, seconds: float) -> None:
+        """Returns when there is a batch to take."""
 
     def check(self) -> None:
         """Raises what `wait` would, if an actor has failed by now."""
@@ -75,10 +80,11 @@ class LocalCrew:
     def __init__(self, factory: EnvFactory, startup: Startup, arena: Arena) -> None:
         self._factory, self._startup, self._arena = factory, startup, arena
         self._environments: Environments | None = None
-        self._observation: Array | None = None
+        self._observation: Leaves | None = None
         self._hand_outs: deque[HandOut] = deque()
-        self._done: dict[int, Done] = {}
+        self._on_done: OnDone = _ignore
         self._actor: Actor | None = None
+        self.lock = contextlib.nullcontext()
         self._closed = False
 
     def start(self) -> None:
@@ -90,8 +96,9 @@ class LocalCrew:
         assert self._environments is not None
         return describe_spaces(self._environments)
 
-    def begin(self, plan: ArenaPlan, exported: ExportedPolicy) -> None:
+    def begin(self, plan: ArenaPlan, exported: ExportedPolicy, on_done: OnDone) -> None:
         """Shows the actor the arena and the policy."""
+        self._on_done = on_done
         assert self._environments is not None
         assert self._observation is not None
         self._actor = Actor(self._startup, self._environments, self._observation, exported, self._arena, plan)
@@ -100,18 +107,16 @@ class LocalCrew:
         """Notes columns to fill, which happens in `wait`."""
         self._hand_outs.append(hand_out)
 
-    def wait(self, batch: int, seconds: float) -> list[Done]:
-        """Fills the columns of a batch, however long it takes. An exception is the environment's own."""
+    def wait(self, hand_outs: HandOuts, seconds: float) -> None:
+        """Fills columns until there is a batch, however long it takes. An exception is the environment's own."""
         self.check()
         assert self._actor is not None
         try:
-            while batch not in self._done:
-                hand_out = self._hand_outs.popleft()
-                self._done[hand_out.batch] = self._actor.fill(hand_out)
+            while not hand_outs.complete():
+                self._on_done(0, self._actor.fill(self._hand_outs.popleft()))
         except BaseException:  # the environments are somewhere within an unroll
             self.close()
             raise
-        return [self._done.pop(batch)]
 
     def check(self) -> None:
         """Raises RuntimeError if the crew is closed."""
@@ -122,7 +127,7 @@ class LocalCrew:
         """Closes the environments; idempotent."""
         if not self._closed:
             self._closed = True
-            self._actor = None
+            self._actor, self._on_done = None, _ignore
             if self._environments is not None:
                 self._environments.close()
 
@@ -137,7 +142,7 @@ class ProcessCrew:
         self._arena = arena
         self._count = len(startups)
         self._ready: dict[int, dict[str, Any]] = {}
-        self._done: dict[int, dict[int, Done]] = {}
+        self._on_done: OnDone = _ignore
         self._stop: Callable[[], None] = lambda: None
         content = factory.dumps()
         self._watcher = Watcher(
@@ -147,6 +152,7 @@ class ProcessCrew:
             self._receive,
             lambda: self._stop(),
         )
+        self.lock = self._watcher.condition
 
     def start(self) -> None:
         """Starts the thread that starts the processes."""
@@ -158,9 +164,7 @@ class ProcessCrew:
             self._ready[actor] = payload
             return len(self._ready) == self._count
         assert message is Message.DONE, message
-        done = self._done.setdefault(payload.batch, {})
-        done[actor] = payload
-        return len(done) == self._count
+        return self._on_done(actor, payload)
 
     def spaces(self, seconds: float) -> dict[str, Any]:
         """The spaces of the environments as JSON, once all actors have made and reset theirs.
@@ -169,8 +173,9 @@ class ProcessCrew:
         TimeoutError if some aren't ready so many seconds later; ActorError if one ended.
         """
         if not self._wait(lambda: len(self._ready) == self._count, seconds):
+            late = [actor for actor in range(self._count) if actor not in self._ready]
             raise TimeoutError(
-                f"{self._late(self._ready)} not made and reset the environments within {seconds:g} s. "
+                f"{_named(late)} not made and reset the environments within {seconds:g} s. "
                 f"Received: start_timeout={seconds:g}"
             )
         for actor, described in self._ready.items():
@@ -181,10 +186,11 @@ class ProcessCrew:
                 )
         return self._ready[0]
 
-    def begin(self, plan: ArenaPlan, exported: ExportedPolicy) -> None:
+    def begin(self, plan: ArenaPlan, exported: ExportedPolicy, on_done: OnDone) -> None:
         """Shows the actors the arena; the policy lies in it."""
-        stop_word = plan.stop_word(self._arena)
-        self._stop = lambda: stop_word.fill(1)
+        self._on_done = on_done
+        everywhere = plan.stop_words(self._arena)[:1]
+        self._stop = lambda: everywhere.fill(1)
         for actor in range(self._count):
             self._watcher.send(actor, Message.BEGIN, plan)
 
@@ -192,22 +198,18 @@ class ProcessCrew:
         """Gives an actor columns to fill."""
         self._watcher.send(actor, Message.UNROLL, hand_out)
 
-    def wait(self, batch: int, seconds: float) -> list[Done]:
-        """Returns when every column of a batch is filled, one `Done` per actor.
+    def wait(self, hand_outs: HandOuts, seconds: float) -> None:
+        """Returns when there is a batch to take.
 
         Raises TimeoutError naming the actors that are late, ActorError if one failed or died.
         """
-        done = self._done.setdefault(batch, {})
-        if not self._wait(lambda: len(done) == self._count, seconds):
+        if not self._wait(hand_outs.complete, seconds):
+            with self.lock:
+                late = hand_outs.late()
             raise TimeoutError(
-                f"{self._late(done)} not filled the columns of batch {batch} within {seconds:g} s. "
+                f"{_named(late)} not filled the columns of the batch within {seconds:g} s. "
                 f"Received: timeout={seconds:g}"
             )
-        return [done for _, done in sorted(self._done.pop(batch).items())]
-
-    def _late(self, on_time: dict[int, Any]) -> str:
-        late = [str(actor) for actor in range(self._count) if actor not in on_time]
-        return f"Actor {late[0]} has" if len(late) == 1 else f"Actors {', '.join(late)} have"
 
     def _wait(self, complete: Callable[[], bool], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -250,7 +252,15 @@ class ProcessCrew:
         self._watcher.close()
         self._show_lines()
         if os.getpid() == self._watcher.owner:
-            self._stop = lambda: None
+            self._stop, self._on_done = lambda: None, _ignore
+
+
+def _ignore(actor: int, done: Done) -> bool:
+    return False
+
+
+def _named(actors: Sequence[int]) -> str:
+    return f"Actor {actors[0]} has" if len(actors) == 1 else f"Actors {', '.join(map(str, actors))} have"
 
 
 def _error_of(end: ActorEnd) -> ActorError | EnvError:

@@ -14,12 +14,10 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from actor_learner.atari import make_atari
 from actor_learner.env_spec import EnvError, describe_error, find_env, sendable_spec
+from actor_learner.envpool import PREFIX, find_envpool
 from actor_learner.vector_env import AnyVectorEnv, SerialVectorEnv, declared_autoreset_mode
-
-# What a namespace's own vector environments get unless `env_kwargs` says otherwise. ALE clips rewards and starts a
-# thread per core by default: rewards are clipped in the learner, and an actor has one core.
-_NATIVE_KWARGS: dict[str | None, dict[str, Any]] = {"ALE": {"reward_clipping": False, "num_threads": 1}}
 
 
 @dataclass(frozen=True)
@@ -98,8 +96,10 @@ class EnvFactory:
 
     def _make_native(self, num_envs: int, seed: int | None) -> Any:
         if isinstance(self.source, EnvSpec):
-            kwargs = {**_NATIVE_KWARGS.get(self.source.namespace, {}), **self.env_kwargs}
-            return gym.make_vec(self.source, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs)
+            if self.source.namespace == "ALE":
+                return make_atari(self.source, num_envs, self.env_kwargs)
+            mode = "vector_entry_point"
+            return gym.make_vec(self.source, num_envs=num_envs, vectorization_mode=mode, **self.env_kwargs)
         seeded = {"seed": seed} if _accepts(self.source, "seed") else {}
         return self.source(num_envs=num_envs, **seeded, **self.env_kwargs)
 
@@ -134,9 +134,9 @@ def resolve_env(
     """Finds what `env` means, in the caller's process, without building an environment.
 
     Args:
-        env: A Gymnasium id, `module:Id-v0`, `module:factory`, an `EnvSpec`, or a callable. A callable with a parameter
-            named `num_envs` is called as `(num_envs=..., seed=..., **env_kwargs)` and returns a `VectorEnv`; any other
-            is called with `env_kwargs` for each environment and returns an `Env`.
+        env: A Gymnasium id, `module:Id-v0`, `module:factory`, `envpool:Id`, an `EnvSpec`, or a callable. A callable
+            with a parameter named `num_envs` is called as `(num_envs=..., seed=..., **env_kwargs)` and returns a
+            `VectorEnv`; any other is called with `env_kwargs` for each environment and returns an `Env`.
         env_kwargs: Keyword arguments of each environment.
         vectorization: `"auto"` uses an id's own vector environment where it has one, `"sync"` never does.
         check_pickle: False where the environment stays in this process.
@@ -188,7 +188,7 @@ def _print_mujoco_warnings_once() -> None:
 
 def _source(env: Any) -> EnvSpec | Callable[..., Any]:
     if isinstance(env, str):
-        return find_env(env)
+        return find_envpool(env) if env.startswith(PREFIX) else find_env(env)
     if isinstance(env, EnvSpec):
         return sendable_spec(env, env.id)
     if isinstance(env, (gym.Env, VectorEnv)):

@@ -51,8 +51,6 @@ def find_env(env: str) -> EnvSpec | Callable[..., Any]:
     Raises:
         EnvError: the id is unknown, a package is missing, or the module or its attribute can't be found.
     """
-    if env.startswith("envpool:"):
-        raise EnvError(f"`envpool:` environments are not supported yet; use a Gymnasium id. Received: env={env!r}")
     module_name, separator, attribute = env.partition(":")
     if not separator:
         return find_spec(env)
@@ -62,7 +60,7 @@ def find_env(env: str) -> EnvSpec | Callable[..., Any]:
     factory = getattr(module, attribute)
     if not callable(factory):
         raise EnvError(
-            f"`{env}` must be a callable that returns an environment. Received: {attribute}={_short(factory)}"
+            f"`{env}` must be a callable that returns an environment. Received: {attribute}={short(factory)}"
         )
     return factory  # type: ignore[no-any-return]
 
@@ -224,7 +222,7 @@ def _is_user_file(filename: str) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
 
 
 def describe_error(error: BaseException) -> str:
@@ -232,6 +230,7 @@ def describe_error(error: BaseException) -> str:
     return f"{_one_line(error)} ({last_frame(error)})"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value as one line of at most 80 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."

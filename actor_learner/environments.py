@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as vector_wrappers
 
 from actor_learner import spaces
+from actor_learner.atari import LIFE_LOST
 from actor_learner.env_factory import EnvFactory, resolve_env
-from actor_learner.env_spec import EnvError, describe_error
+from actor_learner.env_spec import EnvError, describe_error, short
 from actor_learner.episodes import Episodes, EpisodeStatistics
-from actor_learner.vector_env import AnyVectorEnv, declared_autoreset_mode, layers, parse_autoreset_mode
+from actor_learner.masking import ActionMasks
+from actor_learner.observations import Fault, Observations, first_fault
+from actor_learner.vector_env import (
+    AnyVectorEnv,
+    declared_autoreset_mode,
+    differing_environments,
+    layers,
+    parse_autoreset_mode,
+)
 
 __all__ = ["EnvError", "EnvFactory", "Environments", "Episodes", "Transition", "resolve_env"]
 
 Array = np.ndarray[Any, Any]
-_Buffer = tuple[Array, Array | None]  # [b, ...], and the same memory flat where it holds floats
+Leaves = tuple[Array, ...]
 # Gymnasium's vector RecordEpisodeStatistics zeroes every row at a masked reset, and before 1.4 it left out the first
 # step of each episode with SAME_STEP: its episodes are taken in these modes only, else our own.
 _RECORDED_RIGHT = {AutoresetMode.NEXT_STEP}
@@ -35,22 +42,23 @@ class Transition(NamedTuple):
     """One step of b environments. Arrays are valid until the next `step` or `reset`.
 
     Attributes:
-        observation: [b, ...] to act on next, in the trajectory's dtype.
+        observation: The leaves of the observation to act on next, `[b, ...]` each, in the trajectory's dtypes; one
+            leaf where the observation space is not composite.
         reward: [b] float32, 0 where the row only resets.
         terminated: [b] bool.
         truncated: [b] bool, never set together with `terminated`.
         valid: [b] bool, False where the row only resets.
-        final_observation: [b, ...] last observations of the episodes cut off in this step (elsewhere anything finite);
-            None where no row is truncated.
+        final_observation: Leaves `[b, ...]` of the last observations of the episodes cut off in this step (elsewhere
+            anything finite); None where no row is truncated.
         episodes: The episodes that ended in this step, or None.
     """
 
-    observation: Array
+    observation: Leaves
     reward: Array
     terminated: Array
     truncated: Array
     valid: Array
-    final_observation: Array | None
+    final_observation: Leaves | None
     episodes: Episodes | None
 
 
@@ -59,16 +67,20 @@ class Environments:
 
     DISABLED: ended rows are reset at once with a mask. NEXT_STEP: the step after an end only resets, `valid=False`.
     SAME_STEP: the environment resets within the step and gives the last observation in `infos["final_obs"]`.
+
+    Where `infos["life_lost"]` (bool [b]) marks a terminated row, a life was lost: terminal for learning, but the same
+    game goes on, nothing is reset, and the episode in the statistics is the whole game.
     """
 
     # Two of these, so that the observation acted on stays whole while the next one is written.
-    _current: _Buffer
-    _previous: _Buffer
-    _final: _Buffer
-    _scratch: Array
+    _current: Observations
+    _previous: Observations
+    _final: Observations
+    _scratch: Observations
     _reward: Array
     _all_valid: Array
     _resetting: Array | None
+    _masks: ActionMasks
 
     def __init__(
         self,
@@ -97,7 +109,8 @@ class Environments:
         self.action_space = vector_env.single_action_space
         self.name = name or _name(vector_env)
         self._actor = actor
-        self._check_spaces()
+        self._allocate()
+        self._check_bounds()
         self.autoreset_mode = self._mode(autoreset_mode)
         self._mode_checked = False
         self._step_checked = self._reset_checked = False
@@ -108,47 +121,62 @@ class Environments:
         self._trust_recorded = self.autoreset_mode in _RECORDED_RIGHT or not _has(
             vector_env, vector_wrappers.RecordEpisodeStatistics
         )
-        self._allocate()
         if not actor:
             self._warn_of_normalization()
 
-    def reset(self, seed: int | None = None) -> Array:
-        """Resets every environment, seeded with consecutive numbers from `seed`: the first observations [b, ...].
+    @property
+    def uses_masks(self) -> bool:
+        """Whether the environments say which actions are allowed; for masks in `infos`, known after `reset`."""
+        return self._masks.in_use
+
+    @property
+    def action_mask(self) -> Array | None:
+        """Which actions the current observation allows, bool [b, M]; None where the environments give no masks."""
+        return self._masks.current
+
+    def reset(self, seed: int | None = None) -> Leaves:
+        """Resets every environment, seeded with consecutive numbers from `seed`: the first observation's leaves.
 
         Raises:
-            EnvError: `reset` raised (with the last frame in the user's file), or its observation breaks its space.
+            EnvError: `reset` raised (with the last frame in the user's file), or its observation or action mask
+                breaks its space.
         """
         if seed is not None:
             seed = int(seed) % (_SEEDS - self.num_envs)
-        self._write(self._current[0], self._vector_reset(seed=seed))
+        infos = self._vector_reset(self._current, seed=seed)
         self._resetting = None
         self._statistics.start(slice(None), self._step)
-        self._check_finite(self._current)
-        return self._current[0]
+        self._check(self._current)
+        self._masks.reset(infos, self._current.leaves)
+        return self._current.leaves
 
     def step(self, env_action: Any) -> Transition:
         """Steps every environment with what `Policy.to_env` gave.
 
         Raises:
-            EnvError: NaN or infinity in an observation or reward, an observation that breaks its space, or a VectorEnv
-                that doesn't behave as its autoreset mode says.
+            EnvError: NaN or infinity in an observation or reward, an observation or action mask that breaks its space,
+                or a VectorEnv that doesn't behave as its autoreset mode says.
         """
         raw, raw_reward, terminated, truncated, infos = self.vector_env.step(env_action)
         if not self._step_checked:
-            self._check_first_step(raw, raw_reward, terminated, truncated)
+            self._check_first_step(raw, raw_reward, terminated, truncated, infos)
         self._step += 1
         self._current, self._previous = self._previous, self._current
-        observation, flat = self._current
-        reward = self._reward
-        self._write(observation, raw)
+        current, reward = self._current, self._reward
+        try:
+            current.write(raw)
+        except (ValueError, TypeError) as error:
+            raise self._unwritable("step", raw, error) from error
         np.copyto(reward, raw_reward, casting="unsafe")
-        if not _surely_finite(reward, flat):
-            self._check_finite(self._current, reward)
+        if not current.surely_fine(reward):
+            self._check(current, reward)
         self._statistics.returns += reward
         terminated = np.asarray(terminated, dtype=bool)
         truncated = np.asarray(truncated, dtype=bool)
         if self._resetting is None and 1 not in terminated.tobytes() and 1 not in truncated.tobytes():
-            return Transition(observation, reward, terminated, truncated, self._all_valid, None, None)
+            if self._masks.in_use:
+                self._masks.read(infos, current.leaves)
+            return Transition(current.leaves, reward, terminated, truncated, self._all_valid, None, None)
         return self._step_with_ends(terminated, truncated, infos)
 
     def close(self) -> None:
@@ -156,45 +184,58 @@ class Environments:
         self.vector_env.close()
 
     def _step_with_ends(self, terminated: Array, truncated: Array, infos: dict[str, Any]) -> Transition:
-        observation, reward = self._current[0], self._reward
+        leaves, reward = self._current.leaves, self._reward
         valid = self._all_valid if self._resetting is None else self._start_after_reset(terminated, truncated)
         terminated = terminated & valid
         truncated = truncated & valid & ~terminated
         ended = terminated | truncated
+        if LIFE_LOST in infos:
+            ended = truncated | (terminated & ~np.asarray(infos[LIFE_LOST], dtype=bool))
         self._resetting = None
+        if self._masks.in_use:
+            acts = None if self.autoreset_mode is AutoresetMode.SAME_STEP else ~ended
+            self._masks.read(infos, leaves, acts)
         if not ended.any():
-            return Transition(observation, reward, terminated, truncated, valid, None, None)
+            return Transition(leaves, reward, terminated, truncated, valid, None, None)
         episodes = self._statistics.finish(ended, self._step, self._last_infos(infos))
-        final = self._end(ended, infos)
-        return Transition(
-            observation, reward, terminated, truncated, valid, final if truncated.any() else None, episodes
-        )
+        final = self._end(ended, truncated, infos)
+        return Transition(leaves, reward, terminated, truncated, valid, final, episodes)
 
-    def _end(self, ended: Array, infos: dict[str, Any]) -> Array:
-        """Starts the next episodes as the mode has it; returns [b, ...] with the last observations of those ended."""
-        observation = self._current[0]
+    def _end(self, ended: Array, truncated: Array, infos: dict[str, Any]) -> Leaves | None:
+        """Starts the next episodes as the mode has it; returns the last observations of those cut off, if any."""
         self._check_final_obs(infos)
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             self._resetting = ended
-            return observation
-        final = self._final[0]
-        np.copyto(final, observation)
-        if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            for row in np.flatnonzero(ended):
-                self._write(final[row : row + 1], np.asarray(infos["final_obs"][row])[None])
-            self._check_fresh(self._final)
-        else:
-            self._reset_rows(ended, observation)
+            return self._current.leaves if truncated.any() else None
+        final = self._final if truncated.any() else None
+        if final is not None:
+            final.take(self._current)
+            if self.autoreset_mode is AutoresetMode.SAME_STEP:
+                self._take_final_obs(final, truncated, infos["final_obs"])
         self._statistics.start(ended, self._step)
-        return final
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            self._reset_rows(ended)
+        return None if final is None else final.leaves
 
-    def _reset_rows(self, ended: Array, observation: Array) -> None:
+    def _take_final_obs(self, final: Observations, truncated: Array, given: Any) -> None:
+        """Gymnasium gives an array of each environment's observation, some vector environments the batch itself."""
+        batch = final.structure.flatten(given) if isinstance(given, (dict, tuple)) else None
+        for row in np.flatnonzero(truncated).tolist():
+            own = given[row] if batch is None else final.structure.unflatten([leaf[row] for leaf in batch])
+            final.write_row(row, own)
+        self._check(final)
+
+    def _reset_rows(self, ended: Array) -> None:
         fresh = self._scratch
-        self._write(fresh, self._vector_reset(options={"reset_mask": ended.copy()}))
+        infos = self._vector_reset(fresh, options={"reset_mask": ended.copy()})
         if not self._mode_checked and not ended.all():
-            self._check_others_kept(fresh, observation, ended)
-        observation[ended] = fresh[ended]
-        self._check_fresh(self._current)
+            self._mode_checked = True
+            if not fresh.equals(self._current, ~ended):
+                raise self._misbehaves("ignored `options['reset_mask']` and reset other environments too")
+        self._current.take(fresh, ended)
+        self._check(self._current)
+        if self._masks.in_use:
+            self._masks.renew(infos, self._current.leaves, ended)
 
     def _start_after_reset(self, terminated: Array, truncated: Array) -> Array:
         """NEXT_STEP: the rows that ended in the last step were only reset in this one. Returns `valid`."""
@@ -208,9 +249,10 @@ class Environments:
         self._statistics.start(resetting, self._step)
         return ~resetting
 
-    def _vector_reset(self, **kwargs: Any) -> Any:
+    def _vector_reset(self, into: Observations, **kwargs: Any) -> dict[str, Any]:
+        """Writes what the environments' `reset` gives; returns its infos."""
         try:
-            observation, _ = self.vector_env.reset(**kwargs)
+            observation, infos = self.vector_env.reset(**kwargs)
         except EnvError as error:
             raise EnvError(f"{error} ({self._where()})") from error
         except Exception as error:
@@ -218,7 +260,11 @@ class Environments:
         if not self._reset_checked:
             self._check_batch("reset", observation)
             self._reset_checked = True
-        return observation
+        try:
+            into.write(observation)
+        except (ValueError, TypeError) as error:
+            raise self._unwritable("reset", observation, error) from error
+        return infos
 
     def _last_infos(self, infos: dict[str, Any]) -> list[dict[str, Any]]:
         """Where the ended episodes' last info stands: beside the next episode's first one with SAME_STEP."""
@@ -231,25 +277,18 @@ class Environments:
         return [final, recorded] if isinstance(final, dict) else [recorded]
 
     def _allocate(self) -> None:
-        shape, dtype = spaces.observation_shape_dtype(self.observation_space)
-        floating = np.issubdtype(dtype, np.floating)
-
-        def buffer() -> _Buffer:
-            array = np.zeros((self.num_envs, *shape), dtype)
-            return array, array.reshape(-1) if floating else None
-
-        self._current, self._previous, self._final = buffer(), buffer(), buffer()
-        self._scratch = np.zeros((self.num_envs, *shape), dtype)
+        try:
+            structure = spaces.observation_structure(self.observation_space)
+            spaces.check_action_space(self.action_space)
+            self._masks = ActionMasks(structure, self.action_space, self.num_envs, self._environment)
+        except ValueError as error:
+            raise EnvError(f"{self._where()}: {error}") from error
+        buffers = [Observations(structure, self.num_envs) for _ in range(4)]
+        self._current, self._previous, self._final, self._scratch = buffers
         self._reward = np.zeros(self.num_envs, np.float32)
         self._all_valid = np.ones(self.num_envs, dtype=bool)
         self._all_valid.flags.writeable = False
         self._resetting = None
-        self._start = int(self.observation_space.start) if isinstance(self.observation_space, Discrete) else 0
-
-    def _write(self, out: Array, raw: Any) -> None:
-        if self._start:
-            raw = np.asarray(raw) - self._start
-        np.copyto(out, raw, casting="unsafe")
 
     def _mode(self, given: str | AutoresetMode | None) -> AutoresetMode:
         declared = declared_autoreset_mode(self.vector_env)
@@ -269,22 +308,30 @@ class Environments:
             )
         return declared
 
-    def _check_spaces(self) -> None:
-        try:
-            spaces.check_observation_space(self.observation_space)
-            spaces.check_action_space(self.action_space)
-        except ValueError as error:
-            raise EnvError(f"{self._where()}: {error}") from error
+    def _check_bounds(self) -> None:
+        """Observations and actions are scaled, clipped and checked by the bounds of one environment for all."""
+        for root, single in (("observation", self.observation_space), ("action", self.action_space)):
+            batched = getattr(self.vector_env, f"{root}_space", None)
+            found = None if batched is None else differing_environments(batched, single, self.num_envs)
+            if found is not None:
+                raise EnvError(
+                    f"The environments of {self._where()} must have the same bounds, and `{root}{found[0]}` of "
+                    f"environment {found[1]} has others than that of environment 0; rescale them in a wrapper. "
+                    f"Received: {' '.join(str(batched).split())}"
+                )
 
     def _check_batch(self, source: str, raw: Any) -> None:
-        expected = (self.num_envs, *spaces.observation_shape_dtype(self.observation_space)[0])
-        if isinstance(raw, (dict, tuple)) or np.shape(raw) != expected:
-            received = f"a {type(raw).__name__}" if isinstance(raw, (dict, tuple)) else f"shape={np.shape(raw)}"
-            raise EnvError(
-                f"`{source}` of {self._where()} must return observations of shape {expected}. Received: {received}"
-            )
+        try:
+            self._current.check_shapes(raw)
+        except ValueError as error:
+            raise EnvError(f"`{source}` of {self._where()} must return a batch of observations: {error}") from error
 
-    def _check_first_step(self, raw: Any, *columns: Any) -> None:
+    def _unwritable(self, source: str, raw: Any, error: Exception) -> EnvError:
+        self._check_batch(source, raw)  # names the leaf
+        return EnvError(f"`{source}` of {self._where()} gave what can't be kept: {error}. Received: {short(raw)}")
+
+    def _check_first_step(self, raw: Any, *returned: Any) -> None:
+        *columns, infos = returned
         self._check_batch("step", raw)
         for name, column in zip(("rewards", "terminations", "truncations"), columns, strict=True):
             if np.shape(column) != (self.num_envs,):
@@ -292,25 +339,25 @@ class Environments:
                     f"`step` of {self._where()} must return {name} of shape ({self.num_envs},). "
                     f"Received: shape={np.shape(column)}"
                 )
+        if not self._masks.in_use:
+            self._masks.check_absent(infos)
         self._step_checked = True
 
-    def _check_fresh(self, observation: _Buffer) -> None:
-        if not _surely_finite(self._reward, observation[1]):
-            self._check_finite(observation)
+    def _check(self, observations: Observations, reward: Array | None = None) -> None:
+        fault = None if observations.surely_fine(self._reward) and reward is None else observations.fault()
+        if fault is None and reward is not None:
+            fault = first_fault("reward", reward, ~np.isfinite(reward), "finite")
+        if fault is not None:
+            raise self._faulty(fault)
 
-    def _check_finite(self, observation: _Buffer, reward: Array | None = None) -> None:
-        leaves = [("observation", observation[0])] if observation[1] is not None else []
-        if reward is not None:
-            leaves.append(("reward", reward))
-        for leaf, values in leaves:
-            finite = np.isfinite(values)
-            if not finite.all():
-                row, *index = (int(i) for i in np.argwhere(~finite)[0])
-                length = self._step - int(self._statistics.first_step[row])
-                raise EnvError(
-                    f"{leaf}{index or ''} of environment {row} of {self._where()} must be finite, at step {length} of "
-                    f"its episode (env step {self._step}). Received: {values[(row, *index)]}"
-                )
+    def _faulty(self, fault: Fault) -> EnvError:
+        where = self._environment(fault.row)
+        return EnvError(f"{fault.label} of {where} must be {fault.rule}. Received: {fault.value}")
+
+    def _environment(self, row: int) -> str:
+        """Which environment and which step, for messages."""
+        length = self._step - int(self._statistics.first_step[row])
+        return f"environment {row} of {self._where()}, at step {length} of its episode (env step {self._step})"
 
     def _check_final_obs(self, infos: dict[str, Any]) -> None:
         given = "final_obs" in infos
@@ -318,11 +365,6 @@ class Environments:
             raise self._misbehaves("gave no `infos['final_obs']` at the end of an episode")
         if self.autoreset_mode is not AutoresetMode.SAME_STEP and given and not self._mode_checked:
             raise self._misbehaves("gave `infos['final_obs']` at the end of an episode, as SAME_STEP does")
-
-    def _check_others_kept(self, fresh: Array, observation: Array, ended: Array) -> None:
-        self._mode_checked = True
-        if not np.array_equal(fresh[~ended], observation[~ended]):
-            raise self._misbehaves("ignored `options['reset_mask']` and reset other environments too")
 
     def _misbehaves(self, what: str) -> EnvError:
         return EnvError(
@@ -345,12 +387,6 @@ class Environments:
                     f"environments and reach no checkpoint; use `{flag}=True` instead.",
                     stacklevel=3,
                 )
-
-
-@np.errstate(over="ignore")
-def _surely_finite(reward: Array, flat: Array | None) -> bool:
-    """One dot product finds any NaN or infinity; finite values whose squares overflow have to be looked at again."""
-    return math.isfinite(reward.dot(reward)) and (flat is None or math.isfinite(flat.dot(flat)))
 
 
 def _has(vector_env: AnyVectorEnv, *wrappers: type) -> bool:

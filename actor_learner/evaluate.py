@@ -16,6 +16,7 @@ from actor_learner.policy.policy import Policy, load_policy
 
 if TYPE_CHECKING:
     import keras
+    from gymnasium.spaces import Space
 
 Array = np.ndarray[Any, Any]
 _MOST_ENVS = 8
@@ -140,15 +141,26 @@ def _policy(source: Any, environments: Environments, seed: int) -> Policy:
 
 
 def _check_fits(policy: Policy, environments: Environments) -> None:
-    shape, _ = spaces.observation_shape_dtype(environments.observation_space)
-    ours, theirs = spaces.to_json(policy.action_space), spaces.to_json(environments.action_space)
-    same_actions = all(ours.get(key) == theirs.get(key) for key in ("type", "n", "start", "shape"))
-    if tuple(policy.exported.observation_shape) != shape or not same_actions:
+    ours, theirs = (_shapes(source.observation_space) for source in (policy, environments))
+    same_actions = _outline(policy.exported.action_space) == _outline(spaces.to_json(environments.action_space))
+    if ours != theirs or not same_actions:
+        parts = ", ".join(f"{label} {shape}" for label, shape in ours.items()).removeprefix("observation ")
         raise ValueError(
-            f"The policy was trained for observations of shape {tuple(policy.exported.observation_shape)} and actions "
-            f"of {policy.action_space}; `env` has other spaces. Received: env={environments.name!r} with "
-            f"{environments.observation_space} and {environments.action_space}"
+            f"The policy was trained for observations of shape {parts} and actions of {policy.action_space}; `env` has "
+            f"other spaces. Received: env={environments.name!r} with {environments.observation_space} and "
+            f"{environments.action_space}"
         )
+
+
+def _shapes(observation_space: Space[Any]) -> dict[str, tuple[int, ...]]:
+    return {leaf.label: leaf.shape for leaf in spaces.observation_structure(observation_space).leaves}
+
+
+def _outline(description: Any) -> Any:
+    """A described space without bounds and dtypes: the same policy serves where these differ."""
+    if isinstance(description, dict):
+        return {key: _outline(part) for key, part in description.items() if key not in ("low", "high", "dtype")}
+    return [_outline(part) for part in description] if isinstance(description, list) else description
 
 
 def _quotas(episodes: int, num_envs: int) -> list[int]:
@@ -175,7 +187,9 @@ def _episodes(
     observation = environments.reset(seed)
     policy.renew_noise()
     while True:
-        transition = environments.step(policy.act(observation, deterministic=deterministic))
+        mask = environments.action_mask
+        action = policy.mode_leaves(observation, mask) if deterministic else policy.step_leaves(observation, mask)[0]
+        transition = environments.step(policy.env_action(action))
         observation = transition.observation
         if transition.episodes is not None:
             policy.renew_noise(transition.terminated | transition.truncated)

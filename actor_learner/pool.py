@@ -19,11 +19,13 @@ from actor_learner.actor import Startup
 from actor_learner.cores import available_cores
 from actor_learner.crew import ActorError, Crew, LocalCrew, ProcessCrew
 from actor_learner.environments import EnvFactory, resolve_env
+from actor_learner.hand_outs import FreeRunning, HandOuts, Rounds
+from actor_learner.masks import MaskLayout
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.quiet import import_keras
-from actor_learner.trajectory import Trajectory, TrajectorySpec
+from actor_learner.trajectory import Trajectory, TrajectorySpec, nest
 from actor_learner.transport.batches import ArenaPlan, Block, BlockLayout
-from actor_learner.transport.messages import Done, HandOut
+from actor_learner.transport.messages import Done
 from actor_learner.transport.shared_memory import Arena
 from actor_learner.transport.weights import WeightSlots
 
@@ -34,9 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["ActorError", "ActorPool"]
 
 Array = np.ndarray[Any, Any]
-_LARGEST_LAG = 1
 _SPARE_SLOTS = 2
-"""Beside one per block: for the newest version, and for the one being written."""
+"""Beside those that actors may be reading: for the newest version, and for the one being written."""
 
 
 class ActorPool:
@@ -52,8 +53,14 @@ class ActorPool:
 
     Each `collect` hands out the columns of a batch: at `max_policy_lag=0` of the batch that it returns, at 1
     of the one after it, which the actors fill while the caller learns. With one `publish` per `collect`,
-    batch j is acted by version max(0, j - max_policy_lag), whoever is faster. For one thread at a time;
-    `close` may come from any.
+    batch j is acted by version max(0, j - max_policy_lag), whoever is faster.
+
+    With `max_policy_lag=n` above 1 the actors run freely: whoever is done goes on at once by the newest weights, and
+    a batch is what was filled first, by versions from that of the update it enters back to n before it (with one
+    `publish` per `collect`). Columns whose time is up end early, with rows of `valid=False`. An environment may stand
+    in a batch twice, or not at all: `env_index` tells.
+
+    For one thread at a time; `close` may come from any.
 
     Attributes:
         network: The Keras network, as built.
@@ -94,7 +101,8 @@ class ActorPool:
             num_actors: Actor processes; 0 steps in this process, for debuggers.
             envs_per_actor: Environments of each actor.
             unroll_length: Env steps of each environment in a batch (T).
-            max_policy_lag: 0: actors wait for new weights; 1: they collect while the learner learns.
+            max_policy_lag: 0: actors wait for new weights; 1: they collect while the learner learns; n > 1: they
+                never wait for each other, and batches are at most n versions old.
             seed: Of environments, actions and the default network.
             info_keys: Numeric entries of an episode's last `info` to report in `episodes`.
             autoreset_mode: For vector environments that name none.
@@ -117,8 +125,6 @@ class ActorPool:
         self._num_actors, self._envs_per_actor = max(num_actors, 1), envs_per_actor
         self._unroll_length, self._lag = unroll_length, max_policy_lag
         self._info_keys = tuple(dict.fromkeys(info_keys))
-        self._handed_out = self._collected = 0
-        self._slot_of_batch: dict[int, int] = {}
         self._blocks: list[Block] = []
         self._trajectories: list[Trajectory] = []
         startups = [
@@ -143,37 +149,50 @@ class ActorPool:
         self.observation_space: Space[Any] = spaces.from_json(described["observation_space"])
         self.action_space: Space[Any] = spaces.from_json(described["action_space"])
         self.network = _build_network(network, self.observation_space, self.action_space, seed)
-        exported = _export(self.network, self.observation_space, self.action_space, self._envs_per_actor)
+        exported = _export(
+            self.network, self.observation_space, self.action_space, self._envs_per_actor, described["uses_masks"]
+        )
         policy = np.frombuffer(pickle.dumps(exported, pickle.HIGHEST_PROTOCOL), np.uint8)
         weights = self.network.get_weights()
-        plan = self._plan(policy.size, sum(map(np.size, weights)))
+        plan = self._plan(policy.size, sum(map(np.size, weights)), described["uses_masks"])
         self._arena.reserve(plan.size)
-        plan.stop_word(self._arena).fill(0)
+        stop_words = plan.stop_words(self._arena)
+        stop_words.fill(0)
         plan.policy(self._arena)[...] = policy
         self._slots = WeightSlots(plan.slots(self._arena), weights)
         self._blocks = plan.blocks(self._arena)
-        self._trajectories = [block.trajectory() for block in self._blocks]
-        self._crew.begin(plan, exported)
+        structures = spaces.observation_structure(self.observation_space), spaces.action_structure(self.action_space)
+        self._trajectories = [nest(block.views(), *structures) for block in self._blocks]
+        self._hand_outs = self._make_hand_outs(stop_words[1:])
+        self._crew.begin(plan, exported, self._hand_outs.done)
 
-    def _plan(self, policy_size: int, weights_size: int) -> ArenaPlan:
+    def _plan(self, policy_size: int, weights_size: int, uses_masks: bool) -> ArenaPlan:
         spec = TrajectorySpec.from_spaces(
             self.observation_space,
             self.action_space,
             unroll_length=self._unroll_length,
             num_envs=self._num_actors * self._envs_per_actor,
+            mask_size=MaskLayout(self.action_space).size if uses_masks else 0,
         )
+        versions_read = self._num_actors if self._lag > 1 else self._lag + 1
         return ArenaPlan(
             BlockLayout.of(spec, self._info_keys),
             num_blocks=self._lag + 1,
-            num_slots=self._lag + 1 + _SPARE_SLOTS,
+            num_slots=versions_read + _SPARE_SLOTS,
             weights_size=weights_size,
             policy_size=policy_size,
         )
 
+    def _make_hand_outs(self, stop_words: Array) -> HandOuts:
+        shape = {"num_actors": self._num_actors, "envs_per_actor": self._envs_per_actor, "lag": self._lag}
+        if self._lag > 1:
+            return FreeRunning(self._blocks, self._slots, self._crew.hand_out, stop_words, **shape)
+        return Rounds(self._blocks, self._slots, self._crew.hand_out, **shape)
+
     @property
     def version(self) -> int:
         """The newest version of the weights: how often `publish` was called."""
-        return self._slots.version
+        return self._slots.newest.number
 
     def collect(self, timeout: float = 60.0) -> Trajectory:
         """The next batch, as read-only views `[T, B]` on shared memory; `B` = actors x `envs_per_actor`.
@@ -190,15 +209,13 @@ class ActorPool:
         """
         with self._closed_on_failure():
             self._crew.check()
-            batch = self._collected
-            while self._handed_out <= batch + self._lag:
-                self._hand_out(self._handed_out)
-                self._handed_out += 1
-            done = self._crew.wait(batch, timeout)
-            index = batch % len(self._blocks)
+            hand_outs = self._hand_outs
+            with self._crew.lock:
+                hand_outs.begin()
+            self._crew.wait(hand_outs, timeout)
+            with self._crew.lock:
+                index, done = hand_outs.take()
             self._check_written(self._blocks[index])
-        self._slots.release(self._slot_of_batch.pop(batch))
-        self._collected += 1
         self.episodes = self._blocks[index].episodes()
         self.timings = _fractions(done)
         return self._trajectories[index]
@@ -214,24 +231,15 @@ class ActorPool:
             self.close()
             raise
 
-    def _hand_out(self, batch: int) -> None:
-        slots, index = self._slots, batch % len(self._blocks)
-        self._blocks[index].erase()
-        slots.hold(slots.slot)
-        self._slot_of_batch[batch] = slots.slot
-        for actor in range(self._num_actors):
-            start = actor * self._envs_per_actor
-            stop = start + self._envs_per_actor
-            self._crew.hand_out(actor, HandOut(batch, index, start, stop, slots.version, slots.slot, slots.checksum))
-
     def _check_written(self, block: Block) -> None:
         if (missing := block.unwritten()) is None:
             return
         row, column = missing
+        actor = int(block.arrays["env_index"][column]) // self._envs_per_actor
         raise ActorError(
-            f"Actor {column // self._envs_per_actor} left no log-probability in row {row} of column {column}: the "
-            "network gave NaN, or the row wasn't written. Received: behaviour_log_prob=nan",
-            column // self._envs_per_actor,
+            f"Actor {actor} left no log-probability in row {row} of column {column}: the network gave NaN, or the row "
+            "wasn't written. Received: behaviour_log_prob=nan",
+            actor,
         )
 
     def publish(self, weights: Sequence[Array]) -> None:
@@ -252,8 +260,9 @@ class ActorPool:
         """Ends the actors and everything that they started; idempotent, from any thread."""
         self._end()
         self._blocks, self._trajectories = [], []
-        if hasattr(self, "_slots"):
+        if hasattr(self, "_hand_outs"):
             self._slots.close()
+            self._hand_outs.close()
 
     def __enter__(self) -> Self:
         return self
@@ -274,9 +283,10 @@ def _check_arguments(num_actors: int, envs_per_actor: int, unroll_length: int, m
     ):
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
             raise ValueError(f"`{name}` must be an integer of at least {least}. Received: {name}={value!r}")
-    if max_policy_lag > _LARGEST_LAG:
+    if num_actors == 0 and max_policy_lag > 1:
         raise ValueError(
-            f"`max_policy_lag` must be 0 or 1; more isn't supported yet. Received: max_policy_lag={max_policy_lag}"
+            "`max_policy_lag` must be 0 or 1 with num_actors=0, where nothing runs beside the learner. "
+            f"Received: max_policy_lag={max_policy_lag}"
         )
 
 
@@ -338,11 +348,11 @@ def _build_network(network: Any, observation_space: Space[Any], action_space: Sp
 
 
 def _export(
-    network: keras.Model, observation_space: Space[Any], action_space: Space[Any], batch_size: int
+    network: keras.Model, observation_space: Space[Any], action_space: Space[Any], batch_size: int, masked: bool
 ) -> ExportedPolicy:
     from actor_learner.policy.export import export_policy
 
-    return export_policy(network, action_space, batch_size, observation_space)
+    return export_policy(network, action_space, batch_size, observation_space, masked=masked)
 
 
 def _fractions(done: Sequence[Done]) -> dict[str, float]:

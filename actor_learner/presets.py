@@ -13,6 +13,35 @@ from typing import Any
 
 from actor_learner.config import DEFAULT_NETWORK_FIELDS, TrainConfig, algorithm_class, algorithm_reference, close_match
 
+_MUJOCO: dict[str, Any] = {
+    "total_steps": 1_000_000,
+    "envs_per_actor": 4,
+    "unroll_length": 128,
+    "learning_rate": "linear_4e-4",
+    "clip_range": 0.1,
+    "initial_log_std": -1.0,
+    "normalize_observation": True,
+    "normalize_reward": True,
+}
+"""What learns on all of MuJoCo's environments that were tried."""
+
+_ATARI: dict[str, Any] = {
+    "total_steps": 10_000_000,
+    "envs_per_actor": 4,
+    "unroll_length": 128,
+    "minibatch_size": 256,
+    "epochs": 4,
+    "learning_rate": "linear_2.5e-4",
+    "clip_range": "linear_0.1",
+    "ent_coef": 0.01,
+    "clip_reward": "sign",
+}
+
+_MUJOCO_NAMES = (
+    *("Ant", "Humanoid", "HumanoidStandup"),
+    *("InvertedDoublePendulum", "InvertedPendulum", "Pusher", "Reacher"),
+)
+
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "CartPole-v1": {
         "ppo": {
@@ -38,6 +67,13 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "normalize_observation": True,
             "normalize_reward": True,
         },
+        "a2c": {
+            "total_steps": 500_000,
+            "envs_per_actor": 8,
+            "unroll_length": 5,
+            "normalize_observation": True,
+            "normalize_reward": True,
+        },
     },
     "Pendulum-v1": {
         "ppo": {
@@ -60,24 +96,81 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "learning_rate": "linear_1e-3",
         },
     },
-    "HalfCheetah-v5": {
+    "LunarLanderContinuous-v3": {
         "ppo": {
             "total_steps": 1_000_000,
-            "envs_per_actor": 4,
-            "unroll_length": 128,
+            "envs_per_actor": 8,
+            "unroll_length": 256,
+            "epochs": 4,
+            "gamma": 0.999,
+            "gae_lambda": 0.98,
+            "learning_rate": "linear_1e-3",
+        },
+    },
+    "MountainCar-v0": {
+        "ppo": {
+            "total_steps": 1_000_000,
+            "envs_per_actor": 8,
+            "unroll_length": 64,
+            "epochs": 4,
+            "gae_lambda": 0.98,
+            "normalize_observation": True,
+            "normalize_reward": True,
+        },
+    },
+    "MountainCarContinuous-v0": {
+        "ppo": {
+            "total_steps": 100_000,
+            "envs_per_actor": 2,
+            "unroll_length": 256,
+            "gamma": 0.999,
+            "normalize_observation": True,
+            "normalize_reward": True,
+            "noise_hold": 16,
+        },
+    },
+    "BipedalWalker-v3": {
+        "ppo": {
+            "total_steps": 5_000_000,
+            "envs_per_actor": 16,
+            "unroll_length": 512,
+            "minibatch_size": 128,
+            "learning_rate": "linear_5e-4",
+            "clip_range": 0.18,
+            "normalize_observation": True,
+            "normalize_reward": True,
+        },
+    },
+    "HalfCheetah-v5": {
+        "ppo": {
+            **_MUJOCO,
             "gamma": 0.98,
             "gae_lambda": 0.92,
-            "learning_rate": "linear_4e-4",
-            "clip_range": 0.1,
             "ent_coef": 0.0004,
             "vf_coef": 0.58,
             "max_grad_norm": 0.8,
-            "normalize_observation": True,
-            "normalize_reward": True,
-            "initial_log_std": -1.0,
         },
     },
+    "Hopper-v5": {"ppo": {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}},
+    "Walker2d-v5": {"ppo": {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}},
+    "Swimmer-v5": {
+        "ppo": {
+            "total_steps": 1_000_000,
+            "envs_per_actor": 2,
+            "unroll_length": 1024,
+            "minibatch_size": 256,
+            "gamma": 0.9999,
+            "gae_lambda": 0.98,
+            "learning_rate": 6e-4,
+            "normalize_observation": True,
+            "normalize_reward": True,
+        },
+    },
+    **{f"{name}-v5": {"ppo": _MUJOCO} for name in _MUJOCO_NAMES},
+    "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 1_200_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
+    "ALE/*": {"ppo": _ATARI},
 }
+"""Environment -> algorithm -> flat fields. An id that ends in `*` stands for all that begin so."""
 
 
 def preset(env: str, **changes: Any) -> TrainConfig:
@@ -106,11 +199,16 @@ def preset_fields(env: object, algorithm: str = "ppo") -> dict[str, Any] | None:
 
     A subclass of an algorithm takes the settings of its nearest ancestor that has a name.
     """
-    by_algorithm = PRESETS.get(env, {}) if isinstance(env, str) else {}
+    by_algorithm = _by_algorithm(env) if isinstance(env, str) else {}
     for cls in algorithm_class(algorithm).__mro__:
         if (name := algorithm_reference(cls)) in by_algorithm:
             return by_algorithm[name]
     return None
+
+
+def _by_algorithm(env: str) -> dict[str, dict[str, Any]]:
+    starts = [name for name in PRESETS if name.endswith("*") and env.startswith(name[:-1])]
+    return PRESETS.get(env) or (PRESETS[starts[0]] if starts else {})
 
 
 def unknown_preset(env: object, algorithm: str) -> ValueError:

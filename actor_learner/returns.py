@@ -6,7 +6,7 @@ without XLA, where a loop over T costs T dispatches.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras import ops
 
@@ -30,16 +30,77 @@ def gae(
     from 0, a truncated one from its `truncation_value`; the sum ends there and at invalid rows.
     Returns advantages `[T, B]`, 0 at invalid rows.
     """
+    delta, goes_on = _one_step_errors(reward, value, terminated, truncated, truncation_value, valid, gamma)
+    return backward_sum(delta, gamma * gae_lambda * goes_on)
+
+
+class VTrace(NamedTuple):
+    """What `vtrace` gives, `[T, B]` each.
+
+    At invalid rows the target is the value and the advantages are 0.
+    """
+
+    target: Tensor
+    """v_s: what the value learns."""
+    advantage: Tensor
+    """Of the action taken, without its own importance weight: for a loss that has the probability ratio in it."""
+    policy_gradient_advantage: Tensor
+    """The same, times the clipped weight: for a loss of advantage x log-probability."""
+
+
+def vtrace(
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    truncation_value: Tensor,
+    valid: Tensor,
+    log_rho: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float = 1.0,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+    pg_rho_clip: float = 1.0,
+) -> VTrace:
+    """V-trace targets and advantages (arXiv:1802.01561, eq. 1 and section 4.2; lambda as in remark 2).
+
+    value: `[T + 1, B]`, of the target policy, the last row bootstraps; all others: `[T, B]`. log_rho: log-probability
+    of the action under the target policy - under the behaviour policy. Ends and invalid rows are as for `gae`.
+
+    With lambda < 1 the advantage bootstraps from lambda v_{s+1} + (1 - lambda) V(x_{s+1}), as in rlax, so that
+    on-policy (all weights 1) it is GAE(lambda), and the target that + value. With lambda = 1 it is the paper's.
+    """
+    delta, goes_on = _one_step_errors(reward, value, terminated, truncated, truncation_value, valid, gamma)
+    rho = ops.exp(ops.where(valid, log_rho, ops.zeros_like(delta)))
+    decay = gamma * gae_lambda * goes_on
+    correction = backward_sum(ops.minimum(rho, rho_clip) * delta, decay * ops.minimum(rho, c_clip))
+    following = ops.concatenate([correction[1:], ops.zeros_like(correction[:1])], axis=0)
+    advantage = delta + decay * following
+    target = ops.convert_to_tensor(value, dtype="float32")[:-1] + correction
+    return VTrace(target, advantage, ops.minimum(rho, pg_rho_clip) * advantage)
+
+
+def _one_step_errors(
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    truncation_value: Tensor,
+    valid: Tensor,
+    gamma: float,
+) -> tuple[Tensor, Tensor]:
+    """`reward + gamma * bootstrap - value`, 0 at invalid rows; and 1 where the episode goes on in the next row, else 0.
+
+    What follows an invalid row belongs to another episode; a row before one was cut off, so it has ended already.
+    """
     value = ops.convert_to_tensor(value, dtype="float32")
-    steps = ops.shape(reward)[0]
-    current, following = value[:steps], value[1:]
+    current, following = value[:-1], value[1:]
     bootstrap = ops.where(truncated, truncation_value, following)
     bootstrap = ops.where(terminated, ops.zeros_like(bootstrap), bootstrap)
-    ended = ops.logical_or(ops.logical_or(terminated, truncated), ops.logical_not(valid))
     delta = ops.where(valid, reward + gamma * bootstrap - current, ops.zeros_like(current))
-    decay = ops.where(ended, ops.zeros_like(current), ops.full_like(current, gamma * gae_lambda))
-    # What follows an invalid row belongs to another episode; a row before one was cut off, so its decay is 0 already.
-    return backward_sum(delta, decay)
+    ended = ops.logical_or(ops.logical_or(terminated, truncated), ops.logical_not(valid))
+    return delta, ops.where(ended, ops.zeros_like(current), ops.ones_like(current))
 
 
 def backward_sum(term: Tensor, decay: Tensor) -> Tensor:

@@ -138,6 +138,7 @@ def updates(
             "steps_per_second": (learner.env_steps - before) / (now - previous),
             **_episode_metrics(finished),
             "policy_lag": float(lag.mean()),
+            "policy_lag_max": float(lag.max()),
             **losses,
             "time/learning": (now - collected) / (now - previous),
             **{f"time/{name}": share for name, share in actors.timings.items()},
@@ -248,4 +249,4 @@ def _save(run: RunDirectory, learner: Learner, observation_space: Space[Any]) ->
 
     save_network(learner.network, run.path)
     learner.save(run.checkpoints / "final")
-    export_policy(learner.network, learner.action_space, 1, observation_space).save(run.policy)
+    export_policy(learner.network, learner.action_space, 1, observation_space, masked=True).save(run.policy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,8 +10,11 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from actor_learner import spaces
+from actor_learner.spaces import Structure
 
 Array = np.ndarray[Any, Any]
+Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+"""Name -> shape, dtype."""
 
 
 class Trajectory(NamedTuple):
@@ -20,10 +24,11 @@ class Trajectory(NamedTuple):
     and brought `reward[t]`; `observation[t + 1]` is what was acted on next.
     """
 
-    observation: Array
-    """`[T + 1, B, ...]`; the last one is the bootstrap observation."""
-    action: Array
-    """`[T, B, ...]`: the sample before any clipping; a Discrete action is counted from 0."""
+    observation: Any
+    """`[T + 1, B, ...]`; the last one is the bootstrap observation. Dicts and tuples of such arrays for Dict and Tuple
+    spaces."""
+    action: Any
+    """`[T, B, ...]`, nested like the space: the sample before any clipping or squashing; discrete ones count from 0."""
     reward: Array
     """`[T, B]` float32, raw."""
     terminated: Array
@@ -39,7 +44,8 @@ class Trajectory(NamedTuple):
     policy_version: Array
     """`[B]` int64: version of the weights that chose the actions of a column."""
     action_mask: Array | None = None
-    """None (masks aren't supported yet)."""
+    """`[T, B, M]` bool: what was allowed, a column for each choice of each discrete leaf of the action, in order (see
+    `masks.MaskLayout`); None where everything always is."""
     env_index: Array | None = None
     """`[B]` int32: which environment a column came from; None means column b is environment b."""
     initial_state: Array | None = None
@@ -47,42 +53,68 @@ class Trajectory(NamedTuple):
 
     def copy(self) -> Trajectory:
         """A trajectory with memory of its own, which outlives the pool's next `collect()`."""
-        fields: dict[str, Any] = {
-            name: None if field is None else np.array(field) for name, field in self._asdict().items()
+        copies: dict[str, Any] = {
+            name: None if field is None else map_leaves(np.array, field) for name, field in self._asdict().items()
         }
-        return self._replace(**fields)
+        return self._replace(**copies)
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """`function` of every array of a nested value, in dicts and tuples like the value's."""
+    if isinstance(value, dict):
+        return {key: map_leaves(function, item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map_leaves(function, item) for item in value)
+    return function(value)
+
+
+def nest(arrays: Mapping[str, Array], observation: Structure, action: Structure) -> Trajectory:
+    """The trajectory of a block's arrays, which stand there by their fields' names."""
+    fields = {name: arrays[name] for name in Trajectory._fields if name in arrays}
+    for structure in (observation, action):
+        fields[structure.root] = structure.unflatten([arrays[leaf.name] for leaf in structure.leaves])
+    return Trajectory(**fields)
 
 
 @dataclass(frozen=True)
 class TrajectorySpec:
-    """Shapes and dtypes of a `Trajectory`, derived once from the spaces."""
+    """Shapes and dtypes of a `Trajectory`'s arrays, derived once from the spaces. Small: it travels in a message."""
 
-    observation_shape: tuple[int, ...]
-    observation_dtype: np.dtype[Any]
-    action_shape: tuple[int, ...]
-    action_dtype: np.dtype[Any]
+    observation: Fields
+    """Of one environment, by the leaves' names."""
+    action: Fields
     unroll_length: int
     num_envs: int
+    mask_size: int = 0
+    """Columns of a mask; 0: no masks."""
 
     @classmethod
     def from_spaces(
-        cls, observation_space: Space[Any], action_space: Space[Any], *, unroll_length: int, num_envs: int
+        cls,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        *,
+        unroll_length: int,
+        num_envs: int,
+        mask_size: int = 0,
     ) -> TrajectorySpec:
         """The spec of `num_envs` columns of `unroll_length` rows of these spaces."""
         return cls(
-            *spaces.observation_shape_dtype(observation_space),
-            *spaces.action_shape_dtype(action_space),
+            _leaf_fields(spaces.observation_structure(observation_space)),
+            _leaf_fields(spaces.action_structure(action_space)),
             unroll_length=unroll_length,
             num_envs=num_envs,
+            mask_size=mask_size,
         )
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shape and dtype of each field, in `Trajectory`'s order, without those that are None."""
+        """Shape and dtype of each array, in `Trajectory`'s order, without those that are None."""
         rows, columns = self.unroll_length, self.num_envs
         flag, number = np.dtype(np.bool_), np.dtype(np.float32)
+        masks = {"action_mask": ((rows, columns, self.mask_size), flag)} if self.mask_size else {}
         return {
-            "observation": ((rows + 1, columns, *self.observation_shape), self.observation_dtype),
-            "action": ((rows, columns, *self.action_shape), self.action_dtype),
+            **{name: ((rows + 1, columns, *shape), dtype) for name, (shape, dtype) in self.observation.items()},
+            **{name: ((rows, columns, *shape), dtype) for name, (shape, dtype) in self.action.items()},
             "reward": ((rows, columns), number),
             "terminated": ((rows, columns), flag),
             "truncated": ((rows, columns), flag),
@@ -90,5 +122,10 @@ class TrajectorySpec:
             "behaviour_log_prob": ((rows, columns), number),
             "truncation_value": ((rows, columns), number),
             "policy_version": ((columns,), np.dtype(np.int64)),
+            **masks,
             "env_index": ((columns,), np.dtype(np.int32)),
         }
+
+
+def _leaf_fields(structure: Structure) -> Fields:
+    return {leaf.name: (leaf.shape, leaf.dtype) for leaf in structure.leaves}

@@ -80,8 +80,8 @@ class CatchEnv(gym.Env[Array, np.int64]):
 class CatchVectorEnv(VectorEnv[Array, Array, Array]):
     """`num_envs` games of Catch stepped together.
 
-    Autoreset is DISABLED: an ended game waits until `reset(options={"reset_mask": mask})` starts it anew, and the other
-    games go on.
+    Autoreset is DISABLED: ended games have to be started anew by `reset(options={"reset_mask": mask})` before the next
+    step, and the others go on.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Speed against Stable-Baselines3 and SBX (its JAX port), at equal hyperparameters and environments.
 
-    scripts/compare_sb3.py --work cartpole cartpole-64 halfcheetah --rounds 3 --output benchmarks/compare_sb3.json
+    scripts/compare_sb3.py --work cartpole cartpole-64 halfcheetah pong --rounds 3 --output benchmarks/compare_sb3.json
 
 Each peer runs in a virtual environment of their own (`.venv-peers`, made on first use), at the better of
 one and all threads, chosen by one run each. Then all alternate, round by round, and the medians of the
@@ -26,7 +26,10 @@ from machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / ".venv-peers"
-PACKAGES = ["torch==2.13.0", "stable-baselines3==2.9.*", "sbx-rl==0.28.*", "gymnasium[mujoco]"]
+PACKAGES = [
+    *("torch==2.13.0", "stable-baselines3==2.9.*", "sbx-rl==0.28.*", "gymnasium[mujoco]", "ale-py"),
+    "opencv-python-headless",  # SB3's Atari wrappers
+]
 
 WORKS: dict[str, dict[str, Any]] = {
     # SB3's defaults: n_steps 2048, minibatch 64, 10 epochs.
@@ -46,6 +49,19 @@ WORKS: dict[str, dict[str, Any]] = {
         "minibatch": 64,
         "epochs": 10,
         "updates": (3, 11),
+    },
+    # No sticky actions. SB3: its Atari wrappers and VecFrameStack. Ours: the vector environment of ale-py.
+    "pong": {
+        "env": "ALE/Pong-v5",
+        "peer_env": "PongNoFrameskip-v4",
+        "env_kwargs": {"repeat_action_probability": 0.0},
+        "options": {"clip_reward": "sign", "ent_coef": 0.01},
+        "peers": ["sb3"],
+        "envs": 8,
+        "unroll": 128,
+        "minibatch": 256,
+        "epochs": 4,
+        "updates": (9, 17),
     },
 }
 """`updates`: how many a peer makes, and how many ours; the first of each isn't counted."""
@@ -81,10 +97,9 @@ def _parser() -> argparse.ArgumentParser:
 def compare(work: dict[str, Any], rounds: int, vectorization: str) -> dict[str, Any]:
     """Alternates the peers and ours on one work, and takes medians."""
     cores = len(os.sched_getaffinity(0))
-    threads = {
-        peer: max((1, cores), key=lambda count, peer=peer: run_peer(peer, work, count)) for peer in ("sb3", "sbx")
-    }
-    runs: dict[str, list[float]] = {"sb3": [], "sbx": [], "lag 0": [], "lag 1": []}
+    peers = work.get("peers", ["sb3", "sbx"])
+    threads = {peer: max((1, cores), key=lambda count, peer=peer: run_peer(peer, work, count)) for peer in peers}
+    runs: dict[str, list[float]] = {name: [] for name in (*peers, "lag 0", "lag 1")}
     shares: dict[str, dict[str, float]] = {}
     for _ in range(rounds):
         for peer, count in threads.items():
@@ -95,9 +110,9 @@ def compare(work: dict[str, Any], rounds: int, vectorization: str) -> dict[str, 
     ratios = {
         f"{ours} / {peer}": statistics.median(a / b for a, b in zip(runs[ours], runs[peer], strict=True))
         for ours in ("lag 0", "lag 1")
-        for peer in ("sb3", "sbx")
+        for peer in peers
     }
-    native = vectorization == "auto" and work["env"] == "CartPole-v1"
+    native = vectorization == "auto" and work["env"] in ("CartPole-v1", "ALE/Pong-v5")
     return {
         "work": work,
         "environments": {"ours": "native vector environment" if native else "SyncVectorEnv", "peers": "DummyVecEnv"},
@@ -129,7 +144,10 @@ def run_ours(work: dict[str, Any], lag: int, vectorization: str) -> tuple[float,
             *("--num-actors", 2, "--envs-per-actor", work["envs"] // 2, "--unroll-length", work["unroll"]),
             *("--minibatch-size", work["minibatch"], "--epochs", work["epochs"], "--total-steps", steps),
             *("--max-policy-lag", lag, "--vectorization", vectorization, "--run-dir", f"{directory}/run"),
+            *("--env-kwargs", json.dumps(work.get("env_kwargs", {}))),
         ]
+        for name, value in work.get("options", {}).items():
+            command += [f"--{name.replace('_', '-')}", value]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1800, check=False)
         if done.returncode:
             sys.exit(f"actor-learner failed:\n{done.stderr[-3000:]}")

@@ -6,8 +6,11 @@ import json
 import sys
 import time
 
+import ale_py
+import gymnasium as gym
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.vec_env import VecFrameStack
 
 
 class Clock(BaseCallback):
@@ -24,6 +27,12 @@ class Clock(BaseCallback):
         return True
 
 
+def _make_atari(work: dict[str, object]) -> VecFrameStack:
+    """Four stacked frames of 84 x 84 behind SB3's wrappers, clipped rewards included."""
+    gym.register_envs(ale_py)
+    return VecFrameStack(make_atari_env(work["peer_env"], n_envs=work["envs"]), n_stack=4)
+
+
 def main(peer: str, work: dict[str, object], threads: int) -> None:
     """Trains for `work["updates"][0]` updates; the first isn't counted."""
     if peer == "sb3":
@@ -35,9 +44,10 @@ def main(peer: str, work: dict[str, object], threads: int) -> None:
         from sbx import PPO
 
     batch = work["envs"] * work["unroll"]
+    images = str(work["env"]).startswith("ALE/")
     model = PPO(
-        "MlpPolicy",
-        make_vec_env(work["env"], n_envs=work["envs"]),
+        "CnnPolicy" if images else "MlpPolicy",
+        _make_atari(work) if images else make_vec_env(work["env"], n_envs=work["envs"]),
         n_steps=work["unroll"],
         batch_size=work["minibatch"],
         n_epochs=work["epochs"],

@@ -75,6 +75,28 @@ class SlowEnv(CountingEnv):
         return super().step(action)
 
 
+class UnevenEnv(CountingEnv):
+    """Slow in the first environment that makes the folder `directory`, fast in all others."""
+
+    def __init__(self, fast, slow, directory):
+        super().__init__()
+        self.seconds = None
+        self.fast, self.slow, self.directory = fast, slow, directory
+
+    def reset(self, *, seed=None, options=None):
+        if self.seconds is None:
+            try:  # whoever comes first makes the folder
+                self.directory.mkdir()
+                self.seconds = self.slow
+            except FileExistsError:
+                self.seconds = self.fast
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
 class ClosingEnv(CountingEnv):
     def __init__(self, directory):
         super().__init__()

@@ -25,7 +25,7 @@ from actor_learner.transport.weights import WeightSlots
 from tests.counting_env import CountingEnv
 
 ROWS, ENVS = 20, 3
-GO_ON = np.zeros(1, np.int64).data
+GO_ON = np.zeros(2, np.int64).data
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def plan(exported):
 def arena(plan):
     arena = Arena.create()
     arena.reserve(plan.size)
-    plan.stop_word(arena).fill(0)
+    plan.stop_words(arena).fill(0)
     yield arena
     arena.close()
 
@@ -101,23 +101,23 @@ def test_every_row_is_written_and_only_in_the_actor_s_columns(block, policy):
 def test_a_row_holds_the_observation_the_action_that_answers_it_and_what_that_brought(block, policy):
     fill(block, policy)
     rows = block.columns(ENVS, 2 * ENVS)
-    steps, last_action, episodes = np.moveaxis(rows.observation, -1, 0)
+    steps, last_action, episodes = np.moveaxis(rows.observation[0], -1, 0)
     ended = rows.terminated | rows.truncated
     np.testing.assert_array_equal(rows.reward, steps[:-1] + 1)
     np.testing.assert_array_equal(ended, steps[:-1] == 3)
-    np.testing.assert_array_equal(np.where(ended, -1, rows.action), last_action[1:])
+    np.testing.assert_array_equal(np.where(ended, -1, rows.action[0]), last_action[1:])
     np.testing.assert_array_equal(rows.truncated, ended & (episodes[:-1] % 3 == 2))
     assert rows.valid.all()
     assert not (rows.terminated & rows.truncated).any()
-    assert set(np.unique(rows.action)) == {0, 1}
+    assert set(np.unique(rows.action[0])) == {0, 1}
 
 
 def test_log_probs_are_the_network_s(block, policy, network):
     fill(block, policy)
     rows = block.columns(ENVS, 2 * ENVS)
-    parameters = network(rows.observation[:-1].reshape(-1, 3))[0]
+    parameters = network(rows.observation[0][:-1].reshape(-1, 3))[0]
     log_probs = keras.ops.convert_to_numpy(keras.ops.log_softmax(parameters)).reshape(ROWS, ENVS, 2)
-    expected = np.take_along_axis(log_probs, rows.action[..., None].astype(int), -1)[..., 0]
+    expected = np.take_along_axis(log_probs, rows.action[0][..., None].astype(int), -1)[..., 0]
     np.testing.assert_allclose(rows.behaviour_log_prob, expected, atol=1e-5)
 
 
@@ -127,7 +127,7 @@ def test_a_truncated_row_gets_the_value_of_the_episode_s_own_last_observation(bl
     assert rows.truncated.sum() == ENVS
     assert (rows.truncation_value[~rows.truncated] == 0).all()
     t, column = np.argwhere(rows.truncated)[0]
-    last = np.array([4, rows.action[t, column], 2], np.float32)
+    last = np.array([4, rows.action[0][t, column], 2], np.float32)
     assert rows.truncation_value[t, column] == pytest.approx(policy.value(last), abs=1e-6)
 
 
@@ -162,10 +162,10 @@ def test_the_next_unroll_goes_on_where_this_one_ended(block, policy):
     environments = make_counting()
     observation, _ = fill(block, policy, environments)
     rows = block.columns(ENVS, 2 * ENVS)
-    last = rows.observation[-1].copy()
-    np.testing.assert_array_equal(observation, last)
+    last = rows.observation[0][-1].copy()
+    np.testing.assert_array_equal(observation[0], last)
     fill(block, policy, environments, observation)
-    np.testing.assert_array_equal(rows.observation[0], last)
+    np.testing.assert_array_equal(rows.observation[0][0], last)
 
 
 def test_rows_that_only_reset_are_invalid(block, policy):
@@ -179,7 +179,7 @@ def test_rows_that_only_reset_are_invalid(block, policy):
 
 def test_a_stop_word_ends_the_unroll(block, policy):
     environments = make_counting()
-    stop = np.ones(1, np.int64).data
+    stop = np.ones(2, np.int64).data
     with pytest.raises(Stopped):
         unroll(
             environments,
@@ -206,7 +206,7 @@ def make_actor(exported, plan, arena, seed=0, actor=0):
 
 
 def hand_out(slots, batch=0, block=0):
-    return HandOut(batch, block, 0, ENVS, slots.version, slots.slot, slots.checksum)
+    return HandOut(batch, block, 0, ENVS, *slots.newest)
 
 
 def test_an_actor_acts_with_the_version_that_it_is_told(exported, plan, arena, network):
@@ -222,8 +222,8 @@ def test_an_actor_acts_with_the_version_that_it_is_told(exported, plan, arena, n
     changed = keras.models.clone_model(network)
     changed.set_weights([weight + 1 for weight in network.get_weights()])
     rows = second.columns(0, ENVS)
-    log_probs = keras.ops.convert_to_numpy(keras.ops.log_softmax(changed(rows.observation[0])[0]))
-    expected = log_probs[np.arange(ENVS), rows.action[0]]
+    log_probs = keras.ops.convert_to_numpy(keras.ops.log_softmax(changed(rows.observation[0][0])[0]))
+    expected = log_probs[np.arange(ENVS), rows.action[0][0]]
     np.testing.assert_allclose(rows.behaviour_log_prob[0], expected, atol=1e-5)
 
 
@@ -232,7 +232,7 @@ def test_an_actor_repeats_itself_and_differs_from_another(exported, plan, arena,
     actions = []
     for seed, number in ((0, 0), (0, 0), (0, 1), (1, 0)):
         make_actor(exported, plan, arena, seed, number).fill(hand_out(slots))
-        actions.append(plan.blocks(arena)[0].columns(0, ENVS).action.copy())
+        actions.append(plan.blocks(arena)[0].columns(0, ENVS).action[0].copy())
     np.testing.assert_array_equal(actions[0], actions[1])
     assert not np.array_equal(actions[0], actions[2])
     assert not np.array_equal(actions[0], actions[3])
@@ -259,7 +259,7 @@ def test_held_noise_is_renewed_at_hand_outs_and_ends_of_episodes():
     env = SyncVectorEnv([lambda: TimeLimit(ZeroEnv(space), 6)], autoreset_mode=AutoresetMode.DISABLED)
     environments, policy = Environments(env), Policy.from_network(network, space, seed=0)
     unroll(environments, policy, columns, environments.reset(seed=0), version=0, first_env=0, stop=GO_ON)
-    runs = [len(list(group)) for _, group in itertools.groupby(columns.action.ravel())]
+    runs = [len(list(group)) for _, group in itertools.groupby(columns.action[0].ravel())]
     assert runs == [4, 2, 4, 2, 2]
     arena.close()
 

@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +71,7 @@ def test_columns_of_different_actors_share_nothing(block):
         for number, columns in enumerate(views, start=1):
             key = name.removeprefix("episode/")
             view = columns.episode_info[key] if name.startswith("episode/") else getattr(columns, name)
+            view = view[0] if name in ("observation", "action") else view
             view[...] = number % 2
         expected = np.repeat([1, 0, 1], 2)
         expected = expected if array.ndim == 1 else expected[:, None] if array.ndim == 3 else expected
@@ -78,17 +79,37 @@ def test_columns_of_different_actors_share_nothing(block):
 
 
 def test_trajectory_is_contiguous_read_only_and_no_copy(block):
-    trajectory = block.trajectory()
-    assert trajectory.observation.shape == (6, 6, 3)
-    assert trajectory.action.shape == (5, 6)
-    for name in block.layout.spec.fields():
-        view = getattr(trajectory, name)
+    views = block.views()
+    assert list(views) == list(block.layout.spec.fields())
+    assert views["observation"].shape == (6, 6, 3)
+    assert views["action"].shape == (5, 6)
+    for name, view in views.items():
         assert view.flags.c_contiguous
         assert np.shares_memory(view, block.arrays[name])
         with pytest.raises(ValueError, match="read-only"):
             view[...] = 0
-    assert trajectory.action_mask is None
-    assert trajectory.initial_state is None
+
+
+def test_leaves_and_masks_have_fields_of_their_own(arena):
+    observation_space = Dict(
+        {"camera": Box(0, 255, (4, 4, 1), np.uint8), "hand": Tuple((Discrete(3), Box(-1, 1, (2,))))}
+    )
+    action_space = Dict({"move": Discrete(4), "push": Box(-1, 1, (2,))})
+    spec = TrajectorySpec.from_spaces(observation_space, action_space, unroll_length=5, num_envs=6, mask_size=4)
+    layout = BlockLayout.of(spec, ())
+    arena.reserve(layout.size)
+    block = Block(layout, arena, 0)
+    columns = block.columns(2, 4)
+    assert [leaf.shape for leaf in columns.observation] == [(6, 2, 4, 4, 1), (6, 2), (6, 2, 2)]
+    assert [leaf.shape for leaf in columns.action] == [(5, 2), (5, 2, 2)]
+    assert columns.action_mask.shape == (5, 2, 4)
+    assert block.views()["observation/hand/1"].dtype == np.float32
+    seen, chosen, allowed, *_ = next(columns.rows())
+    chosen[1][...] = 7
+    allowed[...] = True
+    assert len(seen) == 3
+    assert (block.arrays["action/push"][0, 2:4] == 7).all()
+    assert block.arrays["action_mask"][0, 2:4].all()
 
 
 def test_an_unwritten_row_is_found(block):
@@ -128,7 +149,7 @@ def test_without_a_finished_episode_the_arrays_are_empty(block):
 def test_the_parts_of_an_arena_do_not_overlap(arena):
     plan = make_plan()
     arena.reserve(plan.size)
-    parts = [plan.stop_word(arena), plan.policy(arena), plan.slots(arena)]
+    parts = [plan.stop_words(arena), plan.policy(arena), plan.slots(arena)]
     for block in plan.blocks(arena):
         parts += block.arrays.values()
     for part in parts:
@@ -148,10 +169,13 @@ def test_blocks_are_apart(arena):
     first, second = plan.blocks(arena)
     first.arrays["reward"][...] = 1
     second.arrays["reward"][...] = 2
-    assert (first.trajectory().reward == 1).all()
+    assert (first.views()["reward"] == 1).all()
 
 
-@pytest.mark.parametrize("observation_space", [Box(-1, 1, (3,)), Box(0, 255, (84, 84, 4), np.uint8), Discrete(5)])
+@pytest.mark.parametrize(
+    "observation_space",
+    [Box(-1, 1, (3,)), Box(0, 255, (84, 84, 4), np.uint8), Discrete(5), Dict({str(i): Discrete(3) for i in range(40)})],
+)
 def test_a_plan_travels_in_a_message(observation_space):
     plan = make_plan(make_spec(observation_space, Box(-1, 1, (2,))))
     content = pickle.dumps(plan)

@@ -48,7 +48,6 @@ class CautiousPPO(al.PPO):
         ("run_dir", "", "`run_dir` must be a path, or None. Received: run_dir=''"),
         ("init_from", 3, "`init_from` must be a path, or None. Received: init_from=3"),
         ("callbacks", 5, "`callbacks` must be a list of keras.callbacks.Callback objects. Received: callbacks=5"),
-        ("max_policy_lag", 2, "`max_policy_lag` must be 0 or 1. Received: max_policy_lag=2"),
         ("vectorization", "async", "`vectorization` must be one of 'auto', 'sync'. Received: vectorization='async'"),
         ("device", "tpu", "`device` must be one of 'auto', 'cpu', 'gpu'. Received: device='tpu'"),
         ("image_network", "resnet", "`image_network` must be one of 'nature', 'impala'. Received"),
@@ -227,7 +226,7 @@ def test_algorithms_by_name(cls):
 
 
 def test_an_unknown_algorithm_names_the_close_match():
-    with pytest.raises(ValueError, match=r"one of a2c, ppo, or module:Class \(did you mean 'ppo'\?\). Received"):
+    with pytest.raises(ValueError, match=r"one of a2c, impala, ppo, or module:Class \(did you mean 'ppo'\?\)\."):
         algorithm_class("poo")
 
 

@@ -1,20 +1,104 @@
-"""The environments that are shipped with the project."""
+"""What all environments that are shipped have in common, and Catch."""
 
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import warnings
 
+import actor_learner_envs
 import gymnasium as gym
 import numpy as np
 import pytest
-from actor_learner_envs import catch
+from actor_learner_envs import catch, latency
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
-from actor_learner.environments import Environments, resolve_env
+from actor_learner.env_factory import resolve_env
 
 CATCH = "actor_learner/Catch-v0"
+IDS = sorted(spec.id for spec in gym.registry.values() if spec.namespace == "actor_learner")
+OWN = [  # CartPole and the like are Gymnasium's where they are single
+    (CATCH, {"render_mode": "rgb_array"}),
+    ("actor_learner/MaskedTreasure-v0", {"render_mode": "rgb_array"}),
+    ("actor_learner/MaskedTreasure-v0", {"render_mode": "rgb_array", "mask_in": "observation"}),
+    ("actor_learner/MaskedTreasure-v0", {"render_mode": "rgb_array", "mask_in": None}),
+    ("actor_learner/Memory-v0", {}),
+    ("actor_learner/Latency-v0", {"step_time": 0.0}),
+]
+NATIVE = [env_id for env_id in IDS if gym.spec(env_id).vector_entry_point is not None]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Latency-v0 without its waiting."""
+    monkeypatch.setattr(latency.time, "sleep", lambda seconds: None)
+
+
+def test_ids():
+    assert [env_id.removeprefix("actor_learner/") for env_id in IDS] == [
+        "Acrobot-v1",
+        "CartPole-v1",
+        "Catch-v0",
+        "Latency-v0",
+        "MaskedTreasure-v0",
+        "Memory-v0",
+        "MountainCar-v0",
+        "Pendulum-v1",
+    ]
+    for env_id in IDS:
+        assert f"`{env_id}`" in actor_learner_envs.__doc__
+        assert isinstance(gym.spec(env_id).entry_point, str)
+
+
+def test_registration_imports_no_environment():
+    script = "import sys, actor_learner_envs; print([m for m in sys.modules if m.startswith('actor_learner_envs.')])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("env_id", "kwargs"), OWN)
+def test_check_env(env_id, kwargs, quick):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gym.make(env_id, **kwargs).unwrapped)
+
+
+@pytest.mark.parametrize("env_id", NATIVE)
+def test_vector_and_single_environments_have_the_same_spaces(env_id):
+    vector_env = gym.make_vec(env_id, num_envs=3)
+    single = gym.make(env_id)
+    assert vector_env.single_observation_space == single.observation_space
+    assert vector_env.single_action_space == single.action_space
+    assert vector_env.observation_space.shape == (3, *single.observation_space.shape)
+    assert type(vector_env).metadata["autoreset_mode"] is AutoresetMode.DISABLED
+
+
+@pytest.mark.parametrize("env_id", NATIVE)
+def test_masked_reset_leaves_the_others_alone(env_id, quick):
+    vector_env = resolve_env(env_id).make(4)
+    vector_env.reset(seed=0)
+    vector_env.action_space.seed(0)
+    mask = np.array([True, False, True, False])
+    for _ in range(3):
+        before = vector_env.step(vector_env.action_space.sample())[0].copy()
+    after, _ = vector_env.reset(options={"reset_mask": mask})
+    np.testing.assert_array_equal(after[~mask], before[~mask])
+    assert all((after[row] != before[row]).any() for row in np.flatnonzero(mask))
+
+
+@pytest.mark.parametrize("env_id", NATIVE)
+def test_seeds_repeat(env_id, quick):
+    def play(seed):
+        vector_env = resolve_env(env_id).make(4)
+        vector_env.action_space.seed(0)
+        observations = [vector_env.reset(seed=seed)[0].copy()]
+        observations += [vector_env.step(vector_env.action_space.sample())[0].copy() for _ in range(5)]
+        return np.stack(observations)
+
+    np.testing.assert_array_equal(play(1), play(1))
+    assert (play(1) != play(2)).any()
 
 
 def ball_and_paddle(image):
@@ -29,19 +113,6 @@ def follow(images):
     """The best action, by eye."""
     seen = [ball_and_paddle(image) for image in images]
     return np.array([1 + np.sign(ball[1] - paddle) for ball, paddle in seen])
-
-
-def test_registered_with_string_entry_points():
-    resolve_env(CATCH)
-    spec = gym.spec(CATCH)
-    assert (spec.entry_point, spec.namespace) == ("actor_learner_envs.catch:CatchEnv", "actor_learner")
-
-
-def test_check_env():
-    resolve_env(CATCH)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(gym.make(CATCH, render_mode="rgb_array").unwrapped)
 
 
 def test_image():
@@ -123,17 +194,19 @@ def test_native_environment_resets_ended_games_only():
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])
 def test_whole_way_with_perfect_play(vectorization):
     factory = pickle.loads(resolve_env(CATCH, vectorization=vectorization).dumps())
-    environments = Environments(factory.make(4))
-    assert environments.autoreset_mode is AutoresetMode.DISABLED
-    observation = environments.reset(0)
-    episodes = []
+    vector_env = factory.make(4)
+    images, _ = vector_env.reset(seed=0)
+    returns, lengths, ended = np.zeros(4), np.zeros(4), 0
     for _ in range(33):
-        transition = environments.step(follow(observation))
-        observation = transition.observation
-        if transition.episodes is not None:
-            episodes.append(transition.episodes)
-    assert len(episodes) == 3
-    for episode in episodes:
-        assert episode.returns.tolist() == [1.0] * 4
-        assert episode.lengths.tolist() == [11.0] * 4
-        assert episode.info["is_success"].tolist() == [1.0] * 4
+        images, reward, terminated, _, infos = vector_env.step(follow(images))
+        returns += reward
+        lengths += 1
+        if terminated.any():
+            assert terminated.all()
+            assert infos["is_success"].tolist() == [1.0] * 4
+            assert lengths.tolist() == [11.0] * 4
+            images, _ = vector_env.reset(options={"reset_mask": terminated.copy()})
+            lengths[:] = 0
+            ended += 1
+    assert ended == 3
+    assert returns.tolist() == [3.0] * 4

@@ -6,16 +6,20 @@ import functools
 import itertools
 import subprocess
 import sys
+from typing import ClassVar
 
 import gymnasium as gym
 import keras
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+from actor_learner import spaces
 from actor_learner.checkpoint import create_run
 from actor_learner.config import TrainConfig
-from actor_learner.evaluate import Evaluation, evaluate
+from actor_learner.evaluate import Evaluation, _outline, evaluate
+from actor_learner.networks import default_network
+from actor_learner.policy.export import export_policy
 from actor_learner.policy.policy import Policy
 
 KWARGS = {"max_episode_steps": 120}
@@ -141,6 +145,93 @@ def test_run_directory_needs_no_tensorflow(run_dir):
     )
     done = subprocess.run([sys.executable, "-c", code, run_dir], check=True, timeout=60, capture_output=True, text=True)
     assert done.stdout.split() == ["120.0", "False", "False"]
+
+
+class Picky(gym.Env):
+    """Nested spaces; an action outside of its space, or one that the mask forbids, is an error."""
+
+    observation_space = Dict(
+        {"action_mask": MultiBinary(5), "pair": Tuple([Box(-1, 1, (4,), np.float32), Discrete(3, start=7)])}
+    )
+    action_space = Dict({"force": Box(-2, 3, (2,), np.float32), "kind": Discrete(5, start=1)})
+    chosen: ClassVar = set()
+
+    def __init__(self, masks_in_infos=False):
+        self.masks_in_infos = masks_in_infos
+        if masks_in_infos:
+            self.observation_space = self.observation_space["pair"]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self.look()
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        assert self.allowed[action["kind"] - 1], "a forbidden action"
+        self.chosen.add(int(action["kind"]))
+        self.count += 1
+        return (*self.look()[:1], 1.0, self.count == 7, False, self.look()[1])
+
+    def look(self):
+        self.allowed = np.zeros(5, np.int8)
+        self.allowed[(self.count % 5, (self.count + 2) % 5),] = 1
+        pair = (np.full(4, self.count / 10, np.float32), np.int64(7 + self.count % 3))
+        if self.masks_in_infos:
+            return pair, {"action_mask": self.allowed}
+        return {"action_mask": self.allowed, "pair": pair}, {}
+
+
+class TestNestedSpacesAndMasks:
+    @pytest.mark.parametrize("deterministic", [True, False])
+    @pytest.mark.parametrize("masks_in_infos", [True, False])
+    @pytest.mark.parametrize("distribution", ["gaussian", "squashed"])
+    def test_only_what_is_allowed_is_done(self, deterministic, masks_in_infos, distribution):
+        make = functools.partial(Picky, masks_in_infos)
+        env = make()
+        network = default_network(env.observation_space, env.action_space, distribution=distribution)
+        Picky.chosen.clear()
+        evaluation = evaluate(network, make, episodes=20, deterministic=deterministic)
+        assert evaluation.lengths.tolist() == [7] * 20
+        assert len(Picky.chosen) >= (2 if deterministic else 5)
+
+    def test_a_run_directory(self, tmp_path):
+        env = Picky()
+        run = create_run(TrainConfig(env=Picky, run_dir=tmp_path / "run"))
+        network = default_network(env.observation_space, env.action_space)
+        export_policy(network, env.action_space, 1, env.observation_space, masked=True).save(run.policy)
+        assert evaluate(run.path, Picky, episodes=4, deterministic=False).lengths.tolist() == [7] * 4
+
+    def test_a_policy_without_masks(self):
+        env = Picky()
+        network = default_network(env.observation_space, env.action_space)
+        policy = Policy(export_policy(network, env.action_space, 1, env.observation_space))
+        with pytest.raises(ValueError, match="exported without masks"):
+            evaluate(policy, Picky, episodes=1)
+
+    def test_other_leaves_are_named(self):
+        env = Picky()
+        network = default_network(env.observation_space, env.action_space)
+        policy = Policy.from_network(network, env.action_space, observation_space=env.observation_space)
+        with pytest.raises(
+            ValueError, match=r"of shape observation\['action_mask'\] \(5,\), observation\['pair'\]\[0\]"
+        ):
+            evaluate(policy, functools.partial(Picky, masks_in_infos=True), episodes=1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "same"),
+    [
+        (Box(-1, 1, (2,)), Box(-5, 5, (2,), np.float64), True),
+        (Discrete(3), Discrete(3, start=1), False),
+        (MultiDiscrete([2, 3]), MultiDiscrete([3, 2]), False),
+        (Tuple([Discrete(2), Box(-1, 1, (2,))]), Tuple([Discrete(2), Box(-2, 2, (2,))]), True),
+        (Dict({"a": Discrete(2)}), Dict({"b": Discrete(2)}), False),
+        (MultiBinary(2), MultiBinary(3), False),
+    ],
+)
+def test_actions_are_compared_without_bounds(ours, theirs, same):
+    assert (_outline(spaces.to_json(ours)) == _outline(spaces.to_json(theirs))) == same
 
 
 class TestRefused:

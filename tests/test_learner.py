@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 
@@ -11,27 +10,9 @@ import tensorflow as tf
 from keras import layers, ops
 
 import actor_learner as al
-from actor_learner.learner import use_xla, warn_of_threads
 from actor_learner.returns import gae
+from tests.small_networks import linear_network, same_weights, weights_of
 from tests.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
-
-
-def linear_network(columns=2):
-    """Parameters and value are linear in the observation, so that gradients can be written down."""
-    x = keras.Input((4,))
-    rng = np.random.default_rng(7)
-    parameters, value = layers.Dense(columns, use_bias=False), layers.Dense(1, use_bias=False)
-    network = keras.Model(x, (parameters(x), value(x)))
-    network.set_weights([rng.normal(size=weight.shape).astype(np.float32) for weight in network.weights])
-    return network
-
-
-def weights_of(network):
-    return [weight.copy() for weight in network.get_weights()]
-
-
-def same_weights(first, second):
-    return len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def expected_gradients(trajectory, policy, value, *, gamma, gae_lambda, vf_coef, ent_coef, normalize):
@@ -414,32 +395,6 @@ def test_any_keras_optimizer(optimizer):
     assert not same_weights(before, network.get_weights())
 
 
-def test_the_learning_rate_in_force_is_the_optimizers_variable():
-    network = linear_network()
-    learner = al.Learner(network, al.PPO(learning_rate=1e-3), action_space=TWO_ACTIONS)
-    assert learner.update(random_trajectory())["learning_rate"] == pytest.approx(1e-3)
-    network.optimizer.learning_rate = 0.0  # as a callback does
-    before = weights_of(network)
-    assert learner.update(random_trajectory())["learning_rate"] == 0.0
-    assert same_weights(before, network.get_weights())
-
-
-def test_linear_schedules_go_from_their_value_towards_zero():
-    algorithm = al.PPO(learning_rate="linear_1e-3", clip_range="linear")
-    learner = al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, total_steps=4 * 64)
-    rates = [learner.update(random_trajectory(seed=seed))["learning_rate"] for seed in range(4)]
-    np.testing.assert_allclose(rates, [1e-3, 0.75e-3, 0.5e-3, 0.25e-3], rtol=1e-5)
-
-
-def test_changing_schedules_trace_the_update_once():
-    learner = al.Learner(
-        linear_network(), al.PPO(clip_range="linear", epochs=1), action_space=TWO_ACTIONS, total_steps=10_000
-    )
-    for seed in range(20):
-        learner.update(random_trajectory(seed=seed, invalid_rate=0.1 * (seed % 3)))
-    assert learner._compiled.experimental_get_tracing_count() == 1
-
-
 def test_reward_scaling_and_clipping_reach_the_targets_only():
     trajectory = random_trajectory()
     raw = trajectory.reward.copy()
@@ -468,59 +423,11 @@ def test_xla_and_plain_tensorflow_agree():
         network = al.default_network(VECTOR, TORQUES)
         learner = al.Learner(network, al.PPO(epochs=2), action_space=TORQUES)
         learner._prepare(random_trajectory(TORQUES))
-        learner._compiled = tf.function(learner._update, jit_compile=xla, autograph=False)
+        learner._compile(xla)
         learner.update(random_trajectory(TORQUES))
         weights.append(network.get_weights())
     for first, second in zip(*weights, strict=True):
         np.testing.assert_allclose(first, second, atol=1e-5)
-
-
-def test_the_rule_that_chooses_xla():
-    mlp = al.default_network(VECTOR, TWO_ACTIONS)
-    x = keras.Input((84, 84, 4))
-    h = layers.Flatten()(layers.Conv2D(4, 8, 4)(x))
-    cnn = keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)))
-    assert use_xla(mlp, "/CPU:0", 1e6)
-    assert not use_xla(mlp, "/CPU:0", 1e10)
-    assert not use_xla(cnn, "/CPU:0", 1e6)
-    assert use_xla(cnn, "/GPU:0", 1e10)
-
-
-@pytest.mark.parametrize("algorithm", [al.PPO(normalize_reward=True, learning_rate="linear"), al.A2C()])
-def test_a_loaded_learner_goes_on_byte_for_byte(tmp_path, algorithm):
-    def learner():
-        network = al.default_network(VECTOR, TWO_ACTIONS, normalize_observation=True)
-        return al.Learner(network, algorithm, action_space=TWO_ACTIONS, total_steps=10_000)
-
-    straight, first = learner(), learner()
-    for seed in range(4):
-        straight.update(random_trajectory(seed=seed))
-    for seed in range(2):
-        first.update(random_trajectory(seed=seed))
-    first.save(tmp_path)
-    second = al.Learner.load(tmp_path)
-    assert (second.env_steps, second.updates, second.total_steps) == (first.env_steps, 2, 10_000)
-    for seed in range(2, 4):
-        second.update(random_trajectory(seed=seed))
-    assert same_weights(straight.get_weights(), second.get_weights())
-    assert second.env_steps == straight.env_steps
-
-
-def test_what_a_file_cannot_hold_is_asked_for(tmp_path):
-    algorithm = al.PPO(learning_rate=lambda remaining: 1e-3 * remaining)
-    learner = al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, total_steps=1000)
-    learner.update(random_trajectory())
-    learner.save(tmp_path)
-    assert json.loads((tmp_path / "learner.json").read_text())["algorithm"] is None
-    with pytest.raises(ValueError, match="give it: Learner.load"):
-        al.Learner.load(tmp_path)
-    loaded = al.Learner.load(tmp_path, algorithm=algorithm)
-    assert same_weights(loaded.get_weights(), learner.get_weights())
-
-
-def test_loading_where_nothing_was_saved(tmp_path):
-    with pytest.raises(ValueError, match="There is no learner"):
-        al.Learner.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -531,7 +438,7 @@ def test_loading_where_nothing_was_saved(tmp_path):
         ({"total_steps": 0}, "`total_steps` must be an integer of at least 1. Received: total_steps=0"),
         ({"algorithm": al.PPO}, "`algorithm` must be an instance, such as al.PPO"),
         ({"algorithm": "ppo"}, "Received: algorithm='ppo'"),
-        ({"action_space": None}, "`action` must be Discrete or Box.*Received: None"),
+        ({"action_space": None}, "`action` must be Discrete, MultiDiscrete.*Received: None"),
         ({"network": None}, "`network` must be a keras.Model. Received: network=None"),
         ({"algorithm": al.PPO(clip_range="linear")}, "`clip_range` is a schedule.*needs `total_steps`"),
     ],
@@ -572,21 +479,3 @@ def test_later_batches_are_like_the_first():
     wide = np.zeros((17, 4, 5), np.float32)
     with pytest.raises(ValueError, match=r"`observation` must have rows of shape \(4,\). Received: \(5,\)"):
         learner.update(random_trajectory()._replace(observation=wide))
-
-
-def test_threads_that_the_actors_need_are_a_warning(monkeypatch):
-    monkeypatch.setattr("actor_learner.learner.available_cores", lambda: 8)
-    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: 0)
-    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "4")
-    warn_of_threads(4)
-    with pytest.warns(UserWarning, match=r"set TF_NUM_INTRAOP_THREADS=2. Received: 4 threads, 8 cores"):
-        warn_of_threads(2)
-    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS")
-    with pytest.warns(UserWarning, match="Received: all threads"):
-        warn_of_threads(6)
-
-
-@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
-def test_a_gpu_that_is_not_there():
-    with pytest.raises(ValueError, match="needs a GPU"):
-        al.Learner(linear_network(), al.PPO(), action_space=TWO_ACTIONS, device="gpu")

@@ -3,12 +3,15 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
-from keras import layers, ops
+import tensorflow as tf
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
 
-from actor_learner import networks
-from actor_learner.distributions import Gaussian
-from tests.trajectories import TORQUES, TWO_ACTIONS, VECTOR
+from actor_learner import networks, spaces
+from actor_learner.distributions import Distribution, Gaussian
+from tests.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR, random_leaf
 
 
 def outputs(network, observation):
@@ -139,54 +142,13 @@ def test_channel_axis_resolves_it():
     ("options", "message"),
     [
         ({"image_network": "resnet"}, "Received: image_network='resnet'"),
-        ({"normalize_observation": True}, "`normalize_observation` is for vectors"),
+        ({"normalize_observation": True}, "`normalize_observation` is for vectors.*images are scaled"),
         ({"distribution": "beta"}, "Received: distribution='beta'"),
     ],
 )
 def test_refused_options(options, message):
     with pytest.raises(ValueError, match=message):
         networks.default_network(Box(0, 255, (84, 84, 4), np.uint8), TWO_ACTIONS, **options)
-
-
-def two_heads(parameters, value):
-    x = keras.Input((4,))
-    return keras.Model(x, (layers.Dense(parameters)(x), layers.Dense(value)(x)))
-
-
-@pytest.mark.parametrize(
-    ("network", "message"),
-    [
-        (lambda: two_heads(3, 1), r"`parameters` must have shape \[B, 2\] for Discrete\(2\). Received: \[B, 3\]"),
-        (lambda: two_heads(2, 2), r"`value` must have shape \[B\] or \[B, 1\]. Received: \[B, 2\]"),
-        (lambda: keras.Sequential([keras.Input((4,)), layers.Dense(2)]), "must return .parameters, value."),
-        (lambda: keras.Model(x := keras.Input((4,)), {"parameters": layers.Dense(2)(x)}), r"lacks \['value'\]"),
-        (lambda: two_heads_of_other_input(), r"doesn't take observations of shape \(4,\) and dtype float32"),
-        (lambda: layers.Dense(2), "`network` must be a keras.Model"),
-    ],
-)
-def test_broken_contracts(network, message):
-    with pytest.raises(ValueError, match=message):
-        networks.check_network(network(), VECTOR, TWO_ACTIONS)
-
-
-def two_heads_of_other_input():
-    x = keras.Input((7,))
-    return keras.Model(x, (layers.Dense(2)(x), layers.Dense(1)(x)))
-
-
-def test_kerass_habit_of_two_models_works():
-    x = keras.Input((4,))
-    actor, critic = keras.Sequential([layers.Dense(2)]), keras.Sequential([layers.Dense(1)])
-    networks.check_network(keras.Model(x, (actor(x), critic(x))), VECTOR, TWO_ACTIONS)
-
-
-def test_further_outputs_of_a_dict_are_kept():
-    x = keras.Input((4,))
-    network = keras.Model(
-        x, {"parameters": layers.Dense(2)(x), "value": layers.Dense(1)(x), "next": layers.Dense(4)(x)}
-    )
-    networks.check_network(network, VECTOR, TWO_ACTIONS)
-    assert outputs(network, np.zeros((3, 4), np.float32))["next"].shape == (3, 4)
 
 
 def test_normalization_follows_the_valid_rows_of_several_batches():
@@ -208,19 +170,11 @@ def test_normalization_follows_the_valid_rows_of_several_batches():
     np.testing.assert_array_equal(ops.convert_to_numpy(layer(np.full((1, 3), 1e9))), [[10.0] * 3])
 
 
-def test_a_network_of_ones_own_is_wrapped_once():
-    wrapped = networks.with_normalization(two_heads(2, 1), VECTOR)
-    networks.check_network(wrapped, VECTOR, TWO_ACTIONS)
-    assert len(networks.normalization_layers(wrapped)) == 1
-    with pytest.raises(ValueError, match="would normalize twice"):
-        networks.with_normalization(wrapped, VECTOR)
-
-
 def test_the_distribution_is_saved_with_the_model(tmp_path):
     network = networks.default_network(VECTOR, TORQUES, normalize_observation=True, initial_log_std=-1.0)
     network.save(tmp_path / "network.keras")
     loaded = keras.models.load_model(tmp_path / "network.keras")
-    assert networks.network_distribution(loaded, TORQUES) == Gaussian((3,))
+    assert networks.network_distribution(loaded, TORQUES) == Distribution((Gaussian((3,)),))
     assert len(networks.normalization_layers(loaded)) == 1
     for before, after in zip(network.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
@@ -230,3 +184,127 @@ def test_an_unknown_activation_is_one_line():
     with pytest.raises(ValueError, match=r"`activation` must be a Keras name.*Received: activation='tanhh'") as caught:
         networks.default_network(Box(-1, 1, (3,)), Discrete(2), activation="tanhh")
     assert "\n" not in str(caught.value)
+
+
+def sample(space, rows=3, seed=0):
+    """A batch of observations, as a trajectory holds them."""
+    rng = np.random.default_rng(seed)
+    structure = spaces.observation_structure(space)
+    return structure.unflatten([random_leaf(rng, leaf, (rows,), np.ones(rows, bool)) for leaf in structure.leaves])
+
+
+def test_every_kind_of_leaf_reaches_the_heads():
+    network = networks.default_network(SENSES, HYBRID, normalize_observation=True)
+    networks.check_network(network, SENSES, HYBRID)
+    # 512 of the image, 4 + 5 of the pair, 2 + 3 + 4 + 5 one-hot, 4 bits; a shared trunk behind them.
+    assert network.get_layer("shared_hidden_1").kernel.shape == (4 * 1 + 5 + 14 + 4 + 512, 64)
+    found = outputs(network, sample(SENSES))
+    assert found["parameters"].shape == (3, spaces.parameter_size(HYBRID))
+    assert found["value"].shape == (3,)
+
+
+def test_without_images_there_are_two_trunks_on_all_leaves():
+    space = Dict(a=VECTOR, b=MultiDiscrete([2, 3]), c=MultiBinary(2), d=Box(-1, 1, (2, 3)))
+    network = networks.default_network(space, TWO_ACTIONS)
+    assert network.get_layer("policy_hidden_1").kernel.shape == (4 + 5 + 2 + 6, 64)
+    assert network.get_layer("value_hidden_1").kernel.shape == (17, 64)
+
+
+@pytest.mark.parametrize("observation", ["a", "b", "c", "d", "e"])
+def test_each_leaf_changes_the_outputs(observation):
+    space = Dict(a=VECTOR, b=MultiDiscrete([2, 3]), c=MultiBinary(2), d=Discrete(4), e=Box(0, 255, (36, 36), np.uint8))
+    network = networks.default_network(space, TWO_ACTIONS)
+    first, second = sample(space, rows=8), sample(space, rows=8, seed=1)
+    changed = {**first, observation: second[observation]}
+    assert not np.allclose(outputs(network, first)["value"], outputs(network, changed)["value"])
+
+
+def test_several_discrete_values_are_one_hot_side_by_side():
+    layer = networks.OneHot((2, 3, 1))
+    found = ops.convert_to_numpy(layer(np.array([[[1], [0], [0]], [[0], [2], [0]]], np.int32)))
+    np.testing.assert_array_equal(found, [[0, 1, 1, 0, 0, 1], [1, 0, 0, 0, 1, 1]])
+    assert networks.OneHot.from_config(layer.get_config()).sizes == (2, 3, 1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(nvec=st.lists(st.integers(1, 5), min_size=1, max_size=4), seed=st.integers(0, 99))
+def test_one_hot_is_read_back(nvec, seed):
+    values = np.random.default_rng(seed).integers(0, nvec, (3, len(nvec)))
+    found = ops.convert_to_numpy(networks.OneHot(nvec)(values))
+    parts = np.split(found, np.cumsum(nvec)[:-1], axis=1)
+    np.testing.assert_array_equal(np.stack([part.argmax(1) for part in parts], axis=1), values)
+    np.testing.assert_array_equal(found.sum(1), len(nvec))
+
+
+def test_parameters_stand_in_leaf_order():
+    """A Box leaf's log-std beside its own means; every other column starts near 0."""
+    network = networks.default_network(VECTOR, HYBRID, initial_log_std=-2.0)
+    found = outputs(network, np.ones((1, 4), np.float32))["parameters"][0]
+    start = 0
+    for leaf in spaces.action_structure(HYBRID).leaves:
+        size = spaces.leaf_parameter_size(leaf.space)
+        if isinstance(leaf.space, Box):
+            np.testing.assert_array_equal(found[start + size // 2 : start + size], -2.0)
+            assert np.abs(found[start : start + size // 2]).max() < 0.2
+        else:
+            assert np.abs(found[start : start + size]).max() < 0.2
+        start += size
+    assert start == len(found)
+
+
+def test_only_vectors_of_numbers_are_normalized():
+    network = networks.default_network(SENSES, TWO_ACTIONS, normalize_observation=True)
+    (layer,) = networks.normalization_layers(network)
+    assert layer.leaf == "pair.0"
+    assert layer.mean.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    "space", [Discrete(3), MultiBinary(2), Dict(a=MultiDiscrete([2, 2]), action_mask=MultiBinary(2))]
+)
+def test_nothing_to_normalize_is_an_error(space):
+    with pytest.raises(ValueError, match=r"discrete values are one-hot. Received: normalize_observation=True with"):
+        networks.default_network(space, TWO_ACTIONS, normalize_observation=True)
+
+
+def test_the_mask_leaf_is_no_input():
+    space = Dict(position=VECTOR, action_mask=MultiBinary(2))
+    network = networks.default_network(space, TWO_ACTIONS)
+    assert [tensor.name for tensor in network.inputs] == ["position"]
+    assert network.get_layer("policy_hidden_1").kernel.shape == (4, 64)
+    networks.check_network(network, space, TWO_ACTIONS)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Dict(value=VECTOR, parameters=Discrete(3), observations=MultiBinary(2), policy_hidden_1=VECTOR),
+        Dict({"a b": VECTOR, "a_b": MultiDiscrete([2, 3]), "é.1": Box(-1, 1, (2, 2))}),
+        Tuple([VECTOR, Tuple([Discrete(2)])]),
+        Dict(only=Box(0, 255, (36, 36), np.uint8)),
+        Dict(left=Box(0, 255, (36, 36), np.uint8), right=Box(0, 255, (36, 36), np.uint8)),
+    ],
+)
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_keys_of_any_name_are_inputs_and_survive_a_file(space, tmp_path):
+    network = networks.default_network(space, Dict(value=TWO_ACTIONS, left=TORQUES))
+    observation = sample(space)
+    compiled = tf.function(lambda x: networks.call_network(network, x)["value"], autograph=False)
+    expected = outputs(network, observation)
+    np.testing.assert_allclose(ops.convert_to_numpy(compiled(observation)), expected["value"], rtol=1e-5, atol=1e-6)
+    network.save(tmp_path / "network.keras")
+    found = outputs(keras.models.load_model(tmp_path / "network.keras"), observation)
+    np.testing.assert_array_equal(found["parameters"], expected["parameters"])
+
+
+def test_one_image_among_masks_goes_straight_to_the_heads():
+    space = Dict(screen=Box(0, 255, (36, 36), np.uint8), action_mask=MultiBinary(2))
+    network = networks.default_network(space, TWO_ACTIONS)
+    assert network.get_layer("logits").kernel.shape == (512, 2)
+
+
+def test_images_among_other_leaves_are_described_by_name():
+    described = networks.describe_image(Dict(a=VECTOR, b=Box(0, 255, (84, 84, 3), np.uint8)))
+    assert described == "`observation['b']` of shape (84, 84, 3) is taken as an image, channels on axis -1."
+    with pytest.raises(ValueError, match=r"give `channel_axis`. Received: observation\['b'\] of shape"):
+        networks.describe_image(Dict(b=Box(0, 255, (40, 40, 40), np.uint8)))

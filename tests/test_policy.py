@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
-import keras
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
-from keras import layers
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from scipy import stats
 
-from actor_learner import networks, spaces
-from actor_learner.policy import ExportedPolicy, Policy, load_policy
+from actor_learner import networks
+from actor_learner.policy import Policy
 from actor_learner.policy.export import export_policy
 from actor_learner.policy.exported import flatten_weights
-from actor_learner.quiet import silent_stderr
+from tests.exporting import GivenDraws, logits_network
 
 VECTOR = Box(-np.inf, np.inf, (4,), np.float32)
 ACTIONS = Discrete(3, start=5)
@@ -50,26 +43,6 @@ def five_actions():
 
 def observations(rows, seed=0):
     return np.random.default_rng(seed).standard_normal((rows, 4)).astype(np.float32)
-
-
-def logits_network(columns):
-    """The observation itself is the logits."""
-    observation = keras.Input((columns,))
-    parameters = layers.Identity()(observation)
-    return keras.Model(observation, (parameters, layers.Dense(1)(observation)))
-
-
-class GivenDraws:
-    """A generator whose uniforms are given: 1 - these is the noise."""
-
-    def __init__(self, draws):
-        self.draws = np.asarray(draws, np.float32)
-
-    def random(self, size, dtype, out=None):
-        if out is None:
-            return np.resize(self.draws, size)
-        out[...] = np.resize(self.draws, out.shape)
-        return out
 
 
 def test_shapes_and_dtypes(exported, gaussian):
@@ -124,12 +97,6 @@ def test_a_policy_is_made_of_an_exported_one(network):
         Policy(network)
 
 
-def test_masks_are_refused(exported):
-    for call in (Policy(exported).step, Policy(exported).act):
-        with pytest.raises(ValueError, match="`action_mask` must be None"):
-            call(observations(BATCH), action_mask=np.ones((BATCH, 3), bool))
-
-
 def test_a_seed_repeats(exported, gaussian):
     for each in (exported, gaussian):
         runs = []
@@ -147,13 +114,6 @@ def test_reseed_starts_anew(gaussian):
     policy.step(observations(BATCH))
     policy.reseed(1)
     np.testing.assert_array_equal(policy.step(observations(BATCH))[0], first)
-
-
-def test_noise_does_not_depend_on_the_exported_batch_size(network):
-    rows = observations(4)
-    by_size = [Policy(export_policy(network, ACTIONS, size, VECTOR), seed=7).step(rows)[0] for size in (1, 4, 6)]
-    np.testing.assert_array_equal(by_size[0], by_size[1])
-    np.testing.assert_array_equal(by_size[0], by_size[2])
 
 
 def test_deterministic_acts_draw_nothing(exported):
@@ -196,42 +156,11 @@ def test_an_action_of_probability_zero_is_never_chosen(five_actions, impossible,
     logits = np.where(possible, np.float32(0.3), np.float32(impossible)).astype(np.float32)
     for each in five_actions:
         policy = Policy(each)
-        policy._generator = GivenDraws([draw])
+        policy._noise._generator = GivenDraws([draw])
         action, log_prob = policy.step(logits)
         assert possible[np.arange(len(action)), action].all()
         np.testing.assert_allclose(log_prob, -np.log(possible.sum(axis=1)), atol=1e-6)
         assert possible[np.arange(len(action)), policy.act(logits)].all()
-
-
-def test_uniform_noise_is_above_zero_and_at_most_one(exported):
-    policy = Policy(exported)
-    policy._generator = GivenDraws([0.0, 1 - 2**-24])
-    for noise in (policy._draw_batch(), policy._draw(4)):
-        assert noise.min() == np.float32(2**-24)
-        assert noise.max() == 1.0
-
-
-def test_noise_is_held(gaussian):
-    """Three steps each; a renewed row alone is drawn anew, and starts its own three steps."""
-    policy = Policy(gaussian, seed=0)
-    draws = [policy._draw(BATCH).copy() for _ in range(4)]
-    np.testing.assert_array_equal(draws[0], draws[1])
-    np.testing.assert_array_equal(draws[0], draws[2])
-    assert (draws[2] != draws[3]).all()
-    policy.renew_noise(np.arange(BATCH) == 2)
-    renewed = policy._draw(BATCH).copy()
-    assert ((renewed == draws[3]).all(axis=1) == (np.arange(BATCH) != 2)).all()
-    policy._draw(BATCH)
-    later = policy._draw(BATCH)
-    np.testing.assert_array_equal(later[2], renewed[2])
-    assert (later[0] != renewed[0]).all()
-    policy.renew_noise()
-    assert (policy._draw(BATCH)[2] != renewed[2]).all()
-
-
-def test_held_noise_has_one_draw_for_each_environment(gaussian):
-    noise = Policy(gaussian, seed=0)._draw(BATCH)
-    assert len(np.unique(noise)) == noise.size
 
 
 @pytest.mark.parametrize(
@@ -243,6 +172,9 @@ def test_held_noise_has_one_draw_for_each_environment(gaussian):
         (TORQUES, np.float32([0.25, -0.5]), np.float32([0.25, -0.5])),
         (Box(-np.inf, np.inf, (1,), np.float32), np.float32([[1e9]]), np.float32([[1e9]])),
         (Box(-0.1, 0.1, (1,), np.float64), np.float32([[7]]), np.float64([[0.1]])),
+        (MultiDiscrete([3, 4], start=[1, -5]), np.array([[0, 3]], np.int32), np.array([[1, -2]], np.int64)),
+        (MultiDiscrete([3, 4]), np.array([2, 3], np.int32), np.array([2, 3], np.int64)),
+        (MultiBinary((2, 2)), np.array([[1, 0], [0, 1]], np.int8), np.array([[1, 0], [0, 1]], np.int8)),
         (
             Box(np.array([-np.inf, -1], np.float32), np.array([np.inf, 1], np.float32)),
             np.float32([[9, 9]]),
@@ -307,108 +239,6 @@ def test_wrong_weights_are_one_clear_error(network, exported):
         policy.set_flat_weights(np.zeros(3, np.float32))
 
 
-def test_saved_and_loaded(tmp_path, exported, gaussian):
-    for name, each in (("discrete", exported), ("gaussian", gaussian)):
-        each.save(tmp_path / name / "policy")
-        for directory in (tmp_path / name, tmp_path / name / "policy"):
-            loaded, original = load_policy(directory, seed=4), Policy(each, seed=4)
-            for _ in range(5):
-                for ours, theirs in zip(
-                    loaded.step(observations(BATCH)), original.step(observations(BATCH)), strict=True
-                ):
-                    np.testing.assert_array_equal(ours, theirs)
-            assert loaded.action_space == original.action_space
-
-
-def test_loaded_is_equal_to_saved(tmp_path, gaussian):
-    gaussian.save(tmp_path)
-    loaded = ExportedPolicy.load(tmp_path)
-    for name, value in vars(gaussian).items():
-        np.testing.assert_equal(vars(loaded)[name], value)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "policy.json",
-        "step.tflite",
-        "value.tflite",
-        "weights.npy",
-    ]
-    assert json.loads((tmp_path / "policy.json").read_text())["action_space"] == spaces.to_json(TORQUES)
-
-
-def test_loading_from_elsewhere_is_one_clear_error(tmp_path, exported):
-    with pytest.raises(ValueError, match=r"no exported policy.*Received: .*missing"):
-        load_policy(tmp_path / "missing")
-    exported.save(tmp_path)
-    description = json.loads((tmp_path / "policy.json").read_text())
-    (tmp_path / "policy.json").write_text(json.dumps({**description, "version": 99}))
-    with pytest.raises(ValueError, match=r"another version.*Received: version=99"):
-        load_policy(tmp_path)
-
-
-ACT_IN_A_BARE_PROCESS = """
-import sys
-import numpy as np
-from actor_learner.policy import load_policy
-policy = load_policy(sys.argv[1], seed=9)
-observation = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
-for _ in range(5):
-    action, log_prob = policy.step(observation)
-    print(action.tolist(), [x.hex() for x in log_prob.astype(float).tolist()])
-print(policy.value(observation).tobytes().hex())
-loaded = [name for name in ("tensorflow", "keras") if name in sys.modules]
-mapped = [line for line in open("/proc/self/maps") if "tensorflow/" in line] if sys.platform == "linux" else []
-print(loaded, mapped)
-"""
-
-
-@pytest.mark.parametrize("kind", ["exported", "gaussian"])
-def test_another_process_acts_the_same_without_tensorflow(tmp_path, kind, request):
-    each = request.getfixturevalue(kind)
-    each.save(tmp_path)
-    policy, observation = Policy(each, seed=9), observations(6)
-    expected = []
-    for _ in range(5):
-        action, log_prob = policy.step(observation)
-        expected.append(f"{action.tolist()} {[x.hex() for x in log_prob.astype(float).tolist()]}")
-    expected += [policy.value(observation).tobytes().hex(), "[] []"]
-    done = subprocess.run(
-        [sys.executable, "-c", ACT_IN_A_BARE_PROCESS, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines() == expected
-    assert done.stderr == ""
-
-
-def test_silence_ends(capfd):
-    with silent_stderr():
-        os.write(2, b"unheard")
-    os.write(2, b"heard")
-    assert capfd.readouterr().err == "heard"
-    with pytest.raises(ZeroDivisionError), silent_stderr():
-        raise ZeroDivisionError
-    os.write(2, b"again")
-    assert capfd.readouterr().err == "again"
-
-
-def test_silence_leaks_no_file_descriptor():
-    before = len(os.listdir("/dev/fd"))
-    for _ in range(5):
-        with silent_stderr():
-            pass
-    assert len(os.listdir("/dev/fd")) == before
-
-
-def test_acts_with_standard_error_closed(tmp_path, exported):
-    exported.save(tmp_path)
-    script = """
-import os, sys
-os.close(2)
-import numpy as np
-from actor_learner.policy import load_policy
-print(load_policy(sys.argv[1]).act(np.zeros(4)))
-"""
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert ACTIONS.contains(np.int64(done.stdout))
-
-
 def test_a_policy_acts_in_a_simulator_of_the_readers_own(network):
     """Exported for one observation, used with as many as come."""
     policy = Policy.from_network(network, ACTIONS, seed=0)
@@ -419,33 +249,3 @@ def test_a_policy_acts_in_a_simulator_of_the_readers_own(network):
     before = policy.value(observations(32))
     policy.set_weights([weight + 0.1 for weight in network.get_weights()])
     assert not np.allclose(policy.value(observations(32)), before)
-
-
-def test_fallback_in_another_process(tmp_path):
-    """Needs TensorFlow, but not the code of the layers, and sees no GPU."""
-
-    class Inexpressible(layers.Layer):
-        def call(self, x):
-            return x + keras.ops.cast(keras.ops.argmax(x, axis=-1, keepdims=True), "float32")
-
-    observation = keras.Input((4,))
-    hidden = Inexpressible()(observation)
-    network = keras.Model(observation, (layers.Dense(3)(hidden), layers.Dense(1)(hidden)))
-    with pytest.warns(UserWarning, match="LiteRT can't run"):
-        exported = export_policy(network, ACTIONS, BATCH, VECTOR)
-    exported.save(tmp_path)
-    script = """
-import sys
-import numpy as np
-from actor_learner.policy import load_policy
-policy = load_policy(sys.argv[1], seed=9)
-print(policy.value(np.ones((6, 4), np.float32)).tolist())
-import tensorflow as tf
-print(tf.config.get_visible_devices("GPU"))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    values = np.array(json.loads(done[0]))
-    np.testing.assert_allclose(values, Policy(exported).value(np.ones((6, 4), np.float32)), atol=1e-6)
-    assert done[1] == "[]"

@@ -220,7 +220,6 @@ def test_a_network_that_breaks_the_contract_starts_nothing_that_stays():
         ("unroll_length", 0, r"`unroll_length` .* at least 1\. Received: unroll_length=0"),
         ("unroll_length", 2.5, r"Received: unroll_length=2\.5"),
         ("max_policy_lag", -1, r"Received: max_policy_lag=-1"),
-        ("max_policy_lag", 2, r"must be 0 or 1; more isn't supported yet\. Received: max_policy_lag=2"),
         ("seed", -1, r"Received: seed=-1"),
         ("info_keys", 3, "must be names of entries of `info`"),
         ("info_keys", "is_success", r"must be names of entries of `info`\. Received: info_keys='is_success'"),
@@ -271,7 +270,7 @@ def test_what_our_own_checks_find_in_an_environment_is_one_line(network):
     with pytest.raises(ActorError, match=r"Actor \d failed: reward of environment 0 of env.*Received: nan$") as caught:
         pool.collect()
     assert "\n" not in str(caught.value)
-    assert "in _check_finite" in caught.value.traceback
+    assert "NotANumberLater" in caught.value.traceback
 
 
 def test_without_processes_an_exception_is_the_environment_s_own(network):

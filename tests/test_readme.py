@@ -1,4 +1,4 @@
-"""Every code block of the README is run."""
+"""Every code block of the README and of the pages in docs/ is run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 COMMAND = [sys.executable, "-m", "actor_learner.cli"]
 
 
 def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return [block for page in PAGES.values() for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)]
 
 
 def run(command, directory):
@@ -53,6 +53,6 @@ def test_shell_blocks(tmp_path):
 
 
 def test_links_and_pictures_exist():
-    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    targets = [path.parent / target for path, page in PAGES.items() for target in re.findall(r"\]\(([^)#]+)\)", page)]
     assert targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+    assert [target for target in targets if not target.exists()] == []

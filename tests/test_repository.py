@@ -20,9 +20,9 @@ PACKAGE = ROOT / "actor_learner"
 
 # Modules import only from those above them. A package counts as one module.
 ORDER = """
-quiet spaces trajectory conform returns distributions networks rewards saving algorithms cores config presets learner
-policy transport env_spec vector_env env_factory episodes environments actor crew pool
-checkpoint evaluate video interrupts progress callbacks train plot benchmark cli
+quiet spaces masks trajectory conform returns distributions networks rewards saving algorithms cores config presets
+learner policy transport env_spec observations vector_env atari envpool env_factory episodes masking environments
+actor hand_outs crew pool checkpoint evaluate video interrupts progress callbacks train plot benchmark cli
 """.split()
 
 PUBLIC = [
@@ -31,6 +31,7 @@ PUBLIC = [
     "ActorError",
     "ActorPool",
     "Evaluation",
+    "Impala",
     "Learner",
     "LogStd",
     "ObservationNormalization",

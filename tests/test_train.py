@@ -110,7 +110,7 @@ def test_actors_and_learner_agree_on_log_probabilities(env, bound, normalize):
                 for name in ("observation", "action", "valid", "behaviour_log_prob")
             }
             parameters = call_network(actors.network, flat["observation"])["parameters"]
-            log_prob = ops.convert_to_numpy(distribution.log_prob(parameters, flat["action"]))
+            log_prob = ops.convert_to_numpy(distribution.log_prob(parameters, (flat["action"],)))
             std = 1.0
             if env == "Pendulum-v1":
                 std = min(1.0, float(np.exp(ops.convert_to_numpy(parameters)[:, 1:]).min()))

@@ -18,12 +18,12 @@ def memory():
 
 
 def read(memory, slots):
-    return read_weights(memory[slots.slot], slots.checksum)
+    return read_weights(memory[slots.newest.slot], slots.newest.checksum)
 
 
 def test_version_0_is_written_at_once(memory):
     slots = WeightSlots(memory, weights(5.0))
-    assert slots.version == 0
+    assert slots.newest.number == 0
     np.testing.assert_array_equal(read(memory, slots), [5] * 6 + [6] * 3 + [5])
 
 
@@ -31,13 +31,13 @@ def test_versions_count_publishes(memory):
     slots = WeightSlots(memory, weights())
     for version in range(1, 6):
         slots.publish(weights(version))
-        assert slots.version == version
+        assert slots.newest.number == version
         assert read(memory, slots)[0] == version
 
 
 def test_what_a_reader_holds_is_never_overwritten(memory):
     slots = WeightSlots(memory, weights(0))
-    slots.hold(slots.slot)
+    slots.hold(slots.newest.slot)
     held = read(memory, slots)
     for version in range(1, 10):
         slots.publish(weights(version))
@@ -48,11 +48,11 @@ def test_a_released_slot_is_used_again(memory):
     slots = WeightSlots(memory, weights(0))
     used = set()
     for version in range(1, 10):
-        slot = slots.slot
+        slot = slots.newest.slot
         slots.hold(slot)
         slots.publish(weights(version))
         slots.release(slot)
-        used.add(slots.slot)
+        used.add(slots.newest.slot)
     assert len(used) <= 3
 
 
@@ -60,10 +60,10 @@ def test_the_newest_version_survives_a_refused_one(memory):
     slots = WeightSlots(memory, weights(1))
     with pytest.raises(ValueError, match=r"finite.*Received: .* 3 of the 3 values of weights\[1\]"):
         slots.publish([weights(2)[0], np.full(3, np.nan, np.float32), weights(2)[2]])
-    assert slots.version == 0
+    assert slots.newest.number == 0
     assert read(memory, slots)[0] == 1
     slots.publish(weights(3))
-    assert (slots.version, read(memory, slots)[0]) == (1, 3)
+    assert (slots.newest.number, read(memory, slots)[0]) == (1, 3)
 
 
 def test_a_value_beyond_float32_is_refused(memory):
@@ -88,7 +88,7 @@ def test_weights_of_another_network_are_refused(memory, wrong, message):
 
 def test_a_reader_notices_other_bytes(memory):
     slots = WeightSlots(memory, weights(1))
-    memory[slots.slot, 4] += 1
+    memory[slots.newest.slot, 4] += 1
     with pytest.raises(RuntimeError, match="aren't those that were published"):
         read(memory, slots)
 
@@ -104,5 +104,5 @@ def test_a_network_without_weights_has_versions_too():
     memory = np.empty((3, 0), np.float32)
     slots = WeightSlots(memory, [])
     slots.publish([])
-    assert slots.version == 1
+    assert slots.newest.number == 1
     assert read(memory, slots).size == 0

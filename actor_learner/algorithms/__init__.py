@@ -7,11 +7,12 @@ from typing import Any
 
 from actor_learner.algorithms.a2c import A2C
 from actor_learner.algorithms.base import Algorithm
+from actor_learner.algorithms.impala import Impala
 from actor_learner.algorithms.ppo import PPO
 
-__all__ = ["A2C", "PPO", "Algorithm", "from_json", "to_json"]
+__all__ = ["A2C", "PPO", "Algorithm", "Impala", "from_json", "to_json"]
 
-BY_NAME: dict[str, type[Algorithm]] = {"a2c": A2C, "ppo": PPO}
+BY_NAME: dict[str, type[Algorithm]] = {"a2c": A2C, "impala": Impala, "ppo": PPO}
 
 
 def to_json(algorithm: Algorithm) -> dict[str, Any] | None:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from actor_learner.algorithms import schedules
+from actor_learner.algorithms import optimizers, schedules
+from actor_learner.algorithms.optimizers import Optimizer
 from actor_learner.algorithms.schedules import Schedule
 
 if TYPE_CHECKING:
     import keras
+
+    from actor_learner.returns import VTrace
 
 Tensor = Any
 
@@ -47,10 +50,15 @@ class Algorithm(ABC):
     clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound that rewards are clipped to")
     epochs: int = hyperparameter(1, "passes over each batch")
     minibatch_size: int | None = hyperparameter(None, "rows in a minibatch; none: the whole batch")
-    optimizer: Any = hyperparameter(None, "a Keras optimizer to clone; sets the learning rate and clipping itself")
+    optimizer: Optimizer = hyperparameter(
+        None, "adam or rmsprop; none: the algorithm's own; in code also a Keras optimizer to clone, with its own rate"
+    )
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "ent_coef")
     """Fields that may be schedules; each update sees them as tensors."""
+
+    NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("learning_rate",)
+    """Those among them of which a schedule must give no negative value."""
 
     @property
     def name(self) -> str:
@@ -62,9 +70,7 @@ class Algorithm(ABC):
         for name, value in [(f.name, getattr(self, f.name)) for f in fields(self)]:
             if isinstance(value, np.number):
                 object.__setattr__(self, name, value.item())
-        for name in self.SCHEDULED:
-            if getattr(self, name) is not None or self.default(name) is not None:
-                schedules.check_schedule(name, getattr(self, name), self.default(name))
+        self._check_schedules()
         self._check_range("learning_rate", 0.0, math.inf)
         for name in ("gamma", "gae_lambda", "vf_coef"):
             if not isinstance(getattr(self, name), (int, float)):
@@ -72,8 +78,7 @@ class Algorithm(ABC):
         for name in ("gamma", "gae_lambda"):
             self._check_range(name, 0.0, 1.0)
         for name in ("normalize_advantage", "normalize_reward"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"`{name}` must be True or False. Received: {name}={getattr(self, name)!r}")
+            self._check_flag(name)
         for name in ("ent_coef", "vf_coef"):
             self._check_range(name, -math.inf, math.inf)
         norm = self.max_grad_norm
@@ -97,17 +102,42 @@ class Algorithm(ABC):
         if not math.isfinite(value):
             raise ValueError(f"`{name}` must be a finite number. Received: {name}={value!r}")
 
+    def _check_flag(self, name: str) -> None:
+        if not isinstance(getattr(self, name), bool):
+            raise ValueError(f"`{name}` must be True or False. Received: {name}={getattr(self, name)!r}")
+
     def _check_count(self, name: str) -> None:
         value = getattr(self, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        if value is None and name == "minibatch_size":
+            return
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"`{name}` must be an integer, at least 1. Received: {name}={value!r}")
 
-    def _check_optimizer(self) -> None:
-        if self.optimizer is None:
+    def _check_positive(self, name: str) -> None:
+        value = getattr(self, name)
+        optional = value is None and self.default(name) is None
+        if optional or (name in self.SCHEDULED and schedules.is_schedule(value)):
             return
-        if isinstance(self.optimizer, type) or not hasattr(self.optimizer, "get_config"):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise ValueError(f"`{name}` must be above 0. Received: {name}={value!r}")
+
+    def _check_schedules(self) -> None:
+        """Their form, and what they give at the start; a Keras schedule's values must wait until TensorFlow may run."""
+        for name in self.SCHEDULED:
+            value = getattr(self, name)
+            if value is None and self.default(name) is None:
+                continue
+            schedules.check_schedule(name, value, self.default(name))
+            if schedules.needs_total_steps(value):
+                self._evaluate(name, progress_remaining=1.0, env_steps=0)
+
+    def _check_optimizer(self) -> None:
+        if self.optimizer is None or self.optimizer in tuple(optimizers.BY_NAME):
+            return
+        if isinstance(self.optimizer, (str, type)) or not hasattr(self.optimizer, "get_config"):
             raise ValueError(
-                f"`optimizer` must be a keras.optimizers.Optimizer. Received: optimizer={self.optimizer!r}"
+                f"`optimizer` must be {', '.join(map(repr, optimizers.BY_NAME))} or a keras.optimizers.Optimizer. "
+                f"Received: optimizer={self.optimizer!r}"
             )
         for name in ("learning_rate", "max_grad_norm"):
             if getattr(self, name) != self.default(name):
@@ -133,27 +163,28 @@ class Algorithm(ABC):
 
         Raises ValueError where a schedule gives a negative rate or something that isn't finite.
         """
-        values = {}
-        for name in self.SCHEDULED:
-            if getattr(self, name) is None:
-                continue
-            value = schedules.evaluate_schedule(
-                name,
-                getattr(self, name),
-                self.default(name),
-                progress_remaining=progress_remaining,
-                env_steps=env_steps,
-            )
-            if not math.isfinite(value) or (name == "learning_rate" and value < 0):
-                raise ValueError(
-                    f"The schedule of `{name}` must give finite values, and no negative learning rate. "
-                    f"Received: {value} at {env_steps} env steps"
-                )
-            values[name] = value
-        return values
+        return {
+            name: self._evaluate(name, progress_remaining=progress_remaining, env_steps=env_steps)
+            for name in self.SCHEDULED
+            if getattr(self, name) is not None
+        }
+
+    def _evaluate(self, name: str, *, progress_remaining: float, env_steps: int) -> float:
+        return schedules.evaluate_schedule(
+            name,
+            getattr(self, name),
+            self.default(name),
+            progress_remaining=progress_remaining,
+            env_steps=env_steps,
+            least=0.0 if name in self.NEVER_NEGATIVE else -math.inf,
+        )
 
     def check_total_steps(self, total_steps: int | None) -> None:
-        """Raises ValueError if a schedule needs to know the length of the run, and it isn't known."""
+        """Called before a run, whose length may not be known.
+
+        Raises ValueError if a schedule needs to know it and it isn't known, or if one starts with what can't be;
+        warns of one that ends early.
+        """
         for name in self.SCHEDULED:
             value = getattr(self, name)
             if total_steps is None and schedules.needs_total_steps(value):
@@ -161,45 +192,86 @@ class Algorithm(ABC):
                     f"`{name}` is a schedule of what remains of a run, which needs `total_steps`. "
                     f"Received: {name}={value!r}, total_steps=None"
                 )
+            if total_steps is not None:
+                schedules.warn_of_early_end(name, value, total_steps)
+        self.scheduled_values(progress_remaining=1.0, env_steps=0)
+
+    @property
+    def uses_vtrace(self) -> bool:
+        """Whether targets are corrected along the unroll for actors with older weights."""
+        return False
+
+    def check_unroll_length(self, unroll_length: int) -> None:
+        """Raises ValueError for unrolls of a single step, along which V-trace has nothing to correct."""
+        if self.uses_vtrace and unroll_length < 2:
+            raise ValueError(
+                f"`unroll_length` must be at least 2 for {type(self).__name__} with V-trace, which corrects along an "
+                f"unroll. Received: unroll_length={unroll_length}"
+            )
+
+    @property
+    def clones_optimizer(self) -> bool:
+        """Whether a Keras optimizer was passed in, which sets learning rate and clipping itself."""
+        return self.optimizer is not None and not isinstance(self.optimizer, str)
+
+    @property
+    def changes_learning_rate(self) -> bool:
+        """Whether the learning rate is written before each update, so that no callback may set it."""
+        return not self.clones_optimizer and schedules.is_schedule(self.learning_rate)
+
+    def adapted_learning_rate(self, learning_rate: float, metrics: Mapping[str, float]) -> float | None:
+        """The rate for the next update, from the one in force and what this update reports. None: as it is."""
+        return None
 
     def make_optimizer(self) -> keras.Optimizer:
-        """A new optimizer: a clone of the one passed in, or `default_optimizer`."""
+        """A new optimizer: a clone of the one passed in, the one that is named, or `default_optimizer`."""
         if self.optimizer is None:
             return self.default_optimizer()
+        if isinstance(self.optimizer, str):
+            return optimizers.BY_NAME[self.optimizer](self.initial_learning_rate, self.max_grad_norm)
         return type(self.optimizer).from_config(self.optimizer.get_config())
 
     def default_optimizer(self) -> keras.Optimizer:
-        """Adam with epsilon 1e-5, clipped by the global norm.
-
-        Keras adds epsilon to the root of the *uncorrected* second moment, torch to the corrected one.
-        """
-        import keras
-
-        return keras.optimizers.Adam(self.initial_learning_rate, epsilon=1e-5, global_clipnorm=self.max_grad_norm)
+        """Adam with epsilon 1e-5, clipped by the global norm."""
+        return optimizers.adam(self.initial_learning_rate, self.max_grad_norm)
 
     @property
     def initial_learning_rate(self) -> float:
         """The learning rate before the first update."""
-        return self.scheduled_values(progress_remaining=1.0, env_steps=0)["learning_rate"]
+        return self._evaluate("learning_rate", progress_remaining=1.0, env_steps=0)
 
     def targets(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Tensor]:
         """What the loss needs of a whole batch: `advantage` and `return`, each `[T, B]`.
 
-        batch: the trajectory's fields, `[T, B, ...]`, rewards scaled; value: `[T + 1, B]`.
+        batch: the trajectory's fields, `[T, B, ...]`, rewards scaled, and `target_log_prob [T, B]` of the actions
+        under the network before the update; value: `[T + 1, B]`. Every field joins the minibatches.
         """
         from actor_learner.returns import gae
 
-        advantage = gae(
-            batch["reward"],
-            value,
-            batch["terminated"],
-            batch["truncated"],
-            batch["truncation_value"],
-            batch["valid"],
+        advantage = gae(*_rows(batch, value), gamma=self.gamma, gae_lambda=self.gae_lambda)
+        return {"advantage": advantage, "return": advantage + value[:-1]}
+
+    def vtrace_targets(
+        self,
+        batch: Mapping[str, Tensor],
+        value: Tensor,
+        *,
+        rho_clip: float = 1.0,
+        c_clip: float = 1.0,
+        pg_rho_clip: float = 1.0,
+    ) -> VTrace:
+        """V-trace of a whole batch with this algorithm's gamma and lambda; arguments as for `targets`."""
+        from actor_learner.returns import vtrace
+
+        return vtrace(
+            *_rows(batch, value),
+            batch["target_log_prob"] - batch["behaviour_log_prob"],
             gamma=self.gamma,
             gae_lambda=self.gae_lambda,
+            rho_clip=rho_clip,
+            c_clip=c_clip,
+            pg_rho_clip=pg_rho_clip,
         )
-        return {"advantage": advantage, "return": advantage + value[:-1]}
 
     @abstractmethod
     def loss(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -209,3 +281,44 @@ class Algorithm(ABC):
         and the network's further outputs. minibatch: `observation`, `action`, `behaviour_log_prob`,
         `value` (before the update), `valid`, and whatever `targets` gave; `[N, ...]` each.
         """
+
+    def normalized_advantage(self, minibatch: Mapping[str, Tensor]) -> Tensor:
+        """The minibatch's advantages `[N]`, normalized over its valid rows if `normalize_advantage` says so."""
+        from actor_learner.returns import normalize_valid
+
+        advantage = minibatch["advantage"]
+        return normalize_valid(advantage, minibatch["valid"]) if self.normalize_advantage else advantage
+
+    def actor_critic_loss(
+        self, policy_loss: Tensor, value: Tensor, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """policy_loss + vf_coef x mean squared error of `value [N]` - ent_coef x mean entropy; and what is reported.
+
+        `approx_kl` is the mean of ratio - 1 - log ratio against the behaviour policy (J. Schulman's third estimator).
+        """
+        from keras import ops
+
+        from actor_learner.returns import mean_valid
+
+        valid = minibatch["valid"]
+        value_loss = mean_valid(ops.square(minibatch["return"] - value), valid)
+        entropy = mean_valid(outputs["entropy"], valid)
+        log_ratio = outputs["log_prob"] - minibatch["behaviour_log_prob"]
+        return policy_loss + self.vf_coef * value_loss - self.ent_coef * entropy, {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "approx_kl": mean_valid(ops.exp(log_ratio) - 1.0 - log_ratio, valid),
+        }
+
+
+def _rows(batch: Mapping[str, Tensor], value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What `gae` and `vtrace` take first, in their order."""
+    return (
+        batch["reward"],
+        value,
+        batch["terminated"],
+        batch["truncated"],
+        batch["truncation_value"],
+        batch["valid"],
+    )

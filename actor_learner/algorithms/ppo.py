@@ -12,6 +12,12 @@ from actor_learner.algorithms.schedules import Schedule
 
 Tensor = Any
 
+ADAPTED_RATES = (1e-5, 1e-2)
+"""The range in which `desired_kl` moves the learning rate: RSL-RL's (rl_games' begins at 1e-6)."""
+
+ADAPTATION_FACTOR = 1.5
+"""What it is multiplied with or divided by; RSL-RL's, rl_games' and Sample Factory's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PPO(Algorithm):
@@ -25,45 +31,86 @@ class PPO(Algorithm):
     clip_range_vf: Schedule | None = hyperparameter(None, "largest change of the value; none: not clipped")
     normalize_advantage: bool = hyperparameter(True, "normalize advantages within each minibatch")
     target_kl: float | None = hyperparameter(None, "a minibatch with 1.5 x this approx_kl ends the update")
+    desired_kl: float | None = hyperparameter(
+        None, "adapt the learning rate after each update, so that approx_kl stays near this; none: don't"
+    )
+    vtrace: bool = hyperparameter(False, "advantages and returns by V-trace, for actors with older weights")
     epochs: int = hyperparameter(10, "passes over each batch")
     minibatch_size: int | None = hyperparameter(64, "rows in a minibatch; none: the whole batch")
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "ent_coef", "clip_range", "clip_range_vf")
+    NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_range", "clip_range_vf")
 
     def __post_init__(self) -> None:
         """Checks ranges."""
         super().__post_init__()
-        for name in ("clip_range", "clip_range_vf", "target_kl"):
-            value = getattr(self, name)
-            if value is None or (name in self.SCHEDULED and schedules.is_schedule(value)):
-                continue
-            if not isinstance(value, (int, float)) or not value > 0:
-                raise ValueError(f"`{name}` must be above 0. Received: {name}={value!r}")
+        for name in ("clip_range", "clip_range_vf", "target_kl", "desired_kl"):
+            self._check_positive(name)
+        self._check_flag("vtrace")
+        if self.desired_kl is not None:
+            self._check_rate_is_constant()
+
+    def _check_rate_is_constant(self) -> None:
+        """What adapts the learning rate can't share it with a schedule, ours or one inside an optimizer."""
+        optimizer: Any = self.optimizer
+        rate = optimizer.get_config().get("learning_rate") if self.clones_optimizer else self.learning_rate
+        if schedules.is_schedule(rate) or isinstance(rate, dict):
+            raise ValueError(
+                "`desired_kl` adapts the learning rate, which must start as a number (presets often have a schedule). "
+                f"Received: desired_kl={self.desired_kl!r}, learning_rate={rate!r}"
+            )
+
+    @property
+    def changes_learning_rate(self) -> bool:
+        """Whether a schedule or `desired_kl` writes the learning rate, so that no callback may set it."""
+        return self.desired_kl is not None or super().changes_learning_rate
+
+    def adapted_learning_rate(self, learning_rate: float, metrics: Mapping[str, float]) -> float | None:
+        """With `desired_kl`: divided by 1.5 where approx_kl is above twice that, times 1.5 below half of it.
+
+        As RSL-RL and rl_games have it, within 1e-5 and 1e-2, but once an update: approx_kl is the mean over
+        the update's minibatches. None: the rate stays as it is.
+        """
+        divergence = metrics.get("approx_kl")
+        if self.desired_kl is None or divergence is None:
+            return None
+        lowest, highest = ADAPTED_RATES
+        if divergence > 2.0 * self.desired_kl:
+            return max(learning_rate / ADAPTATION_FACTOR, min(learning_rate, lowest))
+        if 0.0 < divergence < self.desired_kl / 2.0:
+            return min(learning_rate * ADAPTATION_FACTOR, max(learning_rate, highest))
+        return None
+
+    @property
+    def uses_vtrace(self) -> bool:
+        """If `vtrace` says so."""
+        return self.vtrace
+
+    def targets(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Tensor]:
+        """`advantage` and `return`, each `[T, B]`, by GAE or V-trace; at lag 0 the two are the same.
+
+        The ratio in the loss is against the behaviour policy, and so the importance weight of the action itself. The
+        advantage therefore comes without that weight, which Sample Factory's APPO puts in twice.
+        """
+        if not self.vtrace:
+            return super().targets(batch, value)
+        result = self.vtrace_targets(batch, value)
+        return {"advantage": result.advantage, "return": result.target}
 
     def loss(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Clipped policy objective + vf_coef x mean squared value error - ent_coef x mean entropy."""
         from keras import ops
 
-        from actor_learner.returns import mean_valid, normalize_valid
+        from actor_learner.returns import mean_valid
 
-        valid, advantage = minibatch["valid"], minibatch["advantage"]
-        if self.normalize_advantage:
-            advantage = normalize_valid(advantage, valid)
-        log_ratio = outputs["log_prob"] - minibatch["behaviour_log_prob"]
-        ratio = ops.exp(log_ratio)
+        valid, advantage = minibatch["valid"], self.normalized_advantage(minibatch)
+        ratio = ops.exp(outputs["log_prob"] - minibatch["behaviour_log_prob"])
         clip_range: Tensor = self.clip_range
         clipped_ratio = ops.clip(ratio, 1.0 - clip_range, 1.0 + clip_range)
         policy_loss = -mean_valid(ops.minimum(advantage * ratio, advantage * clipped_ratio), valid)
-        value_loss = mean_valid(ops.square(minibatch["return"] - self._value(outputs, minibatch)), valid)
-        entropy = mean_valid(outputs["entropy"], valid)
+        loss, metrics = self.actor_critic_loss(policy_loss, self._value(outputs, minibatch), outputs, minibatch)
         clipped = ops.cast(ops.abs(ratio - 1.0) > clip_range, "float32")
-        return policy_loss + self.vf_coef * value_loss - self.ent_coef * entropy, {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-            "approx_kl": mean_valid(ratio - 1.0 - log_ratio, valid),
-            "clip_fraction": mean_valid(clipped, valid),
-        }
+        return loss, {**metrics, "clip_fraction": mean_valid(clipped, valid)}
 
     def _value(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> Tensor:
         """The predicted value, kept within `clip_range_vf` of what it was before the update."""

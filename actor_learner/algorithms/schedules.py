@@ -5,6 +5,8 @@ All are evaluated on the host, once an update, and enter the compiled update as 
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +23,12 @@ def is_schedule(value: Any) -> bool:
 
 def needs_total_steps(value: Any) -> bool:
     """Whether a value depends on how much of a run remains."""
-    return is_schedule(value) and not _counts_env_steps(value)
+    return is_schedule(value) and not counts_env_steps(value)
+
+
+def counts_env_steps(value: Any) -> bool:
+    """Recognizes a Keras LearningRateSchedule by its class's ancestry, so that keras needn't be loaded."""
+    return any(cls.__name__ == "LearningRateSchedule" for cls in type(value).__mro__)
 
 
 def check_schedule(name: str, value: Any, default: Any) -> None:
@@ -34,18 +41,42 @@ def check_schedule(name: str, value: Any, default: Any) -> None:
         )
 
 
-def evaluate_schedule(name: str, value: Any, default: Any, *, progress_remaining: float, env_steps: int) -> float:
-    """The hyperparameter's value now. progress_remaining: 1 at the first update, towards 0; env_steps: taken so far."""
+def evaluate_schedule(
+    name: str, value: Any, default: Any, *, progress_remaining: float, env_steps: int, least: float = -math.inf
+) -> float:
+    """The hyperparameter's value now. progress_remaining: 1 at the first update, towards 0; env_steps: taken so far.
+
+    Raises ValueError for what isn't a finite number of at least `least`.
+    """
     if isinstance(value, str):
-        return _linear_initial(name, value, default) * progress_remaining
-    if _counts_env_steps(value):
-        return float(value(env_steps))
-    return float(value(progress_remaining)) if callable(value) else float(value)
+        result: Any = _linear_initial(name, value, default) * progress_remaining
+    elif counts_env_steps(value):
+        result = value(env_steps)
+    else:
+        result = value(progress_remaining) if callable(value) else value
+    try:
+        number = result = float(result)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number < least:
+        expected = "a finite number" + (f" of at least {least:g}" if math.isfinite(least) else "")
+        raise ValueError(
+            f"The schedule of `{name}` must give {expected}. "
+            f"Received: {name}={result!r} at {env_steps} env steps (progress_remaining={progress_remaining:g})"
+        )
+    return number
 
 
-def _counts_env_steps(value: Any) -> bool:
-    """Recognizes a Keras LearningRateSchedule by its class's ancestry, so that keras needn't be loaded."""
-    return any(cls.__name__ == "LearningRateSchedule" for cls in type(value).__mro__)
+def warn_of_early_end(name: str, value: Any, total_steps: int) -> None:
+    """Warns of a Keras schedule that ends in the first half of a run: it was likely meant to count gradient steps."""
+    decay_steps = getattr(value, "decay_steps", None) if counts_env_steps(value) else None
+    if decay_steps is not None and decay_steps < total_steps / 2:
+        warnings.warn(
+            f"A Keras schedule given as `{name}` counts env steps, of which there will be {total_steps} "
+            f"(inside an optimizer it counts gradient steps). Received: {name} with decay_steps={decay_steps}",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def _linear_initial(name: str, value: str, default: Any) -> float:

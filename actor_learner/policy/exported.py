@@ -15,9 +15,8 @@ import numpy as np
 from actor_learner.saving import write_atomically
 
 Array = np.ndarray[Any, Any]
-Noise = Literal["uniform", "normal"]
 
-_VERSION = 1
+_VERSION = 2
 _SUFFIX = {"litert": "tflite", "tensorflow": "pb"}
 
 
@@ -35,14 +34,14 @@ class Constant:
 class Graph:
     """A graph for a fixed batch size, with weights of its own inside it, as inputs, or both.
 
-    Inputs are `observation`, for the step graph `noise`, and `weight_<index>` for each of `inputs`.
+    Its inputs are those of `ExportedPolicy.input_names` that it has, and `weight_<index>` for each of `inputs`.
     """
 
     content: bytes
     """A LiteRT flatbuffer, or a TensorFlow GraphDef."""
     format: Literal["litert", "tensorflow"]
     outputs: tuple[str, ...]
-    """Names of the output tensors of a TensorFlow graph; a LiteRT graph's stand in order."""
+    """Names of the output tensors. One name may stand for several: the converter joins what is equal."""
     constants: tuple[Constant, ...]
     inputs: tuple[int, ...]
     """Indices of the weights that are fed."""
@@ -55,19 +54,27 @@ class ExportedPolicy:
     """A network as an actor needs it; made by `export.export_policy`. Arrays, bytes and JSON only."""
 
     step_graph: Graph
-    """observation [b, ...], noise [b, ...] -> action [b, ...], log-prob [b], mode [b, ...], parameters [b, P]"""
+    """observation leaves [b, ...], noise [b, U + N], mask [b, M] if `masked`
+    -> action leaves [b, ...], log-prob [b], mode leaves [b, ...], parameters [b, P]"""
     value_graph: Graph
-    """observation [b, ...] -> value [b]"""
+    """observation leaves [b, ...] -> value [b]"""
     weights: Array
     """The weights at export, as `Policy.set_flat_weights` takes them."""
     batch_size: int
-    observation_shape: tuple[int, ...]
-    observation_dtype: str
+    observation_space: dict[str, Any]
+    """As `spaces.to_json` writes it."""
     action_space: dict[str, Any]
     """As `spaces.to_json` writes it."""
-    noise: Noise
-    noise_shape: tuple[int, ...]
-    """Of one environment."""
+    distribution: str
+    """Of Box leaves, which says what the environment gets: "gaussian" is clipped to the bounds, "squashed" by tanh."""
+    masked: bool
+    """Whether the step graph takes a mask, float32 `[b, M]`, 1 for what is allowed."""
+    input_names: tuple[str, ...]
+    """Of each observation leaf, the noise, and the mask if `masked`; a graph lacks those that it doesn't use."""
+    noise_uniform: int
+    """First columns of the noise, uniform in (0, 1]."""
+    noise_normal: int
+    """Columns that follow, standard-normal."""
     noise_hold: int
     """Steps for which an environment keeps its standard-normal draw."""
     weight_names: tuple[str, ...]
@@ -140,7 +147,7 @@ def _with_tuples(description: dict[str, Any]) -> dict[str, Any]:
     def convert(value: Any) -> Any:
         return tuple(convert(item) for item in value) if isinstance(value, list) else value
 
-    return {key: value if key == "action_space" else convert(value) for key, value in description.items()}
+    return {key: value if key.endswith("_space") else convert(value) for key, value in description.items()}
 
 
 def _read_graph(folder: Path, name: str, description: dict[str, Any]) -> Graph:

@@ -20,7 +20,11 @@ Array = np.ndarray[Any, Any]
 
 
 class LoadedGraph(Protocol):
-    """A graph with weights, ready to run."""
+    """A graph with weights, ready to run.
+
+    It is given the arrays for all of `ExportedPolicy.input_names` (the value graph without the noise and mask), and
+    leaves alone those that it doesn't use.
+    """
 
     resizable: bool
 
@@ -40,7 +44,8 @@ class LoadedGraph(Protocol):
 def load_graph(graph: Graph, exported: ExportedPolicy, weights: Array) -> LoadedGraph:
     """A graph whose weights are views on the flat vector `weights`."""
     views = _weight_views(weights, exported.weight_shapes)
-    return LiteRTGraph(graph, views) if graph.format == "litert" else TensorFlowGraph(graph, views)
+    kind = LiteRTGraph if graph.format == "litert" else TensorFlowGraph
+    return kind(graph, views, exported.input_names)
 
 
 def _weight_views(weights: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
@@ -55,10 +60,12 @@ class LiteRTGraph:
     Args:
         graph: The exported graph.
         weights: Views on memory that the caller changes before it calls `renew` or `discard`.
+        input_names: Of the arrays that `run` gets; the graph may lack some.
     """
 
-    def __init__(self, graph: Graph, weights: Sequence[Array]) -> None:
+    def __init__(self, graph: Graph, weights: Sequence[Array], input_names: Sequence[str]) -> None:
         self.resizable = graph.resizable
+        self._input_names, self._output_names = input_names, graph.outputs
         self._content = bytearray(graph.content)
         self._copies = [_copy_pair(self._content, constant, weights) for constant in graph.constants]
         self._fed = {f"weight_{index}": weights[index] for index in graph.inputs}
@@ -92,9 +99,9 @@ class LiteRTGraph:
         return self._interpreter
 
     def _invoke(self, interpreter: Interpreter, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        input_indices, output_indices = self._input_indices, self._output_indices
-        for index, array in zip(input_indices, inputs, strict=False):
-            interpreter.set_tensor(index, array)
+        output_indices = self._output_indices
+        for position, index in self._input_indices:
+            interpreter.set_tensor(index, inputs[position])
         interpreter.invoke()
         return [interpreter.get_tensor(output_indices[output]) for output in outputs]
 
@@ -108,19 +115,21 @@ class LiteRTGraph:
         interpreter = _new_interpreter(bytes(self._content))
         if not self._output_indices:
             self._find_tensors(interpreter)
-        for index, array in zip(self._input_indices, resize_to, strict=False):
-            interpreter.resize_tensor_input(index, array.shape)
+        for position, index in self._input_indices if resize_to else ():
+            interpreter.resize_tensor_input(index, resize_to[position].shape)
         interpreter.allocate_tensors()
         for index, weight in self._fed_indices:
             interpreter.set_tensor(index, weight)
         return interpreter
 
     def _find_tensors(self, interpreter: Interpreter) -> None:
-        """Looks up tensor numbers, once: they are the same for each version."""
+        """Looks up tensor numbers by name, once: they are the same for each version."""
         numbers = {detail["name"]: detail["index"] for detail in interpreter.get_input_details()}
-        self._input_indices = [numbers[name] for name in ("observation", "noise") if name in numbers]
+        names = enumerate(self._input_names)
+        self._input_indices = [(position, numbers[name]) for position, name in names if name in numbers]
         self._fed_indices = [(numbers[name], weight) for name, weight in self._fed.items()]
-        self._output_indices = [detail["index"] for detail in interpreter.get_output_details()]
+        numbers = {detail["name"]: detail["index"] for detail in interpreter.get_output_details()}
+        self._output_indices = [numbers[name] for name in self._output_names]
 
 
 def _copy_pair(content: bytearray, constant: Constant, weights: Sequence[Array]) -> tuple[Array, Array, np.float32]:
@@ -152,18 +161,18 @@ class TensorFlowGraph:
 
     resizable = False
 
-    def __init__(self, graph: Graph, weights: Sequence[Array]) -> None:
+    def __init__(self, graph: Graph, weights: Sequence[Array], input_names: Sequence[str]) -> None:
         self._tensorflow = _import_tensorflow()
         self._weights = [weights[index] for index in graph.inputs]
-        self._function = self._import(graph)
+        self._function = self._import(graph, input_names)
         self._fed: list[Any] | None = None
 
-    def _import(self, graph: Graph) -> Any:
+    def _import(self, graph: Graph, input_names: Sequence[str]) -> Any:
         tf = self._tensorflow
         definition = tf.compat.v1.GraphDef.FromString(graph.content)
         names = {node.name for node in definition.node}
-        fed = [name for name in ("observation", "noise") if name in names]
-        self._input_count = len(fed)
+        self._positions = [position for position, name in enumerate(input_names) if name in names]
+        fed = [input_names[position] for position in self._positions]
         fed += [f"weight_{index}" for index in graph.inputs]
         wrapped = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(definition, name=""), [])
         return wrapped.prune([f"{name}:0" for name in fed], list(graph.outputs))
@@ -182,7 +191,7 @@ class TensorFlowGraph:
         with self._tensorflow.device("cpu"):
             if self._fed is None:
                 self._fed = [constant(weight) for weight in self._weights]
-            results = self._function(*map(constant, inputs[: self._input_count]), *self._fed)
+            results = self._function(*(constant(inputs[position]) for position in self._positions), *self._fed)
         return [results[output].numpy() for output in outputs]
 
     def run_resized(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:

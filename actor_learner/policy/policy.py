@@ -15,31 +15,36 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner import spaces
-from actor_learner.policy.exported import ExportedPolicy, flatten_weights
+from actor_learner.masks import MaskLayout
+from actor_learner.policy.env_actions import leaf_to_env
+from actor_learner.policy.exported import Array, ExportedPolicy, flatten_weights
 from actor_learner.policy.graphs import LoadedGraph, load_graph
+from actor_learner.policy.noise import Noise, Seed
+from actor_learner.policy.reading import ObservationReader
 
 if TYPE_CHECKING:
     import keras
     from gymnasium.spaces import Space
 
-Array = np.ndarray[Any, Any]
-
-ACTION, LOG_PROB, MODE = 0, 1, 2
-"""Positions of the step graph's outputs, which the parameters follow. The value graph has one, the value."""
+Leaves = tuple[Array, ...]
 
 
 class Policy:
     """Chooses actions with an exported network. A seed gives the same actions in any process.
 
-    Observations are as in a Trajectory: a Discrete one is counted from 0. One observation or a batch of
-    any size, told apart by shape; a batch of `batch_size` observations is the fastest.
+    Observations are as in a Trajectory: discrete ones are counted from 0. One observation or a batch of any size, told
+    apart by shape; a batch of `batch_size` observations is the fastest. Composite observations and actions are
+    dicts and tuples as their spaces are; inside the project they are tuples of leaves (`step_leaves`).
+
+    Actions can be masked: `action_mask` is bool `[N, M]`, or a nest that mirrors the action space, as Gymnasium's
+    `sample` takes it. Where it is None, the entry "action_mask" of a dict observation is read, if there is one.
 
     Args:
         exported: What `export_policy` made, or `ExportedPolicy.load` read.
         seed: An int or a `np.random.SeedSequence`, for the noise that actions are drawn with.
     """
 
-    def __init__(self, exported: ExportedPolicy, seed: int | np.random.SeedSequence | None = 0) -> None:
+    def __init__(self, exported: ExportedPolicy, seed: Seed = 0) -> None:
         if not isinstance(exported, ExportedPolicy):
             raise ValueError(
                 "`exported` must be an ExportedPolicy; see al.load_policy and al.Policy.from_network. "
@@ -47,24 +52,25 @@ class Policy:
             )
         self.exported = exported
         self.batch_size = exported.batch_size
-        self._observation_dtype = np.dtype(exported.observation_dtype)
-        self._batch_shape = (exported.batch_size, *exported.observation_shape)
-        self._noise_shape = (exported.batch_size, *exported.noise_shape)
-        self._draws = np.empty(self._noise_shape, np.float32)
-        self._noise = np.zeros(self._noise_shape, np.float32)
-        self._held: Array | None = None
-        self._to_env = _to_env_function(exported.action_space)
+        self._actions = spaces.action_structure(self.action_space)
+        self._plain = self._actions.plain
+        self._to_env = tuple(leaf_to_env(leaf, exported.distribution) for leaf in self._actions.leaves)
+        count = len(self._to_env)
+        self._sampled, self._modes = tuple(range(count + 1)), tuple(range(count + 1, 2 * count + 1))
+        masks, self._masked = MaskLayout(self.action_space), exported.masked
+        self._reader = ObservationReader(self.observation_space, masks)
+        self._everything_allowed = np.ones((exported.batch_size, masks.size), np.float32)
+        self._noise = Noise(exported, seed)
         self._weights = np.array(exported.weights, np.float32)
         self._step_graph = load_graph(exported.step_graph, exported, self._weights)
         self._value_graph = load_graph(exported.value_graph, exported, self._weights)
-        self.reseed(seed)
 
     @classmethod
     def from_network(
         cls,
         network: keras.Model,
         action_space: Space[Any],
-        seed: int | np.random.SeedSequence | None = 0,
+        seed: Seed = 0,
         *,
         batch_size: int = 1,
         observation_space: Space[Any] | None = None,
@@ -72,81 +78,98 @@ class Policy:
         """Exports `network` and acts with it; needs TensorFlow. `set_weights` renews the weights.
 
         `batch_size` is the number of observations that a call usually has. `observation_space` may be left
-        out where the network says its input's shape and dtype. Raises ValueError where it is needed.
+        out where the network says its inputs' shapes and dtypes. Raises ValueError where it is needed.
         """
         from actor_learner.policy.export import export_policy
 
-        return cls(export_policy(network, action_space, batch_size, observation_space), seed)
+        return cls(export_policy(network, action_space, batch_size, observation_space, masked=True), seed)
 
     @property
     def action_space(self) -> Space[Any]:
         """The action space that `to_env` and `act` give actions of."""
         return spaces.from_json(self.exported.action_space)
 
-    def reseed(self, seed: int | np.random.SeedSequence | None) -> None:
+    @property
+    def observation_space(self) -> Space[Any]:
+        """The space of observations; where export was not told, one without bounds, of the network's inputs."""
+        return spaces.from_json(self.exported.observation_space)
+
+    def reseed(self, seed: Seed) -> None:
         """Starts the noise anew, from `seed`."""
-        # Named, since numpy may change what default_rng stands for.
-        self._generator = np.random.Generator(np.random.PCG64(seed))
-        self.renew_noise()
+        self._noise.reseed(seed)
 
     def renew_noise(self, rows: Array | None = None) -> None:
         """Lets the next step draw new noise for `rows` (bool [N]; None: all), where `noise_hold` would keep it."""
-        if rows is None:
-            self._held = None
-        elif self._held is not None:
-            self._ages[rows] = self.exported.noise_hold
+        self._noise.renew(rows)
 
-    def step(self, observation: Any, action_mask: Any = None) -> tuple[Array, Array]:
+    def step(self, observation: Any, action_mask: Any = None) -> tuple[Any, Array]:
         """Samples actions: what goes into a Trajectory, and what `to_env` takes.
 
         Args:
             observation: [N, ...], or one observation [...].
-            action_mask: None (masks aren't supported yet).
+            action_mask: [N, M], or [M] for a single observation; what an action may be.
 
         Returns:
             action [N, ...] and its log-probability, float32 [N]; without N for a single observation.
+
+        Raises:
+            ValueError: an observation or mask that isn't of its space, or a row in which nothing is allowed.
         """
-        if action_mask is not None:
-            raise _no_masks(action_mask)
-        if type(observation) is np.ndarray and observation.shape == self._batch_shape:
-            if observation.dtype != self._observation_dtype:
-                observation = observation.astype(self._observation_dtype)
-            action, log_prob = self._step_graph.run((observation, self._draw_batch()), (ACTION, LOG_PROB))
-            return action, log_prob
-        rows, single = self._rows(observation)
-        action, log_prob = self._run(self._step_graph, (rows, self._draw(len(rows))), (ACTION, LOG_PROB))
-        return (action[0], log_prob[0]) if single else (action, log_prob)
+        leaves, single = self._reader.read(observation)
+        action, log_prob = self.step_leaves(leaves, self._read_mask(observation, action_mask, leaves, single))
+        return self._nested(action, single), log_prob[0] if single else log_prob
 
     def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
         """Actions that the environment gets, [N, ...], or one for a single observation [...].
 
-        The most probable ones, or, with `deterministic=False`, samples. Raises ValueError for NaN in the
-        observation, from which a graph may give any number as action.
+        The most probable ones, or, with `deterministic=False`, samples. Raises ValueError as `step` does, and for NaN
+        in the observation, from which a graph may give any number as action.
         """
-        if np.isnan(np.asarray(observation, self._observation_dtype)).any():
-            raise ValueError("`observation` must hold numbers. Received: NaN")
-        if not deterministic:
-            return self.to_env(self.step(observation, action_mask)[0])
-        if action_mask is not None:
-            raise _no_masks(action_mask)
-        rows, single = self._rows(observation)
-        noise = np.zeros((len(rows), *self.exported.noise_shape), np.float32)
-        (mode,) = self._run(self._step_graph, (rows, noise), (MODE,))
-        return self.to_env(mode[0] if single else mode)
+        leaves, single = self._reader.read(observation)
+        self._reader.check_numbers(leaves)
+        mask = self._read_mask(observation, action_mask, leaves, single)
+        action = self.mode_leaves(leaves, mask) if deterministic else self.step_leaves(leaves, mask)[0]
+        return self.to_env(self._nested(action, single))
 
     def value(self, observation: Any) -> Array:
         """Values, float32 [N], of observations [N, ...]; a scalar for a single one."""
-        rows, single = self._rows(observation)
-        (value,) = self._run(self._value_graph, (rows,), (0,))
+        leaves, single = self._reader.read(observation)
+        value = self.value_leaves(leaves)
         result: Array = value[0] if single else value
         return result
 
     def to_env(self, action: Any) -> Any:
         """What the environment gets for actions as `step` gives them, one or a batch.
 
-        Discrete: counted from the space's `start`. Box: clipped to the bounds. In the space's dtype.
+        Discrete, MultiDiscrete: counted from the space's `start`. Box: clipped to the bounds, or squashed into them. In
+        the spaces' dtypes.
         """
-        return self._to_env(action)
+        return self.env_action(self._actions.flatten(action))
+
+    def step_leaves(self, leaves: Leaves, action_mask: Array | None = None) -> tuple[Leaves, Array]:
+        """`step` on leaves [N, ...] in the trajectory's dtypes and a mask, bool [N, M]; nothing is checked.
+
+        Raises ValueError only for a mask where the policy was exported without.
+        """
+        rows = len(leaves[0])
+        noise = self._noise.draw_batch() if rows == self.batch_size else self._noise.draw(rows)
+        *action, log_prob = self._run(self._step_graph, self._inputs(leaves, noise, action_mask), self._sampled)
+        return tuple(action), log_prob
+
+    def mode_leaves(self, leaves: Leaves, action_mask: Array | None = None) -> Leaves:
+        """The most probable actions, as `step_leaves` gives actions; draws nothing."""
+        noise = np.zeros((len(leaves[0]), self.exported.noise_uniform + self.exported.noise_normal), np.float32)
+        return tuple(self._run(self._step_graph, self._inputs(leaves, noise, action_mask), self._modes))
+
+    def value_leaves(self, leaves: Leaves) -> Array:
+        """`value` on leaves [N, ...]."""
+        return self._run(self._value_graph, leaves, (0,))[0]
+
+    def env_action(self, leaves: Leaves) -> Any:
+        """`to_env` on the leaves of actions, as `step_leaves` gives them: nested as the action space is."""
+        if self._plain:
+            return self._to_env[0](leaves[0])
+        return self._actions.unflatten([to_env(leaf) for to_env, leaf in zip(self._to_env, leaves, strict=True)])
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Renews the weights: the arrays that `network.get_weights()` gives.
@@ -177,50 +200,32 @@ class Policy:
         self._step_graph.renew()
         self._value_graph.discard()
 
-    def _rows(self, observation: Any) -> tuple[Array, bool]:
-        """Observations as [N, ...] in the trajectory's dtype, and whether it was a single one."""
-        rows = np.asarray(observation, self._observation_dtype)
-        shape = self._batch_shape[1:]
-        if rows.shape == shape:
-            return rows[None], True
-        if rows.shape[1:] != shape or rows.ndim != len(shape) + 1:
+    def _read_mask(self, observation: Any, action_mask: Any, leaves: Leaves, single: bool) -> Array | None:
+        if action_mask is None and not isinstance(observation, dict):
+            return None
+        return self._reader.read_mask(observation, action_mask, len(leaves[0]), single)
+
+    def _nested(self, action: Leaves, single: bool) -> Any:
+        if self._plain:
+            return action[0][0] if single else action[0]
+        return self._actions.unflatten([leaf[0] for leaf in action] if single else action)
+
+    def _inputs(self, leaves: Leaves, noise: Array, action_mask: Array | None) -> Leaves:
+        """Of the step graph."""
+        if not self._masked:
+            if action_mask is None:
+                return (*leaves, noise)
             raise ValueError(
-                f"`observation` must have shape {shape}, or (N, ...) of these. Received: shape={rows.shape}"
+                "`action_mask` must be None for a policy that was exported without masks; see "
+                f"`export_policy(..., masked=True)`. Received: a mask of shape {action_mask.shape}"
             )
-        return rows, False
+        if action_mask is not None:
+            return (*leaves, noise, action_mask.astype(np.float32))
+        if len(noise) == self.batch_size:
+            return (*leaves, noise, self._everything_allowed)
+        return (*leaves, noise, np.ones((len(noise), self._everything_allowed.shape[1]), np.float32))
 
-    def _draw(self, rows: int) -> Array:
-        """New noise for any number of environments."""
-        if self.exported.noise_hold > 1:
-            return self._draw_held(rows)
-        shape = (rows, *self.exported.noise_shape)
-        if self.exported.noise == "uniform":
-            return np.float32(1) - self._generator.random(shape, np.float32)
-        return self._generator.standard_normal(shape, np.float32)
-
-    def _draw_batch(self) -> Array:
-        """New noise for `batch_size` environments, in memory that the next draw overwrites."""
-        if self.exported.noise == "uniform":
-            # random() is in [0, 1); sampling needs (0, 1].
-            self._generator.random(None, np.float32, self._draws)
-            return np.subtract(1.0, self._draws, self._noise)
-        if self.exported.noise_hold > 1:
-            return self._draw_held(self.batch_size)
-        return self._generator.standard_normal(None, np.float32, self._noise)
-
-    def _draw_held(self, rows: int) -> Array:
-        """Standard normals, each environment's kept for `noise_hold` steps."""
-        hold = self.exported.noise_hold
-        if self._held is None or len(self._held) != rows:
-            self._held = np.empty((rows, *self.exported.noise_shape), np.float32)
-            self._ages = np.full(rows, hold)
-        due = self._ages >= hold
-        self._held[due] = self._generator.standard_normal((int(due.sum()), *self.exported.noise_shape), np.float32)
-        self._ages[due] = 0
-        self._ages += 1
-        return self._held
-
-    def _run(self, graph: LoadedGraph, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
+    def _run(self, graph: LoadedGraph, inputs: Leaves, outputs: tuple[int, ...]) -> list[Array]:
         """Runs a graph at any batch size."""
         rows = len(inputs[0])
         if rows == self.batch_size:
@@ -230,31 +235,13 @@ class Policy:
         return _run_in_chunks(graph, inputs, outputs, self.batch_size)
 
 
-def _no_masks(action_mask: Any) -> ValueError:
-    return ValueError(f"`action_mask` must be None: masks aren't supported yet. Received: {np.shape(action_mask)}")
-
-
-def load_policy(directory: str | os.PathLike[str], seed: int | np.random.SeedSequence | None = 0) -> Policy:
+def load_policy(directory: str | os.PathLike[str], seed: Seed = 0) -> Policy:
     """The policy of a run directory, or of the `policy` folder in it. Needs no TensorFlow.
 
     Raises ValueError if there is none.
     """
     inner = Path(directory) / "policy"
     return Policy(ExportedPolicy.load(inner if (inner / "policy.json").is_file() else directory), seed)
-
-
-def _to_env_function(action_space: dict[str, Any]) -> Any:
-    """`Policy.to_env` for a described space, with what it needs looked up once."""
-    dtype = np.dtype(action_space["dtype"])
-    if action_space["type"] == "Discrete":
-        start = dtype.type(action_space["start"])
-        return lambda action: np.add(action, start, dtype=dtype)
-    low, high = (
-        spaces.bound_from_json(action_space[side], tuple(action_space["shape"]), dtype) for side in ("low", "high")
-    )
-    if np.isinf(low).all() and np.isinf(high).all():
-        return lambda action: np.asarray(action, dtype)
-    return lambda action: np.minimum(np.maximum(np.asarray(action, dtype), low), high)
 
 
 def _run_in_chunks(

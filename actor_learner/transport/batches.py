@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from actor_learner.trajectory import Trajectory, TrajectorySpec
-from actor_learner.transport.shared_memory import ALIGNMENT, Arena, align
+from actor_learner.trajectory import TrajectorySpec
+from actor_learner.transport.shared_memory import Arena, align
 
 Array = np.ndarray[Any, Any]
 
@@ -47,10 +48,10 @@ class BlockLayout:
 
 @dataclass(frozen=True)
 class Columns:
-    """Writable views on one actor's columns of a block: `[T, b, ...]`, `observation` `[T + 1, b, ...]`."""
+    """Writable views on one actor's columns of a block: `[T, b, ...]`, leaves of `observation` `[T + 1, b, ...]`."""
 
-    observation: Array
-    action: Array
+    observation: tuple[Array, ...]
+    action: tuple[Array, ...]
     reward: Array
     terminated: Array
     truncated: Array
@@ -59,20 +60,24 @@ class Columns:
     truncation_value: Array
     policy_version: Array
     """`[b]`"""
+    action_mask: Array | None
+    """`[T, b, M]`"""
     env_index: Array
     """`[b]`"""
     episode_return: Array
     episode_length: Array
     episode_info: Mapping[str, Array]
 
-    def rows(self) -> Iterator[tuple[Array, ...]]:
+    def rows(self) -> Iterator[tuple[Any, ...]]:
         """The views of each row that every env step writes, each `[b, ...]`, made one row at a time.
 
-        observation, action, behaviour_log_prob, reward, terminated, truncated, valid.
+        observation's leaves, action's leaves, action_mask (or None), behaviour_log_prob, reward, terminated,
+        truncated, valid.
         """
         return zip(
-            self.observation,
-            self.action,
+            zip(*self.observation, strict=True),
+            zip(*self.action, strict=True),
+            itertools.repeat(None) if self.action_mask is None else self.action_mask,
             self.behaviour_log_prob,
             self.reward,
             self.terminated,
@@ -96,8 +101,14 @@ class Block:
         views = {
             name: array[start:stop] if array.ndim == 1 else array[:, start:stop] for name, array in self.arrays.items()
         }
-        episode_info = {key: views.pop(_EPISODE_INFO + key) for key in self.layout.info_keys}
-        return Columns(**views, episode_info=episode_info)
+        spec = self.layout.spec
+        return Columns(
+            observation=tuple(views.pop(name) for name in spec.observation),
+            action=tuple(views.pop(name) for name in spec.action),
+            action_mask=views.pop("action_mask", None),
+            episode_info={key: views.pop(_EPISODE_INFO + key) for key in self.layout.info_keys},
+            **views,
+        )
 
     def erase(self) -> None:
         """Marks every row as unwritten, before the columns are handed out."""
@@ -111,14 +122,12 @@ class Block:
         row, column = np.argwhere(missing)[0]
         return int(row), int(column)
 
-    def trajectory(self) -> Trajectory:
-        """Read-only views on the whole block, no copy."""
-        views = {}
-        for name in self.layout.spec.fields():
-            view = self.arrays[name].view()
+    def views(self) -> dict[str, Array]:
+        """Read-only views on the whole of each of the trajectory's fields, no copy."""
+        views = {name: self.arrays[name].view() for name in self.layout.spec.fields()}
+        for view in views.values():
             view.flags.writeable = False
-            views[name] = view
-        return Trajectory(**views)
+        return views
 
     def episodes(self) -> dict[str, Array]:
         """The episodes that ended in this block, in order of row and then column.
@@ -137,7 +146,7 @@ class Block:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """What lies where in a pool's arena: the stop word, the policy, the weight slots, the blocks."""
+    """What lies where in a pool's arena: the stop words, the policy, the weight slots, the blocks."""
 
     layout: BlockLayout
     num_blocks: int
@@ -152,13 +161,17 @@ class ArenaPlan:
         """Bytes of the arena."""
         return self._blocks_offset + self.num_blocks * self.layout.size
 
-    def stop_word(self, arena: Arena) -> Array:
-        """`[1]` int64, which actors read each step; not 0 tells them to give up their unroll."""
-        return arena.array(0, (1,), np.dtype(np.int64))
+    def stop_words(self, arena: Arena) -> Array:
+        """`[1 + num_blocks]` int64, which actors read each step.
+
+        Where the first isn't 0, they give up their unroll. Where that of their block isn't, they end it early:
+        what they have by then is learned from.
+        """
+        return arena.array(0, (1 + self.num_blocks,), np.dtype(np.int64))
 
     def policy(self, arena: Arena) -> Array:
         """`[policy_size]` uint8."""
-        return arena.array(ALIGNMENT, (self.policy_size,), np.dtype(np.uint8))
+        return arena.array(self._policy_offset, (self.policy_size,), np.dtype(np.uint8))
 
     def slots(self, arena: Arena) -> Array:
         """`[num_slots, weights_size]` float32."""
@@ -170,8 +183,12 @@ class ArenaPlan:
         return [Block(self.layout, arena, offset) for offset in offsets]
 
     @property
+    def _policy_offset(self) -> int:
+        return align((1 + self.num_blocks) * np.dtype(np.int64).itemsize)
+
+    @property
     def _slots_offset(self) -> int:
-        return align(ALIGNMENT + self.policy_size)
+        return align(self._policy_offset + self.policy_size)
 
     @property
     def _blocks_offset(self) -> int:

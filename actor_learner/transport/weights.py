@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+
+
+class Version(NamedTuple):
+    """A version of the weights, and where it is."""
+
+    number: int
+    slot: int
+    checksum: int
 
 
 class WeightSlots:
@@ -25,11 +33,8 @@ class WeightSlots:
         self._slots = slots
         self._shapes = [np.shape(weight) for weight in weights]
         self._readers = [0] * len(slots)
-        self.version = -1
-        """The newest version."""
-        self.slot = -1
-        """Where it is."""
-        self.checksum = 0
+        self.newest = Version(-1, -1, 0)
+        """Replaced as a whole: another thread may hand it out at any time."""
         self.publish(weights)
 
     def publish(self, weights: Sequence[Array]) -> None:
@@ -39,10 +44,8 @@ class WeightSlots:
         would sample from nothing); the newest version is then what it was.
         """
         self._check_shapes(weights)
-        slot = next(i for i, readers in enumerate(self._readers) if not readers and i != self.slot)
-        self.checksum = _write(self._slots[slot], weights)
-        self.slot = slot
-        self.version += 1
+        slot = next(i for i, readers in enumerate(self._readers) if not readers and i != self.newest.slot)
+        self.newest = Version(self.newest.number + 1, slot, _write(self._slots[slot], weights))
 
     def hold(self, slot: int) -> None:
         """Notes that one more actor may read a slot."""

@@ -116,7 +116,7 @@ def test_actors_killed_while_they_start_are_an_error_too(network):
 def test_a_late_actor_is_named_and_may_catch_up(network):
     with make_pool(functools.partial(FailingEnv, "nap"), network) as pool:
         with pytest.raises(
-            TimeoutError, match=r"^Actor 1 has not filled.*batch 0 within 0.5 s. Received: timeout=0.5$"
+            TimeoutError, match=r"^Actor 1 has not filled.*the batch within 0.5 s. Received: timeout=0.5$"
         ):
             pool.collect(timeout=0.5)
         trajectory = pool.collect(timeout=60)

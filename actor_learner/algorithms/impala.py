@@ -1,0 +1,81 @@
+"""IMPALA: an actor-critic whose targets allow for actors that act with older weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from actor_learner.algorithms import optimizers
+from actor_learner.algorithms.base import Algorithm, hyperparameter
+from actor_learner.algorithms.schedules import Schedule
+
+if TYPE_CHECKING:
+    import keras
+
+Tensor = Any
+
+CLIP_TOLERANCE = 1e-3
+"""On-policy weights are 1 but for rounding; what is clipped by less than this isn't reported as clipped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Impala(Algorithm):
+    """Importance-weighted actor-learner (arXiv:1802.01561): one gradient step on each batch, with V-trace targets.
+
+    Made for `max_policy_lag` above 0. The weights are taken before the update; with several epochs or minibatches they
+    stay as they are.
+
+    Losses are means over valid rows and the value loss is a plain squared error. Published settings, of losses that
+    are sums over N = unroll length x batch size and have a further half in the value loss, become: the same
+    learning rate and entropy cost, `vf_coef` = baseline cost / 2, `max_grad_norm` = theirs / N, and RMSprop's epsilon
+    / N^2 (Keras adds it inside the root, as TensorFlow 1 did; TorchBeast's, outside the root, / N and squared). So
+    IMPALA's Atari settings (rate 6e-4, baseline cost .5, entropy cost .01, norm 40, epsilon .1; N = 20 x 32) are
+    `Impala(learning_rate="linear_6e-4", vf_coef=.25, ent_coef=.01, max_grad_norm=.0625)` with an epsilon of 2.4e-7.
+    """
+
+    learning_rate: Schedule = hyperparameter(7e-4, "step size of the optimizer, or a schedule")
+    gae_lambda: float = hyperparameter(1.0, "V-trace's lambda: trade-off of bias and variance, 0 to 1")
+    rho_clip: float = hyperparameter(1.0, "bound of the importance weights of the value's targets: what is learned")
+    c_clip: float = hyperparameter(1.0, "bound of the importance weights along the trace: how fast it is learned")
+    pg_rho_clip: float = hyperparameter(1.0, "bound of the importance weights of the policy gradient")
+
+    def __post_init__(self) -> None:
+        """Checks ranges."""
+        super().__post_init__()
+        for name in ("rho_clip", "c_clip", "pg_rho_clip"):
+            self._check_positive(name)
+
+    @property
+    def uses_vtrace(self) -> bool:
+        """Always."""
+        return True
+
+    def default_optimizer(self) -> keras.Optimizer:
+        """RMSprop, as in the paper."""
+        return optimizers.rmsprop(self.initial_learning_rate, self.max_grad_norm)
+
+    def targets(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Tensor]:
+        """V-trace's `advantage` (with its clipped weight) and `return`, and the weights as `log_rho`, each `[T, B]`."""
+        result = self.vtrace_targets(
+            batch, value, rho_clip=self.rho_clip, c_clip=self.c_clip, pg_rho_clip=self.pg_rho_clip
+        )
+        log_rho = batch["target_log_prob"] - batch["behaviour_log_prob"]
+        return {"advantage": result.policy_gradient_advantage, "return": result.target, "log_rho": log_rho}
+
+    def loss(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """- mean(advantage x log-prob) + vf_coef x mean squared value error - ent_coef x mean entropy."""
+        from keras import ops
+
+        from actor_learner.returns import mean_valid
+
+        valid = minibatch["valid"]
+        policy_loss = -mean_valid(self.normalized_advantage(minibatch) * outputs["log_prob"], valid)
+        loss, metrics = self.actor_critic_loss(policy_loss, outputs["value"], outputs, minibatch)
+        rho = ops.exp(minibatch["log_rho"])
+        clipped = ops.cast(rho > self.rho_clip + CLIP_TOLERANCE, "float32")
+        return loss, {
+            **metrics,
+            "rho": mean_valid(ops.minimum(rho, self.rho_clip), valid),
+            "rho_clip_fraction": mean_valid(clipped, valid),
+        }

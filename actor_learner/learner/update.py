@@ -1,0 +1,184 @@
+"""The update, as it is traced into one compiled graph: from a raw batch to new weights and metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from gymnasium.spaces import Space
+from keras import ops
+
+from actor_learner import spaces
+from actor_learner.algorithms.base import Algorithm
+from actor_learner.learner.rows import (
+    Nest,
+    Tensor,
+    in_chunks,
+    minibatch_of,
+    side_by_side,
+    with_bootstrap_row,
+    without_bootstrap_row,
+    without_invalid,
+)
+from actor_learner.networks import (
+    all_layers,
+    call_network,
+    network_distribution,
+    normalization_layers,
+    normalized_leaf,
+)
+from actor_learner.returns import explained_variance
+from actor_learner.rewards import RewardScaling, clip_reward
+
+
+class Update:
+    """One update of a network that is built. Calling it mutates weights, optimizer and running statistics."""
+
+    def __init__(
+        self,
+        network: keras.Model,
+        algorithm: Algorithm,
+        action_space: Space[Any],
+        optimizer: keras.Optimizer,
+        trainable: Sequence[keras.Variable],
+        reward_scaling: RewardScaling | None,
+    ) -> None:
+        self._network = network
+        self._algorithm = algorithm
+        self._optimizer = optimizer
+        self._trainable = list(trainable)
+        self._reward_scaling = reward_scaling
+        self._distribution = network_distribution(network, action_space)
+        self._actions = spaces.action_structure(action_space)
+
+    def __call__(
+        self, batch: Mapping[str, Nest], order: Tensor, num_minibatches: Tensor, schedule: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """One update.
+
+        Args:
+            batch: The fields of a trajectory; `on_policy [B]` says of which columns the log-probabilities are taken
+                anew, because actors compute them in a higher precision.
+            order: Row indices `[minibatches, minibatch_size]`, -1 where there is none.
+            num_minibatches: How many of them are learned.
+            schedule: Values of scheduled hyperparameters.
+
+        Returns:
+            Metrics: scalars.
+        """
+        algorithm = self._algorithm.at(schedule)
+        batch = without_invalid(batch)
+        batch["reward"] = self._scaled_reward(batch)
+        value, batch["target_log_prob"] = self._evaluate(batch)
+        if "on_policy" in batch:
+            on_policy = batch.pop("on_policy")
+            batch["behaviour_log_prob"] = ops.where(on_policy, batch["target_log_prob"], batch["behaviour_log_prob"])
+        targets = algorithm.targets(batch, value)
+        observation = without_bootstrap_row(batch["observation"])
+        rows = side_by_side({**batch, "observation": observation, "value": value[:-1], **targets})
+        metrics = self._learn(algorithm, rows, order, num_minibatches)
+        for layer in normalization_layers(self._network):
+            layer.update(normalized_leaf(layer, rows["observation"]), rows["valid"])
+        metrics["explained_variance"] = explained_variance(rows["value"], rows["return"], rows["valid"])
+        return metrics
+
+    def _scaled_reward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        reward = clip_reward(batch["reward"], self._algorithm.clip_reward)
+        if self._reward_scaling is None:
+            return reward
+        ended = ops.logical_or(batch["terminated"], batch["truncated"])
+        return self._reward_scaling.scale(reward, ended, batch["valid"], batch["env_index"])
+
+    def _evaluate(self, batch: Mapping[str, Nest]) -> tuple[Tensor, Tensor]:
+        """Values `[T + 1, B]`, and log-probabilities `[T, B]` of the actions, under the weights before the update."""
+        beside = {name: with_bootstrap_row(batch[name]) for name in ("action", "action_mask") if name in batch}
+        rows = side_by_side({"observation": batch["observation"], **beside})
+
+        def evaluate(rows: Mapping[str, Nest]) -> tuple[Tensor, Tensor]:
+            outputs = self._call(rows, entropy=False)
+            return outputs["value"], outputs["log_prob"]
+
+        numbers = sum(math.prod(leaf.shape[1:]) for leaf in tf.nest.flatten(rows["observation"]))
+        value, log_prob = in_chunks(evaluate, rows, numbers)
+        steps, columns = batch["valid"].shape
+        return ops.reshape(value, (steps + 1, columns)), ops.reshape(log_prob, (steps + 1, columns))[:-1]
+
+    def _learn(
+        self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor, num_minibatches: Tensor
+    ) -> dict[str, Tensor]:
+        """Steps through the minibatches; metrics are means over them, the one that exceeds `target_kl` included."""
+        target_kl = getattr(algorithm, "target_kl", None)
+        names = self._metric_names(algorithm, rows, order)
+        for name in ("target_kl", "desired_kl"):
+            if getattr(algorithm, name, None) is not None and "approx_kl" not in names:
+                raise ValueError(f"`{name}` needs a loss that reports `approx_kl`. Received: a loss with {names}")
+
+        def step(index: Tensor, stopped: Tensor, sums: Tensor, taken: Tensor) -> tuple[Tensor, ...]:
+            gradients, metrics = self._gradients(algorithm, minibatch_of(rows, order[index]))
+            exceeded = tf.constant(False) if target_kl is None else metrics["approx_kl"] > 1.5 * target_kl
+            if target_kl is None:
+                self._apply(gradients)
+            else:
+                tf.cond(exceeded, lambda: tf.constant(0), lambda: self._apply(gradients))
+            values = tf.stack([tf.cast(metrics[name], tf.float32) for name in names])
+            return index + 1, exceeded, sums + values, taken + 1.0
+
+        _, _, sums, taken = tf.while_loop(
+            lambda index, stopped, sums, taken: tf.logical_and(index < num_minibatches, tf.logical_not(stopped)),
+            step,
+            (tf.constant(0), tf.constant(False), tf.zeros(len(names)), tf.constant(0.0)),
+        )
+        means = sums / tf.maximum(taken, 1.0)
+        return {name: means[index] for index, name in enumerate(names)}
+
+    def _metric_names(self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor) -> list[str]:
+        """The names of what the loss reports, found by tracing it in a graph that is thrown away."""
+        names: list[str] = []
+
+        def probe(rows: dict[str, Nest], order: Tensor) -> Tensor:
+            names.extend(self._loss(algorithm.at(_constants), minibatch_of(rows, order[0]))[1])
+            return tf.constant(0)
+
+        _constants = {name: 1.0 for name in algorithm.SCHEDULED if getattr(algorithm, name) is not None}
+        tf.function(probe, autograph=False).get_concrete_function(
+            *tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), (rows, order))
+        )
+        return sorted([*names, "gradient_norm"])
+
+    def _call(self, rows: Mapping[str, Nest], *, entropy: bool) -> dict[str, Tensor]:
+        """The network's outputs, with `log_prob [N]` of the rows' actions and the `entropy [N]`."""
+        outputs = call_network(self._network, rows["observation"])
+        action, mask = self._actions.flatten(rows["action"]), rows.get("action_mask")
+        outputs["log_prob"] = self._distribution.log_prob(outputs["parameters"], action, mask)
+        if entropy:
+            outputs["entropy"] = self._distribution.entropy(outputs["parameters"], mask)
+        return outputs
+
+    def _loss(self, algorithm: Algorithm, minibatch: dict[str, Nest]) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, metrics = algorithm.loss(self._call(minibatch, entropy=True), minibatch)
+        if self._network.losses:
+            loss = loss + ops.sum(ops.stack(self._network.losses))
+        return loss, {**metrics, "loss": loss}
+
+    def _gradients(
+        self, algorithm: Algorithm, minibatch: dict[str, Nest]
+    ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
+        with tf.GradientTape() as tape:
+            loss, metrics = self._loss(algorithm, minibatch)
+        gradients = tape.gradient(loss, self._trainable)
+        norm = tf.linalg.global_norm([gradient for gradient in gradients if gradient is not None])
+        return gradients, {**metrics, "gradient_norm": norm}
+
+    def _apply(self, gradients: list[Tensor | None]) -> Tensor:
+        """One optimizer step on the weights that have a gradient (a head that the loss ignores has none)."""
+        pairs = [(g, v) for g, v in zip(gradients, self._trainable, strict=True) if g is not None]
+        self._optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
+        return tf.constant(0)
+
+
+def computes_in_low_precision(network: keras.Model) -> bool:
+    """Whether some layer computes in 16 bits, while actors act in float32."""
+    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in all_layers(network))

@@ -1,0 +1,51 @@
+"""Keras networks: the default ones, the layers that they are made of, and the contract that any network keeps."""
+
+from actor_learner.networks.contract import (
+    CHECKED_ROWS,
+    all_layers,
+    arrange,
+    call_network,
+    cap_statistics,
+    check_contract,
+    check_network,
+    named_leaves,
+    network_distribution,
+    normalization_layers,
+    normalized_leaf,
+    takes_mask,
+    training_dependent_layers,
+)
+from actor_learner.networks.default import default_network, with_normalization
+from actor_learner.networks.images import describe_image, is_image
+from actor_learner.networks.layers import (
+    ActionDistribution,
+    LogStd,
+    ObservationNormalization,
+    OneHot,
+    merge_statistics,
+)
+
+__all__ = [
+    "CHECKED_ROWS",
+    "ActionDistribution",
+    "LogStd",
+    "ObservationNormalization",
+    "OneHot",
+    "all_layers",
+    "arrange",
+    "call_network",
+    "cap_statistics",
+    "check_contract",
+    "check_network",
+    "default_network",
+    "describe_image",
+    "is_image",
+    "merge_statistics",
+    "named_leaves",
+    "network_distribution",
+    "normalization_layers",
+    "normalized_leaf",
+    "takes_mask",
+    "training_dependent_layers",
+    "with_normalization",
+]

@@ -1,0 +1,220 @@
+"""The default networks: features of each leaf of an observation, joined; trunks; heads for each leaf of an action."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
+from keras import layers, ops
+
+from actor_learner import spaces
+from actor_learner.distributions import distribution_for
+from actor_learner.networks.contract import arrange, normalization_layers, takes_mask
+from actor_learner.networks.images import image_features, is_image
+from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot
+
+Tensor = Any
+
+
+def default_network(
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    *,
+    hidden_sizes: Sequence[int] = (64, 64),
+    activation: str = "tanh",
+    orthogonal_init: bool = True,
+    initial_log_std: float = 0.0,
+    image_network: str = "nature",
+    normalize_observation: bool = False,
+    distribution: str = "gaussian",
+    noise_hold: int = 1,
+    channel_axis: int | None = None,
+    seed: int = 0,
+) -> keras.Model:
+    """A network for these spaces: two separate MLP trunks, or one shared trunk where there are images.
+
+    Orthogonal initialization as in SB3 (gain sqrt 2; policy head .01, value head 1), or uniform
+    +-1 / sqrt(fan in), torch's default, with `orthogonal_init=False`; biases 0. An observation is an
+    image if it is uint8 of rank 2 (one channel), 3, or 4 (a stack, merged into the channels); discrete
+    ones become one-hot vectors. Several leaves of a composite observation are joined; if one of them is an
+    image, a shared MLP of `hidden_sizes` stands behind them, while a single image's features go straight to the heads.
+
+    Raises ValueError for spaces or options that aren't supported.
+    """
+    structure = spaces.observation_structure(spaces.without_mask(observation_space))
+    spaces.check_action_space(action_space)
+    distribution_for(action_space, distribution)
+    _check_activation(activation)
+    if normalize_observation:
+        _check_normalizable(structure)
+    inputs = _inputs(structure)
+    build = _Builder(orthogonal_init, seed, taken=[tensor.name for tensor in inputs])
+    features = [
+        image_features(
+            tensor,
+            leaf,
+            image_network=image_network,
+            channel_axis=channel_axis,
+            initialize=build.initializer,
+            prefix=_prefix(structure, leaf),
+        )
+        if is_image(leaf.space)
+        else _vector_features(tensor, leaf, normalize_observation, _prefix(structure, leaf))
+        for leaf, tensor in zip(structure.leaves, inputs, strict=True)
+    ]
+    policy_features, value_features = _trunks(
+        features, build, hidden_sizes, activation, images=any(is_image(leaf.space) for leaf in structure.leaves)
+    )
+    parameters = _policy_head(policy_features, action_space, build, initial_log_std)
+    parameters = ActionDistribution(distribution, noise_hold, name=build.name("parameters"))(parameters)
+    value = build.dense(value_features, 1, 1.0, "value")
+    return keras.Model(structure.unflatten(inputs), (parameters, value), name="actor_critic")
+
+
+def with_normalization(network: keras.Model, observation_space: Space[Any]) -> keras.Model:
+    """`network` behind `ObservationNormalization` layers, one for each vector of numbers.
+
+    Raises ValueError if it holds one already, or if nothing is there to be normalized.
+    """
+    if normalization_layers(network):
+        raise ValueError(
+            "`normalize_observation` would normalize twice: the network holds an ObservationNormalization layer. "
+            f"Received: network={network.name!r}"
+        )
+    space = observation_space if takes_mask(network) else spaces.without_mask(observation_space)
+    structure = spaces.observation_structure(space)
+    _check_normalizable(structure)
+    inputs = _inputs(structure)
+    normalized = [
+        _normalization(leaf, _prefix(structure, leaf))(tensor) if _is_normalizable(leaf) else tensor
+        for leaf, tensor in zip(structure.leaves, inputs, strict=True)
+    ]
+    outputs = network(arrange(network, structure.unflatten(normalized)))
+    return keras.Model(structure.unflatten(inputs), outputs, name=f"normalized_{network.name}")
+
+
+def _inputs(structure: spaces.Structure) -> list[Tensor]:
+    """A symbolic input for each leaf, named as `named_leaves` does."""
+    return [
+        keras.Input(leaf.shape, dtype=str(leaf.dtype), name=_leaf_name(leaf) or structure.root)
+        for leaf in structure.leaves
+    ]
+
+
+def _leaf_name(leaf: spaces.Leaf) -> str:
+    return ".".join(map(str, leaf.path))
+
+
+def _prefix(structure: spaces.Structure, leaf: spaces.Leaf) -> str:
+    """What the names of a leaf's layers start with: nothing where it is the only one; no letter TensorFlow refuses."""
+    if structure.plain:
+        return ""
+    name = _leaf_name(leaf)
+    plain_name = re.sub(r"[^A-Za-z0-9.]", "_", name)
+    return f"{plain_name}." if plain_name == name else f"{plain_name}.{structure.leaves.index(leaf)}."
+
+
+def _check_activation(activation: str) -> None:
+    try:
+        keras.activations.get(activation)
+    except ValueError:
+        raise ValueError(
+            f"`activation` must be a Keras name, such as 'tanh', 'relu' or 'silu'. Received: activation={activation!r}"
+        ) from None
+
+
+def _is_normalizable(leaf: spaces.Leaf) -> bool:
+    return isinstance(leaf.space, Box) and not is_image(leaf.space) and leaf.path != (spaces.MASK_KEY,)
+
+
+def _check_normalizable(structure: spaces.Structure) -> None:
+    if not any(map(_is_normalizable, structure.leaves)):
+        raise ValueError(
+            "`normalize_observation` is for vectors of numbers; images are scaled by 1/255 in the network, discrete "
+            f"values are one-hot. Received: normalize_observation=True with {structure.space}"
+        )
+
+
+def _normalization(leaf: spaces.Leaf, prefix: str) -> ObservationNormalization:
+    return ObservationNormalization(_leaf_name(leaf) or None, name=f"{prefix}observation_normalization")
+
+
+class _Builder:
+    """Makes layers: kernels from seeds of their own, derived from one; names that no input has."""
+
+    def __init__(self, orthogonal: bool, seed: int, taken: Sequence[str]) -> None:
+        self._orthogonal = orthogonal
+        self._seeds = iter(np.random.SeedSequence(seed).generate_state(4096))
+        self._taken = frozenset(taken)
+
+    def initializer(self, gain: float) -> keras.initializers.Initializer:
+        """Of the next kernel."""
+        seed = int(next(self._seeds))
+        if self._orthogonal:
+            return keras.initializers.Orthogonal(gain, seed=seed)
+        return keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", seed=seed)
+
+    def name(self, name: str) -> str:
+        """`name`, or another where an observation has a key of that name."""
+        return f"{name}_layer" if name in self._taken else name
+
+    def dense(self, x: Tensor, size: int, gain: float, name: str, activation: str | None = None) -> Tensor:
+        """A Dense layer on `x`."""
+        return layers.Dense(size, activation, kernel_initializer=self.initializer(gain), name=self.name(name))(x)
+
+    def mlp(self, x: Tensor, hidden_sizes: Sequence[int], activation: str, name: str) -> Tensor:
+        """Dense layers, one behind the other."""
+        for index, size in enumerate(hidden_sizes):
+            x = self.dense(x, size, math.sqrt(2), f"{name}_hidden_{index + 1}", activation)
+        return x
+
+    def join(self, columns: Sequence[Tensor], name: str) -> Tensor:
+        """Side by side."""
+        return columns[0] if len(columns) == 1 else layers.Concatenate(name=self.name(name))(columns)
+
+
+def _vector_features(observation: Tensor, leaf: spaces.Leaf, normalize: bool, prefix: str) -> Tensor:
+    """`[N, *shape]` of anything but an image -> float32 `[N, size]`."""
+    space = leaf.space
+    if isinstance(space, Discrete):
+        return ops.one_hot(observation, int(space.n), dtype="float32")
+    if isinstance(space, MultiDiscrete):
+        return OneHot(space.nvec.reshape(-1).tolist(), name=f"{prefix}one_hot")(observation)
+    if normalize and _is_normalizable(leaf):
+        observation = _normalization(leaf, prefix)(observation)
+    elif observation.dtype != "float32":
+        observation = ops.cast(observation, "float32")
+    if len(observation.shape) == 2:
+        return observation
+    return layers.Reshape((math.prod(leaf.shape),), name=f"{prefix}flatten")(observation)
+
+
+def _trunks(
+    features: Sequence[Tensor], build: _Builder, hidden_sizes: Sequence[int], activation: str, *, images: bool
+) -> tuple[Tensor, Tensor]:
+    """What the heads of policy and value stand on: one trunk each, or where there are images a shared one."""
+    joined = build.join(features, "observations")
+    if not images:
+        policy = build.mlp(joined, hidden_sizes, activation, "policy")
+        return policy, build.mlp(joined, hidden_sizes, activation, "value")
+    shared = joined if len(features) == 1 else build.mlp(joined, hidden_sizes, activation, "shared")
+    return shared, shared
+
+
+def _policy_head(x: Tensor, action_space: Space[Any], build: _Builder, initial_log_std: float) -> Tensor:
+    """The parameters of each leaf of an action, side by side."""
+    structure = spaces.action_structure(action_space)
+    heads = []
+    for leaf in structure.leaves:
+        prefix, columns = _prefix(structure, leaf), spaces.leaf_parameter_size(leaf.space)
+        if isinstance(leaf.space, Box):
+            mean = build.dense(x, columns // 2, 0.01, f"{prefix}mean")
+            heads.append(LogStd(initial_log_std, name=build.name(f"{prefix}log_std"))(mean))
+        else:
+            heads.append(build.dense(x, columns, 0.01, f"{prefix}logits"))
+    return build.join(heads, "heads")

@@ -1,0 +1,135 @@
+"""Images: what is taken for one, which axis holds its channels, and the convolutional networks that read it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+from gymnasium.spaces import Box, Space
+from keras import layers
+
+from actor_learner import spaces
+
+Tensor = Any
+Initialize = Callable[[float], keras.initializers.Initializer]
+"""Makes the initializer of a kernel from its gain."""
+
+MAXIMUM_CHANNELS = 16
+
+
+def is_image(space: Space[Any]) -> bool:
+    """Whether the default network treats observations as images: uint8 of rank 2 to 4."""
+    return isinstance(space, Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4
+
+
+def describe_image(space: Space[Any], channel_axis: int | None = None) -> str:
+    """In words, which axis of each image is taken for its channels; empty where there is no image."""
+    structure = spaces.observation_structure(space)
+    return " ".join(
+        _describe_leaf("Observations" if structure.plain else f"`{leaf.label}`", leaf, channel_axis)
+        for leaf in structure.leaves
+        if is_image(leaf.space)
+    )
+
+
+def _describe_leaf(what: str, leaf: spaces.Leaf, channel_axis: int | None) -> str:
+    verb = "are taken as images" if what == "Observations" else "is taken as an image"
+    if len(leaf.shape) == 2:
+        return f"{what} of shape {leaf.shape} {verb} of one channel."
+    axis = _find_channel_axis(leaf, channel_axis)
+    stacked = f", the {leaf.shape[0]} frames joined into the channels" if len(leaf.shape) == 4 else ""
+    return f"{what} of shape {leaf.shape} {verb}, channels on axis {axis - 3}{stacked}."
+
+
+def image_features(
+    image: Tensor,
+    leaf: spaces.Leaf,
+    *,
+    image_network: str,
+    channel_axis: int | None,
+    initialize: Initialize,
+    prefix: str = "",
+) -> Tensor:
+    """`[N, *leaf.shape]` of bytes -> features `[N, 512]` ("nature") or `[N, 256]` ("impala").
+
+    Raises ValueError for an unknown network, an ambiguous channel axis, and an image too small for its network.
+    """
+    if image_network not in _IMAGE_NETWORKS:
+        raise ValueError(
+            f"`image_network` must be one of {sorted(_IMAGE_NETWORKS)}. Received: image_network={image_network!r}"
+        )
+    image = _channels_last(image, leaf, channel_axis, prefix)
+    scaled = layers.Rescaling(1 / 255, name=f"{prefix}scale")(image)
+    return _IMAGE_NETWORKS[image_network](scaled, initialize, prefix)
+
+
+def _channels_last(image: Tensor, leaf: spaces.Leaf, channel_axis: int | None, prefix: str) -> Tensor:
+    """`[N, *shape]` -> `[N, height, width, channels]`; a leading stack of frames joins the channels."""
+    shape = leaf.shape
+    if len(shape) == 2:
+        return layers.Reshape((*shape, 1), name=f"{prefix}channels_last")(image)
+    frame = shape[-3:]
+    axis = _find_channel_axis(leaf, channel_axis)
+    if len(shape) == 3:
+        return image if axis == 2 else layers.Permute((2, 3, 1), name=f"{prefix}channels_last")(image)
+    height, width = (size for index, size in enumerate(frame) if index != axis)
+    permutation = (2, 3, 1, 4) if axis == 2 else (3, 4, 1, 2)
+    image = layers.Permute(permutation, name=f"{prefix}channels_last")(image)
+    return layers.Reshape((height, width, shape[0] * frame[axis]), name=f"{prefix}merge_stack")(image)
+
+
+def _find_channel_axis(leaf: spaces.Leaf, channel_axis: int | None) -> int:
+    """0 or 2: the one that is given, else the smaller of a frame's first and last axis, at most 16 channels."""
+    if channel_axis is not None:
+        return channel_axis % 3
+    first, _, last = leaf.shape[-3:]
+    if min(first, last) > MAXIMUM_CHANNELS or first == last:
+        raise ValueError(
+            "The channel axis of an image must be the first or the last, with at most "
+            f"{MAXIMUM_CHANNELS} channels; give `channel_axis`. Received: {leaf.label} of shape {leaf.shape}"
+        )
+    return 0 if first < last else 2
+
+
+def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
+    """The network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
+    height, width = x.shape[1:3]
+    if min(height, width) < 36:
+        raise ValueError(
+            "`image_network='nature'` needs images of at least 36 x 36 pixels; image_network='impala' takes "
+            f"smaller ones. Received: {height} x {width}"
+        )
+    for index, (filters, size, stride) in enumerate([(32, 8, 4), (64, 4, 2), (64, 3, 1)]):
+        x = layers.Conv2D(
+            filters,
+            size,
+            stride,
+            activation="relu",
+            kernel_initializer=initialize(math.sqrt(2)),
+            name=f"{prefix}convolution_{index + 1}",
+        )(x)
+    x = layers.Flatten(name=f"{prefix}flatten")(x)
+    return layers.Dense(512, "relu", kernel_initializer=initialize(math.sqrt(2)), name=f"{prefix}features")(x)
+
+
+def _impala(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
+    """The residual network of IMPALA (arXiv:1802.01561, figure 3), without its LSTM."""
+    gain = math.sqrt(2)
+    for filters in (16, 32, 32):
+        x = layers.Conv2D(filters, 3, padding="same", kernel_initializer=initialize(gain))(x)
+        x = layers.MaxPooling2D(3, 2, padding="same")(x)
+        for _ in range(2):
+            residual = layers.ReLU()(x)
+            residual = layers.Conv2D(
+                filters, 3, padding="same", activation="relu", kernel_initializer=initialize(gain)
+            )(residual)
+            residual = layers.Conv2D(filters, 3, padding="same", kernel_initializer=initialize(gain))(residual)
+            x = layers.Add()([x, residual])
+    x = layers.Flatten(name=f"{prefix}flatten")(layers.ReLU()(x))
+    return layers.Dense(256, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
+
+
+_IMAGE_NETWORKS = {"nature": _nature, "impala": _impala}

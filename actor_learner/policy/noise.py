@@ -1,0 +1,73 @@
+"""The noise that actions are drawn with: uniforms and standard normals, the latter held for some steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from actor_learner.policy.exported import Array, ExportedPolicy
+
+Seed = int | np.random.SeedSequence | None
+
+
+class Noise:
+    """Draws `[rows, U + N]`: `noise_uniform` uniforms in (0, 1], then `noise_normal` standard normals.
+
+    Each environment's normals are kept for `noise_hold` steps, its uniforms are always new.
+    """
+
+    def __init__(self, exported: ExportedPolicy, seed: Seed) -> None:
+        self._uniform, self._normal = exported.noise_uniform, exported.noise_normal
+        self._hold = exported.noise_hold
+        self._plain = not (self._uniform and self._normal) and self._hold == 1
+        shape = (exported.batch_size, self._uniform + self._normal)
+        self._draws, self._batch = np.empty(shape, np.float32), np.zeros(shape, np.float32)
+        self.reseed(seed)
+
+    def reseed(self, seed: Seed) -> None:
+        """Starts anew, from `seed`."""
+        # Named, since numpy may change what default_rng stands for.
+        self._generator: Any = np.random.Generator(np.random.PCG64(seed))
+        self.renew()
+
+    def renew(self, rows: Array | None = None) -> None:
+        """Lets the next draw be new for `rows` (bool [N]; None: all)."""
+        if rows is None:
+            self._held = np.empty((0, self._normal), np.float32)
+        elif len(self._held):
+            self._ages[rows] = self._hold
+
+    def draw_batch(self) -> Array:
+        """For `batch_size` environments, in memory that the next draw overwrites."""
+        if not self._plain:
+            return self.draw(len(self._batch))
+        if self._uniform:
+            # random() is in [0, 1); sampling needs (0, 1].
+            self._generator.random(None, np.float32, self._draws)
+            return np.subtract(1.0, self._draws, self._batch)
+        drawn: Array = self._generator.standard_normal(None, np.float32, self._batch)
+        return drawn
+
+    def draw(self, rows: int) -> Array:
+        """For any number of environments."""
+        parts: list[Array] = []
+        if self._uniform:
+            parts.append(np.float32(1) - self._generator.random((rows, self._uniform), np.float32))
+        if self._normal:
+            parts.append(self._draw_held(rows) if self._hold > 1 else self._draw_normal(rows))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    def _draw_normal(self, rows: int) -> Array:
+        drawn: Array = self._generator.standard_normal((rows, self._normal), np.float32)
+        return drawn
+
+    def _draw_held(self, rows: int) -> Array:
+        if len(self._held) != rows:
+            self._held = np.empty((rows, self._normal), np.float32)
+            self._ages = np.full(rows, self._hold)
+        due = self._ages >= self._hold
+        self._held[due] = self._draw_normal(int(due.sum()))
+        self._ages[due] = 0
+        self._ages += 1
+        return self._held

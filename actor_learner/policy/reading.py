@@ -1,0 +1,139 @@
+"""Reads what users give a policy: one observation or a batch, nested as its space is, and masks in any form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
+
+from actor_learner import spaces
+from actor_learner.masks import MaskLayout
+from actor_learner.policy.exported import Array
+
+
+class ObservationReader:
+    """Takes observations, and masks of the actions, apart into arrays `[N, ...]`.
+
+    Args:
+        observation_space: Observations are as in a Trajectory: discrete ones are counted from 0.
+        masks: The layout of masks.
+    """
+
+    def __init__(self, observation_space: Space[Any], masks: MaskLayout) -> None:
+        self._structure = spaces.observation_structure(observation_space)
+        self._masks = masks
+        self._has_mask_leaf = spaces.has_mask_leaf(observation_space)
+        self._takes_dicts = isinstance(observation_space, Dict)
+        first = self._structure.leaves[0]
+        self._plain_box = (first.dtype, first.shape) if isinstance(observation_space, Box) and first.shape else None
+
+    def read(self, observation: Any) -> tuple[tuple[Array, ...], bool]:
+        """The leaves, `[N, ...]` each in the trajectory's dtype, and whether it was a single observation.
+
+        Raises ValueError, naming the leaf, for other keys, shapes or numbers of rows, and for discrete values that
+        the space doesn't have.
+        """
+        # The usual case, for the sake of speed.
+        if type(observation) is np.ndarray and (observation.dtype, observation.shape[1:]) == self._plain_box:
+            return (observation,), False
+        if self._takes_dicts and not self._has_mask_leaf and isinstance(observation, dict):
+            # The network alone told the space: it may have no input for the mask that the environment gives.
+            observation = {key: value for key, value in observation.items() if key != spaces.MASK_KEY}
+        pairs = zip(self._structure.leaves, self._structure.flatten(observation), strict=True)
+        leaves = [_cast(leaf, value) for leaf, value in pairs]
+        rows = self._common_rows(leaves)
+        for leaf, array in zip(self._structure.leaves, leaves, strict=True):
+            _check_range(leaf, array)
+        return (tuple(array[None] for array in leaves), True) if rows is None else (tuple(leaves), False)
+
+    def check_numbers(self, leaves: tuple[Array, ...]) -> None:
+        """Raises ValueError for NaN, naming the leaf."""
+        for leaf, array in zip(self._structure.leaves, leaves, strict=True):
+            if np.isnan(array).any():
+                raise ValueError(f"`{leaf.label}` must hold numbers. Received: NaN")
+
+    def read_mask(self, observation: Any, action_mask: Any, rows: int, single: bool) -> Array | None:
+        """The mask that is given or, failing that, stands in the observation: bool `[rows, M]`; None without one.
+
+        Raises ValueError for one that isn't right for the action space, or allows nothing somewhere.
+        """
+        label = spaces.MASK_KEY
+        if action_mask is None:
+            label = f"observation[{spaces.MASK_KEY!r}]"
+            if self._masks.size and isinstance(observation, dict):
+                action_mask = observation.get(spaces.MASK_KEY)
+        if action_mask is None:
+            return None
+        if not self._masks.size:
+            raise ValueError(
+                "`action_mask` must be None: the action space has no discrete choice. "
+                f"Received: a {type(action_mask).__name__}"
+            )
+        mask = self._masks.read(_with_batch_axis(action_mask) if single else action_mask, rows, label)
+        self._check_something_allowed(mask, label)
+        return mask
+
+    def _check_something_allowed(self, mask: Array, label: str) -> None:
+        if (empty := self._masks.first_empty(mask)) is None:
+            return
+        row, choice = empty
+        of = f", for choice {choice} of {len(self._masks.counts)}" if len(self._masks.counts) > 1 else ""
+        raise ValueError(f"`{label}` must allow an action in every row. Received: none allowed in row {row}{of}")
+
+    def _common_rows(self, leaves: list[Array]) -> int | None:
+        """The number of rows that all leaves have; None for a single observation."""
+        first, *others = self._structure.leaves
+        rows = _rows(first, leaves[0])
+        for leaf, array in zip(others, leaves[1:], strict=True):
+            if _rows(leaf, array) != rows:
+                expected = "without a batch axis" if rows is None else f"with {rows} rows"
+                raise ValueError(
+                    f"`{leaf.label}` must be {expected}, as `{first.label}` is. Received: shape={array.shape} for "
+                    f"observations of shape {leaf.shape}"
+                )
+        return rows
+
+
+def _rows(leaf: spaces.Leaf, array: Array) -> int | None:
+    if array.shape == leaf.shape:
+        return None
+    if array.ndim != len(leaf.shape) + 1 or array.shape[1:] != leaf.shape:
+        raise ValueError(
+            f"`{leaf.label}` must have shape {leaf.shape}, or (N, ...) of these. Received: shape={array.shape}"
+        )
+    return len(array)
+
+
+def _cast(leaf: spaces.Leaf, value: Any) -> Array:
+    array = np.asarray(value)
+    if array.dtype == leaf.dtype:
+        return array
+    if array.dtype.kind == "f" and leaf.dtype.kind in "iu" and not (array == np.round(array)).all():
+        wrong = array[array != np.round(array)].reshape(-1)[0]
+        raise ValueError(f"`{leaf.label}` must hold whole numbers. Received: {wrong}")
+    return array.astype(leaf.dtype)
+
+
+def _check_range(leaf: spaces.Leaf, array: Array) -> None:
+    """A graph gives anything for what isn't in the space, mostly zeros for a one-hot vector."""
+    if isinstance(leaf.space, Discrete):
+        highest = np.asarray(leaf.space.n - 1)
+    elif isinstance(leaf.space, MultiDiscrete):
+        highest = leaf.space.nvec - 1
+    else:
+        return
+    wrong = (array < 0) | (array > highest)
+    if wrong.any():
+        counted = "" if leaf.start is None else ", counted from 0 as in a Trajectory"
+        bound = np.broadcast_to(highest, array.shape)[wrong][0]
+        raise ValueError(f"`{leaf.label}` must be in 0 ... {bound}{counted}. Received: {array[wrong][0]}")
+
+
+def _with_batch_axis(mask: Any) -> Any:
+    """One environment's mask as one of a batch."""
+    if isinstance(mask, dict):
+        return {key: _with_batch_axis(part) for key, part in mask.items()}
+    if isinstance(mask, (tuple, list)) and not all(np.isscalar(part) for part in mask):
+        return tuple(_with_batch_axis(part) for part in mask)
+    return None if mask is None else np.asarray(mask)[None]

@@ -1,0 +1,25 @@
+"""A network whose gradients can be written down, and its weights."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+from keras import layers
+
+
+def linear_network(columns=2):
+    """Parameters and value are linear in the observation, so that gradients can be written down."""
+    x = keras.Input((4,))
+    rng = np.random.default_rng(7)
+    parameters, value = layers.Dense(columns, use_bias=False), layers.Dense(1, use_bias=False)
+    network = keras.Model(x, (parameters(x), value(x)))
+    network.set_weights([rng.normal(size=weight.shape).astype(np.float32) for weight in network.weights])
+    return network
+
+
+def weights_of(network):
+    return [weight.copy() for weight in network.get_weights()]
+
+
+def same_weights(first, second):
+    return len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))

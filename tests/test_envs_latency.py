@@ -1,0 +1,150 @@
+"""Latency-v0: the environment that waits. Nothing here measures time: what is asked of `sleep` is written down."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from actor_learner_envs import latency
+from actor_learner_envs.latency import EPISODE_STEPS, LatencyEnv, LatencyVectorEnv, StepTime
+from hypothesis import given
+from hypothesis import strategies as st
+
+SEEDS = range(2000)
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    """The seconds of every sleep, none of which is slept."""
+    seconds = []
+    monkeypatch.setattr(latency, "time", SimpleNamespace(sleep=seconds.append))
+    return seconds
+
+
+def make(kind, **kwargs):
+    return LatencyEnv(**kwargs) if kind == "single" else LatencyVectorEnv(3, **kwargs)
+
+
+def step(env):
+    return env.step(env.action_space.sample())
+
+
+def seed_that_is(slow, time):
+    return next(seed for seed in SEEDS if time.is_slow(seed) is slow)
+
+
+both = pytest.mark.parametrize("kind", ["single", "vector"])
+
+
+@both
+def test_every_step_waits_once_and_no_reset_does(kind, slept):
+    env = make(kind, step_time=0.25)
+    env.reset(seed=0)
+    assert slept == []
+    for _ in range(5):
+        step(env)
+    env.reset(options={"reset_mask": np.array([True, False, False])})
+    assert slept == [0.25] * 5
+
+
+@both
+@pytest.mark.parametrize("slow", [False, True])
+def test_slow_or_not_by_the_seed(kind, slow, slept):
+    env = make(kind, step_time=0.25, slow_fraction=0.5, slow_factor=100.0)
+    env.reset(seed=seed_that_is(slow, env.step_time))
+    step(env)
+    env.reset()  # without a seed it stays as it is
+    step(env)
+    env.reset(seed=seed_that_is(not slow, env.step_time))
+    step(env)
+    assert slept == ([25.0, 25.0, 0.25] if slow else [0.25, 0.25, 25.0])
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.5, 1.0])
+def test_fraction_of_slow_seeds(fraction):
+    slow = np.mean([StepTime(slow_fraction=fraction).is_slow(seed) for seed in SEEDS])
+    assert slow == pytest.approx(fraction, abs=4 * np.sqrt(fraction * (1 - fraction) / len(SEEDS)))
+
+
+@given(st.integers(0, 2**31 - 1), st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_fraction_keeps_the_slow_ones(seed, one, other):
+    smaller, larger = sorted((one, other))
+    assert StepTime(slow_fraction=smaller).is_slow(seed) <= StepTime(slow_fraction=larger).is_slow(seed)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_tail(slow):
+    time, generator = StepTime(step_time=0.5, tail=3.0), np.random.default_rng(0)
+    drawn = np.array([time.draw(generator, slow) for _ in range(20_000)]) / (100.0 if slow else 1.0)
+    shortest = 0.5 * 2 / 3
+    assert drawn.min() >= shortest
+    assert drawn.mean() == pytest.approx(0.5, rel=0.03)
+    for times in (2, 4):  # what a Pareto distribution is: P(X > t * shortest) = t ** -tail
+        expected = times**-3.0
+        margin = 4 * np.sqrt(expected / len(drawn))
+        assert (drawn > times * shortest).mean() == pytest.approx(expected, abs=margin)
+
+
+@both
+def test_waiting_repeats_and_changes_nothing_that_is_shown(kind, slept):
+    def play(**kwargs):
+        slept.clear()
+        env = make(kind, **kwargs)
+        shown = [env.reset(seed=3)[0]]
+        env.action_space.seed(0)
+        shown += [step(env)[0] for _ in range(5)]
+        return np.stack(shown), list(slept)
+
+    shown, seconds = play(tail=1.5)
+    again, same_seconds = play(tail=1.5)
+    assert seconds == same_seconds
+    assert len(set(seconds)) == 5
+    np.testing.assert_array_equal(shown, again)
+    np.testing.assert_array_equal(shown, play()[0])
+
+
+@both
+@pytest.mark.parametrize("right", [True, False])
+def test_reward_is_for_the_largest(kind, right, slept):
+    env = make(kind)
+    observation, _ = env.reset(seed=0)
+    for count in range(1, EPISODE_STEPS + 1):
+        largest = observation.argmax(axis=-1)
+        observation, reward, terminated, truncated, info = env.step(largest if right else (largest + 1) % 4)
+        assert np.all(reward == float(right))
+        assert np.all(terminated == (count == EPISODE_STEPS))
+        assert not np.any(truncated)
+        assert info == {}
+
+
+def test_vector_environments_end_by_their_own_count(slept):
+    env = make("vector")
+    env.reset(seed=0)
+    for _ in range(EPISODE_STEPS - 1):
+        step(env)
+    env.reset(options={"reset_mask": np.array([False, True, False])})
+    assert step(env)[2].tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "received"),
+    [
+        ({"step_time": -1.0}, "step_time=-1.0"),
+        ({"step_time": float("nan")}, "step_time=nan"),
+        ({"tail": 1.0}, "tail=1.0"),
+        ({"tail": float("nan")}, "tail=nan"),
+        ({"slow_fraction": 1.5}, "slow_fraction=1.5"),
+        ({"slow_factor": 0.5}, "slow_factor=0.5"),
+        ({"render_mode": "human"}, "render_mode='human'"),
+    ],
+)
+@both
+def test_refused_arguments(kind, kwargs, received):
+    with pytest.raises(ValueError, match=f"Received: {received}$"):
+        make(kind, **kwargs)
+
+
+def test_refused_number_of_environments():
+    with pytest.raises(ValueError, match="Received: num_envs=0$"):
+        LatencyVectorEnv(0)
