@@ -152,7 +152,7 @@ def unroll(
         if episodes is not None:
             _record_episodes(columns, t, episodes)
         if noise_is_held:
-            policy.renew_noise(terminated | truncated)
+            policy.renew_noise(terminated | truncated | ~valid)
     for last, leaf in zip(columns.observation, observation, strict=True):
         last[-1] = leaf
     return observation, Times(in_env, acting, clock() - started)

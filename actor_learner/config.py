@@ -62,7 +62,8 @@ class TrainConfig:
         orthogonal_init: orthogonal initialization as in SB3, else uniform by fan-in.
         initial_log_std: logarithm of the initial standard deviation of Box actions.
         image_network: "nature" or "impala", for images.
-        channel_axis: which axis of an image holds the channels, where that is ambiguous.
+        channel_axis: which axis of an image holds the channels, where that is ambiguous: the first or the last of a
+            frame, counted in the whole shape, a stack of frames included.
         normalize_observation: centre and scale observations by running statistics, inside the network.
         distribution: of Box actions: "gaussian", clipped to the bounds; "squashed" into them by tanh.
         noise_hold: env steps for which an environment keeps its draw of exploration noise.
@@ -114,7 +115,9 @@ class TrainConfig:
     orthogonal_init: bool = _field(True, "orthogonal initialization, else uniform by fan-in", "network")
     initial_log_std: float = _field(0.0, "log of the initial standard deviation of Box actions", "network")
     image_network: Literal["nature", "impala"] = _field("nature", "for image observations", "network")
-    channel_axis: int | None = _field(None, "axis of an image's channels, where that is ambiguous", "network")
+    channel_axis: int | None = _field(
+        None, "axis of an image's channels, a frame's first or last, where that is ambiguous", "network"
+    )
     normalize_observation: bool = _field(False, "normalize observations by running statistics", "network")
     distribution: str = _field("gaussian", "distribution of Box actions", "network")
     noise_hold: int = _field(1, "env steps for which exploration noise is held", "network")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import MultiBinary, Space
 
 from actor_learner import spaces
 from actor_learner.masks import MaskLayout
@@ -43,9 +43,10 @@ def conform(trajectory: Trajectory, action_space: Space[Any]) -> Trajectory:
         _action(leaf, given, rows, valid)
         for leaf, given in zip(structure.leaves, structure.flatten(trajectory.action), strict=True)
     ]
-    mask = _mask(trajectory, observation, valid, MaskLayout(action_space))
+    layout = MaskLayout(action_space)
+    mask = _mask(trajectory, observation, valid, layout)
     if mask is not None:
-        _check_allowed(mask, structure, actions, valid)
+        _check_allowed(mask, layout, structure, actions, valid)
     return trajectory._replace(
         **checked, observation=observation, action=structure.unflatten(actions), action_mask=mask
     )
@@ -94,7 +95,7 @@ def _action(leaf: spaces.Leaf, given: Any, rows: tuple[int, ...], valid: Array) 
 
 
 def _check_choices(leaf: spaces.Leaf, values: Array, valid: Array) -> None:
-    sizes = np.array([2]) if isinstance(leaf.space, MultiBinary) else np.array(_sizes(leaf.space))
+    sizes = np.array((2,) if isinstance(leaf.space, MultiBinary) else spaces.choice_counts(leaf.space))
     acted = values[valid].reshape(-1, math.prod(leaf.shape))
     wrong = (acted < 0) | (acted >= sizes)
     if not wrong.any():
@@ -109,13 +110,6 @@ def _check_choices(leaf: spaces.Leaf, values: Array, valid: Array) -> None:
 
 def _unravel(entry: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(index) for index in np.unravel_index(entry, shape))
-
-
-def _sizes(space: Space[Any]) -> list[int]:
-    """Numbers of choices that a mask has columns for, one for each entry of an action."""
-    if isinstance(space, Discrete):
-        return [int(space.n)]
-    return [int(n) for n in space.nvec.reshape(-1)] if isinstance(space, MultiDiscrete) else []
 
 
 def _mask(trajectory: Trajectory, observation: Any, valid: Array, layout: MaskLayout) -> Array | None:
@@ -162,26 +156,20 @@ def _check_flags(mask: Array, valid: Array) -> None:
         )
 
 
-def _check_allowed(mask: Array, structure: spaces.Structure, actions: list[Array], valid: Array) -> None:
+def _check_allowed(
+    mask: Array, layout: MaskLayout, structure: spaces.Structure, actions: list[Array], valid: Array
+) -> None:
     """Every action of a valid row was allowed: a forbidden one has the log-probability -1e30."""
-    for first_column, leaf, choice in _choices(structure, actions):
-        column = np.where(valid, first_column + choice, 0)
+    for choice in layout.choices:
+        chosen = actions[choice.leaf].reshape(*valid.shape, -1)[..., choice.entry]
+        column = np.where(valid, choice.first_column + chosen, 0)
         forbidden = valid & ~np.take_along_axis(mask, column[..., None], axis=-1)[..., 0]
         if forbidden.any():
             row, environment = (int(index) for index in np.argwhere(forbidden)[0])
             raise ValueError(
-                f"`{leaf.label}` must be allowed by `action_mask` in valid rows. Received: "
-                f"{choice[row, environment]}, forbidden, in row {row} of column {environment}"
+                f"`{structure.leaves[choice.leaf].label}` must be allowed by `action_mask` in valid rows. Received: "
+                f"{chosen[row, environment]}, forbidden, in row {row} of column {environment}"
             )
-
-
-def _choices(structure: spaces.Structure, actions: list[Array]) -> Iterator[tuple[int, spaces.Leaf, Array]]:
-    """First mask column, leaf and values `[T, B]` of each choice that a mask has columns for."""
-    first_column = 0
-    for leaf, action in zip(structure.leaves, actions, strict=True):
-        for entry, size in enumerate(_sizes(leaf.space)):
-            yield first_column, leaf, action.reshape(*action.shape[:2], -1)[..., entry]
-            first_column += size
 
 
 def _env_index(given: Any, columns: int) -> Array:

@@ -220,9 +220,10 @@ class ProcessCrew:
                 watcher.sweep(_SWEEP_SECONDS)
             with condition:
                 condition.wait_for(lambda: complete() or not watcher.running, min(max(remaining, 0), _SHOW_SECONDS))
+                found = complete()
             self.check()
-            if complete() or remaining <= 0:
-                return complete()
+            if found or remaining <= 0:
+                return found
 
     def check(self) -> None:
         """Shows what the actors printed. Raises ActorError if one has failed, after all are ended."""

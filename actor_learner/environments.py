@@ -159,8 +159,10 @@ class Environments:
         """
         raw, raw_reward, terminated, truncated, infos = self.vector_env.step(env_action)
         if not self._step_checked:
-            self._check_first_step(raw, raw_reward, terminated, truncated, infos)
+            self._check_first_step(raw, raw_reward, terminated, truncated)
         self._step += 1
+        if spaces.MASK_KEY in infos and not self._masks.in_use:
+            self._masks.check_absent(infos)
         self._current, self._previous = self._previous, self._current
         current, reward = self._current, self._reward
         try:
@@ -236,6 +238,8 @@ class Environments:
         self._check(self._current)
         if self._masks.in_use:
             self._masks.renew(infos, self._current.leaves, ended)
+        else:
+            self._masks.check_absent(infos)
 
     def _start_after_reset(self, terminated: Array, truncated: Array) -> Array:
         """NEXT_STEP: the rows that ended in the last step were only reset in this one. Returns `valid`."""
@@ -330,8 +334,7 @@ class Environments:
         self._check_batch(source, raw)  # names the leaf
         return EnvError(f"`{source}` of {self._where()} gave what can't be kept: {error}. Received: {short(raw)}")
 
-    def _check_first_step(self, raw: Any, *returned: Any) -> None:
-        *columns, infos = returned
+    def _check_first_step(self, raw: Any, *columns: Any) -> None:
         self._check_batch("step", raw)
         for name, column in zip(("rewards", "terminations", "truncations"), columns, strict=True):
             if np.shape(column) != (self.num_envs,):
@@ -339,8 +342,6 @@ class Environments:
                     f"`step` of {self._where()} must return {name} of shape ({self.num_envs},). "
                     f"Received: shape={np.shape(column)}"
                 )
-        if not self._masks.in_use:
-            self._masks.check_absent(infos)
         self._step_checked = True
 
     def _check(self, observations: Observations, reward: Array | None = None) -> None:

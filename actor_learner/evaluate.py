@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from actor_learner import spaces
 from actor_learner.checkpoint import read_config
 from actor_learner.environments import EnvFactory, Environments, resolve_env
 from actor_learner.policy.policy import Policy, load_policy
+from actor_learner.spaces import MASK_KEY, Leaf
 
 if TYPE_CHECKING:
     import keras
@@ -97,8 +98,8 @@ def evaluate(
     try:
         mode = autoreset_mode or config.get("autoreset_mode")
         environments = Environments(vector_env, autoreset_mode=mode, name=factory.name)
-        policy = _policy(run_dir_or_network, environments, seed)
-        played = _play(environments, policy, _quotas(episodes, num_envs), seed, deterministic)
+        player = _Player(_policy(run_dir_or_network, environments, seed), environments, deterministic)
+        played = _play(player, _quotas(episodes, num_envs), seed)
     finally:
         vector_env.close()
     returns, lengths = zip(*played, strict=True)
@@ -136,24 +137,67 @@ def _policy(source: Any, environments: Environments, seed: int) -> Policy:
             batch_size=environments.num_envs,
             observation_space=environments.observation_space,
         )
-    _check_fits(policy, environments)
     return policy
 
 
-def _check_fits(policy: Policy, environments: Environments) -> None:
-    ours, theirs = (_shapes(source.observation_space) for source in (policy, environments))
-    same_actions = _outline(policy.exported.action_space) == _outline(spaces.to_json(environments.action_space))
-    if ours != theirs or not same_actions:
-        parts = ", ".join(f"{label} {shape}" for label, shape in ours.items()).removeprefix("observation ")
-        raise ValueError(
-            f"The policy was trained for observations of shape {parts} and actions of {policy.action_space}; `env` has "
-            f"other spaces. Received: env={environments.name!r} with {environments.observation_space} and "
-            f"{environments.action_space}"
-        )
+class _Player:
+    """A policy that is given an environment's leaves, which may be more than it takes and in another order.
+
+    Raises ValueError where the environment's spaces aren't those of the policy.
+    """
+
+    def __init__(self, policy: Policy, environments: Environments, deterministic: bool) -> None:
+        self.policy, self.environments, self._deterministic = policy, environments, deterministic
+        ours = spaces.observation_structure(policy.observation_space).leaves
+        places = _places(ours, environments.observation_space)
+        same_actions = _outline(policy.exported.action_space) == _outline(spaces.to_json(environments.action_space))
+        if places is None or not same_actions:
+            parts = ", ".join(f"{leaf.label} of {_describe(leaf)}" for leaf in ours).removeprefix("observation of ")
+            raise ValueError(
+                f"The policy was trained for observations of {parts} and actions of {policy.action_space}; `env` has "
+                f"other spaces. Received: env={environments.name!r} with {environments.observation_space} and "
+                f"{environments.action_space}"
+            )
+        self._inputs = [(place, leaf.dtype) for place, leaf in zip(places, ours, strict=True)]
+
+    def choose(self, observation: tuple[Array, ...]) -> Any:
+        """What the environments get, for the leaves that they gave."""
+        policy, mask = self.policy, self.environments.action_mask
+        leaves = tuple(observation[place].astype(dtype, copy=False) for place, dtype in self._inputs)
+        action = policy.mode_leaves(leaves, mask) if self._deterministic else policy.step_leaves(leaves, mask)[0]
+        return policy.env_action(action)
 
 
-def _shapes(observation_space: Space[Any]) -> dict[str, tuple[int, ...]]:
-    return {leaf.label: leaf.shape for leaf in spaces.observation_structure(observation_space).leaves}
+def _places(ours: Sequence[Leaf], observation_space: Space[Any]) -> list[int] | None:
+    """Where each leaf that the policy takes stands among an environment's leaves; None where these are others.
+
+    The mask leaf may be left over: a network has seldom an input for it.
+    """
+    theirs = spaces.observation_structure(observation_space).leaves
+    places = {leaf.label: place for place, leaf in enumerate(theirs)}
+    left_over = places.keys() - {leaf.label for leaf in ours}
+    masks = {leaf.label for leaf in theirs if spaces.has_mask_leaf(observation_space) and leaf.path[0] == MASK_KEY}
+    if left_over - masks or not all(leaf.label in places and _fits(leaf, theirs[places[leaf.label]]) for leaf in ours):
+        return None
+    return [places[leaf.label] for leaf in ours]
+
+
+def _fits(ours: Leaf, theirs: Leaf) -> bool:
+    """Whether a policy can take what an environment gives: the same shape and values of a kind that it knows.
+
+    Discrete values are as many; a policy that was told no space, but the network's inputs, takes any number of them.
+    """
+    counts = spaces.choice_counts(ours.space)
+    same_counts = not counts or counts == spaces.choice_counts(theirs.space)
+    return ours.shape == theirs.shape and same_counts and np.can_cast(theirs.dtype, ours.dtype, "same_kind")
+
+
+def _describe(leaf: Leaf) -> str:
+    return (
+        f"shape {leaf.shape} in {leaf.dtype}"
+        if not spaces.choice_counts(leaf.space)
+        else " ".join(str(leaf.space).split())
+    )
 
 
 def _outline(description: Any) -> Any:
@@ -167,12 +211,10 @@ def _quotas(episodes: int, num_envs: int) -> list[int]:
     return [episodes // num_envs + (index < episodes % num_envs) for index in range(num_envs)]
 
 
-def _play(
-    environments: Environments, policy: Policy, quotas: list[int], seed: int, deterministic: bool
-) -> list[tuple[float, float]]:
+def _play(player: _Player, quotas: list[int], seed: int) -> list[tuple[float, float]]:
     """(return, length) of the first `quotas[i]` episodes of each environment i."""
     played: list[list[tuple[float, float]]] = [[] for _ in quotas]
-    for index, episode_return, length in _episodes(environments, policy, seed, deterministic):
+    for index, episode_return, length in _episodes(player, seed):
         if len(played[index]) < quotas[index]:
             played[index].append((episode_return, length))
         if all(len(done) == quota for done, quota in zip(played, quotas, strict=True)):
@@ -180,18 +222,17 @@ def _play(
     return [episode for of_environment in played for episode in of_environment]
 
 
-def _episodes(
-    environments: Environments, policy: Policy, seed: int, deterministic: bool
-) -> Iterator[tuple[int, float, float]]:
+def _episodes(player: _Player, seed: int) -> Iterator[tuple[int, float, float]]:
     """Endless (environment, return, length) of finished episodes."""
+    policy, environments = player.policy, player.environments
+    noise_is_held = policy.exported.noise_hold > 1
     observation = environments.reset(seed)
     policy.renew_noise()
     while True:
-        mask = environments.action_mask
-        action = policy.mode_leaves(observation, mask) if deterministic else policy.step_leaves(observation, mask)[0]
-        transition = environments.step(policy.env_action(action))
+        transition = environments.step(player.choose(observation))
         observation = transition.observation
+        if noise_is_held:  # as in an actor's unroll
+            policy.renew_noise(transition.terminated | transition.truncated | ~transition.valid)
         if transition.episodes is not None:
-            policy.renew_noise(transition.terminated | transition.truncated)
             indices, returns, lengths, _ = transition.episodes
             yield from zip(indices.tolist(), returns.tolist(), lengths.tolist(), strict=True)

@@ -20,7 +20,7 @@ Send = Callable[[int, HandOut], None]
 
 
 class HandOuts(Protocol):
-    """What the pool asks for in `collect`. All but `take` are called with the crew's lock held."""
+    """What the pool asks for in `collect`. All are called with the crew's lock held."""
 
     def begin(self) -> None:
         """The caller collects: hands out what is due. The batch that was taken last is no longer looked at."""
@@ -63,9 +63,8 @@ class Rounds:
             self._handed_out += 1
 
     def _hand_out(self, batch: int) -> None:
-        index, version = batch % len(self._blocks), self._slots.newest
+        index, version = batch % len(self._blocks), self._slots.hold_newest()
         self._blocks[index].erase()
-        self._slots.hold(version.slot)
         self._slot_of_batch[batch] = version.slot
         self._done[batch] = {}
         for actor in range(self._num_actors):
@@ -101,7 +100,10 @@ class Rounds:
 class _Filling:
     """A block that actors are filling."""
 
+    batch: int
+    """How many were begun before it."""
     index: int
+    """Of the block."""
     version: int
     """The oldest in it: that of its first columns."""
     columns: int = 0
@@ -139,6 +141,7 @@ class FreeRunning:
         self._filling: list[_Filling] = []
         self._taken: int | None = None
         self._next: _Filling | None = None
+        self._begun = 0
 
     def begin(self) -> None:
         """Frees the block that was taken last, and gives every idle actor columns."""
@@ -149,12 +152,11 @@ class FreeRunning:
 
     def _hand_out(self) -> None:
         while self._idle and (filling := self._with_free_columns()) is not None:
-            actor, version = self._idle.pop(0), self._slots.newest
-            self._slots.hold(version.slot)
+            actor, version = self._idle.pop(0), self._slots.hold_newest()
             start = filling.columns * self._envs_per_actor
             filling.columns += 1
             filling.outstanding[actor] = version.slot
-            hand_out = HandOut(filling.index, filling.index, start, start + self._envs_per_actor, *version)
+            hand_out = HandOut(filling.batch, filling.index, start, start + self._envs_per_actor, *version)
             self._send(actor, hand_out)
 
     def _with_free_columns(self) -> _Filling | None:
@@ -166,7 +168,8 @@ class FreeRunning:
         index = self._free.pop(0)
         self._blocks[index].erase()
         self._stop_words[index] = 0
-        self._filling.append(_Filling(index, self._slots.newest.number))
+        self._filling.append(_Filling(self._begun, index, self._slots.newest.number))
+        self._begun += 1
         return self._filling[-1]
 
     def complete(self) -> bool:
@@ -194,7 +197,7 @@ class FreeRunning:
 
     def done(self, actor: int, done: Done) -> bool:
         """Notes it, and lets the actor go on; returns whether a block may be complete with it."""
-        filling = next(filling for filling in self._filling if filling.index == done.batch)
+        filling = next(filling for filling in self._filling if filling.batch == done.batch)
         self._slots.release(filling.outstanding.pop(actor))
         filling.done.append(done)
         self._idle.append(actor)

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.spaces import Discrete, MultiDiscrete, Space
+from gymnasium.spaces import MultiDiscrete, Space
 
 from actor_learner import spaces
 
 Array = np.ndarray[Any, Any]
 
 
+class Choice(NamedTuple):
+    """One discrete entry of an action, and its columns in a mask."""
+
+    leaf: int
+    """Number of the action's leaf."""
+    entry: int
+    """Number of the entry in that leaf, in C order."""
+    first_column: int
+    size: int
+    """How many columns: one for each value."""
+
+
 class MaskLayout:
     """The columns of a mask: one for each choice of each Discrete and MultiDiscrete leaf, in leaf order.
 
     Attributes:
-        counts: How many columns each choice has: one of a Discrete, as many of a MultiDiscrete as it has components.
+        choices: What there is to choose, in the order of its columns: one of a Discrete, as many of a MultiDiscrete as
+            it has components.
         size: Number of columns (M); 0 where an action space has no discrete choice, and so no masks.
     """
 
     def __init__(self, action_space: Space[Any]) -> None:
         self._space = action_space
         self._structure = spaces.action_structure(action_space)
-        self.counts = tuple(count for leaf in self._structure.leaves for count in _counts(leaf.space))
-        self.size = sum(self.counts)
-        self._starts = np.cumsum([0, *self.counts[:-1]]) if self.counts else np.zeros(0, np.int64)
+        self.choices = tuple(_choices(self._structure))
+        self.size = sum(choice.size for choice in self.choices)
+        self._starts = np.array([choice.first_column for choice in self.choices], np.int64)
 
     def read(self, value: Any, rows: int, label: str = "action_mask") -> Array:
         """A mask as environments give it, as bool `[rows, M]`.
@@ -76,10 +90,12 @@ class MaskLayout:
         return [_yes_or_no(value, (rows, size), label)]
 
 
-def _counts(space: Space[Any]) -> list[int]:
-    if isinstance(space, Discrete):
-        return [int(space.n)]
-    return [int(n) for n in space.nvec.reshape(-1)] if isinstance(space, MultiDiscrete) else []
+def _choices(structure: spaces.Structure) -> Iterator[Choice]:
+    first_column = 0
+    for number, leaf in enumerate(structure.leaves):
+        for entry, size in enumerate(spaces.choice_counts(leaf.space)):
+            yield Choice(number, entry, first_column, size)
+            first_column += size
 
 
 def _entry(value: Any, key: str | int) -> Any:

@@ -167,6 +167,27 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     **{f"{name}-v5": {"ppo": _MUJOCO} for name in _MUJOCO_NAMES},
+    "actor_learner/Catch-v0": {
+        "ppo": {
+            "total_steps": 15_000,
+            "unroll_length": 32,
+            "minibatch_size": 128,
+            "epochs": 3,
+            "gamma": 0.95,
+            "learning_rate": 5e-4,
+            "ent_coef": 0.01,
+        },
+    },
+    "actor_learner/MaskedTreasure-v0": {
+        "ppo": {
+            "total_steps": 50_000,
+            "unroll_length": 64,
+            "minibatch_size": 256,
+            "epochs": 6,
+            "learning_rate": 2e-3,
+            "ent_coef": 0.01,
+        },
+    },
     "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 1_200_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
     "ALE/*": {"ppo": _ATARI},
 }

@@ -59,14 +59,15 @@ def vtrace(
     *,
     gamma: float,
     gae_lambda: float = 1.0,
-    rho_clip: float = 1.0,
-    c_clip: float = 1.0,
-    pg_rho_clip: float = 1.0,
+    rho_clip: float | None = 1.0,
+    c_clip: float | None = 1.0,
+    pg_rho_clip: float | None = 1.0,
 ) -> VTrace:
     """V-trace targets and advantages (arXiv:1802.01561, eq. 1 and section 4.2; lambda as in remark 2).
 
     value: `[T + 1, B]`, of the target policy, the last row bootstraps; all others: `[T, B]`. log_rho: log-probability
-    of the action under the target policy - under the behaviour policy. Ends and invalid rows are as for `gae`.
+    of the action under the target policy - under the behaviour policy; its exponential is clipped to the bounds, None
+    being no bound. Ends and invalid rows are as for `gae`.
 
     With lambda < 1 the advantage bootstraps from lambda v_{s+1} + (1 - lambda) V(x_{s+1}), as in rlax, so that
     on-policy (all weights 1) it is GAE(lambda), and the target that + value. With lambda = 1 it is the paper's.
@@ -74,11 +75,11 @@ def vtrace(
     delta, goes_on = _one_step_errors(reward, value, terminated, truncated, truncation_value, valid, gamma)
     rho = ops.exp(ops.where(valid, log_rho, ops.zeros_like(delta)))
     decay = gamma * gae_lambda * goes_on
-    correction = backward_sum(ops.minimum(rho, rho_clip) * delta, decay * ops.minimum(rho, c_clip))
+    correction = backward_sum(clip_weight(rho, rho_clip) * delta, decay * clip_weight(rho, c_clip))
     following = ops.concatenate([correction[1:], ops.zeros_like(correction[:1])], axis=0)
     advantage = delta + decay * following
     target = ops.convert_to_tensor(value, dtype="float32")[:-1] + correction
-    return VTrace(target, advantage, ops.minimum(rho, pg_rho_clip) * advantage)
+    return VTrace(target, advantage, clip_weight(rho, pg_rho_clip) * advantage)
 
 
 def _one_step_errors(
@@ -127,6 +128,19 @@ def mean_valid(values: Tensor, valid: Tensor) -> Tensor:
     """Mean of `values [N]` over the rows where `valid [N]`; 0 where there is none."""
     weight = ops.cast(valid, values.dtype)
     return ops.sum(values * weight) / ops.maximum(ops.sum(weight), 1.0)
+
+
+def mean_divergence(log_ratio: Tensor, valid: Tensor) -> Tensor:
+    """KL divergence of a policy from the one that its ratios are against: J. Schulman's third estimator.
+
+    The mean of ratio - 1 - log ratio over valid rows; log_ratio, valid: `[N]`.
+    """
+    return mean_valid(ops.exp(log_ratio) - 1.0 - log_ratio, valid)
+
+
+def clip_weight(rho: Tensor, bound: float | None) -> Tensor:
+    """Importance weights, at most `bound`; None: as they are."""
+    return rho if bound is None else ops.minimum(rho, bound)
 
 
 def normalize_valid(values: Tensor, valid: Tensor) -> Tensor:

@@ -29,6 +29,9 @@ class RewardScaling:
     Not centred, clipped to +-10; a batch enters the statistics before it is scaled. The discounted
     returns live on from batch to batch, one for each environment, and start anew with each episode.
     As SB3's `VecNormalize(norm_obs=False)`, a batch at a time.
+
+    Actors that run freely bring batches in which an environment stands twice, in no known order: its columns there
+    start at 0, and so does what follows them. A column that ended early is `truncated`, and starts its return anew.
     """
 
     def __init__(self, num_envs: int, gamma: float) -> None:
@@ -45,7 +48,10 @@ class RewardScaling:
 
     def scale(self, reward: Tensor, ended: Tensor, valid: Tensor, env_index: Tensor) -> Tensor:
         """Merges a batch into the statistics, and scales it. reward, ended, valid: `[T, B]`; env_index: `[B]`."""
-        discounted = self._discounted_returns(reward, ended, valid, ops.take(self.discounted_return, env_index))
+        alone = _occurs_once(env_index)
+        known = ops.take(self.discounted_return, env_index)
+        initial = ops.where(alone, known, ops.zeros_like(known))
+        discounted = self._discounted_returns(reward, ended, valid, initial)
         weight = ops.cast(valid, "float32")
         added = ops.sum(weight)
         mean = ops.sum(discounted * weight) / ops.maximum(added, 1.0)
@@ -53,7 +59,9 @@ class RewardScaling:
         merged = merge_statistics((self.mean, self.variance, self.count), (mean, sum_of_squares, added))
         for variable, value in zip((self.mean, self.variance, self.count), merged, strict=True):
             variable.assign(value)
-        carried = ops.where(ended[-1], ops.zeros_like(discounted[-1]), discounted[-1])
+        # Columns of the same environment all write 0, so that it doesn't matter which of them is written last.
+        goes_on = ops.logical_and(alone, ops.logical_not(ended[-1]))
+        carried = ops.where(goes_on, discounted[-1], ops.zeros_like(discounted[-1]))
         self.discounted_return.assign(
             ops.scatter_update(self.discounted_return, ops.expand_dims(env_index, -1), carried)
         )
@@ -68,6 +76,12 @@ class RewardScaling:
         term = ops.where(valid, reward, ops.zeros_like(reward))
         first = term[:1] + decay[:1] * initial[None]
         return forward_sum(ops.concatenate([first, term[1:]], axis=0), decay)
+
+
+def _occurs_once(env_index: Tensor) -> Tensor:
+    """Of which columns `[B]` the environment stands in no other."""
+    same = ops.equal(ops.expand_dims(env_index, 1), ops.expand_dims(env_index, 0))
+    return ops.equal(ops.sum(ops.cast(same, "int32"), axis=1), 1)
 
 
 def _variable(shape: tuple[int, ...], name: str) -> keras.Variable:

@@ -50,7 +50,7 @@ class Leaf:
     @property
     def label(self) -> str:
         """As one would write it in Python, for messages: "observation['camera'][0]"."""
-        return self.root + "".join(f"[{key!r}]" for key in self.path)
+        return _label(self.root, self.path)
 
     @functools.cached_property
     def start(self) -> Any:
@@ -138,9 +138,14 @@ def leaf_parameter_size(space: Space[Any]) -> int:
 
 def choices(space: Space[Any]) -> int:
     """How many choices a mask can forbid in a leaf: n of a Discrete, the sum of a MultiDiscrete's; else 0."""
+    return sum(choice_counts(space))
+
+
+def choice_counts(space: Space[Any]) -> tuple[int, ...]:
+    """Numbers of values of each entry of a leaf: n of a Discrete, a MultiDiscrete's in C order; else ()."""
     if isinstance(space, Discrete):
-        return int(space.n)
-    return int(space.nvec.sum()) if isinstance(space, MultiDiscrete) else 0
+        return (int(space.n),)
+    return tuple(int(n) for n in space.nvec.reshape(-1)) if isinstance(space, MultiDiscrete) else ()
 
 
 def children(space: Space[Any]) -> list[tuple[str | int, Space[Any]]]:
@@ -156,6 +161,9 @@ def _structure(root: str, space: Space[Any], shape_dtype: Any) -> Structure:
     )
     if not leaves:
         raise ValueError(f"`{root}` must have at least one leaf. Received: {space}")
+    dotted = [".".join(map(str, leaf.path)) for leaf in leaves]
+    if len(set(dotted)) < len(dotted):  # a network's inputs go by these names
+        raise ValueError(f"Leaves of `{root}` must differ where keys are joined by dots. Received: {dotted}")
     return Structure(root, space, leaves)
 
 

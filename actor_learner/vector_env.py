@@ -30,7 +30,7 @@ class SerialVectorEnv(_SyncVectorEnv):
 
     Merging every step's infos and copying every observation costs a seventh of HalfCheetah's step, and joining the
     parts of Dict observations more than that: here each is written into its row. Of the other steps' infos only
-    `action_mask` is taken, where the resets gave one. Rows are cast to the space's dtype, and each sub-environment's
+    `action_mask` is taken. Rows are cast to the space's dtype, and each sub-environment's
     first reset and first step are checked against its space.
     """
 
@@ -44,7 +44,6 @@ class SerialVectorEnv(_SyncVectorEnv):
         self._truncated = np.zeros(self.num_envs, dtype=bool)
         self._reset_checked = np.zeros(self.num_envs, dtype=bool)
         self._step_checked = False
-        self._masked = False
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -70,7 +69,6 @@ class SerialVectorEnv(_SyncVectorEnv):
                 action_masks[index] = info[spaces.MASK_KEY]
             self._merge(infos, info, index)
         if action_masks:
-            self._masked = True
             self._add_masks(infos, action_masks)
         return self._rows, infos
 
@@ -78,9 +76,7 @@ class SerialVectorEnv(_SyncVectorEnv):
         """Steps every sub-environment; the arrays returned are overwritten by the next step."""
         observations, rewards, terminations, truncations = self._rows, self._reward, self._terminated, self._truncated
         infos: dict[str, Any] = {}
-        nested = bool(self._containers)
-        # A mask that comes only after the first reset is an error, which the first step shows.
-        masked = self._masked or not self._step_checked
+        nested, mask_key = bool(self._containers), spaces.MASK_KEY
         action_masks: dict[int, Any] = {}
         rows: Iterable[Any] = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
         for index, (env, action) in enumerate(zip(self.envs, rows, strict=True)):
@@ -96,8 +92,8 @@ class SerialVectorEnv(_SyncVectorEnv):
             rewards[index] = reward
             terminations[index] = terminated
             truncations[index] = truncated
-            if masked and info.get(spaces.MASK_KEY) is not None:
-                action_masks[index] = info[spaces.MASK_KEY]
+            if mask_key in info and info[mask_key] is not None:
+                action_masks[index] = info[mask_key]
             if terminated or truncated:
                 self._merge(infos, info, index)
         self._step_checked = True

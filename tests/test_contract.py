@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from keras import layers, ops
 
 from actor_learner import networks
+from actor_learner.policy import Policy
 from tests.trajectories import TWO_ACTIONS, VECTOR
 
 
@@ -46,6 +47,27 @@ def test_kerass_habit_of_two_models_works():
     x = keras.Input((4,))
     actor, critic = keras.Sequential([layers.Dense(2)]), keras.Sequential([layers.Dense(1)])
     networks.check_network(keras.Model(x, (actor(x), critic(x))), VECTOR, TWO_ACTIONS)
+
+
+def test_distribution_layers_that_differ_are_refused():
+    x = keras.Input((4,))
+    said = networks.ActionDistribution("squashed", 3, name="one")(layers.Dense(2)(x))
+    again = networks.ActionDistribution("squashed", 3)(said)
+    value = layers.Dense(1)(x)
+    box = Box(-1, 1, (1,))
+    network = keras.Model(x, (again, value))
+    assert networks.distribution_and_hold(network) == ("squashed", 3)
+    assert networks.distribution_and_hold(keras.Model(x, (layers.Dense(2)(x), value))) == ("gaussian", 1)
+    for other in (networks.ActionDistribution("gaussian", 3), networks.ActionDistribution("squashed", 2)):
+        network = keras.Model(x, (other(said), value))
+        for read in (
+            lambda network=network: networks.network_distribution(network, box),
+            lambda network=network: Policy.from_network(network, box),
+        ):
+            with pytest.raises(
+                ValueError, match=r"must agree on \(distribution, noise_hold\). Received: 'one' \(squash"
+            ):
+                read()
 
 
 def test_further_outputs_of_a_dict_are_kept():

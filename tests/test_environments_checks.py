@@ -159,7 +159,7 @@ class TestChecks:
             Environments(SerialVectorEnv([env]))
 
     def test_reset_that_raises_names_the_users_line(self, tmp_path, monkeypatch):
-        module = tmp_path / "users_env.py"
+        module = tmp_path / "breaking_env.py"
         module.write_text(
             "import gymnasium as gym\nfrom gymnasium.spaces import Box, Discrete\n\n"
             "class Broken(gym.Env):\n"
@@ -171,7 +171,7 @@ class TestChecks:
             "        raise FileNotFoundError('no\\nmap')\n"
         )
         monkeypatch.syspath_prepend(str(tmp_path))
-        environments = Environments(resolve_env("users_env:Broken").make(2))
+        environments = Environments(resolve_env("breaking_env:Broken").make(2))
         with pytest.raises(EnvError) as caught:
             environments.reset(0)
         assert str(caught.value) == (

@@ -304,6 +304,25 @@ class TestRefused:
         )
         assert "`info['action_mask']` must be there from the first reset on" in message
 
+    @pytest.mark.parametrize("mode", ["serial", *MODES])
+    @pytest.mark.parametrize("when", [2, 3])
+    def test_masks_that_come_later_still(self, mode, when):
+        """Within an episode, and with the step that ends it."""
+        scripts = [[(3, True, False)], [(9, True, False)]]
+        environments = make(mode, scripts, spoil=lambda mask, count: mask if count == when else None)
+        message = self.message(environments, when)
+        assert "`info['action_mask']` must be there from the first reset on, or never. Received: a mask of" in message
+        assert f"of env `Masked-v0`, at step {when} of its episode (env step {when})" in message
+
+    def test_masks_that_only_a_later_reset_gives(self):
+        def spoil(mask, count):
+            self.resets += count == 0
+            return mask if count == 0 and self.resets > 2 else None
+
+        self.resets = 0
+        message = self.message(make("serial", [[(2, True, False)], [(9, True, False)]], spoil=spoil), 2)
+        assert "or never. Received: a mask of environment 0 of env `Masked-v0`" in message
+
     def test_a_masked_reset_without_masks(self):
         def spoil(mask, count):
             self.resets += count == 0

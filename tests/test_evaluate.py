@@ -13,12 +13,13 @@ import keras
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from actor_learner import spaces
 from actor_learner.checkpoint import create_run
 from actor_learner.config import TrainConfig
 from actor_learner.evaluate import Evaluation, _outline, evaluate
-from actor_learner.networks import default_network
+from actor_learner.networks import ActionDistribution, default_network
 from actor_learner.policy.export import export_policy
 from actor_learner.policy.policy import Policy
 
@@ -214,9 +215,187 @@ class TestNestedSpacesAndMasks:
         network = default_network(env.observation_space, env.action_space)
         policy = Policy.from_network(network, env.action_space, observation_space=env.observation_space)
         with pytest.raises(
-            ValueError, match=r"of shape observation\['action_mask'\] \(5,\), observation\['pair'\]\[0\]"
+            ValueError, match=r"of observation\['action_mask'\] of shape \(5,\) in int8, observation\['pair'\]\[0\] of"
         ):
             evaluate(policy, functools.partial(Picky, masks_in_infos=True), episodes=1)
+
+
+class Guess(gym.Env):
+    """Rewards the action that `target` names; `hand` names another one. `order`: of the keys of the observation."""
+
+    action_space = Discrete(4)
+
+    def __init__(self, order=("hand", "target")):
+        box = Box(0, 1, (4,), np.float32)
+        self.observation_space = Dict([(key, MultiBinary(4) if key == "action_mask" else box) for key in order])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self.look(), {}
+
+    def step(self, action):
+        reward = float(action == self.count % 4)
+        self.count += 1
+        return self.look(), reward, self.count == 8, False, {}
+
+    def look(self):
+        named = np.eye(4, dtype=np.float32)
+        parts = {
+            "target": named[self.count % 4],
+            "hand": named[(self.count + 1) % 4],
+            "action_mask": np.ones(4, np.int8),
+        }
+        return {key: parts[key] for key in self.observation_space.spaces}
+
+
+def guessing_network(keys=("target", "hand"), dtype="float32"):
+    """Its logits are `target`."""
+    inputs = {key: keras.Input((4,), name=key, dtype=dtype) for key in keys}
+    logits = keras.layers.Dense(4, use_bias=False, kernel_initializer="identity", name="logits")(inputs["target"])
+    joined = keras.layers.Concatenate()(list(inputs.values()))
+    return keras.Model(inputs, (logits, keras.layers.Dense(1)(joined)))
+
+
+class TestLeavesGoByTheirLabels:
+    @pytest.mark.parametrize("deterministic", [True, False])
+    def test_a_policy_that_was_not_told_the_space(self, deterministic):
+        """The network's inputs keep their order; Gymnasium sorts the keys of a plain dict."""
+        network = guessing_network()
+        network.get_layer("logits").set_weights([100 * np.eye(4)])
+        policy = Policy.from_network(network, Discrete(4))
+        assert list(policy.observation_space) == ["target", "hand"]
+        assert evaluate(policy, Guess, episodes=3, deterministic=deterministic).returns.tolist() == [8.0] * 3
+
+    def test_a_run_directory_and_an_environment_with_another_order(self, tmp_path):
+        run = create_run(TrainConfig(env=Guess, run_dir=tmp_path / "run"))
+        network = guessing_network()
+        export_policy(network, Discrete(4), 1, Guess().observation_space).save(run.policy)
+        for order in itertools.permutations(("hand", "target")):
+            assert evaluate(run.path, functools.partial(Guess, order), episodes=2).mean == 8.0
+
+    def test_a_mask_leaf_that_the_network_has_no_input_for(self):
+        policy = Policy.from_network(guessing_network(), Discrete(4))
+        for order in itertools.permutations(("hand", "target", "action_mask")):
+            make = functools.partial(Guess, order)
+            assert policy.act(make().reset()[0]) == 0
+            assert evaluate(policy, make, episodes=2).mean == 8.0
+
+    def test_other_leaves_that_are_left_over_or_missing(self):
+        policy = Policy.from_network(guessing_network(), Discrete(4))
+        with pytest.raises(ValueError, match="`env` has other spaces"):
+            evaluate(policy, functools.partial(Guess, ("hand",)), episodes=1)
+        policy = Policy.from_network(guessing_network(("target",)), Discrete(4))
+        with pytest.raises(ValueError, match="`env` has other spaces"):
+            evaluate(policy, Guess, episodes=1)
+
+
+class Rooms(gym.Env):
+    """Rewards an action that is the observation's parity, counted from 0."""
+
+    action_space = Discrete(2)
+
+    def __init__(self, observation_space):
+        self.observation_space = observation_space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self.look(), {}
+
+    def step(self, action):
+        reward = float(action == self.count % 2)
+        self.count += 1
+        return self.look(), reward, self.count == 6, False, {}
+
+    def look(self):
+        space = self.observation_space
+        room = space.start + self.count % 2 if isinstance(space, (Discrete, MultiDiscrete)) else self.count % 2
+        return np.broadcast_to(room, space.shape).astype(space.dtype) if space.shape else space.dtype.type(room)
+
+
+def parity_network(shape=(), dtype="int32"):
+    observation = keras.Input(shape, dtype=dtype)
+    number = keras.layers.Reshape((-1,))(keras.ops.cast(observation, "float32"))[:, :1]
+    logits = keras.ops.concatenate([0.5 - number, number - 0.5], axis=-1)
+    return keras.Model(observation, (logits, keras.layers.Dense(1)(number)))
+
+
+class TestDiscreteObservations:
+    @pytest.mark.parametrize(
+        ("ours", "theirs"),
+        [
+            (Discrete(16), Discrete(500)),
+            (Discrete(500), Discrete(16)),
+            (MultiDiscrete([3, 4]), MultiDiscrete([4, 3])),
+            (Discrete(16), Box(0, 15, (), np.int32)),
+        ],
+    )
+    def test_another_number_of_values(self, ours, theirs):
+        policy = Policy.from_network(parity_network(ours.shape), Discrete(2), observation_space=ours)
+        assert evaluate(policy, functools.partial(Rooms, ours), episodes=1).mean == 6.0
+        with pytest.raises(ValueError) as caught:
+            evaluate(policy, functools.partial(Rooms, theirs), episodes=1)
+        assert f"trained for observations of {ours} and actions" in str(caught.value)
+
+    @pytest.mark.parametrize("dtype", ["int32", "float32"])
+    @pytest.mark.parametrize("space", [Discrete(16), Discrete(2, start=7), Box(0, 1, (), np.int8)])
+    def test_a_policy_that_was_not_told_their_number(self, space, dtype):
+        policy = Policy.from_network(parity_network(dtype=dtype), Discrete(2))
+        assert evaluate(policy, functools.partial(Rooms, space), episodes=2).mean == 6.0
+
+    def test_fractions_for_whole_numbers(self):
+        policy = Policy.from_network(parity_network(), Discrete(2))
+        with pytest.raises(ValueError, match=r"observations of shape \(\) in int32 and"):
+            evaluate(policy, functools.partial(Rooms, Box(0, 1, (), np.float32)), episodes=1)
+
+
+class Recording(VectorEnv):
+    """One environment that keeps the actions. An episode ends after `length` steps, a life alone after `life_lost`."""
+
+    def __init__(self, mode, length, life_lost=None):
+        self.metadata = {"autoreset_mode": mode}
+        self.num_envs, self.length, self.life_lost = 1, length, life_lost
+        self.single_observation_space = Box(-1, 1, (1,), np.float32)
+        self.single_action_space = Box(-10, 10, (1,), np.float32)
+        self.actions, self.count = [], 0
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return np.zeros((1, 1), np.float32), {}
+
+    def step(self, actions):
+        if self.count == self.length:  # NEXT_STEP: only reset
+            self.actions.append(None)
+            self.count = 0
+            return np.zeros((1, 1), np.float32), np.zeros(1), np.array([False]), np.array([False]), {}
+        self.actions.append(float(actions[0, 0]))
+        self.count += 1
+        lost = np.array([self.count == self.life_lost])
+        ended = lost | (self.count == self.length)
+        return np.zeros((1, 1), np.float32), np.ones(1), ended, np.array([False]), {"life_lost": lost}
+
+
+class TestHeldNoise:
+    """With the mean at 0 and a deviation of 1 an action is its noise."""
+
+    def lengths_of_runs(self, env):
+        observation = keras.Input((1,))
+        parameters = keras.layers.Dense(2, kernel_initializer="zeros")(observation)
+        held = ActionDistribution(noise_hold=4)(parameters)
+        network = keras.Model(observation, (held, keras.layers.Dense(1)(observation)))
+
+        def make(num_envs=1, seed=None):
+            return env
+
+        evaluate(network, make, episodes=2, num_envs=1, deterministic=False)
+        return [len(list(group)) for action, group in itertools.groupby(env.actions) if action is not None]
+
+    def test_the_step_that_only_resets_takes_nothing_from_an_episodes_noise(self):
+        assert self.lengths_of_runs(Recording(AutoresetMode.NEXT_STEP, 6)) == [4, 2, 4, 2]
+
+    def test_it_is_renewed_where_a_life_is_lost(self):
+        assert self.lengths_of_runs(Recording(AutoresetMode.DISABLED, 6, life_lost=3)) == [3, 3, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +447,7 @@ class TestRefused:
     @pytest.mark.parametrize("env", ["Acrobot-v1", "MountainCar-v0", "Pendulum-v1"])
     def test_other_spaces(self, run_dir, env):
         message = self.refused(run_dir, env)
-        assert "trained for observations of shape (4,) and actions of Discrete(2)" in message
+        assert "trained for observations of shape (4,) in float32 and actions of Discrete(2)" in message
         assert f"env={env!r}" in message
 
     def test_other_number_of_actions(self, run_dir):

@@ -124,11 +124,14 @@ NAMES = ["zebra", "A", "a", "my camera", "my_camera", "größe", "x.y", "0"]
         Dict([(name, Box(-1, 1, (1,), np.float32)) for name in NAMES]),
         Tuple([Box(-1, 1, (1,), np.float32) for _ in NAMES]),
         Dict({"inner": Tuple([Box(-1, 1, (1,), np.float32), Dict({n: Box(-1, 1, (1,)) for n in NAMES[1:]})])}),
+        Dict([("a.b", Box(-1, 1, (1,))), ("a", Dict(b=Box(-1, 1, (1,)), B=Box(-1, 1, (1,))))]),
+        Dict([("a.b.leaf-2", Box(-1, 1, (1,))), ("a.b", Box(-1, 1, (1,))), ("a", Dict(b=Box(-1, 1, (1,))))]),
     ],
 )
 def test_equal_input_leaves_are_told_apart(space):
     """Whatever they are called: each has a weight of its own in the value."""
     structure = spaces.observation_structure(space)
+    count = len(structure.leaves)
 
     class Weighted(keras.Model):
         def call(self, observation):
@@ -137,9 +140,9 @@ def test_equal_input_leaves_are_told_apart(space):
             return ops.concatenate([value, 0 * value], axis=-1), value
 
     policy = Policy.from_network(Weighted(), Discrete(2), batch_size=3, observation_space=space)
-    assert len({name.lower() for name in policy.exported.input_names}) == len(NAMES) + 2
-    for place in range(len(NAMES)):
-        leaves = [np.full((3, 1), float(place == other), np.float32) for other in range(len(NAMES))]
+    assert len({name.lower() for name in policy.exported.input_names}) == count + 2
+    for place in range(count):
+        leaves = [np.full((3, 1), float(place == other), np.float32) for other in range(count)]
         for rows in (3, 1):
             value = policy.value_leaves(tuple(leaf[:rows] for leaf in leaves))
             np.testing.assert_allclose(value, np.full(rows, 10.0**-place), rtol=1e-5)

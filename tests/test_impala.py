@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import dataclass
 
 import keras
 import numpy as np
@@ -23,6 +25,10 @@ def stepped(algorithm, trajectory, action_space=TWO_ACTIONS, network=None):
     return weights_of(network), metrics
 
 
+def learner_of(algorithm):
+    return al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS)
+
+
 def sgd():
     return keras.optimizers.SGD(0.1)
 
@@ -32,13 +38,42 @@ def test_the_defaults():
     assert (impala.gamma, impala.gae_lambda) == (0.99, 1.0)
     assert (impala.rho_clip, impala.c_clip, impala.pg_rho_clip) == (1.0, 1.0, 1.0)
     assert (impala.epochs, impala.minibatch_size, impala.normalize_advantage) == (1, None, False)
+    shared = ("learning_rate", "gamma", "gae_lambda", "vf_coef", "ent_coef", "max_grad_norm", "normalize_reward")
+    assert [getattr(impala, name) for name in shared] == [getattr(al.A2C(), name) for name in shared]
 
 
 @pytest.mark.parametrize("name", ["rho_clip", "c_clip", "pg_rho_clip"])
-@pytest.mark.parametrize("value", [0, -1.0, None, "1", float("inf"), float("nan"), True])
+@pytest.mark.parametrize("value", [0, -1.0, "1", float("inf"), float("nan"), True])
 def test_refused_clips(name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be above 0. Received: {name}="):
+    with pytest.raises(ValueError, match=f"`{name}` must be above 0, or None. Received: {name}="):
         al.Impala(**{name: value})
+
+
+def test_the_docstrings_example_is_the_published_optimizer():
+    lines = re.findall(r">>> (.*)", al.Impala.__doc__)
+    names = {"al": al, "keras": keras}
+    exec("\n".join(lines), names)
+    optimizer = al.Learner(linear_network(), names["algorithm"], action_space=TWO_ACTIONS).optimizer
+    assert isinstance(optimizer, keras.optimizers.RMSprop)
+    rows = 20 * 32
+    # A sum over N rows has N times the gradient of a mean, under a root with epsilon beside N^2 times its square.
+    found = optimizer.get_config()
+    assert (found["epsilon"] * rows**2, found["global_clipnorm"] * rows) == pytest.approx((0.1, 40.0))
+    assert (found["rho"], found["momentum"]) == (0.99, 0.0)
+    assert float(optimizer.learning_rate) == pytest.approx(6e-4)
+
+
+def test_without_clips_weights_stay_as_they_are():
+    """As with bounds that nothing reaches; and no fraction of clipped weights is reported."""
+    trajectory = random_trajectory(seed=3)
+    names = ("rho_clip", "c_clip", "pg_rho_clip")
+    free, metrics = stepped(al.Impala(optimizer=sgd(), **dict.fromkeys(names)), trajectory)
+    wide, expected = stepped(al.Impala(optimizer=sgd(), **dict.fromkeys(names, 1e30)), trajectory)
+    clipped, _ = stepped(al.Impala(optimizer=sgd()), trajectory)
+    assert same_weights(free, wide)
+    assert not np.allclose(free[0], clipped[0], atol=1e-4)
+    assert metrics["rho"] == expected["rho"] > 1.0
+    assert set(expected) - set(metrics) == {"rho_clip_fraction"}
 
 
 def test_the_loss_by_hand():
@@ -151,11 +186,11 @@ def test_invalid_rows_change_nothing(algorithm):
 
 
 def test_a_learner_of_impala_goes_on_from_a_file(tmp_path):
-    learner = al.Learner(linear_network(), al.Impala(), action_space=TWO_ACTIONS)
+    learner = al.Learner(linear_network(), al.Impala(pg_rho_clip=None), action_space=TWO_ACTIONS)
     learner.update(random_trajectory(seed=1))
     learner.save(tmp_path)
     again = al.Learner.load(tmp_path)
-    assert again.algorithm == al.Impala()
+    assert again.algorithm == al.Impala(pg_rho_clip=None)
     for each in (learner, again):
         each.update(random_trajectory(seed=2))
     assert same_weights(learner.get_weights(), again.get_weights())
@@ -178,6 +213,43 @@ def test_a_small_divergence_raises_the_rate_as_far_as_it_goes():
     )
     rates = [learner.update(random_trajectory(seed=seed))["learning_rate"] for seed in range(4)]
     np.testing.assert_allclose(rates, [5e-3, 7.5e-3, 1e-2, 1e-2], rtol=1e-5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renamed(al.PPO):
+    """Reports `approx_kl` alone, as a loss of one's own would."""
+
+    def loss(self, outputs, minibatch):
+        loss, metrics = super().loss(outputs, minibatch)
+        return loss, {"approx_kl": metrics["approx_kl"]}
+
+
+def test_the_age_of_the_actors_weights_ends_no_update_and_lowers_no_rate():
+    """Far from the behaviour policy, near the one before the update; a loss with `approx_kl` alone goes by that."""
+    options = {"learning_rate": 1e-4, "epochs": 2, "minibatch_size": 16}
+    trajectory = random_trajectory()
+    ending = [learner_of(algorithm(target_kl=0.01, **options)) for algorithm in (al.PPO, Renamed)]
+    metrics, by_age = (learner.update(trajectory) for learner in ending)
+    assert metrics["approx_kl"] > 0.1
+    assert metrics["update_kl"] < 1e-4
+    assert "update_kl" not in by_age
+    assert [int(learner.optimizer.iterations) for learner in ending] == [2 * 4, 0]
+
+    adapting = [learner_of(algorithm(desired_kl=0.01, **options)) for algorithm in (al.PPO, Renamed)]
+    for learner in adapting:
+        learner.update(trajectory)
+    rates = [float(ops.convert_to_numpy(learner.optimizer.learning_rate)) for learner in adapting]
+    assert rates == pytest.approx([1.5e-4, 1e-4 / 1.5])
+
+
+def test_on_policy_the_two_divergences_are_the_same():
+    network = linear_network()
+    learner = al.Learner(network, al.PPO(learning_rate=0.01, target_kl=1.0), action_space=TWO_ACTIONS)
+    metrics = learner.update(on_policy(random_trajectory(), network))
+    assert metrics["update_kl"] == pytest.approx(metrics["approx_kl"], rel=1e-3)
+    assert metrics["update_kl"] > 1e-4
+    plain = al.Learner(linear_network(), al.PPO(), action_space=TWO_ACTIONS)
+    assert "update_kl" not in plain.update(random_trajectory())
 
 
 def test_desired_kl_and_target_kl_together():
@@ -204,7 +276,7 @@ def test_a_loss_that_reports_no_divergence_has_nothing_to_adapt_to():
     class Silent(al.PPO):
         def loss(self, outputs, minibatch):
             loss, metrics = super().loss(outputs, minibatch)
-            return loss, {name: value for name, value in metrics.items() if name != "approx_kl"}
+            return loss, {name: value for name, value in metrics.items() if not name.endswith("_kl")}
 
     learner = al.Learner(linear_network(), Silent(desired_kl=0.01), action_space=TWO_ACTIONS)
     with pytest.raises(ValueError, match="`desired_kl` needs a loss that reports `approx_kl`"):
@@ -212,10 +284,11 @@ def test_a_loss_that_reports_no_divergence_has_nothing_to_adapt_to():
 
 
 def test_the_config_there_and_back():
-    config = al.TrainConfig(algorithm=al.Impala(rho_clip=2.0, optimizer="adam"))
+    config = al.TrainConfig(algorithm=al.Impala(rho_clip=2.0, c_clip=None, optimizer="adam"))
     data = json.loads(json.dumps(config.to_json()))
     assert data["algorithm"]["name"] == "impala"
     assert al.TrainConfig.from_json(data) == config
+    assert data["algorithm"]["c_clip"] is None
     assert config.algorithm_name == "impala"
 
 
@@ -226,10 +299,9 @@ def test_on_the_command_line(capsys):
     for flag in ("--rho-clip", "--c-clip", "--pg-rho-clip", "--optimizer"):
         assert flag in text
     assert "--clip-range" not in text
-    arguments = parse(
-        "train Acrobot-v1 --algorithm impala --rho-clip 2 --gae-lambda .9 --optimizer adam --max-policy-lag 1".split()
-    )
-    assert train_config(arguments).algorithm == al.Impala(rho_clip=2.0, gae_lambda=0.9, optimizer="adam")
+    flags = "--rho-clip 2 --c-clip none --gae-lambda .9 --optimizer adam --max-policy-lag 1"
+    arguments = parse(["train", "Acrobot-v1", "--algorithm", "impala", *flags.split()])
+    assert train_config(arguments).algorithm == al.Impala(rho_clip=2.0, c_clip=None, gae_lambda=0.9, optimizer="adam")
 
 
 def test_targets_have_the_shapes_of_the_batch():

@@ -143,6 +143,19 @@ class TestFirstEmpty:
         mask = np.array([[1, 0, 1, 1, 1, 1], [0, 1, 0, 0, 0, 1]], bool)
         assert MaskLayout(MultiDiscrete([2, 3, 1])).first_empty(mask) == (1, 1)
 
+    @given(space=ACTION_SPACES)
+    def test_choices_tell_each_entrys_columns(self, space):
+        """An action that is forbidden by its own columns alone."""
+        layout, structure = MaskLayout(space), spaces.action_structure(space)
+        assert [choice.size for choice in layout.choices] == counts_of(space)
+        ends = np.cumsum(counts_of(space)).tolist()
+        assert [choice.first_column + choice.size for choice in layout.choices] == ends
+        for choice in layout.choices:
+            leaf = structure.leaves[choice.leaf]
+            assert spaces.choice_counts(leaf.space)[choice.entry] == choice.size
+        discrete = [(choice.leaf, choice.entry) for choice in layout.choices]
+        assert discrete == sorted(set(discrete))
+
     def test_without_choices_nothing_is_empty(self):
         assert MaskLayout(Box(0, 1)).first_empty(np.ones((2, 0), bool)) is None
 

@@ -139,6 +139,58 @@ def test_channel_axis_resolves_it():
 
 
 @pytest.mark.parametrize(
+    ("shape", "axis", "expected"),
+    [
+        ((9, 40, 12), 0, (40, 12, 9)),
+        ((9, 40, 12), -3, (40, 12, 9)),
+        ((9, 40, 12), 2, (9, 40, 12)),
+        ((9, 40, 12), -1, (9, 40, 12)),
+        ((2, 9, 40, 12), 1, (40, 12, 18)),
+        ((2, 9, 40, 12), -3, (40, 12, 18)),
+        ((2, 9, 40, 12), 3, (9, 40, 24)),
+        ((2, 9, 40, 12), -1, (9, 40, 24)),
+    ],
+)
+def test_channel_axis_counts_in_the_whole_shape(shape, axis, expected):
+    space = Box(0, 255, shape, np.uint8)
+    network = networks.default_network(space, TWO_ACTIONS, image_network="impala", channel_axis=axis)
+    assert network.get_layer("scale").input.shape == (None, *expected)
+    assert f"channels on axis {-3 if axis in (0, 1, -3) else -1}" in networks.describe_image(space, axis)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "accepted"),
+    [((9, 40, 12), axis, "0, 2, -3, -1") for axis in (1, 3, -2, -4)]
+    + [((2, 9, 40, 12), axis, "1, 3, -3, -1") for axis in (0, 2, 4, -2, -4)],
+)
+def test_a_channel_axis_that_is_none_is_refused(shape, axis, accepted):
+    space = Dict(camera=Box(0, 255, shape, np.uint8))
+    message = rf"{accepted}. Received: channel_axis={axis} with observation\['camera'\] of shape"
+    with pytest.raises(ValueError, match=message):
+        networks.default_network(space, TWO_ACTIONS, image_network="impala", channel_axis=axis)
+    with pytest.raises(ValueError, match=message):
+        networks.describe_image(space, axis)
+
+
+def test_a_channel_axis_where_no_image_has_channels_is_refused():
+    grey, colour = Box(0, 255, (40, 12), np.uint8), Box(0, 255, (9, 40, 12), np.uint8)
+    for function in (
+        networks.describe_image,
+        lambda *given: networks.default_network(given[0], TWO_ACTIONS, channel_axis=given[1]),
+    ):
+        with pytest.raises(ValueError, match=r"single channel. Received: channel_axis=-1 with observation of shape"):
+            function(grey, -1)
+    assert "channels on axis -3" in networks.describe_image(Dict(a=grey, b=colour), -3)
+
+
+@pytest.mark.parametrize("space", [TWO_ACTIONS, MultiDiscrete([2, 3])])
+def test_noise_of_no_continuous_action_cannot_be_held(space):
+    with pytest.raises(ValueError, match=r"`noise_hold` holds the noise.*Received: noise_hold=2 with "):
+        networks.default_network(VECTOR, space, noise_hold=2)
+    networks.default_network(VECTOR, HYBRID, noise_hold=2)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"image_network": "resnet"}, "Received: image_network='resnet'"),

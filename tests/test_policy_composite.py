@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import keras
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
@@ -11,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from keras import ops
 
 from actor_learner import networks, spaces
 from actor_learner.policy import Policy
@@ -29,6 +31,7 @@ SHIFTED = Dict(
         "rest": Tuple([Box(-0.1, 0.1, (1,), np.float64), Discrete(2)]),
     }
 )
+SHIFTED_SENSES = Dict(room=Discrete(3, start=7), dials=MultiDiscrete([[3, 2]], start=[[-1, 4]]), bits=MultiBinary(2))
 
 
 @pytest.fixture(scope="module")
@@ -157,13 +160,76 @@ class TestRefused:
             message = self.refused(policy.act, replaced(batch, "pair", (batch["pair"][0], numbers * np.nan)))
         assert message == "`observation['pair'][1]` must hold whole numbers. Received: nan"
 
-    def test_plain_discrete_observations_are_counted_from_zero(self):
+    def test_discrete_observations_out_of_range_by_who_counts(self):
         space = Discrete(3, start=2)
         policy = Policy.from_network(networks.default_network(space, Discrete(2)), Discrete(2), observation_space=space)
-        assert policy.act(2) in (0, 1)
-        message = self.refused(policy.act, 3)
-        assert message == "`observation` must be in 0 ... 2, counted from 0 as in a Trajectory. Received: 3"
-        assert "Received: 4" in self.refused(policy.step, [0, 4])
+        for value in (1, 5):
+            message = self.refused(policy.act, value)
+            assert message == f"`observation` must be in 2 ... 4, as the environment gives it. Received: {value}"
+        for value in (-1, 3):
+            for call in (policy.step, policy.value):
+                message = self.refused(call, [0, value])
+                assert message == (
+                    f"`observation` must be in 0 ... 2, counted from 0 as in a Trajectory. Received: {value}"
+                )
+
+    def test_a_component_below_its_start(self):
+        space = MultiDiscrete([2, 3], start=[5, 200], dtype=np.uint8)
+        policy = Policy.from_network(networks.default_network(space, Discrete(2)), Discrete(2), observation_space=space)
+        message = self.refused(policy.act, np.uint8([[5, 202], [6, 199]]))
+        assert message == "`observation` must be in 200 ... 202, as the environment gives it. Received: 199"
+        assert "must have shape (2,)" in self.refused(policy.act, np.uint8(5))
+
+
+class Digits(keras.Model):
+    """Logits that prefer the observation's number, counted from 0: of all its entries, read as decimal digits."""
+
+    def call(self, observation):
+        digits = [
+            ops.cast(ops.reshape(leaf, (leaf.shape[0], -1)), "float32") for leaf in keras.tree.flatten(observation)
+        ]
+        digits = ops.concatenate(digits, axis=1)
+        number = ops.sum(digits * 10.0 ** np.arange(digits.shape[1])[::-1].astype(np.float32), axis=1, keepdims=True)
+        return -100.0 * ((np.arange(200, dtype=np.float32) - number) ** 2), number
+
+
+class TestStart:
+    """`act` takes what the environment gives; `step` and `value` what stands in a Trajectory."""
+
+    @pytest.mark.parametrize(
+        ("space", "given", "number"),
+        [
+            (Discrete(3, start=7), 9, 2),
+            (Discrete(3, start=-5), np.array([-5, -3]), [0, 2]),
+            (MultiDiscrete([3, 2], start=[7, -1]), np.array([8, 0]), 11),
+            (MultiDiscrete([3, 2], start=[7, -1]), np.array([[7, 0], [9, -1]]), [1, 20]),
+            (MultiDiscrete([2, 3], start=[5, 200], dtype=np.uint8), np.uint8([6, 202]), 12),
+            (Tuple([Discrete(3, start=1), Discrete(3), Discrete(3, start=2)]), (np.int64(2), 0, 3), 101),
+            (
+                Tuple([Discrete(2, start=1), Dict(a=MultiDiscrete([3], start=[4]))]),
+                ([1, 2], {"a": [[6], [4]]}),
+                [2, 10],
+            ),
+        ],
+    )
+    def test_act_counts_from_it(self, space, given, number):
+        policy = Policy.from_network(Digits(), Discrete(200), observation_space=space)
+        np.testing.assert_array_equal(policy.act(given), number)
+        structure = spaces.observation_structure(space)
+        starts = [0 if leaf.start is None else leaf.start for leaf in structure.leaves]
+        counted = structure.unflatten(
+            [np.asarray(part) - start for part, start in zip(structure.flatten(given), starts, strict=True)]
+        )
+        np.testing.assert_array_equal(policy.value(counted), number)
+        np.testing.assert_array_equal(policy.step(counted)[0], number)
+
+    def test_whatever_the_environment_gives_is_taken(self):
+        policy = Policy.from_network(
+            networks.default_network(SHIFTED_SENSES, HYBRID), HYBRID, observation_space=SHIFTED_SENSES
+        )
+        for seed in range(20):
+            SHIFTED_SENSES.seed(seed)
+            assert HYBRID.contains(policy.act(SHIFTED_SENSES.sample()))
 
 
 def test_a_box_of_no_axes_is_one_observation_or_a_batch():

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from keras import ops
 
 from actor_learner.rewards import RewardScaling, clip_reward
@@ -43,6 +45,38 @@ def test_scaling_equals_a_scalar_loop_over_several_batches(invalid_rate):
         valid = trajectory.valid
         expected = loop.scale(trajectory)
         np.testing.assert_allclose(ops.convert_to_numpy(found)[valid], expected[valid], rtol=1e-4)
+
+
+def test_an_environment_that_stands_in_a_batch_twice_starts_at_0():
+    """Its two columns and what follows them; the environment beside it goes on from where it was."""
+    scaling = RewardScaling(3, 0.5)
+    rows = np.ones((2, 3), np.float32)
+    no = np.zeros((2, 3), bool)
+    scaling.scale(rows, no, ~no, np.arange(3, dtype=np.int32))
+    np.testing.assert_array_equal(ops.convert_to_numpy(scaling.discounted_return), [1.5, 1.5, 1.5])
+    scaling.scale(rows * np.array([1, 2, 3], np.float32), no, ~no, np.array([2, 0, 2], np.int32))
+    np.testing.assert_array_equal(ops.convert_to_numpy(scaling.discounted_return), [3.375, 1.5, 0.0])
+    # Returns of the six rows before, then of 1 and 3 from 0, and of 2 from 1.5.
+    seen = [1.0] * 3 + [1.5] * 3 + [1.0, 1.5, 3.0, 4.5, 2.75, 3.375]
+    assert float(ops.convert_to_numpy(scaling.variance)) == pytest.approx(np.var(seen), rel=1e-5)
+    scaling.scale(rows, no, ~no, np.arange(3, dtype=np.int32))
+    expected = [1 + 0.5 * (1 + 0.5 * 3.375), 1 + 0.5 * (1 + 0.5 * 1.5), 1.5]
+    np.testing.assert_array_equal(ops.convert_to_numpy(scaling.discounted_return), expected)
+
+
+@settings(deadline=None, max_examples=25)
+@given(env_index=st.lists(st.integers(0, 4), min_size=4, max_size=4), seed=st.integers(0, 9))
+def test_the_order_of_columns_changes_no_statistics(env_index, seed):
+    trajectory = random_trajectory(seed=seed, end_rate=0.2)
+    ended, index = trajectory.terminated | trajectory.truncated, np.array(env_index, np.int32)
+    found = []
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        scaling = RewardScaling(5, 0.9)
+        scaling.discounted_return.assign(np.arange(5.0))
+        scaling.scale(trajectory.reward[:, order], ended[:, order], trajectory.valid[:, order], index[order])
+        found.append([ops.convert_to_numpy(variable) for variable in scaling.variables])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_an_empty_batch_changes_no_statistics():

@@ -191,7 +191,7 @@ class TestUnsupported:
     @pytest.mark.parametrize(
         ("space", "advice"),
         [
-            (Text(5), "MultiDiscrete or Box of a fixed length"),
+            (Text(5), "MultiDiscrete in a Gymnasium wrapper"),
             (Sequence(Box(0, 1)), "pad it to a Box"),
             (Graph(Box(0, 1), None), "Boxes of a fixed size"),
             (OneOf([Discrete(2), Box(0, 1)]), "Discrete choice beside a Dict"),
@@ -272,3 +272,9 @@ class TestJson:
     def test_unsupported(self):
         with pytest.raises(ValueError, match="Received: Text"):
             spaces.to_json(Dict(a=Text(4)))
+
+
+def test_leaves_that_would_share_an_input_s_name_are_refused():
+    space = Dict({"a.b": Box(0, 1), "a": Dict({"b": Box(0, 1)})})
+    with pytest.raises(ValueError, match=r"must differ where keys are joined by dots. Received: \['a.b', 'a.b'\]"):
+        spaces.check_observation_space(space)

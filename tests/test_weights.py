@@ -37,7 +37,7 @@ def test_versions_count_publishes(memory):
 
 def test_what_a_reader_holds_is_never_overwritten(memory):
     slots = WeightSlots(memory, weights(0))
-    slots.hold(slots.newest.slot)
+    slots.hold_newest()
     held = read(memory, slots)
     for version in range(1, 10):
         slots.publish(weights(version))
@@ -48,8 +48,7 @@ def test_a_released_slot_is_used_again(memory):
     slots = WeightSlots(memory, weights(0))
     used = set()
     for version in range(1, 10):
-        slot = slots.newest.slot
-        slots.hold(slot)
+        slot = slots.hold_newest().slot
         slots.publish(weights(version))
         slots.release(slot)
         used.add(slots.newest.slot)

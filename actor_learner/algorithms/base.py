@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -113,13 +113,14 @@ class Algorithm(ABC):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"`{name}` must be an integer, at least 1. Received: {name}={value!r}")
 
-    def _check_positive(self, name: str) -> None:
+    def _check_positive(self, name: str, *, optional: bool = False) -> None:
         value = getattr(self, name)
-        optional = value is None and self.default(name) is None
-        if optional or (name in self.SCHEDULED and schedules.is_schedule(value)):
+        optional = optional or self.default(name) is None
+        if (optional and value is None) or (name in self.SCHEDULED and schedules.is_schedule(value)):
             return
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise ValueError(f"`{name}` must be above 0. Received: {name}={value!r}")
+            expected = "above 0, or None" if optional else "above 0"
+            raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
 
     def _check_schedules(self) -> None:
         """Their form, and what they give at the start; a Keras schedule's values must wait until TensorFlow may run."""
@@ -256,9 +257,9 @@ class Algorithm(ABC):
         batch: Mapping[str, Tensor],
         value: Tensor,
         *,
-        rho_clip: float = 1.0,
-        c_clip: float = 1.0,
-        pg_rho_clip: float = 1.0,
+        rho_clip: float | None = 1.0,
+        c_clip: float | None = 1.0,
+        pg_rho_clip: float | None = 1.0,
     ) -> VTrace:
         """V-trace of a whole batch with this algorithm's gamma and lambda; arguments as for `targets`."""
         from actor_learner.returns import vtrace
@@ -279,7 +280,7 @@ class Algorithm(ABC):
 
         outputs: `log_prob [N]` of the minibatch's actions, `entropy [N]`, `value [N]`, `parameters [N, P]`
         and the network's further outputs. minibatch: `observation`, `action`, `behaviour_log_prob`,
-        `value` (before the update), `valid`, and whatever `targets` gave; `[N, ...]` each.
+        `target_log_prob` and `value` (before the update), `valid`, and whatever `targets` gave; `[N, ...]` each.
         """
 
     def normalized_advantage(self, minibatch: Mapping[str, Tensor]) -> Tensor:
@@ -294,11 +295,11 @@ class Algorithm(ABC):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """policy_loss + vf_coef x mean squared error of `value [N]` - ent_coef x mean entropy; and what is reported.
 
-        `approx_kl` is the mean of ratio - 1 - log ratio against the behaviour policy (J. Schulman's third estimator).
+        `approx_kl` is the mean divergence from the behaviour policy.
         """
         from keras import ops
 
-        from actor_learner.returns import mean_valid
+        from actor_learner.returns import mean_divergence, mean_valid
 
         valid = minibatch["valid"]
         value_loss = mean_valid(ops.square(minibatch["return"] - value), valid)
@@ -308,8 +309,16 @@ class Algorithm(ABC):
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "entropy": entropy,
-            "approx_kl": mean_valid(ops.exp(log_ratio) - 1.0 - log_ratio, valid),
+            "approx_kl": mean_divergence(log_ratio, valid),
         }
+
+
+def divergence_metric(names: Collection[str]) -> str | None:
+    """Which of the metrics `target_kl` and `desired_kl` go by: the one against the policy before the update.
+
+    A loss of one's own may report `approx_kl` alone, in which the age of the actors' weights counts too.
+    """
+    return next((name for name in ("update_kl", "approx_kl") if name in names), None)
 
 
 def _rows(batch: Mapping[str, Tensor], value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:

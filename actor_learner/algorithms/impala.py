@@ -26,25 +26,42 @@ class Impala(Algorithm):
     Made for `max_policy_lag` above 0. The weights are taken before the update; with several epochs or minibatches they
     stay as they are.
 
+    Defaults: learning rate 7e-4, gamma .99, lambda 1, all clips 1, vf .5, ent 0, gradient norm .5 and RMSprop, which
+    make it `A2C` where the actors' weights are the learner's. One clipped step serves policy and value, so where
+    returns are far from 1 `normalize_reward` keeps the value's gradient from crowding out the policy's.
+
     Losses are means over valid rows and the value loss is a plain squared error. Published settings, of losses that
     are sums over N = unroll length x batch size and have a further half in the value loss, become: the same
     learning rate and entropy cost, `vf_coef` = baseline cost / 2, `max_grad_norm` = theirs / N, and RMSprop's epsilon
-    / N^2 (Keras adds it inside the root, as TensorFlow 1 did; TorchBeast's, outside the root, / N and squared). So
-    IMPALA's Atari settings (rate 6e-4, baseline cost .5, entropy cost .01, norm 40, epsilon .1; N = 20 x 32) are
-    `Impala(learning_rate="linear_6e-4", vf_coef=.25, ent_coef=.01, max_grad_norm=.0625)` with an epsilon of 2.4e-7.
+    / N^2 (Keras adds it inside the root, as TensorFlow 1 did; TorchBeast's, outside the root, / N and squared).
+
+    Example:
+        IMPALA's Atari settings (rate 6e-4, baseline cost .5, entropy cost .01, norm 40, epsilon .1; N = 20 x 32), for
+        `unroll_length=20` and 32 environments. A rate inside an optimizer counts gradient steps, here one an update.
+
+        >>> updates = 50_000_000 // (20 * 32)  # 200 million frames, of which four make a step
+        >>> rate = keras.optimizers.schedules.PolynomialDecay(6e-4, decay_steps=updates, end_learning_rate=0.0)
+        >>> optimizer = keras.optimizers.RMSprop(rate, rho=0.99, epsilon=0.1 / 640**2, global_clipnorm=40 / 640)
+        >>> algorithm = al.Impala(optimizer=optimizer, vf_coef=0.25, ent_coef=0.01, clip_reward=1.0)
     """
 
     learning_rate: Schedule = hyperparameter(7e-4, "step size of the optimizer, or a schedule")
     gae_lambda: float = hyperparameter(1.0, "V-trace's lambda: trade-off of bias and variance, 0 to 1")
-    rho_clip: float = hyperparameter(1.0, "bound of the importance weights of the value's targets: what is learned")
-    c_clip: float = hyperparameter(1.0, "bound of the importance weights along the trace: how fast it is learned")
-    pg_rho_clip: float = hyperparameter(1.0, "bound of the importance weights of the policy gradient")
+    rho_clip: float | None = hyperparameter(
+        1.0, "bound of the importance weights of the value's targets: what is learned; none: not clipped"
+    )
+    c_clip: float | None = hyperparameter(
+        1.0, "bound of the importance weights along the trace: how fast it is learned; none: not clipped"
+    )
+    pg_rho_clip: float | None = hyperparameter(
+        1.0, "bound of the importance weights of the policy gradient; none: not clipped"
+    )
 
     def __post_init__(self) -> None:
         """Checks ranges."""
         super().__post_init__()
         for name in ("rho_clip", "c_clip", "pg_rho_clip"):
-            self._check_positive(name)
+            self._check_positive(name, optional=True)
 
     @property
     def uses_vtrace(self) -> bool:
@@ -67,15 +84,14 @@ class Impala(Algorithm):
         """- mean(advantage x log-prob) + vf_coef x mean squared value error - ent_coef x mean entropy."""
         from keras import ops
 
-        from actor_learner.returns import mean_valid
+        from actor_learner.returns import clip_weight, mean_valid
 
         valid = minibatch["valid"]
         policy_loss = -mean_valid(self.normalized_advantage(minibatch) * outputs["log_prob"], valid)
         loss, metrics = self.actor_critic_loss(policy_loss, outputs["value"], outputs, minibatch)
         rho = ops.exp(minibatch["log_rho"])
-        clipped = ops.cast(rho > self.rho_clip + CLIP_TOLERANCE, "float32")
-        return loss, {
-            **metrics,
-            "rho": mean_valid(ops.minimum(rho, self.rho_clip), valid),
-            "rho_clip_fraction": mean_valid(clipped, valid),
-        }
+        metrics = {**metrics, "rho": mean_valid(clip_weight(rho, self.rho_clip), valid)}
+        if self.rho_clip is not None:
+            clipped = ops.cast(rho > self.rho_clip + CLIP_TOLERANCE, "float32")
+            metrics["rho_clip_fraction"] = mean_valid(clipped, valid)
+        return loss, metrics

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from actor_learner.algorithms import schedules
-from actor_learner.algorithms.base import Algorithm, hyperparameter
+from actor_learner.algorithms.base import Algorithm, divergence_metric, hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 
 Tensor = Any
@@ -25,14 +25,18 @@ class PPO(Algorithm):
 
     Defaults are SB3's: learning rate 3e-4, gamma .99, lambda .95, clip .2, ent 0, vf .5, gradient norm
     .5, 10 epochs of minibatches of 64, advantages normalized within each minibatch.
+
+    `target_kl` and `desired_kl` go by `update_kl`, which is reported where one of them is set: `approx_kl`, but against
+    the policy before the update. On-policy the two are the same; with `max_policy_lag` above 0, `approx_kl` also holds
+    how far the actors were behind, which neither a shorter update nor another learning rate changes.
     """
 
     clip_range: Schedule = hyperparameter(0.2, "largest rewarded change of the probability ratio, or a schedule")
     clip_range_vf: Schedule | None = hyperparameter(None, "largest change of the value; none: not clipped")
     normalize_advantage: bool = hyperparameter(True, "normalize advantages within each minibatch")
-    target_kl: float | None = hyperparameter(None, "a minibatch with 1.5 x this approx_kl ends the update")
+    target_kl: float | None = hyperparameter(None, "a minibatch with 1.5 x this update_kl ends the update")
     desired_kl: float | None = hyperparameter(
-        None, "adapt the learning rate after each update, so that approx_kl stays near this; none: don't"
+        None, "adapt the learning rate after each update, so that update_kl stays near this; none: don't"
     )
     vtrace: bool = hyperparameter(False, "advantages and returns by V-trace, for actors with older weights")
     epochs: int = hyperparameter(10, "passes over each batch")
@@ -66,14 +70,15 @@ class PPO(Algorithm):
         return self.desired_kl is not None or super().changes_learning_rate
 
     def adapted_learning_rate(self, learning_rate: float, metrics: Mapping[str, float]) -> float | None:
-        """With `desired_kl`: divided by 1.5 where approx_kl is above twice that, times 1.5 below half of it.
+        """With `desired_kl`: divided by 1.5 where update_kl is above twice that, times 1.5 below half of it.
 
-        As RSL-RL and rl_games have it, within 1e-5 and 1e-2, but once an update: approx_kl is the mean over
+        As RSL-RL and rl_games have it, within 1e-5 and 1e-2, but once an update: update_kl is the mean over
         the update's minibatches. None: the rate stays as it is.
         """
-        divergence = metrics.get("approx_kl")
-        if self.desired_kl is None or divergence is None:
+        measure = divergence_metric(metrics)
+        if self.desired_kl is None or measure is None:
             return None
+        divergence = metrics[measure]
         lowest, highest = ADAPTED_RATES
         if divergence > 2.0 * self.desired_kl:
             return max(learning_rate / ADAPTATION_FACTOR, min(learning_rate, lowest))
@@ -101,7 +106,7 @@ class PPO(Algorithm):
         """Clipped policy objective + vf_coef x mean squared value error - ent_coef x mean entropy."""
         from keras import ops
 
-        from actor_learner.returns import mean_valid
+        from actor_learner.returns import mean_divergence, mean_valid
 
         valid, advantage = minibatch["valid"], self.normalized_advantage(minibatch)
         ratio = ops.exp(outputs["log_prob"] - minibatch["behaviour_log_prob"])
@@ -110,7 +115,10 @@ class PPO(Algorithm):
         policy_loss = -mean_valid(ops.minimum(advantage * ratio, advantage * clipped_ratio), valid)
         loss, metrics = self.actor_critic_loss(policy_loss, self._value(outputs, minibatch), outputs, minibatch)
         clipped = ops.cast(ops.abs(ratio - 1.0) > clip_range, "float32")
-        return loss, {**metrics, "clip_fraction": mean_valid(clipped, valid)}
+        metrics = {**metrics, "clip_fraction": mean_valid(clipped, valid)}
+        if self.target_kl is not None or self.desired_kl is not None:
+            metrics["update_kl"] = mean_divergence(outputs["log_prob"] - minibatch["target_log_prob"], valid)
+        return loss, metrics
 
     def _value(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> Tensor:
         """The predicted value, kept within `clip_range_vf` of what it was before the update."""

@@ -12,7 +12,7 @@ from gymnasium.spaces import Space
 from keras import ops
 
 from actor_learner import spaces
-from actor_learner.algorithms.base import Algorithm
+from actor_learner.algorithms.base import Algorithm, divergence_metric
 from actor_learner.learner.rows import (
     Nest,
     Tensor,
@@ -112,16 +112,18 @@ class Update:
         """Steps through the minibatches; metrics are means over them, the one that exceeds `target_kl` included."""
         target_kl = getattr(algorithm, "target_kl", None)
         names = self._metric_names(algorithm, rows, order)
+        divergence = divergence_metric(names)
         for name in ("target_kl", "desired_kl"):
-            if getattr(algorithm, name, None) is not None and "approx_kl" not in names:
+            if getattr(algorithm, name, None) is not None and divergence is None:
                 raise ValueError(f"`{name}` needs a loss that reports `approx_kl`. Received: a loss with {names}")
 
         def step(index: Tensor, stopped: Tensor, sums: Tensor, taken: Tensor) -> tuple[Tensor, ...]:
             gradients, metrics = self._gradients(algorithm, minibatch_of(rows, order[index]))
-            exceeded = tf.constant(False) if target_kl is None else metrics["approx_kl"] > 1.5 * target_kl
-            if target_kl is None:
+            if target_kl is None or divergence is None:
+                exceeded = tf.constant(False)
                 self._apply(gradients)
             else:
+                exceeded = metrics[divergence] > 1.5 * target_kl
                 tf.cond(exceeded, lambda: tf.constant(0), lambda: self._apply(gradients))
             values = tf.stack([tf.cast(metrics[name], tf.float32) for name in names])
             return index + 1, exceeded, sums + values, taken + 1.0

@@ -221,8 +221,24 @@ def cap_statistics(network: keras.Model, count: int) -> keras.Model:
 
 
 def network_distribution(network: keras.Model, action_space: Space[Any]) -> Distribution:
-    """The distribution that the network's ActionDistribution layer names, else the space's default."""
-    for layer in all_layers(network):
-        if isinstance(layer, ActionDistribution):
-            return distribution_for(action_space, layer.distribution)
-    return distribution_for(action_space)
+    """The distribution that the network's ActionDistribution layer names, else the space's default.
+
+    Raises ValueError where it doesn't fit the space, or as `distribution_and_hold` does.
+    """
+    return distribution_for(action_space, distribution_and_hold(network)[0])
+
+
+def distribution_and_hold(network: keras.Model) -> tuple[str, int]:
+    """The `distribution` and `noise_hold` of the network's ActionDistribution layer, or this layer's defaults.
+
+    Raises ValueError where several of these layers differ.
+    """
+    found = [layer for layer in all_layers(network) if isinstance(layer, ActionDistribution)]
+    said = {(layer.distribution, layer.noise_hold) for layer in found}
+    if len(said) > 1:
+        layers_said = ", ".join(f"{layer.name!r} ({layer.distribution}, {layer.noise_hold})" for layer in found)
+        raise ValueError(
+            "The network's ActionDistribution layers must agree on (distribution, noise_hold). "
+            f"Received: {layers_said} of network {network.name!r}"
+        )
+    return said.pop() if said else ("gaussian", 1)

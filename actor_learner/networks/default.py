@@ -15,7 +15,7 @@ from keras import layers, ops
 from actor_learner import spaces
 from actor_learner.distributions import distribution_for
 from actor_learner.networks.contract import arrange, normalization_layers, takes_mask
-from actor_learner.networks.images import image_features, is_image
+from actor_learner.networks.images import check_channel_axis, image_features, is_image
 from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot
 
 Tensor = Any
@@ -48,8 +48,9 @@ def default_network(
     """
     structure = spaces.observation_structure(spaces.without_mask(observation_space))
     spaces.check_action_space(action_space)
-    distribution_for(action_space, distribution)
+    _check_noise_hold(noise_hold, distribution, action_space)
     _check_activation(activation)
+    check_channel_axis(structure, channel_axis)
     if normalize_observation:
         _check_normalizable(structure)
     inputs = _inputs(structure)
@@ -126,6 +127,15 @@ def _check_activation(activation: str) -> None:
         raise ValueError(
             f"`activation` must be a Keras name, such as 'tanh', 'relu' or 'silu'. Received: activation={activation!r}"
         ) from None
+
+
+def _check_noise_hold(noise_hold: int, distribution: str, action_space: Space[Any]) -> None:
+    _, normals = distribution_for(action_space, distribution).noise
+    if noise_hold > 1 and not normals:
+        raise ValueError(
+            "`noise_hold` holds the noise of continuous actions; it must be 1 for an action space without a Box. "
+            f"Received: noise_hold={noise_hold} with {action_space}"
+        )
 
 
 def _is_normalizable(leaf: spaces.Leaf) -> bool:

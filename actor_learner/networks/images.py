@@ -28,6 +28,7 @@ def is_image(space: Space[Any]) -> bool:
 def describe_image(space: Space[Any], channel_axis: int | None = None) -> str:
     """In words, which axis of each image is taken for its channels; empty where there is no image."""
     structure = spaces.observation_structure(space)
+    check_channel_axis(structure, channel_axis)
     return " ".join(
         _describe_leaf("Observations" if structure.plain else f"`{leaf.label}`", leaf, channel_axis)
         for leaf in structure.leaves
@@ -42,6 +43,16 @@ def _describe_leaf(what: str, leaf: spaces.Leaf, channel_axis: int | None) -> st
     axis = _find_channel_axis(leaf, channel_axis)
     stacked = f", the {leaf.shape[0]} frames joined into the channels" if len(leaf.shape) == 4 else ""
     return f"{what} of shape {leaf.shape} {verb}, channels on axis {axis - 3}{stacked}."
+
+
+def check_channel_axis(structure: spaces.Structure, channel_axis: int | None) -> None:
+    """Raises ValueError where `channel_axis` is given and no image has such an axis, all of them being of rank 2."""
+    images = [leaf for leaf in structure.leaves if is_image(leaf.space)]
+    if channel_axis is not None and images and all(len(leaf.shape) == 2 for leaf in images):
+        raise ValueError(
+            "`channel_axis` is for images of rank 3 or 4; one of rank 2 has a single channel. "
+            f"Received: channel_axis={channel_axis} with {images[0].label} of shape {images[0].shape}"
+        )
 
 
 def image_features(
@@ -84,7 +95,7 @@ def _channels_last(image: Tensor, leaf: spaces.Leaf, channel_axis: int | None, p
 def _find_channel_axis(leaf: spaces.Leaf, channel_axis: int | None) -> int:
     """0 or 2: the one that is given, else the smaller of a frame's first and last axis, at most 16 channels."""
     if channel_axis is not None:
-        return channel_axis % 3
+        return _given_channel_axis(leaf, channel_axis)
     first, _, last = leaf.shape[-3:]
     if min(first, last) > MAXIMUM_CHANNELS or first == last:
         raise ValueError(
@@ -92,6 +103,18 @@ def _find_channel_axis(leaf: spaces.Leaf, channel_axis: int | None) -> int:
             f"{MAXIMUM_CHANNELS} channels; give `channel_axis`. Received: {leaf.label} of shape {leaf.shape}"
         )
     return 0 if first < last else 2
+
+
+def _given_channel_axis(leaf: spaces.Leaf, channel_axis: int) -> int:
+    """0 or 2: a frame's first or last axis, which `channel_axis` counts in the whole shape, a stack included."""
+    rank = len(leaf.shape)
+    axes = {rank - 3: 0, rank - 1: 2, -3: 0, -1: 2}
+    if channel_axis not in axes:
+        raise ValueError(
+            f"`channel_axis` must be the first or the last axis of a frame, {', '.join(map(str, axes))}. "
+            f"Received: channel_axis={channel_axis} with {leaf.label} of shape {leaf.shape}"
+        )
+    return axes[channel_axis]
 
 
 def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:

@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Dict, Space, Tuple
 
 from actor_learner import spaces
 from actor_learner.masks import MaskLayout
-from actor_learner.networks import ActionDistribution, all_layers, call_network
+from actor_learner.networks import call_network, distribution_and_hold
 from actor_learner.policy.convert import InexpressibleError, to_litert, to_tensorflow
 from actor_learner.policy.exported import ExportedPolicy, Graph, flatten_weights
 from actor_learner.policy.probe import ROWS, Probe, draw_inputs
@@ -58,7 +58,7 @@ def export_policy(
     masked = masked and MaskLayout(action_space).size > 0
     tracer = Tracer(network, action_space, observation, masked, other_variables(network))
     uniform, normal = tracer.distribution.noise
-    distribution, noise_hold = _distribution_name_and_hold(network)
+    distribution, noise_hold = distribution_and_hold(network)
     _check_noise_hold(noise_hold, normal, action_space)
     with computing_in_float32(network):
         step_graph, value_graph = (_export_graph(tracer, name, batch_size) for name in ("step", "value"))
@@ -102,12 +102,6 @@ def _space_of(inputs: Any) -> Space[Any]:
     if dtype.kind == "f":
         return Box(-np.inf, np.inf, shape, dtype.type)
     return Box(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype.type)
-
-
-def _distribution_name_and_hold(network: keras.Model) -> tuple[str, int]:
-    """What the network's ActionDistribution layer says, or its defaults."""
-    layers = (layer for layer in all_layers(network) if isinstance(layer, ActionDistribution))
-    return next(((layer.distribution, layer.noise_hold) for layer in layers), ("gaussian", 1))
 
 
 def _check_noise_hold(noise_hold: int, normal: int, action_space: Space[Any]) -> None:

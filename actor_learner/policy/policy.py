@@ -32,9 +32,11 @@ Leaves = tuple[Array, ...]
 class Policy:
     """Chooses actions with an exported network. A seed gives the same actions in any process.
 
-    Observations are as in a Trajectory: discrete ones are counted from 0. One observation or a batch of any size, told
-    apart by shape; a batch of `batch_size` observations is the fastest. Composite observations and actions are
-    dicts and tuples as their spaces are; inside the project they are tuples of leaves (`step_leaves`).
+    `act` stands between an environment's observations and its actions. `step`, `value` and `to_env` are for making
+    Trajectories, in which discrete observations and actions are counted from 0; for spaces without a `start` that is
+    the same. One observation or a batch of any size, told apart by shape; a batch of `batch_size` observations is the
+    fastest. Composite observations and actions are dicts and tuples as their spaces are; inside the project they are
+    tuples of leaves (`step_leaves`).
 
     Actions can be masked: `action_mask` is bool `[N, M]`, or a nest that mirrors the action space, as Gymnasium's
     `sample` takes it. Where it is None, the entry "action_mask" of a dict observation is read, if there is one.
@@ -106,7 +108,7 @@ class Policy:
         """Samples actions: what goes into a Trajectory, and what `to_env` takes.
 
         Args:
-            observation: [N, ...], or one observation [...].
+            observation: [N, ...], or one observation [...], as in a Trajectory: discrete ones counted from 0.
             action_mask: [N, M], or [M] for a single observation; what an action may be.
 
         Returns:
@@ -122,17 +124,20 @@ class Policy:
     def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
         """Actions that the environment gets, [N, ...], or one for a single observation [...].
 
+        Takes what the environment gives: discrete observations are counted from their space's `start` (from 0 where
+        export was not told the observation space).
+
         The most probable ones, or, with `deterministic=False`, samples. Raises ValueError as `step` does, and for NaN
         in the observation, from which a graph may give any number as action.
         """
-        leaves, single = self._reader.read(observation)
+        leaves, single = self._reader.read(observation, from_environment=True)
         self._reader.check_numbers(leaves)
         mask = self._read_mask(observation, action_mask, leaves, single)
         action = self.mode_leaves(leaves, mask) if deterministic else self.step_leaves(leaves, mask)[0]
         return self.to_env(self._nested(action, single))
 
     def value(self, observation: Any) -> Array:
-        """Values, float32 [N], of observations [N, ...]; a scalar for a single one."""
+        """Values, float32 [N], of observations [N, ...] as `step` takes them; a scalar for a single one."""
         leaves, single = self._reader.read(observation)
         value = self.value_leaves(leaves)
         result: Array = value[0] if single else value

@@ -52,7 +52,7 @@ def _draw_batch(tracer: Tracer, generator: np.random.Generator, rows: int) -> tu
 def draw_mask(layout: MaskLayout, generator: np.random.Generator, rows: int) -> Array:
     """Masks, float32 `[rows, M]`, that allow few, half and most of the choices, and always one."""
     density = np.resize(_DENSITIES, (rows, 1))
-    groups = [_some_allowed(generator.random((rows, count)), density) for count in layout.counts]
+    groups = [_some_allowed(generator.random((rows, choice.size)), density) for choice in layout.choices]
     return np.concatenate([np.zeros((rows, 0)), *groups], axis=1).astype(np.float32)
 
 

@@ -16,7 +16,7 @@ class ObservationReader:
     """Takes observations, and masks of the actions, apart into arrays `[N, ...]`.
 
     Args:
-        observation_space: Observations are as in a Trajectory: discrete ones are counted from 0.
+        observation_space: What environments give; in a Trajectory discrete observations are counted from 0.
         masks: The layout of masks.
     """
 
@@ -28,8 +28,10 @@ class ObservationReader:
         first = self._structure.leaves[0]
         self._plain_box = (first.dtype, first.shape) if isinstance(observation_space, Box) and first.shape else None
 
-    def read(self, observation: Any) -> tuple[tuple[Array, ...], bool]:
-        """The leaves, `[N, ...]` each in the trajectory's dtype, and whether it was a single observation.
+    def read(self, observation: Any, *, from_environment: bool = False) -> tuple[tuple[Array, ...], bool]:
+        """The leaves, `[N, ...]` each as in a trajectory, and whether it was a single observation.
+
+        from_environment: whether discrete values are counted from their space's `start`, and not from 0.
 
         Raises ValueError, naming the leaf, for other keys, shapes or numbers of rows, and for discrete values that
         the space doesn't have.
@@ -40,11 +42,10 @@ class ObservationReader:
         if self._takes_dicts and not self._has_mask_leaf and isinstance(observation, dict):
             # The network alone told the space: it may have no input for the mask that the environment gives.
             observation = {key: value for key, value in observation.items() if key != spaces.MASK_KEY}
-        pairs = zip(self._structure.leaves, self._structure.flatten(observation), strict=True)
-        leaves = [_cast(leaf, value) for leaf, value in pairs]
-        rows = self._common_rows(leaves)
-        for leaf, array in zip(self._structure.leaves, leaves, strict=True):
-            _check_range(leaf, array)
+        arrays = [np.asarray(value) for value in self._structure.flatten(observation)]
+        rows = self._common_rows(arrays)
+        pairs = zip(self._structure.leaves, arrays, strict=True)
+        leaves = [_as_in_trajectory(leaf, array, from_environment) for leaf, array in pairs]
         return (tuple(array[None] for array in leaves), True) if rows is None else (tuple(leaves), False)
 
     def check_numbers(self, leaves: tuple[Array, ...]) -> None:
@@ -78,7 +79,8 @@ class ObservationReader:
         if (empty := self._masks.first_empty(mask)) is None:
             return
         row, choice = empty
-        of = f", for choice {choice} of {len(self._masks.counts)}" if len(self._masks.counts) > 1 else ""
+        count = len(self._masks.choices)
+        of = f", for choice {choice} of {count}" if count > 1 else ""
         raise ValueError(f"`{label}` must allow an action in every row. Received: none allowed in row {row}{of}")
 
     def _common_rows(self, leaves: list[Array]) -> int | None:
@@ -105,29 +107,31 @@ def _rows(leaf: spaces.Leaf, array: Array) -> int | None:
     return len(array)
 
 
-def _cast(leaf: spaces.Leaf, value: Any) -> Array:
-    array = np.asarray(value)
-    if array.dtype == leaf.dtype:
-        return array
+def _as_in_trajectory(leaf: spaces.Leaf, array: Array, from_environment: bool) -> Array:
+    """In the trajectory's dtype, discrete values counted from 0."""
     if array.dtype.kind == "f" and leaf.dtype.kind in "iu" and not (array == np.round(array)).all():
         wrong = array[array != np.round(array)].reshape(-1)[0]
         raise ValueError(f"`{leaf.label}` must hold whole numbers. Received: {wrong}")
-    return array.astype(leaf.dtype)
+    if isinstance(leaf.space, (Discrete, MultiDiscrete)):
+        # As int64, in which a difference of small unsigned numbers may be negative.
+        start = np.asarray(leaf.start if leaf.start is not None and from_environment else 0, np.int64)
+        _check_range(leaf, array, start, from_environment)
+        array = array - start if start.any() else array
+    return array.astype(leaf.dtype, copy=False)
 
 
-def _check_range(leaf: spaces.Leaf, array: Array) -> None:
+def _check_range(leaf: spaces.Leaf, array: Array, lowest: Array, from_environment: bool) -> None:
     """A graph gives anything for what isn't in the space, mostly zeros for a one-hot vector."""
-    if isinstance(leaf.space, Discrete):
-        highest = np.asarray(leaf.space.n - 1)
-    elif isinstance(leaf.space, MultiDiscrete):
-        highest = leaf.space.nvec - 1
-    else:
-        return
-    wrong = (array < 0) | (array > highest)
+    assert isinstance(leaf.space, (Discrete, MultiDiscrete))
+    highest = lowest + np.asarray(leaf.space.n if isinstance(leaf.space, Discrete) else leaf.space.nvec, np.int64) - 1
+    wrong = (array < lowest) | (array > highest)
     if wrong.any():
-        counted = "" if leaf.start is None else ", counted from 0 as in a Trajectory"
-        bound = np.broadcast_to(highest, array.shape)[wrong][0]
-        raise ValueError(f"`{leaf.label}` must be in 0 ... {bound}{counted}. Received: {array[wrong][0]}")
+        counted = "as the environment gives it" if from_environment else "counted from 0 as in a Trajectory"
+        low, high = (np.broadcast_to(bound, array.shape)[wrong][0] for bound in (lowest, highest))
+        raise ValueError(
+            f"`{leaf.label}` must be in {low} ... {high}{'' if leaf.start is None else f', {counted}'}. "
+            f"Received: {array[wrong][0]}"
+        )
 
 
 def _with_batch_axis(mask: Any) -> Any:

@@ -133,8 +133,9 @@ def _tensor_names(names: Iterable[str]) -> list[str]:
     unique: list[str] = []
     for index, name in enumerate(names):
         plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name.replace("/", "."))
-        taken = plain.lower() in {other.lower() for other in unique}
-        unique.append(f"{plain}.leaf-{index}" if taken else plain)
+        while plain.lower() in {other.lower() for other in unique}:  # a key may look like what is appended here
+            plain = f"{plain}.leaf-{index}"
+        unique.append(plain)
     return unique
 
 

@@ -178,7 +178,7 @@ class ArenaPlan:
         return arena.array(self._slots_offset, (self.num_slots, self.weights_size), np.dtype(np.float32))
 
     def blocks(self, arena: Arena) -> list[Block]:
-        """The blocks that batches are collected in, one after the other, around and around."""
+        """The blocks that batches are collected in."""
         offsets = [self._blocks_offset + index * self.layout.size for index in range(self.num_blocks)]
         return [Block(self.layout, arena, offset) for offset in offsets]
 

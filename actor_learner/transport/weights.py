@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -33,8 +34,8 @@ class WeightSlots:
         self._slots = slots
         self._shapes = [np.shape(weight) for weight in weights]
         self._readers = [0] * len(slots)
+        self._lock = threading.Lock()
         self.newest = Version(-1, -1, 0)
-        """Replaced as a whole: another thread may hand it out at any time."""
         self.publish(weights)
 
     def publish(self, weights: Sequence[Array]) -> None:
@@ -44,16 +45,20 @@ class WeightSlots:
         would sample from nothing); the newest version is then what it was.
         """
         self._check_shapes(weights)
-        slot = next(i for i, readers in enumerate(self._readers) if not readers and i != self.newest.slot)
+        with self._lock:
+            slot = next(i for i, readers in enumerate(self._readers) if not readers and i != self.newest.slot)
         self.newest = Version(self.newest.number + 1, slot, _write(self._slots[slot], weights))
 
-    def hold(self, slot: int) -> None:
-        """Notes that one more actor may read a slot."""
-        self._readers[slot] += 1
+    def hold_newest(self) -> Version:
+        """The newest version, noting that one more actor may read it; while another thread publishes, too."""
+        with self._lock:
+            self._readers[self.newest.slot] += 1
+            return self.newest
 
     def release(self, slot: int) -> None:
-        """Takes back one `hold`."""
-        self._readers[slot] -= 1
+        """Takes back one `hold_newest`."""
+        with self._lock:
+            self._readers[slot] -= 1
 
     def close(self) -> None:
         """Lets go of the memory; the version stays known."""

@@ -1,0 +1,26 @@
+"""An environment that needs its masks is learned with them, and not without."""
+
+from __future__ import annotations
+
+import pytest
+
+import actor_learner as al
+
+MARGIN = 0.8
+"""Of returns between -1 and 0.88."""
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_masks_make_the_difference(tmp_path, lag):
+    returns = {}
+    for mask_in in ("info", None):
+        config = al.preset(
+            "actor_learner/MaskedTreasure-v0",
+            env_kwargs={"mask_in": mask_in},
+            total_steps=25_000,
+            max_policy_lag=lag,
+            run_dir=tmp_path / f"{mask_in}",
+            quiet=True,
+        )
+        returns[mask_in] = al.evaluate(al.train(config).run_dir, episodes=20, seed=1, deterministic=False).mean
+    assert returns["info"] > returns[None] + MARGIN
