@@ -56,6 +56,14 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "clip_range": "linear_0.2",
         },
         "a2c": {"total_steps": 500_000, "envs_per_actor": 4, "unroll_length": 5},
+        "impala": {
+            "total_steps": 300_000,
+            "envs_per_actor": 8,
+            "unroll_length": 20,
+            "max_policy_lag": 4,
+            "learning_rate": "linear_2e-3",
+            "normalize_reward": True,
+        },
     },
     "Acrobot-v1": {
         "ppo": {
@@ -94,6 +102,20 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "gae_lambda": 0.98,
             "ent_coef": 0.01,
             "learning_rate": "linear_1e-3",
+        },
+        "impala": {
+            "total_steps": 3_000_000,
+            "envs_per_actor": 8,
+            "unroll_length": 32,
+            "minibatch_size": 128,
+            "max_policy_lag": 4,
+            "gae_lambda": 0.97,
+            "ent_coef": 0.005,
+            "optimizer": "adam",
+            "learning_rate": "linear_1e-3",
+            "normalize_advantage": True,
+            "normalize_reward": True,
+            "normalize_observation": True,
         },
     },
     "LunarLanderContinuous-v3": {
@@ -188,7 +210,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "ent_coef": 0.01,
         },
     },
-    "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 1_200_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
+    "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 800_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
     "ALE/*": {"ppo": _ATARI},
 }
 """Environment -> algorithm -> flat fields. An id that ends in `*` stands for all that begin so."""

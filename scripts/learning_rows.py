@@ -57,8 +57,8 @@ ROWS = (
     Row("CartPole-v1", "a2c", 3, 500, "SB3 Zoo 500 (500k)", 1),
     Row("Acrobot-v1", "a2c", 3, -86, "SB3 Zoo -83.4 (500k)", 1),
     Row("LunarLander-v3", "a2c", 3, 156, "SB3 Zoo 156 (v2, 200k)", 0.7),
-    Row("CartPole-v1", "impala", 3, 475, "", 0.5, ("--max-policy-lag", "4"), "lag 4"),
-    Row("LunarLander-v3", "impala", 3, 200, "", 2, ("--max-policy-lag", "4"), "lag 4"),
+    Row("CartPole-v1", "impala", 3, 475, "", 0.5),
+    Row("LunarLander-v3", "impala", 3, 200, "", 5),
     Row("actor_learner/Catch-v0", "ppo", 3, 0.95, "", 0.5),
     Row("ALE/Pong-v5", "ppo", 1, -10, "20.4 to 21.0 (10M)", 40, episodes=5),
     Row(
