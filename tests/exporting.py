@@ -215,9 +215,18 @@ def assert_agrees(policy, network, action_space, observation, tolerance=1e-5, ma
     np.testing.assert_allclose(policy.value(observation), outputs["value"], atol=tolerance, rtol=1e-5)
     modes = [np.asarray(leaf) for leaf in distribution.mode(outputs["parameters"], mask)]
     expected_leaves = structure.flatten(policy.to_env(structure.unflatten(modes)))
-    acted = structure.flatten(policy.act(observation, action_mask=mask))
+    acted = structure.flatten(policy.act(as_the_environment_gives_it(policy, observation), action_mask=mask))
     for ours, theirs in zip(acted, expected_leaves, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=tolerance)
+
+
+def as_the_environment_gives_it(policy, observation):
+    """Observations of a trajectory, which count from 0, counted from the space's start."""
+    structure = spaces.observation_structure(policy.observation_space)
+    if all(leaf.start is None for leaf in structure.leaves):
+        return observation
+    leaves = zip(structure.leaves, structure.flatten(observation), strict=True)
+    return structure.unflatten([value if leaf.start is None else value + leaf.start for leaf, value in leaves])
 
 
 def logits_network(columns):
