@@ -210,7 +210,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "ent_coef": 0.01,
         },
     },
-    "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 800_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
+    "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 875_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
     "ALE/*": {"ppo": _ATARI},
 }
 """Environment -> algorithm -> flat fields. An id that ends in `*` stands for all that begin so."""
