@@ -142,6 +142,7 @@ def _origin() -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
+        "cores": 1,
         "commit": commit.stdout.strip(),
         "versions": {"Python": platform.python_version(), **versions},
     }
@@ -184,17 +185,17 @@ def _table(found: dict[str, Any]) -> str:
     lines = [
         "# Learning with the presets, beside what others publish",
         "",
-        f"{', '.join(sorted({origin['date'] for origin in origins}))}; one core of "
-        f"{', '.join(sorted({origin['machine'] for origin in origins}))}; {'; '.join(versions)}; commit "
-        f"{', '.join(sorted({origin['commit'] for origin in origins}))}.",
+        f"{', '.join(sorted({origin['date'] for origin in origins}))}; {origins[0]['machine']}; {'; '.join(versions)}; "
+        f"commits {', '.join(sorted({origin['commit'] for origin in origins}))}.",
         "",
         "Final weights, never the best ones. Evaluation: deterministic, 20 episodes a seed (Pong: 5), mean +- std over",
         "the seeds' means. Last 100: stochastic return of the last 100 training episodes, as CleanRL's figures are.",
-        "Seeds 0, 1, 2; presets were chosen on seeds from 100 on. Seconds: the whole command, mean over seeds.",
+        "Seeds 0, 1, 2; presets were chosen on seeds from 100 on. Seconds: the whole command, mean over seeds, on so",
+        "many cores, which other processes shared at times.",
         "Made by `scripts/learning_table`; figures of each seed are in learning.json.",
         "",
-        "| command | steps | seeds | evaluation | last 100 | goal | published | seconds |",
-        "|-|-|-|-|-|-|-|-|",
+        "| command | steps | seeds | evaluation | last 100 | goal | published | seconds | cores |",
+        "|-|-|-|-|-|-|-|-|-|",
         *(_table_row(row, found[row.name]) for row in known),
     ]
     return "\n".join(lines) + "\n"
@@ -208,10 +209,18 @@ def _table_row(row: Row, found: dict[str, Any]) -> str:
         return f"{statistics.mean(values):,.1f}" + (f" +- {statistics.pstdev(values):,.1f}" if values[1:] else "")
 
     seconds = statistics.mean(seed["seconds"] for seed in seeds)
-    return (
-        f"| `{found['command'].removeprefix('actor-learner ')}` | {seeds[0]['env_steps']:,} | {len(seeds)} | "
-        f"{spread('evaluation_mean')} | {spread('training_return')} | {row.goal:g} | {row.published} | {seconds:,.0f} |"
+    cells = (
+        f"`{found['command'].removeprefix('actor-learner ')}`",
+        f"{seeds[0]['env_steps']:,}",
+        str(len(seeds)),
+        spread("evaluation_mean"),
+        spread("training_return"),
+        f"{row.goal:g}",
+        row.published,
+        f"{seconds:,.0f}",
+        str(seeds[0]["cores"]),
     )
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
