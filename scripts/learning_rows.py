@@ -56,7 +56,6 @@ ROWS = (
     Row("BipedalWalker-v3", "ppo", 2, 280, "SB3 Zoo 288 (5M)", 15),
     Row("CartPole-v1", "a2c", 3, 500, "SB3 Zoo 500 (500k)", 1),
     Row("Acrobot-v1", "a2c", 3, -86, "SB3 Zoo -83.4 (500k)", 1),
-    Row("LunarLander-v3", "a2c", 3, 156, "SB3 Zoo 156 (v2, 200k)", 0.7),
     Row("CartPole-v1", "impala", 3, 475, "", 0.5),
     Row("LunarLander-v3", "impala", 3, 200, "", 5),
     Row("actor_learner/Catch-v0", "ppo", 3, 0.95, "", 0.5),
