@@ -10,7 +10,7 @@ from gymnasium.spaces import Dict, Space
 
 from actor_learner import spaces
 from actor_learner.env_spec import EnvError
-from actor_learner.masks import MaskLayout
+from actor_learner.masks import MaskLayout, with_batch_axis
 from actor_learner.spaces import MASK_KEY, Structure
 
 Array = np.ndarray[Any, Any]
@@ -119,7 +119,7 @@ class ActionMasks:
             values = value.tolist()
             shapes = {part.shape if isinstance(part, np.ndarray) else None for part in values}
             if None in shapes or len(shapes) > 1:
-                return np.concatenate([self._layout.read(_batch_of_one(part), 1, self._label) for part in values])
+                return np.concatenate([self._layout.read(with_batch_axis(part), 1, self._label) for part in values])
             value = np.array(values)
         return self._layout.read(_fill(value), count, self._label)
 
@@ -188,12 +188,3 @@ def _fill(value: Any) -> Any:
         if isinstance(part, np.ndarray) and flags is not None and part.dtype != object:
             filled[key] = np.where(np.reshape(flags, (-1,) + (1,) * (part.ndim - 1)), part, np.ones((), part.dtype))
     return filled
-
-
-def _batch_of_one(value: Any) -> Any:
-    """One environment's mask as a batch."""
-    if isinstance(value, dict):
-        return {key: _batch_of_one(part) for key, part in value.items()}
-    if isinstance(value, (tuple, list)) and any(isinstance(part, (tuple, list, dict, np.ndarray)) for part in value):
-        return tuple(_batch_of_one(part) for part in value)
-    return None if value is None else np.asarray(value)[None]

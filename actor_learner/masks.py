@@ -90,6 +90,15 @@ class MaskLayout:
         return [_yes_or_no(value, (rows, size), label)]
 
 
+def with_batch_axis(mask: Any) -> Any:
+    """One environment's mask as one of a batch."""
+    if isinstance(mask, dict):
+        return {key: with_batch_axis(part) for key, part in mask.items()}
+    if isinstance(mask, (tuple, list)) and not all(np.isscalar(part) for part in mask):
+        return tuple(with_batch_axis(part) for part in mask)
+    return None if mask is None else np.asarray(mask)[None]
+
+
 def _choices(structure: spaces.Structure) -> Iterator[Choice]:
     first_column = 0
     for number, leaf in enumerate(structure.leaves):

@@ -25,6 +25,18 @@ _MUJOCO: dict[str, Any] = {
 }
 """What learns on all of MuJoCo's environments that were tried."""
 
+_WALKING: dict[str, Any] = {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}
+
+_LUNAR_LANDER: dict[str, Any] = {
+    "total_steps": 1_000_000,
+    "envs_per_actor": 8,
+    "unroll_length": 256,
+    "epochs": 4,
+    "gamma": 0.999,
+    "gae_lambda": 0.98,
+    "learning_rate": "linear_1e-3",
+}
+
 _ATARI: dict[str, Any] = {
     "total_steps": 10_000_000,
     "envs_per_actor": 4,
@@ -93,16 +105,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "LunarLander-v3": {
-        "ppo": {
-            "total_steps": 1_000_000,
-            "envs_per_actor": 8,
-            "unroll_length": 256,
-            "epochs": 4,
-            "gamma": 0.999,
-            "gae_lambda": 0.98,
-            "ent_coef": 0.01,
-            "learning_rate": "linear_1e-3",
-        },
+        "ppo": {**_LUNAR_LANDER, "ent_coef": 0.01},
         "impala": {
             "total_steps": 3_000_000,
             "envs_per_actor": 8,
@@ -118,17 +121,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "normalize_observation": True,
         },
     },
-    "LunarLanderContinuous-v3": {
-        "ppo": {
-            "total_steps": 1_000_000,
-            "envs_per_actor": 8,
-            "unroll_length": 256,
-            "epochs": 4,
-            "gamma": 0.999,
-            "gae_lambda": 0.98,
-            "learning_rate": "linear_1e-3",
-        },
-    },
+    "LunarLanderContinuous-v3": {"ppo": _LUNAR_LANDER},
     "MountainCar-v0": {
         "ppo": {
             "total_steps": 1_000_000,
@@ -173,8 +166,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "max_grad_norm": 0.8,
         },
     },
-    "Hopper-v5": {"ppo": {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}},
-    "Walker2d-v5": {"ppo": {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}},
+    "Hopper-v5": {"ppo": _WALKING},
+    "Walker2d-v5": {"ppo": _WALKING},
     "Swimmer-v5": {
         "ppo": {
             "total_steps": 1_000_000,

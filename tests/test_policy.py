@@ -12,37 +12,37 @@ from actor_learner.policy import Policy
 from actor_learner.policy.export import export_policy
 from actor_learner.policy.exported import flatten_weights
 from tests.exporting import GivenDraws, logits_network
-
-VECTOR = Box(-np.inf, np.inf, (4,), np.float32)
-ACTIONS = Discrete(3, start=5)
-TORQUES = Box(np.array([-1, -2], np.float32), np.array([1, 0.5], np.float32))
-BATCH = 6
+from tests.policies import (
+    ACTIONS,
+    BATCH,
+    TORQUES,
+    VECTOR,
+    discrete_network,
+    discrete_policy,
+    gaussian_policy,
+    observations,
+)
 
 
 @pytest.fixture(scope="module")
 def network():
-    return networks.default_network(VECTOR, ACTIONS)
+    return discrete_network()
 
 
 @pytest.fixture(scope="module")
-def exported(network):
-    return export_policy(network, ACTIONS, BATCH, VECTOR)
+def exported():
+    return discrete_policy()
 
 
 @pytest.fixture(scope="module")
 def gaussian():
-    network = networks.default_network(VECTOR, TORQUES, initial_log_std=-0.3, noise_hold=3)
-    return export_policy(network, TORQUES, BATCH, VECTOR)
+    return gaussian_policy()
 
 
 @pytest.fixture(scope="module")
 def five_actions():
     """The observation is the logits; for all 31 sets of possible actions at once, and for four rows."""
     return [export_policy(logits_network(5), Discrete(5), batch_size) for batch_size in (31, 4)]
-
-
-def observations(rows, seed=0):
-    return np.random.default_rng(seed).standard_normal((rows, 4)).astype(np.float32)
 
 
 def test_shapes_and_dtypes(exported, gaussian):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Dict, Discrete
 from scipy import stats
 
 from actor_learner import networks
@@ -12,31 +12,31 @@ from actor_learner.policy import Policy
 from actor_learner.policy.export import export_policy
 from actor_learner.policy.noise import Noise
 from tests.exporting import GivenDraws
-
-VECTOR = Box(-np.inf, np.inf, (4,), np.float32)
-ACTIONS = Discrete(3, start=5)
-TORQUES = Box(np.array([-1, -2], np.float32), np.array([1, 0.5], np.float32))
-BATCH = 6
+from tests.policies import (
+    ACTIONS,
+    BATCH,
+    TORQUES,
+    VECTOR,
+    discrete_network,
+    discrete_policy,
+    gaussian_policy,
+    observations,
+)
 
 
 @pytest.fixture(scope="module")
 def network():
-    return networks.default_network(VECTOR, ACTIONS)
+    return discrete_network()
 
 
 @pytest.fixture(scope="module")
-def exported(network):
-    return export_policy(network, ACTIONS, BATCH, VECTOR)
+def exported():
+    return discrete_policy()
 
 
 @pytest.fixture(scope="module")
 def gaussian():
-    network = networks.default_network(VECTOR, TORQUES, initial_log_std=-0.3, noise_hold=3)
-    return export_policy(network, TORQUES, BATCH, VECTOR)
-
-
-def observations(rows, seed=0):
-    return np.random.default_rng(seed).standard_normal((rows, 4)).astype(np.float32)
+    return gaussian_policy()
 
 
 def test_uniform_noise_is_above_zero_and_at_most_one(exported):

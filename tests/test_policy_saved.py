@@ -10,34 +10,24 @@ import sys
 import keras
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 from keras import layers
 
 from actor_learner import networks, spaces
 from actor_learner.policy import ExportedPolicy, Policy, load_policy
 from actor_learner.policy.export import export_policy
 from actor_learner.quiet import silent_stderr
+from tests.policies import ACTIONS, BATCH, TORQUES, VECTOR, discrete_policy, gaussian_policy, observations
 from tests.trajectories import HYBRID, SENSES
-
-VECTOR = Box(-np.inf, np.inf, (4,), np.float32)
-ACTIONS = Discrete(3, start=5)
-TORQUES = Box(np.array([-1, -2], np.float32), np.array([1, 0.5], np.float32))
-BATCH = 6
 
 
 @pytest.fixture(scope="module")
 def exported():
-    return export_policy(networks.default_network(VECTOR, ACTIONS), ACTIONS, BATCH, VECTOR)
+    return discrete_policy()
 
 
 @pytest.fixture(scope="module")
 def gaussian():
-    network = networks.default_network(VECTOR, TORQUES, initial_log_std=-0.3, noise_hold=3)
-    return export_policy(network, TORQUES, BATCH, VECTOR)
-
-
-def observations(rows, seed=0):
-    return np.random.default_rng(seed).standard_normal((rows, 4)).astype(np.float32)
+    return gaussian_policy()
 
 
 def test_saved_and_loaded(tmp_path, exported, gaussian):

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 from actor_learner import spaces
-from actor_learner.masks import MaskLayout
+from actor_learner.masks import MaskLayout, with_batch_axis
 from actor_learner.policy.exported import Array
 
 
@@ -71,7 +71,7 @@ class ObservationReader:
                 "`action_mask` must be None: the action space has no discrete choice. "
                 f"Received: a {type(action_mask).__name__}"
             )
-        mask = self._masks.read(_with_batch_axis(action_mask) if single else action_mask, rows, label)
+        mask = self._masks.read(with_batch_axis(action_mask) if single else action_mask, rows, label)
         self._check_something_allowed(mask, label)
         return mask
 
@@ -132,12 +132,3 @@ def _check_range(leaf: spaces.Leaf, array: Array, lowest: Array, from_environmen
             f"`{leaf.label}` must be in {low} ... {high}{'' if leaf.start is None else f', {counted}'}. "
             f"Received: {array[wrong][0]}"
         )
-
-
-def _with_batch_axis(mask: Any) -> Any:
-    """One environment's mask as one of a batch."""
-    if isinstance(mask, dict):
-        return {key: _with_batch_axis(part) for key, part in mask.items()}
-    if isinstance(mask, (tuple, list)) and not all(np.isscalar(part) for part in mask):
-        return tuple(_with_batch_axis(part) for part in mask)
-    return None if mask is None else np.asarray(mask)[None]
