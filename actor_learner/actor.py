@@ -12,7 +12,7 @@ import pickle
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -103,11 +103,13 @@ def unroll(
     first_env: int,
     stop: Sequence[int],
     block: int = 0,
+    heartbeat: MutableSequence[int] | None = None,
 ) -> tuple[Leaves, Times]:
     """Steps `b` environments `T` times and writes every row of `columns`, `[T, b, ...]`.
 
     observation: leaves `[b, ...]`, where the last unroll ended. version: of the policy's weights. first_env: the
     number of the first environment; the others follow. stop: the arena's stop words. block: the columns' block.
+    heartbeat: its first number is odd while the environments step and even otherwise, and grows by 2 with each step.
 
     Returns the observation to go on from and where the time went. Ends early, with what there is by then, where the
     block's stop word isn't 0; raises Stopped if the first one isn't.
@@ -117,6 +119,8 @@ def unroll(
     noise_is_held = policy.exported.noise_hold > 1
     clock, choose, env_action, step = time.perf_counter, policy.step_leaves, policy.env_action, environments.step
     stop_block = 1 + block
+    beat = heartbeat if heartbeat is not None else [0]
+    beats = beat[0]
     in_env = acting = 0.0
     started = clock()
     # Each line of this loop runs once per env step; what is rare is kept out of it.
@@ -138,9 +142,12 @@ def unroll(
         for row, leaf in zip(chosen, action, strict=True):
             row[...] = leaf
         chosen_log_prob[...] = log_prob
+        beat[0] = beats + 1
         before = clock()
         observation, reward, terminated, truncated, valid, final_observation, episodes = step(answer)
         in_env += clock() - before
+        beats += 2
+        beat[0] = beats
         received[...] = reward
         ended[...] = terminated
         cut_off[...] = truncated
@@ -210,6 +217,8 @@ class Actor:
         self._first_env = startup.actor * startup.num_envs
         self._blocks, self._slots = plan.blocks(arena), plan.slots(arena)
         self._stop = plan.stop_words(arena).data
+        self._heartbeat = plan.heartbeats(arena)[startup.actor].data
+        self._heartbeat[0] += 2 - self._heartbeat[0] % 2  # even, and another than before: here is a living actor
         self._version = -1
         self._finished = time.perf_counter()
 
@@ -228,6 +237,7 @@ class Actor:
             first_env=self._first_env,
             stop=self._stop,
             block=hand_out.block,
+            heartbeat=self._heartbeat,
         )
         waiting, self._finished = started - self._finished, time.perf_counter()
         other = self._finished - started - times.env - times.acting

@@ -3,46 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pickle
-import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
+
+import numpy as np
 
 from actor_learner.actor import Actor, Leaves, Startup, describe_spaces, make_environments
 from actor_learner.env_spec import EnvError
 from actor_learner.environments import EnvFactory, Environments
 from actor_learner.hand_outs import HandOuts
 from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.restarts import ASKED_TO, ActorError, Restart, Restarts, cause_of, details_of
 from actor_learner.transport.batches import ArenaPlan
-from actor_learner.transport.messages import Done, HandOut, Message
+from actor_learner.transport.heartbeats import Heartbeats
+from actor_learner.transport.messages import HandOut, Message
 from actor_learner.transport.shared_memory import Arena
 from actor_learner.transport.watcher import ActorEnd, Watcher
 
-OnDone = Callable[[int, Done], bool]
-"""Hears that an actor has filled its columns; returns whether those who wait should look."""
+Array = np.ndarray[Any, Any]
 
 _SHOW_SECONDS = 0.2
 """How often what the actors print is shown while the caller waits."""
 _SWEEP_SECONDS = 1.0
-
-
-class ActorError(RuntimeError):
-    """An actor failed or died.
-
-    actor: its number. traceback: of its exception, None if it couldn't say. exit_code: of its process, minus
-    the signal if it was one; None if it hadn't ended by itself or that isn't known.
-    """
-
-    def __init__(self, message: str, actor: int, *, traceback: str | None = None, exit_code: int | None = None) -> None:
-        super().__init__(message)
-        self.actor = actor
-        self.traceback = traceback
-        self.exit_code = exit_code
 
 
 class Crew(Protocol):
@@ -50,7 +39,7 @@ class Crew(Protocol):
 
     @property
     def lock(self) -> contextlib.AbstractContextManager[Any, Any]:
-        """Held while `begin`'s `on_done` runs, which may be in another thread."""
+        """Held while hand-outs hear what was done, which may be in another thread."""
 
     def start(self) -> None:
         """Starts the actors; apart from the constructor, so that whoever is interrupted can close."""
@@ -58,8 +47,8 @@ class Crew(Protocol):
     def spaces(self, seconds: float) -> dict[str, Any]:
         """The spaces of the environments as JSON, once all are made and reset."""
 
-    def begin(self, plan: ArenaPlan, exported: ExportedPolicy, on_done: OnDone) -> None:
-        """Shows the actors the arena, reserved, and the policy in it; from then on `on_done` hears what they fill."""
+    def begin(self, plan: ArenaPlan, exported: ExportedPolicy, hand_outs: HandOuts) -> None:
+        """Shows the actors the arena, reserved, and the policy in it; from then on `hand_outs` hear what they fill."""
 
     def hand_out(self, actor: int, hand_out: HandOut) -> None:
         """Gives an actor columns to fill."""
@@ -69,6 +58,15 @@ class Crew(Protocol):
 
     def check(self) -> None:
         """Raises what `wait` would, if an actor has failed by now."""
+
+    def replaced(self) -> list[Restart]:
+        """The replacements since this was asked last."""
+
+    def replace(self, actors: Iterable[int]) -> None:
+        """Ends these actors' processes, soon; others take their places."""
+
+    def process_ids(self) -> dict[int, int]:
+        """Of the actors that have a process now."""
 
     def close(self) -> None:
         """Ends the actors; idempotent."""
@@ -81,8 +79,7 @@ class LocalCrew:
         self._factory, self._startup, self._arena = factory, startup, arena
         self._environments: Environments | None = None
         self._observation: Leaves | None = None
-        self._hand_outs: deque[HandOut] = deque()
-        self._on_done: OnDone = _ignore
+        self._to_do: deque[HandOut] = deque()
         self._actor: Actor | None = None
         self.lock = contextlib.nullcontext()
         self._closed = False
@@ -96,16 +93,15 @@ class LocalCrew:
         assert self._environments is not None
         return describe_spaces(self._environments)
 
-    def begin(self, plan: ArenaPlan, exported: ExportedPolicy, on_done: OnDone) -> None:
+    def begin(self, plan: ArenaPlan, exported: ExportedPolicy, hand_outs: HandOuts) -> None:
         """Shows the actor the arena and the policy."""
-        self._on_done = on_done
         assert self._environments is not None
         assert self._observation is not None
         self._actor = Actor(self._startup, self._environments, self._observation, exported, self._arena, plan)
 
     def hand_out(self, actor: int, hand_out: HandOut) -> None:
         """Notes columns to fill, which happens in `wait`."""
-        self._hand_outs.append(hand_out)
+        self._to_do.append(hand_out)
 
     def wait(self, hand_outs: HandOuts, seconds: float) -> None:
         """Fills columns until there is a batch, however long it takes. An exception is the environment's own."""
@@ -113,7 +109,7 @@ class LocalCrew:
         assert self._actor is not None
         try:
             while not hand_outs.complete():
-                self._on_done(0, self._actor.fill(self._hand_outs.popleft()))
+                hand_outs.done(0, self._actor.fill(self._to_do.popleft()))
         except BaseException:  # the environments are somewhere within an unroll
             self.close()
             raise
@@ -123,48 +119,111 @@ class LocalCrew:
         if self._closed:
             raise RuntimeError("The pool is closed.")
 
+    def replaced(self) -> list[Restart]:
+        """None: there is no process but the caller's own."""
+        return []
+
+    def replace(self, actors: Iterable[int]) -> None:
+        """Raises ValueError: there is no process but the caller's own."""
+        raise ValueError("Actors can be replaced that have processes of their own. Received: num_actors=0")
+
+    def process_ids(self) -> dict[int, int]:
+        """None."""
+        return {}
+
     def close(self) -> None:
         """Closes the environments; idempotent."""
         if not self._closed:
             self._closed = True
-            self._actor, self._on_done = None, _ignore
+            self._actor = None
             if self._environments is not None:
                 self._environments.close()
 
 
 class ProcessCrew:
-    """Actors in processes of their own.
+    """Actors in processes of their own; one that dies or hangs is replaced, as `restarts` decides.
 
-    startups: one per actor. arena: empty yet. logs_dir: gets `actor-N.log`, or None.
+    startups: one per actor. arena: empty yet. logs_dir: gets `actor-N.log`, or None. heartbeats: judges who hangs.
     """
 
-    def __init__(self, factory: EnvFactory, startups: Sequence[Startup], arena: Arena, logs_dir: Path | None) -> None:
-        self._arena = arena
+    def __init__(
+        self,
+        factory: EnvFactory,
+        startups: Sequence[Startup],
+        arena: Arena,
+        logs_dir: Path | None,
+        restarts: Restarts,
+        heartbeats: Heartbeats,
+    ) -> None:
+        self._arena, self._startups, self._factory = arena, startups, factory.dumps()
+        self._restarts, self._heartbeats = restarts, heartbeats
         self._count = len(startups)
-        self._ready: dict[int, dict[str, Any]] = {}
-        self._on_done: OnDone = _ignore
-        self._stop: Callable[[], None] = lambda: None
-        content = factory.dumps()
-        self._watcher = Watcher(
-            [pickle.dumps((startup, sys.argv, content)) for startup in startups],
-            arena.descriptor,
-            [logs_dir and logs_dir / f"actor-{startup.actor}.log" for startup in startups],
-            self._receive,
-            lambda: self._stop(),
-        )
+        self._plan: ArenaPlan | None = None
+        self._stop_everywhere: Array | None = None
+        self._hand_outs: HandOuts | None = None
+        self._starting = set(range(self._count))
+        self._described: dict[int, dict[str, Any]] = {}
+        """The spaces of those that are ready."""
+        self._agreed: dict[str, Any] = {}
+        """The spaces of all."""
+        self._outstanding: Counter[int] = Counter()
+        self._gone: dict[int, tuple[ActorEnd, float]] = {}
+        self._replaced: deque[Restart] = deque()
+        logs = [logs_dir and logs_dir / f"actor-{actor}.log" for actor in range(self._count)]
+        self._watcher = Watcher(self._count, arena.descriptor, logs, self, heartbeats.interval)
         self.lock = self._watcher.condition
 
     def start(self) -> None:
         """Starts the thread that starts the processes."""
         self._watcher.start()
 
-    def _receive(self, actor: int, message: Message, payload: Any) -> bool:
-        """In the watcher's thread; returns whether something that may be waited for is complete."""
+    # What the watcher calls, in its thread and with the lock held.
+
+    def payload(self, actor: int) -> bytes:
+        """What `actor.main` unpickles."""
+        self._starting.add(actor)
+        self._heartbeats.started(actor)
+        startup = dataclasses.replace(self._startups[actor], incarnation=self._restarts.incarnation(actor))
+        return pickle.dumps((startup, sys.argv, self._factory))
+
+    def receive(self, actor: int, message: Message, payload: Any) -> bool:
+        """An actor is ready, or has filled its columns."""
         if message is Message.READY:
-            self._ready[actor] = payload
-            return len(self._ready) == self._count
+            self._starting.discard(actor)
+            self._described[actor] = payload
+            if self._plan is not None:
+                self._check_same(actor, payload)
+                self._begin(actor)
+            return len(self._described) == self._count
         assert message is Message.DONE, message
-        return self._on_done(actor, payload)
+        assert self._hand_outs is not None
+        self._outstanding[actor] -= 1
+        if not self._outstanding[actor]:
+            self._heartbeats.idle(actor)
+        self._restarts.unroll_finished(actor)
+        return self._hand_outs.done(actor, payload)
+
+    def ended(self, end: ActorEnd) -> Exception | None:
+        """An actor is gone."""
+        if (error := self._restarts.judge(end)) is not None:
+            return error
+        self._described.pop(end.actor, None)
+        self._outstanding[end.actor] = 0
+        self._gone[end.actor] = end, time.monotonic()
+        return None
+
+    def tick(self, seconds: float) -> None:
+        """Ends the actors that give no sign of life, so that others take their places."""
+        busy = [actor for actor, count in self._outstanding.items() if count]
+        for actor, silent, where in self._heartbeats.look(seconds, self._starting, busy):
+            self._watcher.end(actor, f"gave no sign of life for {silent:.3g} s, {where}")
+
+    def closing(self) -> None:
+        """Lets the actors give up their unrolls."""
+        if self._stop_everywhere is not None:
+            self._stop_everywhere.fill(1)
+
+    # What the pool calls.
 
     def spaces(self, seconds: float) -> dict[str, Any]:
         """The spaces of the environments as JSON, once all actors have made and reset theirs.
@@ -172,36 +231,55 @@ class ProcessCrew:
         Raises EnvError if an environment can't be made or reset, or if the actors' spaces differ;
         TimeoutError if some aren't ready so many seconds later; ActorError if one ended.
         """
-        if not self._wait(lambda: len(self._ready) == self._count, seconds):
-            late = [actor for actor in range(self._count) if actor not in self._ready]
+        if not self._wait(lambda: len(self._described) == self._count, seconds):
+            late = [actor for actor in range(self._count) if actor not in self._described]
             raise TimeoutError(
                 f"{_named(late)} not made and reset the environments within {seconds:g} s. "
                 f"Received: start_timeout={seconds:g}"
             )
-        for actor, described in self._ready.items():
-            if described != self._ready[0]:
-                raise EnvError(
-                    f"Every actor must build environments of the same spaces. Received: {self._ready[0]} in actor 0, "
-                    f"{described} in actor {actor}"
-                )
-        return self._ready[0]
+        with self.lock:
+            self._agreed = self._described[0]
+            for actor, described in sorted(self._described.items()):
+                self._check_same(actor, described)
+        return self._agreed
 
-    def begin(self, plan: ArenaPlan, exported: ExportedPolicy, on_done: OnDone) -> None:
+    def _check_same(self, actor: int, described: dict[str, Any]) -> None:
+        if described != self._agreed:
+            raise EnvError(
+                f"Every actor must build environments of the same spaces. Received: {self._agreed} in actor 0, "
+                f"{described} in actor {actor}"
+            )
+
+    def begin(self, plan: ArenaPlan, exported: ExportedPolicy, hand_outs: HandOuts) -> None:
         """Shows the actors the arena; the policy lies in it."""
-        self._on_done = on_done
-        everywhere = plan.stop_words(self._arena)[:1]
-        self._stop = lambda: everywhere.fill(1)
-        for actor in range(self._count):
-            self._watcher.send(actor, Message.BEGIN, plan)
+        with self.lock:
+            self._hand_outs = hand_outs
+            self._stop_everywhere = plan.stop_words(self._arena)[:1]
+            self._heartbeats.attach(plan.heartbeats(self._arena)[:, 0])
+            self._plan = plan
+            for actor in self._described:
+                self._begin(actor)
+
+    def _begin(self, actor: int) -> None:
+        """Gives an actor that is ready what it needs, and what the one before it, if there was one, hasn't done."""
+        assert self._hand_outs is not None
+        self._watcher.send(actor, Message.BEGIN, self._plan)
+        self._hand_outs.hand_out_again(actor)
+        if actor in self._gone:
+            end, since = self._gone.pop(actor)
+            seconds, number = time.monotonic() - since, self._restarts.incarnation(actor)
+            self._replaced.append(Restart(actor, number, cause_of(end), details_of(end), seconds))
 
     def hand_out(self, actor: int, hand_out: HandOut) -> None:
-        """Gives an actor columns to fill."""
-        self._watcher.send(actor, Message.UNROLL, hand_out)
+        """Gives an actor columns to fill; one that isn't there gets them when it is."""
+        if actor in self._described:
+            self._outstanding[actor] += 1
+            self._watcher.send(actor, Message.UNROLL, hand_out)
 
     def wait(self, hand_outs: HandOuts, seconds: float) -> None:
         """Returns when there is a batch to take.
 
-        Raises TimeoutError naming the actors that are late, ActorError if one failed or died.
+        Raises TimeoutError naming the actors that are late, ActorError if one failed or died and isn't replaced.
         """
         if not self._wait(hand_outs.complete, seconds):
             with self.lock:
@@ -226,19 +304,32 @@ class ProcessCrew:
                 return found
 
     def check(self) -> None:
-        """Shows what the actors printed. Raises ActorError if one has failed, after all are ended."""
+        """Shows what the actors printed. Raises what ended the actors, if anything did, after all are ended."""
         self._show_lines()
         if not self._watcher.running:
             self.close()
             self._raise()
 
     def _raise(self) -> NoReturn:
-        if self._watcher.end is not None:
-            raise _error_of(self._watcher.end)
-        if self._watcher.error is not None:
-            error = self._watcher.error
+        error = self._watcher.error
+        if isinstance(error, (ActorError, EnvError)):
+            raise error
+        if error is not None:
             raise RuntimeError(f"Actors can't be started or watched: {error}") from error
         raise RuntimeError("The pool is closed.")
+
+    def replaced(self) -> list[Restart]:
+        """The replacements since this was asked last."""
+        return [self._replaced.popleft() for _ in range(len(self._replaced))]
+
+    def replace(self, actors: Iterable[int]) -> None:
+        """Ends these actors' processes; others take their places."""
+        for actor in actors:
+            self._watcher.end(actor, ASKED_TO)
+
+    def process_ids(self) -> dict[int, int]:
+        """Of the actors that have a process now."""
+        return self._watcher.process_ids()
 
     def _show_lines(self) -> None:
         """In the caller's thread: a blocked stdout blocks nobody else, and notebooks know where it belongs."""
@@ -252,39 +343,11 @@ class ProcessCrew:
         """Ends the actors and what they started, and closes every descriptor; idempotent."""
         self._watcher.close()
         self._show_lines()
-        if os.getpid() == self._watcher.owner:
-            self._stop, self._on_done = lambda: None, _ignore
-
-
-def _ignore(actor: int, done: Done) -> bool:
-    return False
+        if os.getpid() == self._watcher.process:
+            with self.lock:
+                self._stop_everywhere, self._hand_outs = None, None
+                self._heartbeats.attach(None)
 
 
 def _named(actors: Sequence[int]) -> str:
     return f"Actor {actors[0]} has" if len(actors) == 1 else f"Actors {', '.join(map(str, actors))} have"
-
-
-def _error_of(end: ActorEnd) -> ActorError | EnvError:
-    failure = end.failure
-    if failure is None:
-        return ActorError(_describe_death(end), end.actor, exit_code=end.exit_code)
-    if failure.starting and failure.bad_environment:
-        return EnvError(failure.text)
-    if failure.bad_environment:  # our own check of what the environment gave: its line says it all
-        return ActorError(f"Actor {end.actor} failed: {failure.text}", end.actor, traceback=failure.traceback)
-    doing = "couldn't start" if failure.starting else "failed"
-    message = f"Actor {end.actor} {doing}: {failure.summary}\n\nIn the actor:\n{failure.traceback}"
-    return ActorError(message, end.actor, traceback=failure.traceback)
-
-
-def _describe_death(end: ActorEnd) -> str:
-    if end.exit_code is None:
-        how = "is gone"
-    elif end.exit_code >= 0:
-        how = f"ended with exit code {end.exit_code}"
-    elif -end.exit_code == signal.SIGKILL:
-        how = "was killed (SIGKILL), perhaps because memory ran out"
-    else:
-        how = f"was ended by {signal.Signals(-end.exit_code).name}"
-    printed = f"\n\nWhat it printed last:\n{end.tail}" if end.tail.strip() else ""
-    return f"Actor {end.actor} {how}.{printed}"

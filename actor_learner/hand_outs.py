@@ -34,6 +34,9 @@ class HandOuts(Protocol):
     def done(self, actor: int, done: Done) -> bool:
         """An actor has filled its columns. Returns whether `complete` is to be looked at."""
 
+    def hand_out_again(self, actor: int) -> None:
+        """Another process does this actor's work: erases the columns that aren't done, and hands them out to it."""
+
     def take(self) -> tuple[int, list[Done]]:
         """The complete batch: number of its block, and where the actors' time went."""
 
@@ -53,7 +56,7 @@ class Rounds:
         self._blocks, self._slots, self._send = blocks, slots, send
         self._num_actors, self._envs_per_actor, self._lag = num_actors, envs_per_actor, lag
         self._handed_out = self._taken = 0
-        self._slot_of_batch: dict[int, int] = {}
+        self._sent: dict[int, dict[int, HandOut]] = {}
         self._done: dict[int, dict[int, Done]] = {}
 
     def begin(self) -> None:
@@ -65,11 +68,14 @@ class Rounds:
     def _hand_out(self, batch: int) -> None:
         index, version = batch % len(self._blocks), self._slots.hold_newest()
         self._blocks[index].erase()
-        self._slot_of_batch[batch] = version.slot
+        starts = range(0, self._num_actors * self._envs_per_actor, self._envs_per_actor)
+        self._sent[batch] = {
+            actor: HandOut(batch, index, start, start + self._envs_per_actor, *version)
+            for actor, start in enumerate(starts)
+        }
         self._done[batch] = {}
-        for actor in range(self._num_actors):
-            start = actor * self._envs_per_actor
-            self._send(actor, HandOut(batch, index, start, start + self._envs_per_actor, *version))
+        for actor, hand_out in self._sent[batch].items():
+            self._send(actor, hand_out)
 
     def complete(self) -> bool:
         """Whether every actor has filled its columns of the batch that is next."""
@@ -84,11 +90,17 @@ class Rounds:
         self._done[done.batch][actor] = done
         return len(self._done[done.batch]) == self._num_actors
 
+    def hand_out_again(self, actor: int) -> None:
+        """Hands out what this actor hasn't done, in the order of the batches."""
+        for batch, sent in sorted(self._sent.items()):
+            if actor not in self._done[batch]:
+                _send_again(self._blocks, self._send, actor, sent[actor])
+
     def take(self) -> tuple[int, list[Done]]:
         """The next batch."""
         batch = self._taken
         self._taken += 1
-        self._slots.release(self._slot_of_batch.pop(batch))
+        self._slots.release(self._sent.pop(batch)[0].slot)
         return batch % len(self._blocks), [done for _, done in sorted(self._done.pop(batch).items())]
 
     def close(self) -> None:
@@ -108,8 +120,8 @@ class _Filling:
     """The oldest in it: that of its first columns."""
     columns: int = 0
     """Column ranges that were handed out."""
-    outstanding: dict[int, int] = field(default_factory=dict)
-    """Actors that are at it -> weight slot that they act by."""
+    outstanding: dict[int, HandOut] = field(default_factory=dict)
+    """Actors that are at it, and what they were given."""
     done: list[Done] = field(default_factory=list)
 
 
@@ -155,8 +167,8 @@ class FreeRunning:
             actor, version = self._idle.pop(0), self._slots.hold_newest()
             start = filling.columns * self._envs_per_actor
             filling.columns += 1
-            filling.outstanding[actor] = version.slot
             hand_out = HandOut(filling.batch, filling.index, start, start + self._envs_per_actor, *version)
+            filling.outstanding[actor] = hand_out
             self._send(actor, hand_out)
 
     def _with_free_columns(self) -> _Filling | None:
@@ -198,11 +210,17 @@ class FreeRunning:
     def done(self, actor: int, done: Done) -> bool:
         """Notes it, and lets the actor go on; returns whether a block may be complete with it."""
         filling = next(filling for filling in self._filling if filling.batch == done.batch)
-        self._slots.release(filling.outstanding.pop(actor))
+        self._slots.release(filling.outstanding.pop(actor).slot)
         filling.done.append(done)
         self._idle.append(actor)
         self._hand_out()
         return self._is_full(filling)
+
+    def hand_out_again(self, actor: int) -> None:
+        """Hands out what this actor was at, by the version that it was given with: the block's lag counts from it."""
+        for filling in self._filling:
+            if actor in filling.outstanding:
+                _send_again(self._blocks, self._send, actor, filling.outstanding[actor])
 
     def take(self) -> tuple[int, list[Done]]:
         """The batch that `complete` chose."""
@@ -215,3 +233,8 @@ class FreeRunning:
     def close(self) -> None:
         """Lets go of the blocks and the stop words."""
         self._blocks, self._stop_words = (), np.zeros(0, np.int64)
+
+
+def _send_again(blocks: Sequence[Block], send: Send, actor: int, hand_out: HandOut) -> None:
+    blocks[hand_out.block].erase(hand_out.start, hand_out.stop)
+    send(actor, hand_out)

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
+import math
 import pickle
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 
 from actor_learner import spaces
 from actor_learner.actor import Startup
 from actor_learner.cores import available_cores
-from actor_learner.crew import ActorError, Crew, LocalCrew, ProcessCrew
+from actor_learner.crew import Crew, LocalCrew, ProcessCrew
 from actor_learner.environments import EnvFactory, resolve_env
 from actor_learner.hand_outs import FreeRunning, HandOuts, Rounds
 from actor_learner.masks import MaskLayout
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.quiet import import_keras
+from actor_learner.restarts import ActorError, OnEnvError, Restart, Restarts
 from actor_learner.trajectory import Trajectory, TrajectorySpec, nest
 from actor_learner.transport.batches import ArenaPlan, Block, BlockLayout
+from actor_learner.transport.heartbeats import Heartbeats
 from actor_learner.transport.messages import Done
 from actor_learner.transport.shared_memory import Arena
 from actor_learner.transport.weights import WeightSlots
@@ -33,9 +37,10 @@ if TYPE_CHECKING:
     import keras
     from gymnasium.spaces import Space
 
-__all__ = ["ActorError", "ActorPool"]
+__all__ = ["ActorError", "ActorPool", "Restart"]
 
 Array = np.ndarray[Any, Any]
+_logger = logging.getLogger(__name__)
 _SPARE_SLOTS = 2
 """Beside those that actors may be reading: for the newest version, and for the one being written."""
 
@@ -70,6 +75,8 @@ class ActorPool:
         episodes: Episodes that ended in the last batch: "return", "length" and those of `info_keys` that
             occurred, as 1-D float32 arrays.
         timings: Where the actors' time went in the last batch, as fractions: "env", "acting", "other", "waiting".
+        restarts: Actors that were replaced while the last batch was collected, with the causes.
+        restart_count: All that were replaced so far.
     """
 
     def __init__(
@@ -88,6 +95,9 @@ class ActorPool:
         autoreset_mode: str | None = None,
         logs_dir: str | Path | None = None,
         start_timeout: float = 120.0,
+        actor_timeout: float = 60.0,
+        on_env_error: OnEnvError = "restart",
+        max_restarts: int = 1000,
     ) -> None:
         """Starts the actors and builds the network.
 
@@ -107,21 +117,30 @@ class ActorPool:
             info_keys: Numeric entries of an episode's last `info` to report in `episodes`.
             autoreset_mode: For vector environments that name none.
             logs_dir: Folder for `actor-N.log`, what the actors print.
-            start_timeout: Seconds for all actors to make and reset their environments.
+            start_timeout: Seconds for actors to make and reset their environments.
+            actor_timeout: Seconds without a sign of life (an env step begun or done) after which an actor counts as
+                hung, and is replaced. One that is slow, but faster than that, never is.
+            on_env_error: What an exception of an environment leads to: "restart" replaces the actor, "raise" ends
+                the pool.
+            max_restarts: How many actors that died, hung or failed are replaced before the next one ends the pool; 0:
+                the first one does. Three in a row without a finished unroll end it in any case.
 
         Raises:
             ValueError: An argument, the environment or the network can't be used (`EnvError` for the second).
-            ActorError: An actor died.
+            ActorError: An actor died, again and again.
             MemoryError: The batches don't fit into memory.
             TimeoutError: Actors weren't ready in time.
         """
         _check_arguments(num_actors, envs_per_actor, unroll_length, max_policy_lag, seed)
         _check_info_keys(info_keys)
+        _check_care(start_timeout, actor_timeout, on_env_error, max_restarts)
         _warn_of_crowding(num_actors)
         factory = resolve_env(env, env_kwargs, vectorization, check_pickle=num_actors > 0)
         self.env_name = factory.name
         self.episodes: dict[str, Array] = {}
         self.timings: dict[str, float] = {}
+        self.restarts: list[Restart] = []
+        self._restarts = Restarts(on_env_error, max_restarts)
         self._num_actors, self._envs_per_actor = max(num_actors, 1), envs_per_actor
         self._unroll_length, self._lag = unroll_length, max_policy_lag
         self._info_keys = tuple(dict.fromkeys(info_keys))
@@ -133,7 +152,12 @@ class ActorPool:
         self._arena = Arena.create()
         self._end: weakref.finalize[..., ActorPool] = weakref.finalize(self, self._arena.close)
         try:
-            self._crew = _make_crew(factory, startups, self._arena, logs_dir, local=num_actors == 0)
+            if num_actors == 0:
+                self._crew: Crew = LocalCrew(factory, startups[0], self._arena)
+            else:
+                heartbeats = Heartbeats(actor_timeout, start_timeout)
+                folder = _made(logs_dir)
+                self._crew = ProcessCrew(factory, startups, self._arena, folder, self._restarts, heartbeats)
             self._end.detach()
             self._end = weakref.finalize(self, _close, self._crew, self._arena)
             self._crew.start()
@@ -158,13 +182,14 @@ class ActorPool:
         self._arena.reserve(plan.size)
         stop_words = plan.stop_words(self._arena)
         stop_words.fill(0)
+        plan.heartbeats(self._arena).fill(0)
         plan.policy(self._arena)[...] = policy
         self._slots = WeightSlots(plan.slots(self._arena), weights)
         self._blocks = plan.blocks(self._arena)
         structures = spaces.observation_structure(self.observation_space), spaces.action_structure(self.action_space)
         self._trajectories = [nest(block.views(), *structures) for block in self._blocks]
         self._hand_outs = self._make_hand_outs(stop_words[1:])
-        self._crew.begin(plan, exported, self._hand_outs.done)
+        self._crew.begin(plan, exported, self._hand_outs)
 
     def _plan(self, policy_size: int, weights_size: int, uses_masks: bool) -> ArenaPlan:
         spec = TrajectorySpec.from_spaces(
@@ -177,6 +202,7 @@ class ActorPool:
         versions_read = self._num_actors if self._lag > 1 else self._lag + 1
         return ArenaPlan(
             BlockLayout.of(spec, self._info_keys),
+            self._num_actors,
             num_blocks=self._lag + 1,
             num_slots=versions_read + _SPARE_SLOTS,
             weights_size=weights_size,
@@ -194,17 +220,39 @@ class ActorPool:
         """The newest version of the weights: how often `publish` was called."""
         return self._slots.newest.number
 
-    def collect(self, timeout: float = 60.0) -> Trajectory:
+    @property
+    def restart_count(self) -> int:
+        """How many actors were replaced so far."""
+        return self._restarts.count
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Process id of each actor that has a process now, which is the id of its process group as well."""
+        return self._crew.process_ids()
+
+    def restart(self, actors: Iterable[int] | None = None) -> None:
+        """Replaces these actors' processes, or all; soon, and what they were at is begun anew.
+
+        For environments that leak. It doesn't count for `max_restarts`. Raises ValueError with `num_actors=0`, and
+        for a number that no actor has.
+        """
+        chosen = range(self._num_actors) if actors is None else list(actors)
+        if unknown := [actor for actor in chosen if actor not in range(self._num_actors)]:
+            raise ValueError(f"`actors` must be numbers below {self._num_actors}. Received: {unknown[0]!r}")
+        self._crew.replace(chosen)
+
+    def collect(self, timeout: float | None = 60.0) -> Trajectory:
         """The next batch, as read-only views `[T, B]` on shared memory; `B` = actors x `envs_per_actor`.
 
         The views live until the next `collect()`; `trajectory.copy()` keeps them. After a TimeoutError it may
         be called again, and waits on.
 
         Args:
-            timeout: Seconds. With `num_actors=0` it takes what it takes.
+            timeout: Seconds; None: as long as it takes, since actors that hang are replaced. With `num_actors=0` it
+                always takes what it takes.
 
         Raises:
-            ActorError: An actor failed or died; every process is ended, the pool is closed.
+            ActorError: An actor failed or died and isn't replaced; every process is ended, the pool is closed.
             TimeoutError: Some actors (named) hadn't filled their columns in time.
         """
         with self._closed_on_failure():
@@ -212,10 +260,13 @@ class ActorPool:
             hand_outs = self._hand_outs
             with self._crew.lock:
                 hand_outs.begin()
-            self._crew.wait(hand_outs, timeout)
+            self._crew.wait(hand_outs, math.inf if timeout is None else timeout)
             with self._crew.lock:
                 index, done = hand_outs.take()
             self._check_written(self._blocks[index])
+        self.restarts = self._crew.replaced()
+        for restart in self.restarts:
+            _logger.warning("\n".join(filter(None, (str(restart), restart.details))))
         self.episodes = self._blocks[index].episodes()
         self.timings = _fractions(done)
         return self._trajectories[index]
@@ -290,6 +341,16 @@ def _check_arguments(num_actors: int, envs_per_actor: int, unroll_length: int, m
         )
 
 
+def _check_care(start_timeout: float, actor_timeout: float, on_env_error: str, max_restarts: int) -> None:
+    for name, seconds in (("start_timeout", start_timeout), ("actor_timeout", actor_timeout)):
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float, np.number)) or not 0 < seconds < math.inf:
+            raise ValueError(f"`{name}` must be a number of seconds above 0. Received: {name}={seconds!r}")
+    if on_env_error not in get_args(OnEnvError):
+        raise ValueError(f"`on_env_error` must be 'restart' or 'raise'. Received: on_env_error={on_env_error!r}")
+    if not isinstance(max_restarts, (int, np.integer)) or isinstance(max_restarts, bool) or max_restarts < 0:
+        raise ValueError(f"`max_restarts` must be an integer of at least 0. Received: max_restarts={max_restarts!r}")
+
+
 def _warn_of_crowding(num_actors: int) -> None:
     cores = available_cores()
     if num_actors > cores:
@@ -309,15 +370,12 @@ def _check_info_keys(info_keys: Sequence[str]) -> None:
         raise ValueError(f"`info_keys` can't be {sorted(taken)}, which are always reported. Received: {info_keys!r}")
 
 
-def _make_crew(
-    factory: EnvFactory, startups: Sequence[Startup], arena: Arena, logs_dir: str | Path | None, *, local: bool
-) -> Crew:
-    if local:
-        return LocalCrew(factory, startups[0], arena)
-    folder = None if logs_dir is None else Path(logs_dir)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    return ProcessCrew(factory, startups, arena, folder)
+def _made(folder: str | Path | None) -> Path | None:
+    """The folder, which is there afterwards."""
+    if folder is None:
+        return None
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder)
 
 
 def _close(crew: Crew, arena: Arena) -> None:

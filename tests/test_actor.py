@@ -53,6 +53,7 @@ def plan(exported):
     spec = TrajectorySpec.from_spaces(env.observation_space, env.action_space, unroll_length=ROWS, num_envs=2 * ENVS)
     return ArenaPlan(
         BlockLayout.of(spec, ("is_success",)),
+        num_actors=2,
         num_blocks=2,
         num_slots=3,
         weights_size=exported.weights.size,

@@ -23,7 +23,7 @@ class Simulation:
 
     def __init__(self, num_actors, lag):
         spec = TrajectorySpec.from_spaces(Box(-1, 1, (1,)), Discrete(2), unroll_length=3, num_envs=num_actors * ENVS)
-        plan = ArenaPlan(BlockLayout.of(spec, ()), lag + 1, max(num_actors, lag + 1) + 2, 1, 1)
+        plan = ArenaPlan(BlockLayout.of(spec, ()), num_actors, lag + 1, max(num_actors, lag + 1) + 2, 1, 1)
         self.arena, self.num_actors, self.lag = Arena.create(), num_actors, lag
         self.arena.reserve(plan.size)
         self.blocks = plan.blocks(self.arena)

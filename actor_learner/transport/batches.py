@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from actor_learner.trajectory import TrajectorySpec
-from actor_learner.transport.shared_memory import Arena, align
+from actor_learner.transport.shared_memory import ALIGNMENT, Arena, align
 
 Array = np.ndarray[Any, Any]
 
 EPISODE_RETURN = "episode_return"
 EPISODE_LENGTH = "episode_length"
 _EPISODE_INFO = "episode/"
+_WORDS_OF_A_LINE = ALIGNMENT // np.dtype(np.int64).itemsize
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,9 @@ class Block:
             **views,
         )
 
-    def erase(self) -> None:
-        """Marks every row as unwritten, before the columns are handed out."""
-        self.arrays["behaviour_log_prob"].fill(np.nan)
+    def erase(self, start: int = 0, stop: int | None = None) -> None:
+        """Marks every row of the columns `[start, stop)` as unwritten, before they are handed out."""
+        self.arrays["behaviour_log_prob"][:, start:stop] = np.nan
 
     def unwritten(self) -> tuple[int, int] | None:
         """Row and column of the first log-probability that is NaN; None if all rows are written."""
@@ -146,9 +147,10 @@ class Block:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """What lies where in a pool's arena: the stop words, the policy, the weight slots, the blocks."""
+    """What lies where in a pool's arena: the stop words, the heartbeats, the policy, the weight slots, the blocks."""
 
     layout: BlockLayout
+    num_actors: int
     num_blocks: int
     num_slots: int
     weights_size: int
@@ -169,6 +171,10 @@ class ArenaPlan:
         """
         return arena.array(0, (1 + self.num_blocks,), np.dtype(np.int64))
 
+    def heartbeats(self, arena: Arena) -> Array:
+        """`[num_actors, words of a cache line]` int64: an actor counts its first word up as it goes, see `unroll`."""
+        return arena.array(self._heartbeats_offset, (self.num_actors, _WORDS_OF_A_LINE), np.dtype(np.int64))
+
     def policy(self, arena: Arena) -> Array:
         """`[policy_size]` uint8."""
         return arena.array(self._policy_offset, (self.policy_size,), np.dtype(np.uint8))
@@ -183,8 +189,12 @@ class ArenaPlan:
         return [Block(self.layout, arena, offset) for offset in offsets]
 
     @property
-    def _policy_offset(self) -> int:
+    def _heartbeats_offset(self) -> int:
         return align((1 + self.num_blocks) * np.dtype(np.int64).itemsize)
+
+    @property
+    def _policy_offset(self) -> int:
+        return self._heartbeats_offset + self.num_actors * ALIGNMENT
 
     @property
     def _slots_offset(self) -> int:

@@ -48,6 +48,8 @@ _READ_SIZE = 1 << 16
 _MOST_READS = 256
 _LONGEST_LINE = 1 << 16
 _TAIL_SIZE = 4096
+LARGEST_LOG = 16 << 20
+"""Bytes."""
 
 
 class ActorProcess:
@@ -66,7 +68,7 @@ class ActorProcess:
         self._show = show
         self._rest = b""
         with contextlib.ExitStack() as undo:  # whatever fails on the way, the descriptors so far are closed
-            self._log = None if log is None else undo.enter_context(open(log, "ab", buffering=0))
+            self._log = None if log is None else undo.enter_context(LogFile(log))
             near, far = socket.socketpair()
             with far:
                 mailbox = anonymous_file(f"actor_learner:mailbox-{number}")
@@ -115,8 +117,7 @@ class ActorProcess:
         except BlockingIOError:
             return None
         if self._log is not None:
-            with contextlib.suppress(OSError):  # a full disk doesn't end the training
-                self._log.write(part)
+            self._log.write(part)
         self._pass_on(part)
         return len(part)
 
@@ -139,6 +140,29 @@ class ActorProcess:
     def close(self) -> None:
         """Closes every descriptor. The process must have been reaped."""
         self._undo.close()
+
+
+class LogFile:
+    """A file that is appended to and stays bounded: beyond `LARGEST_LOG` it becomes `<name>.1`, and starts anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by `__exit__`
+
+    def write(self, part: bytes) -> None:
+        """Appends, as far as that can be done: a full disk doesn't end the training."""
+        with contextlib.suppress(OSError):
+            if self._file.tell() > LARGEST_LOG:
+                os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+                self._file.close()
+                self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
+            self._file.write(part)
+
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 def read_startup(mailbox: int, offset: int) -> bytes:

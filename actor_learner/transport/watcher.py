@@ -9,9 +9,9 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from actor_learner.transport.messages import Failure, Message
 from actor_learner.transport.process import ActorProcess
@@ -24,13 +24,15 @@ _DEATH_SECONDS = 2.0
 """For a killed process to be gone."""
 _LOST_SECONDS = 0.5
 """For an actor that has closed its connection to end by itself."""
+_START_SECONDS = 30.0
+"""For what a new process needs to be had again, where it wasn't."""
 _POLL_SECONDS = 0.05
 """How often to look at what can't be waited for."""
 _MOST_LINES = 1000
 
 
 class ActorEnd(NamedTuple):
-    """Why an actor is gone that wasn't asked to go."""
+    """How an actor's process ended."""
 
     actor: int
     failure: Failure | None
@@ -39,40 +41,56 @@ class ActorEnd(NamedTuple):
     """Minus the signal, if it was one; None if not known."""
     tail: str
     """The end of what it printed."""
+    reason: str | None
+    """Why the pool ended it; None if it ended by itself."""
+
+
+class Owner(Protocol):
+    """Whoever the actors work for. All is called in the watcher's thread, with `condition` held."""
+
+    def payload(self, actor: int) -> bytes:
+        """What a new process of this actor is told."""
+
+    def receive(self, actor: int, message: Message, payload: Any) -> bool:
+        """Hears every message but FAILED; returns whether those who wait on the condition should look."""
+
+    def ended(self, end: ActorEnd) -> Exception | None:
+        """An actor is gone, with all that it started. None: another process is to do its work; else why all end."""
+
+    def tick(self, seconds: float) -> None:
+        """So many seconds have passed since the last one."""
+
+    def closing(self) -> None:
+        """Actors are about to be asked to end."""
 
 
 class Watcher:
     """Owns the actors' processes, from `start` to `close`; all of the rest goes by messages.
 
-    payloads: one per actor. arena: descriptor of the arena. logs: a file per actor, or None.
-    receive: called in the watcher's thread, with `condition` held, for each message but FAILED; returns
-    whether those who wait on the condition should look. on_closing: called once before actors are ended.
+    num_actors: how many. arena: descriptor of the arena. logs: a file per actor, or None. owner: hears what happens.
+    tick_seconds: how often it hears that time goes by.
 
     One thread does it all, because an actor dies with the *thread* that started it, and because a caller
     that is interrupted in the midst of closing must not leave anything behind.
     """
 
     def __init__(
-        self,
-        payloads: Sequence[bytes],
-        arena: int,
-        logs: Sequence[Path | None],
-        receive: Callable[[int, Message, Any], bool],
-        on_closing: Callable[[], None],
+        self, num_actors: int, arena: int, logs: Sequence[Path | None], owner: Owner, tick_seconds: float
     ) -> None:
         self.condition = threading.Condition()
-        self.end: ActorEnd | None = None
-        """The first actor that was lost."""
         self.error: BaseException | None = None
-        """What went wrong in this thread itself."""
+        """Why the actors were ended, if they weren't asked to by `close`."""
         self.lines: deque[str] = deque(maxlen=_MOST_LINES)
         """What the actors printed, for the caller's thread to show; the oldest are dropped."""
-        self._payloads, self._arena, self._logs = payloads, arena, logs
-        self._receive, self._on_closing = receive, on_closing
+        self._num_actors, self._arena, self._logs = num_actors, arena, logs
+        self._owner, self._tick_seconds = owner, tick_seconds
         self._actors: dict[int, ActorProcess] = {}
         self._lost: dict[int, float] = {}
+        self._failures: dict[int, Failure] = {}
+        self._reasons: dict[int, str] = {}
+        self._to_start: dict[int, float] = {}
         self._closing = self._sweeping = False
-        self.owner = os.getpid()
+        self.process = os.getpid()
         self._wake_reading, self._wake_writing = os.pipe()
         os.set_blocking(self._wake_writing, False)
         self._selector = selectors.DefaultSelector()
@@ -85,14 +103,25 @@ class Watcher:
 
     @property
     def running(self) -> bool:
-        """False once an actor was lost, or the pool is being closed."""
+        """False once the actors are being ended, for whatever reason."""
         return not self._closing
+
+    def process_ids(self) -> dict[int, int]:
+        """Of each actor that has a process now; the id of its process group and session as well."""
+        with self.condition:
+            return {number: actor.pid for number, actor in sorted(self._actors.items())}
 
     def send(self, actor: int, message: Message, payload: Any = None) -> None:
         """Sends a small message; does nothing if the actor is gone, which is noticed elsewhere."""
         with self.condition, contextlib.suppress(OSError):
             if actor in self._actors:
                 self._actors[actor].channel.send(message, payload)
+
+    def end(self, actor: int, reason: str) -> None:
+        """Ends an actor's process and what it started; soon, from any thread."""
+        with self.condition:
+            self._reasons.setdefault(actor, reason)
+            self._wake()
 
     def sweep(self, seconds: float) -> None:
         """Returns when everything that had arrived by now has been looked at, or so many seconds later.
@@ -109,7 +138,7 @@ class Watcher:
 
         Returns when it's done, within about five seconds. Interrupting it doesn't interrupt the ending.
         """
-        if os.getpid() != self.owner:  # a fork of the caller holds copies; the actors aren't its own
+        if os.getpid() != self.process:  # a fork of the caller holds copies; the actors aren't its own
             return
         self._closing = True
         self._wake()
@@ -131,19 +160,30 @@ class Watcher:
         warden = None
         try:
             warden = Warden()
-            for number, payload in enumerate(self._payloads):
-                self._start_actor(number, payload, warden)
-            self._payloads = ()
+            for number in range(self._num_actors):
+                self._start_actor(number, warden)
+            last = time.monotonic()
             while not self._closing:
-                self._turn(None, warden)
+                self._turn(self._tick_seconds, warden)
+                self._start_missing(warden)
+                if (elapsed := time.monotonic() - last) >= self._tick_seconds:
+                    last += elapsed
+                    with self.condition:
+                        self._owner.tick(elapsed)
         except BaseException as error:
-            self.error = error
-        self._closing = True
+            self._fail(error)
         self._end(warden)
 
-    def _start_actor(self, number: int, payload: bytes, warden: Warden) -> None:
+    def _fail(self, error: BaseException) -> None:
+        with self.condition:
+            self.error = self.error or error
+            self._closing = True
+
+    def _start_actor(self, number: int, warden: Warden) -> None:
         if self._closing:
             return
+        with self.condition:
+            payload = self._owner.payload(number)
         show = functools.partial(self._show, number)
         actor = ActorProcess(number, payload, self._arena, self._logs[number], show)
         warden.watch(actor.pid)
@@ -153,7 +193,19 @@ class Watcher:
             self._selector.register(actor.pidfd, selectors.EVENT_READ, functools.partial(self._on_death, actor, warden))
         with self.condition:
             self._actors[number] = actor
+            self._reasons.pop(number, None)  # meant for the process before it
         self.send(number, Message.START)
+
+    def _start_missing(self, warden: Warden) -> None:
+        """Starts the processes that take the place of others. What they need may be had a little later."""
+        for number, since in list(self._to_start.items()):
+            try:
+                self._start_actor(number, warden)
+            except OSError:  # no file descriptor, process or memory left
+                if time.monotonic() - since > _START_SECONDS:
+                    raise
+            else:
+                del self._to_start[number]
 
     def _show(self, number: int, line: str) -> None:
         self.lines.append(f"[actor {number}] {line}")
@@ -163,7 +215,7 @@ class Watcher:
         sweeping = self._sweeping
         if sweeping:
             seconds = 0.0
-        elif self._lost or any(actor.pidfd is None for actor in self._actors.values()):
+        elif self._lost or self._to_start or any(actor.pidfd is None for actor in self._actors.values()):
             seconds = _POLL_SECONDS if seconds is None else min(seconds, _POLL_SECONDS)
         for key, _ in self._selector.select(seconds):
             if key.fd in self._selector.get_map():  # an earlier one of this turn may have ended this actor
@@ -181,6 +233,8 @@ class Watcher:
         for number in [number for number, since in self._lost.items() if now - since > _LOST_SECONDS]:
             self._lost[number] = now
             self._actors[number].kill()
+        for number in self._reasons.keys() & self._actors.keys():
+            self._actors[number].kill()
 
     def _on_message(self, actor: ActorProcess) -> None:
         try:
@@ -191,8 +245,9 @@ class Watcher:
             return
         with self.condition:
             if message is Message.FAILED:
-                self._lose(ActorEnd(actor.number, payload, None, actor.tail))
-            elif self._receive(actor.number, message, payload):
+                self._failures[actor.number] = payload
+                self._lost.setdefault(actor.number, time.monotonic())
+            elif self._owner.receive(actor.number, message, payload):
                 self.condition.notify_all()
 
     def _on_output(self, actor: ActorProcess) -> None:
@@ -200,22 +255,30 @@ class Watcher:
             self._selector.unregister(actor.output)
 
     def _on_death(self, actor: ActorProcess, warden: Warden | None) -> None:
-        """Its children are killed before it is reaped, while its id is still the group's."""
+        """Its children are killed before it is reaped, while its id is still the group's.
+
+        Its columns are another's only after that: it writes no more.
+        """
         actor.kill()
-        while actor.number not in self._lost and actor.channel.wait(0.0):
+        while actor.channel.fileno() in self._selector.get_map() and actor.channel.wait(0.0):
             self._on_message(actor)
         actor.drain_all()
         if warden is not None:
             warden.forget(actor.pid)
         exit_code = actor.reap(_DEATH_SECONDS)
-        self._drop(actor)
-        if not self._closing:
-            self._lose(ActorEnd(actor.number, None, exit_code, actor.tail))
-
-    def _lose(self, end: ActorEnd) -> None:
         with self.condition:
-            self.end = self.end or end
-            self._closing = True
+            failure, reason = self._failures.pop(actor.number, None), self._reasons.pop(actor.number, None)
+            self._drop(actor)
+            if self._closing:
+                return
+            end = ActorEnd(actor.number, failure, None if failure else exit_code, actor.tail, reason)
+            error = self._owner.ended(end)
+            if error is None and exit_code is None:
+                error = RuntimeError(f"Actor {actor.number} was killed and doesn't end: it is stuck in the kernel.")
+            if error is None:
+                self._to_start[actor.number] = time.monotonic()
+            else:
+                self._fail(error)
 
     def _drop(self, actor: ActorProcess) -> None:
         descriptors = (actor.channel.fileno(), actor.output, actor.pidfd)
@@ -229,9 +292,9 @@ class Watcher:
 
     def _end(self, warden: Warden | None) -> None:
         """Asks, waits, kills, waits, closes. No step may keep the later ones from happening."""
-        failed = self.end is not None or self.error is not None
+        failed = self.error is not None
         for step in (
-            self._on_closing,
+            self._owner.closing,
             self._ask_to_close,
             functools.partial(self._await_deaths, _GRACE_AFTER_FAILURE_SECONDS if failed else _GRACE_SECONDS, warden),
             self._kill_all,

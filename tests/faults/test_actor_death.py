@@ -32,7 +32,9 @@ def nothing_is_left(network):
 
 
 def make_pool(env, network, **kwargs):
-    return ActorPool(env, network, **{"num_actors": 2, "envs_per_actor": 1, "unroll_length": 32, **kwargs})
+    """Of actors that aren't replaced."""
+    arguments = {"num_actors": 2, "envs_per_actor": 1, "unroll_length": 32, "max_restarts": 0, **kwargs}
+    return ActorPool(env, network, **arguments)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
