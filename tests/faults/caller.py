@@ -42,7 +42,8 @@ elif how == "forget":
     raise ZeroDivisionError("the caller has forgotten its pool")
 
 elif how == "pause":
-    with al.ActorPool(functools.partial(QuietEnv, 0.1), num_actors=2, envs_per_actor=1, unroll_length=5) as pool:
+    env = functools.partial(QuietEnv, 0.1)
+    with al.ActorPool(env, num_actors=2, envs_per_actor=1, unroll_length=5, actor_timeout=1.0) as pool:
         print("ready", flush=True)
         pool.collect(timeout=1.0)
-        print("collected", flush=True)
+        print("collected, replaced:", pool.restart_count, flush=True)

@@ -52,6 +52,20 @@ class FailingEnv(QuietEnv):
         return super().step(action)
 
 
+class FailOnceEnv(FailingEnv):
+    """Does it once, in the first process of actor 1; `marker` is a file that says that it has."""
+
+    def __init__(self, how, marker, after=10):
+        super().__init__("nothing" if os.path.exists(marker) else how, after)
+        self.marker = marker
+
+    def step(self, action):
+        if actor_name() == "actor-1" and self.steps + 1 == self.after:
+            with open(self.marker, "w"):
+                pass
+        return super().step(action)
+
+
 class FailingStartEnv(QuietEnv):
     """Raises in `__init__` or `reset` in actor 1."""
 
@@ -107,6 +121,7 @@ FAILURES = {
     "thread": leave_a_thread,
     "hang": lambda: time.sleep(60),
     "nap": lambda: time.sleep(2),
+    "nothing": lambda: None,
 }
 
 

@@ -128,4 +128,4 @@ def test_a_caller_that_was_paused_beyond_its_deadline_looks_before_it_judges(sta
     time.sleep(2)
     caller.process.send_signal(signal.SIGCONT)
     output, errors = caller.process.communicate(timeout=20)
-    assert output == "collected\n", errors
+    assert output == "collected, replaced: 0\n", errors

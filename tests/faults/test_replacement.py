@@ -1,0 +1,243 @@
+"""An actor that dies, fails or hangs is replaced: the batch stays whole, the cause is told, nothing is left behind."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import resource
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from actor_learner import networks
+from actor_learner.pool import ActorError, ActorPool
+from tests.counting_env import CountingEnv
+from tests.faults.failing_envs import FailingEnv, FailOnceEnv, QuietEnv, SimulatorEnv
+from tests.processes import children, is_alive, open_descriptors, wait_until
+
+
+@pytest.fixture(scope="module")
+def network():
+    env = QuietEnv()
+    return networks.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(network):
+    processes, descriptors = children(), open_descriptors()
+    yield
+    assert children() == processes
+    assert open_descriptors() == descriptors
+
+
+def make_pool(env, network, **kwargs):
+    return ActorPool(env, network, **{"num_actors": 2, "envs_per_actor": 1, "unroll_length": 32, **kwargs})
+
+
+DEATHS = {
+    "raise": r"failed: ZeroDivisionError: a bad day \(.*failing_envs\.py, line \d+, in raise_error\)",
+    "exit": r"ended with exit code 3",
+    "kill": r"was killed \(SIGKILL\), perhaps because memory ran out",
+    "segfault": r"was ended by SIGSEGV",
+    "close": r"was killed \(SIGKILL\)",
+    "hang": r"gave no sign of life for [\d.]+ s, in env\.step",
+}
+
+
+@pytest.mark.parametrize(("how", "lag"), [*((how, 0) for how in DEATHS), ("kill", 1), ("kill", 3), ("hang", 3)])
+def test_another_process_fills_the_columns(network, tmp_path, how, lag):
+    env = functools.partial(FailOnceEnv, how, str(tmp_path / "failed"))
+    with make_pool(env, network, max_policy_lag=lag, actor_timeout=0.8) as pool:
+        restarts = []
+        for _ in range(4):
+            trajectory = pool.collect()
+            assert np.isfinite(trajectory.behaviour_log_prob).all()
+            assert trajectory.valid.any()
+            restarts += pool.restarts
+            pool.publish(network.get_weights())
+        assert [(restart.actor, restart.incarnation) for restart in restarts] == [(1, 1)]
+        assert pool.restart_count == 1
+    assert re.match(DEATHS[how], restarts[0].cause)
+
+
+def test_the_log_and_the_details_say_why(network, tmp_path, caplog):
+    with make_pool(functools.partial(FailOnceEnv, "raise", str(tmp_path / "failed")), network) as pool:
+        pool.collect()
+        (restart,) = pool.restarts
+    assert 'raise ZeroDivisionError("a bad day")' in restart.details
+    (record,) = caplog.records
+    assert record.name == "actor_learner.pool"
+    assert record.message.startswith("Actor 1 failed: ZeroDivisionError: a bad day")
+    assert restart.details in record.message
+
+
+def test_the_other_actors_columns_are_what_they_would_have_been(network, tmp_path):
+    """And the replacement's random numbers are its own."""
+    batches = []
+    for how in ("nothing", "kill"):
+        env = functools.partial(FailOnceEnv, how, str(tmp_path / how))
+        with make_pool(env, network, envs_per_actor=2) as pool:
+            batches.append([pool.collect().copy() for _ in range(2)])
+    for undisturbed, disturbed in zip(*batches, strict=True):
+        np.testing.assert_array_equal(undisturbed.action[:, :2], disturbed.action[:, :2])
+        assert (undisturbed.action[:, 2:] != disturbed.action[:, 2:]).any()
+
+
+def test_columns_begin_anew(tmp_path):
+    """A counting environment: each column counts on from its own first row, whoever was killed in the midst of it."""
+    network = networks.default_network(CountingEnv().observation_space, CountingEnv().action_space, hidden_sizes=(8,))
+    with make_pool(CountingEnv, network, envs_per_actor=2, unroll_length=512, max_policy_lag=1) as pool:
+        for victim in (0, 1, 0):
+            pool.collect()
+            os.kill(pool.pids[victim], signal.SIGKILL)
+            trajectory = pool.collect()
+            assert trajectory.valid.all() or trajectory.terminated.any()
+            assert np.isfinite(trajectory.behaviour_log_prob).all()
+        assert pool.restart_count == 3
+
+
+def test_a_crash_loop_ends_the_pool(network):
+    pool = make_pool(functools.partial(FailingEnv, "kill"), network)
+    with pytest.raises(ActorError, match=r"^Actor 1 ended 3 times without a finished unroll.*was killed \(SIGKILL\)"):
+        pool.collect()
+    assert pool.restart_count == 2
+
+
+def test_deaths_with_finished_unrolls_between_are_no_crash_loop(network):
+    with make_pool(functools.partial(FailingEnv, "exit", after=40), network) as pool:
+        for _ in range(6):
+            pool.collect()
+            pool.publish(network.get_weights())
+        assert pool.restart_count >= 4
+
+
+def test_no_more_than_max_restarts(network):
+    pool = make_pool(functools.partial(FailingEnv, "exit", after=40), network, max_restarts=2)
+    with pytest.raises(ActorError, match=r"^Only max_restarts=2 actors are replaced. Actor 1 ended with exit code 3"):
+        collect_on(pool)
+    assert pool.restart_count == 2
+
+
+def collect_on(pool):
+    for _ in range(8):
+        pool.collect()
+
+
+def test_an_exception_may_end_the_pool_while_a_death_does_not(network, tmp_path):
+    with pytest.raises(ActorError, match=r"^Actor 1 failed: ZeroDivisionError"):
+        make_pool(functools.partial(FailingEnv, "raise"), network, on_env_error="raise").collect()
+    env = functools.partial(FailOnceEnv, "kill", str(tmp_path / "failed"))
+    with make_pool(env, network, on_env_error="raise") as pool:
+        pool.collect()
+        assert pool.restart_count == 1
+
+
+def test_a_killed_starting_actor_is_replaced(network):
+    for delay in (0.0, 0.05, 0.2):
+        before = children()
+
+        def kill_actors(observation_space, action_space, before=before, delay=delay):
+            time.sleep(delay)
+            for pid in pool_actors(before):
+                os.kill(pid, signal.SIGKILL)
+            return network
+
+        with make_pool(QuietEnv, kill_actors) as pool:
+            pool.collect()
+            assert pool.restart_count == 2
+
+
+def pool_actors(before):
+    """The processes of actors among the new children: the warden is no actor."""
+    found = []
+    for pid in children() - before:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            if b"\0actor-" in file.read():
+                found.append(pid)
+    return found
+
+
+def test_a_slow_actor_is_not_replaced(network):
+    with make_pool(functools.partial(QuietEnv, 0.25), network, unroll_length=8, actor_timeout=1.0) as pool:
+        pool.collect()
+        assert pool.restart_count == 0
+
+
+def test_a_stopped_actor_is_replaced(network):
+    with make_pool(functools.partial(QuietEnv, 0.01), network, actor_timeout=0.8) as pool:
+        pool.collect()
+        os.kill(pool.pids[0], signal.SIGSTOP)
+        pool.collect()
+        (restart,) = pool.restarts
+        assert restart.actor == 0
+        assert restart.cause.startswith("gave no sign of life for")
+
+
+def test_simulators_go_with_the_actor_and_come_with_the_next(network, tmp_path):
+    with make_pool(functools.partial(SimulatorEnv, str(tmp_path), "nothing"), network) as pool:
+        pool.collect()
+        before = {int(path.name) for path in tmp_path.iterdir()}
+        assert len(before) == 4
+        pool.restart([1])
+        pool.collect()
+        pool.publish(network.get_weights())
+        assert wait_until(lambda: pool.restart_count == 1, 5)
+        pool.collect()
+        after = {int(path.name) for path in tmp_path.iterdir()} - before
+        assert len(after) == 2
+        assert wait_until(lambda: sum(map(is_alive, before)) == 2, 5)
+        assert all(map(is_alive, after))
+
+
+def test_restart_on_request_is_no_fault(network):
+    with make_pool(QuietEnv, network, max_restarts=0) as pool:
+        for _ in range(4):
+            old = pool.pids
+            pool.restart()
+            assert wait_until(
+                lambda old=old: set(pool.pids) == {0, 1} and not {*pool.pids.values()} & {*old.values()}, 5
+            )
+            pool.collect()
+            assert {restart.cause for restart in pool.restarts} == {"was asked to end"}
+        assert pool.restart_count == 8
+        with pytest.raises(ValueError, match="`actors` must be numbers below 2. Received: 2"):
+            pool.restart([2])
+    with (
+        make_pool(QuietEnv, network, num_actors=0) as pool,
+        pytest.raises(ValueError, match="num_actors=0"),
+    ):
+        pool.restart()
+
+
+def test_file_descriptors_that_are_short_for_a_while_delay_the_replacement(network):
+    with make_pool(QuietEnv, network) as pool:
+        pool.collect()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, hard))
+        try:
+            os.kill(pool.pids[0], signal.SIGKILL)
+            threading.Timer(1.0, resource.setrlimit, (resource.RLIMIT_NOFILE, (soft, hard))).start()
+            pool.collect()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert pool.restart_count == 1
+
+
+@pytest.mark.parametrize("name", ["actor_timeout", "start_timeout"])
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "5"])
+def test_timeouts_are_seconds_above_zero(network, name, value):
+    with pytest.raises(ValueError, match=f"`{name}` must be a number of seconds above 0. Received: {name}="):
+        make_pool(QuietEnv, network, **{name: value})
+
+
+def test_other_arguments_are_checked(network):
+    with pytest.raises(
+        ValueError, match="`on_env_error` must be 'restart' or 'raise'. Received: on_env_error='ignore'"
+    ):
+        make_pool(QuietEnv, network, on_env_error="ignore")
+    with pytest.raises(ValueError, match="`max_restarts` must be an integer of at least 0. Received: max_restarts=-1"):
+        make_pool(QuietEnv, network, max_restarts=-1)
