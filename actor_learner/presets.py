@@ -1,4 +1,4 @@
-"""Settings that are known to learn, by environment id and algorithm.
+"""Settings by environment id and algorithm; benchmarks/learning.md has the results of those that were run.
 
 They began as SB3 Zoo's; environments = num_actors x envs_per_actor. Where several environments with shorter
 unrolls learned as well in less time, they stand here (Pendulum, LunarLander, HalfCheetah: the last with the
@@ -23,7 +23,7 @@ _MUJOCO: dict[str, Any] = {
     "normalize_observation": True,
     "normalize_reward": True,
 }
-"""What learns on all of MuJoCo's environments that were tried."""
+"""For all of MuJoCo; Ant, Humanoid and the others without a row of their own were not run."""
 
 _WALKING: dict[str, Any] = {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}
 
