@@ -1,35 +1,52 @@
-"""Files that are whole or not there: networks, and anything else that is written in one go."""
+"""Networks in files. What files have in common, whoever writes them, is in `files`; its names are here, too."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from actor_learner.files import (
+    DamagedError,
+    check_folder,
+    has_manifest,
+    one_line,
+    read_folder,
+    write_atomically,
+    write_folder_atomically,
+)
+from actor_learner.untrusted import check_network_file
+
 if TYPE_CHECKING:
     import keras
 
+__all__ = [
+    "DamagedError",
+    "check_can_be_saved",
+    "check_folder",
+    "load_network",
+    "network_file",
+    "network_of",
+    "save_network",
+    "write_atomically",
+    "write_folder_atomically",
+    "write_network",
+]
 
-def write_atomically(file: Path, write: Callable[[Path], object]) -> None:
-    """Lets `write` fill a file beside `file`, then puts it in its place; a failure leaves `file` as it was.
 
-    Raises OSError naming the file, for example if the disk is full.
-    """
-    partial = file.with_name(f".partial-{file.name}")
-    try:
-        write(partial)
-        os.replace(partial, file)
-    except OSError as error:
-        raise OSError(
-            error.errno, f"can't save {file}: {error.strerror or error}; what was saved before is kept"
-        ) from error
-    finally:
-        partial.unlink(missing_ok=True)
+_NAMES = ("network.keras", "network.weights.h5")
+_HDF5_OVERHEAD = 8192  # bytes, more than what an array or a group takes beside its contents
+
+_can_be_rebuilt: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
+"""What was found out about a network when it was first saved: reading it back each time would take as long again."""
 
 
 def save_network(network: keras.Model, directory: str | os.PathLike[str]) -> Path:
@@ -40,25 +57,12 @@ def save_network(network: keras.Model, directory: str | os.PathLike[str]) -> Pat
     Returns:
         The file. Its name tells a caller whether `load_network` will need `network=`.
     """
-    import keras
+    return _save(network, Path(directory), write_atomically)
 
-    directory = Path(directory)
-    whole, weights = directory / "network.keras", directory / "network.weights.h5"
 
-    def write_whole(partial: Path) -> None:
-        keras.saving.save_model(network, partial)
-        _check_reads_back(network, partial)
-
-    try:
-        write_atomically(whole, write_whole)
-    except OSError:
-        raise
-    except Exception:  # a subclassed model may fail in get_config, from_config or build, with whatever it likes
-        write_atomically(weights, network.save_weights)
-        whole.unlink(missing_ok=True)
-        return weights
-    weights.unlink(missing_ok=True)
-    return whole
+def write_network(network: keras.Model, folder: Path) -> Path:
+    """`save_network` into a folder that is being filled, for `write_folder_atomically`."""
+    return _save(network, folder, lambda file, write: write(file))
 
 
 def check_can_be_saved(network: keras.Model) -> None:
@@ -78,19 +82,47 @@ def load_network(path: str | os.PathLike[str], network: keras.Model | None = Non
     """The Keras model that a run trained, custom layers of this package registered.
 
     Args:
-        path: a run directory, any directory that holds network.keras, or a file.
+        path: a run directory, a saved learner, any directory that holds network.keras, or a file.
         network: a built model of the same shape, which gets the weights and is returned; needed where a
             subclassed model can't be rebuilt from its file.
 
-    Raises ValueError if there is no network, or if it needs `network`.
+    Raises ValueError if there is no network, if it was damaged, or if it needs `network`.
     """
+    folder = Path(path)
+    if folder.is_dir() and has_manifest(folder):
+        return network_of(read_folder(folder), network, path=path)
+    return _load(network_file(folder), network, path)
+
+
+def network_of(
+    contents: Mapping[str, bytes], network: keras.Model | None = None, *, path: str | os.PathLike[str]
+) -> keras.Model:
+    """`load_network` from the contents of a folder's files; `path` is what messages call it."""
+    names = [name for name in _NAMES if name in contents]
+    if not names:
+        raise ValueError(f"There is no network (network.keras) there. Received: path={str(path)!r}")
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / names[0]
+        file.write_bytes(contents[names[0]])
+        return _load(file, network, path)
+
+
+def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str]) -> keras.Model:
     import keras
 
     import actor_learner.networks  # noqa: F401 - registers its layers with Keras
 
-    file = network_file(Path(path))
+    try:
+        check_network_file(file)
+    except Exception as error:  # zipfile and h5py raise a dozen kinds
+        raise DamagedError(f"The network can't be read: {one_line(error)}. Received: path={str(path)!r}") from error
     if network is not None:
-        network.load_weights(file)
+        try:
+            network.load_weights(file)
+        except Exception as error:
+            raise ValueError(
+                f"The saved weights don't fit this network ({one_line(error)}). Received: path={str(path)!r}"
+            ) from error
         return network
     if file.suffix != ".keras":
         raise ValueError(
@@ -99,12 +131,79 @@ def load_network(path: str | os.PathLike[str], network: keras.Model | None = Non
         )
     try:
         return keras.saving.load_model(file, compile=False)
-    except (TypeError, ValueError, AttributeError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # layers, h5py and TensorFlow raise whatever they like
         raise ValueError(
-            f"Keras can't rebuild this network ({reason[:200]}); build it and give it: "
+            f"Keras can't rebuild this network ({one_line(error)}); build it and give it: "
             f"load_network(path, network=...). Received: path={str(path)!r}"
         ) from error
+
+
+def _save(network: keras.Model, folder: Path, put: Callable[[Path, Callable[[Path], object]], object]) -> Path:
+    whole, weights = (folder / name for name in _NAMES)
+    if _can_be_rebuilt.get(network, True):
+        try:
+            put(whole, functools.partial(_write_whole, network))
+        except OSError:
+            raise
+        except Exception:  # a subclassed model may fail in get_config, from_config or build, with whatever it likes
+            if network in _can_be_rebuilt:
+                raise
+            _can_be_rebuilt[network] = False
+        else:
+            _can_be_rebuilt[network] = True
+            weights.unlink(missing_ok=True)
+            return whole
+    put(weights, functools.partial(_write_weights, network))
+    whole.unlink(missing_ok=True)
+    return weights
+
+
+def _write_whole(network: keras.Model, file: Path) -> None:
+    import keras
+
+    with _without_optimizer(network), _temporary_files_in(file.parent):
+        keras.saving.save_model(network, file)
+    if network not in _can_be_rebuilt:
+        _check_reads_back(network, file)
+
+
+def _write_weights(network: keras.Model, file: Path) -> None:
+    """Makes sure that there is room first: where a disk is full, HDF5 may take the process down with it."""
+    with _without_optimizer(network):
+        optimizer = getattr(network, "optimizer", None)
+        arrays = [*network.weights, *(optimizer.variables if optimizer else ())]
+        size = sum(variable.numpy().nbytes for variable in arrays)
+        groups = len(arrays) + len(list(network._flatten_layers()))
+        with file.open("wb") as stream:
+            stream.write(bytes(size + _HDF5_OVERHEAD * (groups + 1)))
+            stream.flush()
+            os.fsync(stream.fileno())
+        network.save_weights(file)
+
+
+@contextlib.contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """Keras makes a folder for assets, and leaves it behind where it is killed or fails: it is to do so here."""
+    previous = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as tempfile.tempdir:
+        try:
+            yield
+        finally:
+            tempfile.tempdir = previous
+
+
+@contextlib.contextmanager
+def _without_optimizer(network: keras.Model) -> Iterator[None]:
+    """Keras would save the variables of a learner's optimizer with the network, and never read them."""
+    optimizer = getattr(network, "optimizer", None)
+    if network.compiled or optimizer is None:
+        yield
+        return
+    network.optimizer = None
+    try:
+        yield
+    finally:
+        network.optimizer = optimizer
 
 
 def _check_reads_back(network: keras.Model, file: Path) -> None:
@@ -131,7 +230,7 @@ def network_file(path: Path) -> Path:
     """
     if path.is_file():
         return path
-    for name in ("network.keras", "network.weights.h5"):
+    for name in _NAMES:
         if (path / name).exists():
             return path / name
     raise ValueError(f"There is no network (network.keras) there. Received: path={str(path)!r}")

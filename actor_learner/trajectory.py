@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Space
 
 from actor_learner import spaces
+from actor_learner.files import DamagedError, one_line, read_arrays, write_arrays, write_atomically
 from actor_learner.spaces import Structure
 
 Array = np.ndarray[Any, Any]
 Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """Name -> shape, dtype."""
+
+_FORMAT = 1
+_STRUCTURE = "structure"  # beside the arrays of a file: how they are nested
 
 
 class Trajectory(NamedTuple):
@@ -58,6 +65,32 @@ class Trajectory(NamedTuple):
         }
         return self._replace(**copies)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes every field to an .npz file, for `load_trajectory`; the file is whole or isn't there.
+
+        Raises:
+            OSError: the disk is full or can't be written.
+            ValueError: a field holds objects, or keys that aren't strings or integers.
+        """
+        arrays: dict[str, Array] = {}
+        fields = {name: _take_apart(name, value, arrays) for name, value in self._asdict().items()}
+        arrays[_STRUCTURE] = np.array(json.dumps({"format": _FORMAT, "fields": fields}))
+        write_atomically(Path(path), lambda file: write_arrays(file, arrays))
+
+
+def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
+    """The trajectory that `Trajectory.save` wrote, bit for bit. Needs no TensorFlow; nothing is unpickled.
+
+    Raises ValueError if there is none, or if the file was cut off or changed.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"There is no trajectory there. Received: path={str(path)!r}")
+    try:
+        return _put_together(read_arrays(file.read_bytes()))
+    except Exception as error:  # a file of a stranger may hold anything
+        raise DamagedError(f"The trajectory is damaged: {one_line(error)}. Received: path={str(path)!r}") from error
+
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     """`function` of every array of a nested value, in dicts and tuples like the value's."""
@@ -66,6 +99,57 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map_leaves(function, item) for item in value)
     return function(value)
+
+
+def _take_apart(name: str, value: Any, arrays: dict[str, Array]) -> Any:
+    """Adds the leaves of a nested value to `arrays`. Returns how they are nested, as JSON, with their names there."""
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        return {
+            "dict": [[key, _take_apart(f"{name}/{_plain(name, key)}", item, arrays)] for key, item in value.items()]
+        }
+    if isinstance(value, tuple):
+        return {"tuple": [_take_apart(f"{name}/{index}", item, arrays) for index, item in enumerate(value)]}
+    if name in arrays:
+        raise ValueError(f"Keys of a field must differ where they are joined by slashes. Received: {name!r} twice")
+    arrays[name] = np.asarray(value)
+    return name
+
+
+def _plain(name: str, key: Any) -> str | int:
+    if not isinstance(key, (str, int)) or isinstance(key, bool):
+        raise ValueError(f"Keys of `{name}` must be strings or integers. Received: {key!r}")
+    return key
+
+
+def _put_together(arrays: dict[str, Array]) -> Trajectory:
+    """The reverse of `_take_apart` for all fields; each array must have its place."""
+    structure = json.loads(arrays.pop(_STRUCTURE).item())
+    if structure["format"] != _FORMAT:
+        raise ValueError("it was written by another version")
+    fields = {name: _nested(structure["fields"][name], arrays) for name in Trajectory._fields}
+    if arrays or len(structure["fields"]) != len(fields):
+        raise ValueError("it holds more than a trajectory")
+    if absent := [
+        name for name in Trajectory._fields if fields[name] is None and name not in Trajectory._field_defaults
+    ]:
+        raise ValueError(f"it has no {absent[0]}")
+    return Trajectory(**fields)
+
+
+def _nested(structure: Any, arrays: dict[str, Array]) -> Any:
+    """Takes the arrays that a structure names."""
+    if structure is None:
+        return None
+    if isinstance(structure, str):
+        return arrays.pop(structure)
+    ((kind, items),) = structure.items()
+    if kind == "dict":
+        return {key: _nested(item, arrays) for key, item in items}
+    if kind == "tuple":
+        return tuple(_nested(item, arrays) for item in items)
+    raise ValueError(f"it has an unknown kind of structure, {str(kind)[:100]!r}")
 
 
 def nest(arrays: Mapping[str, Array], observation: Structure, action: Structure) -> Trajectory:

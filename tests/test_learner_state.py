@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 
+import keras
 import numpy as np
 import pytest
 
 import actor_learner as al
+from actor_learner.files import check_folder, write_folder_atomically
+from actor_learner.learner.state import write_learner
 from tests.small_networks import linear_network, same_weights, weights_of
 from tests.trajectories import TWO_ACTIONS, VECTOR, random_trajectory
 
@@ -53,30 +57,100 @@ def test_changing_schedules_trace_the_update_once():
     assert learner._compiled.experimental_get_tracing_count() == 1
 
 
-@pytest.mark.parametrize("algorithm", [al.PPO(normalize_reward=True, learning_rate="linear"), al.A2C()])
-def test_a_loaded_learner_goes_on_byte_for_byte(tmp_path, algorithm):
-    def learner():
-        network = al.default_network(VECTOR, TWO_ACTIONS, normalize_observation=True)
-        return al.Learner(network, algorithm, action_space=TWO_ACTIONS, total_steps=10_000)
+ALGORITHMS = {
+    "ppo-schedules": al.PPO(
+        normalize_reward=True, learning_rate="linear_1e-3", clip_range="linear", epochs=2, minibatch_size=24
+    ),
+    "ppo-desired-kl": al.PPO(desired_kl=0.01, epochs=2, minibatch_size=24),
+    "a2c": al.A2C(normalize_reward=True),
+    "impala": al.Impala(learning_rate="linear"),
+}
 
-    straight, first = learner(), learner()
-    for seed in range(4):
-        straight.update(random_trajectory(seed=seed))
-    for seed in range(2):
-        first.update(random_trajectory(seed=seed))
-    first.save(tmp_path)
-    second = al.Learner.load(tmp_path)
-    assert (second.env_steps, second.updates, second.total_steps) == (first.env_steps, 2, 10_000)
-    for seed in range(2, 4):
-        second.update(random_trajectory(seed=seed))
-    assert same_weights(straight.get_weights(), second.get_weights())
-    assert second.env_steps == straight.env_steps
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_ten_updates_a_file_and_ten_more_are_twenty_byte_for_byte(tmp_path, name):
+    """Network, optimizer, statistics, counters, random state and metrics."""
+    network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(8,), normalize_observation=True)
+    straight = al.Learner(network, ALGORITHMS[name], action_space=TWO_ACTIONS, total_steps=3_000, seed=5)
+    for seed in range(10):
+        straight.update(random_trajectory(seed=seed, invalid_rate=0.1))
+    straight.save(tmp_path / "saved")
+    resumed = al.Learner.load(tmp_path / "saved")
+    assert (resumed.updates, resumed.total_steps) == (10, 3_000)
+    for seed in range(10, 20):
+        batch = random_trajectory(seed=seed, invalid_rate=0.1)
+        assert resumed.update(batch) == straight.update(batch)
+    for learner in (straight, resumed):
+        learner.save(tmp_path / str(learner is resumed))
+    assert same_weights(straight.get_weights(), resumed.get_weights())
+    for file in ("learner.json", "learner.npz"):
+        assert (tmp_path / "True" / file).read_bytes() == (tmp_path / "False" / file).read_bytes()
+
+
+def test_a_saved_learner_is_replaced_as_a_whole(tmp_path):
+    learner = al.Learner(linear_network(), al.PPO(), action_space=TWO_ACTIONS)
+    for learner.updates in (1, 2):
+        learner.save(tmp_path / "saved")
+        assert al.Learner.load(tmp_path / "saved").updates == learner.updates
+    files = ["learner.json", "learner.npz", "manifest.json", "network.keras"]
+    assert sorted(os.listdir(tmp_path / "saved")) == files
+    assert os.listdir(tmp_path) == ["saved"]
+    assert same_weights(al.load_network(tmp_path / "saved").get_weights(), learner.get_weights())
+
+
+def test_a_learner_beside_other_files_of_one_folder(tmp_path):
+    """As checkpoints of runs are."""
+    learner = al.Learner(linear_network(), al.PPO(epochs=1), action_space=TWO_ACTIONS)
+
+    def write(folder):
+        write_learner(learner, folder)
+        (folder / "run.json").write_text("{}")
+
+    write_folder_atomically(tmp_path / "1", write)
+    assert "run.json" in check_folder(tmp_path / "1")
+    assert same_weights(al.Learner.load(tmp_path / "1").get_weights(), learner.get_weights())
+
+
+def test_a_directory_with_other_things_in_it_is_not_replaced(tmp_path):
+    (tmp_path / "thesis").write_text("precious")
+    learner = al.Learner(linear_network(), al.PPO(), action_space=TWO_ACTIONS)
+    with pytest.raises(FileExistsError, match="holds something else"):
+        learner.save(tmp_path)
+    assert (tmp_path / "thesis").read_text() == "precious"
+
+
+def test_a_network_that_cannot_be_rebuilt_is_given(tmp_path):
+    class Forgetful(keras.Model):
+        def __init__(self, columns):
+            super().__init__()
+            self.parameters_head, self.value_head = keras.layers.Dense(columns), keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.parameters_head(x), self.value_head(x)
+
+    first, second = Forgetful(2), Forgetful(2)
+    learner = al.Learner(first, al.PPO(), action_space=TWO_ACTIONS)
+    with pytest.raises(ValueError, match="once its network is built"):
+        learner.save(tmp_path / "saved")
+    for network in (first, second):
+        network(np.zeros((1, 4), np.float32))
+    al.Learner(first, al.PPO(), action_space=TWO_ACTIONS).save(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"give it: load_network\(path, network="):
+        al.Learner.load(tmp_path / "saved")
+    loaded = al.Learner.load(tmp_path / "saved", network=second)
+    assert loaded.network is second
+    assert same_weights(first.get_weights(), second.get_weights())
+
+
+def test_the_state_of_another_optimizer_is_one_line(tmp_path):
+    al.Learner(linear_network(), al.PPO(), action_space=TWO_ACTIONS).save(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"doesn't fit this algorithm and network: optimizer/.*Received: directory="):
+        al.Learner.load(tmp_path / "saved", algorithm=al.PPO(optimizer=keras.optimizers.SGD(1e-3)))
 
 
 def test_what_a_file_cannot_hold_is_asked_for(tmp_path):
     algorithm = al.PPO(learning_rate=lambda remaining: 1e-3 * remaining)
     learner = al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, total_steps=1000)
-    learner.update(random_trajectory())
     learner.save(tmp_path)
     assert json.loads((tmp_path / "learner.json").read_text())["algorithm"] is None
     with pytest.raises(ValueError, match="give it: Learner.load"):

@@ -13,6 +13,7 @@ import pytest
 from keras import layers
 
 from actor_learner import networks, spaces
+from actor_learner.files import write_manifest
 from actor_learner.policy import ExportedPolicy, Policy, load_policy
 from actor_learner.policy.export import export_policy
 from actor_learner.quiet import silent_stderr
@@ -49,6 +50,7 @@ def test_loaded_is_equal_to_saved(tmp_path, gaussian):
     for name, value in vars(gaussian).items():
         np.testing.assert_equal(vars(loaded)[name], value)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "manifest.json",
         "policy.json",
         "step.tflite",
         "value.tflite",
@@ -63,7 +65,8 @@ def test_loading_from_elsewhere_is_one_clear_error(tmp_path, exported):
     exported.save(tmp_path)
     description = json.loads((tmp_path / "policy.json").read_text())
     (tmp_path / "policy.json").write_text(json.dumps({**description, "version": 99}))
-    with pytest.raises(ValueError, match=r"another version.*Received: version=99"):
+    write_manifest(tmp_path)
+    with pytest.raises(ValueError, match=r"another version \(99\); export it again. Received: "):
         load_policy(tmp_path)
 
 

@@ -1,8 +1,6 @@
-import errno
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -10,7 +8,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
-from actor_learner.saving import network_file, save_network, write_atomically
+from actor_learner.files import check_folder, write_folder_atomically
+from actor_learner.saving import network_file, save_network, write_network
 
 OBSERVATION = Box(-1.0, 1.0, (3,), np.float32)
 ACTION = Box(-1.0, 1.0, (2,), np.float32)
@@ -89,6 +88,41 @@ def test_weights_of_a_whole_network_go_into_another(tmp_path):
     assert same_weights(network, al.load_network(tmp_path / "network.keras", network=other))
 
 
+def test_a_folder_with_a_manifest_is_checked_first(tmp_path):
+    network = al.default_network(OBSERVATION, ACTION)
+    write_folder_atomically(tmp_path / "saved", lambda folder: write_network(network, folder))
+    assert check_folder(tmp_path / "saved") == ("network.keras",)
+    assert same_weights(al.load_network(tmp_path / "saved"), network)
+    file = tmp_path / "saved" / "network.keras"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="The folder is damaged: 'network.keras' has"):
+        al.load_network(tmp_path / "saved")
+
+
+def test_the_optimizer_is_not_saved_with_the_network_and_stays_with_it(tmp_path):
+    network = al.default_network(OBSERVATION, ACTION)
+    before = save_network(network, tmp_path).stat().st_size
+    network.optimizer = optimizer = keras.optimizers.Adam()
+    optimizer.build(network.trainable_variables)
+    assert save_network(network, tmp_path).stat().st_size == before
+    assert network.optimizer is optimizer
+
+
+def test_a_compiled_network_keeps_what_it_was_compiled_with(tmp_path):
+    network = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    network.compile(optimizer="adam", loss="mse")
+    network.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0)
+    save_network(network, tmp_path)
+    assert int(keras.saving.load_model(tmp_path / "network.keras").optimizer.iterations) == 1
+
+
+def test_weights_that_do_not_fit_are_one_line(tmp_path):
+    save_network(al.default_network(OBSERVATION, ACTION), tmp_path)
+    with pytest.raises(ValueError, match=r"The saved weights don't fit this network \(.*Received: path=") as error:
+        al.load_network(tmp_path, network=al.default_network(OBSERVATION, ACTION, hidden_sizes=(3,)))
+    assert "\n" not in str(error.value)
+
+
 def test_no_network_there(tmp_path):
     with pytest.raises(ValueError, match=r"no network \(network.keras\) there. Received: path="):
         network_file(tmp_path)
@@ -111,47 +145,48 @@ def test_a_class_of_a_script_keeps_its_weights_only(tmp_path):
     assert done.stdout.strip() == "network.weights.h5"
 
 
-def test_a_file_is_whole_or_not_there(tmp_path):
-    file = tmp_path / "state"
-    write_atomically(file, lambda partial: partial.write_text("first"))
+FILL_THE_DISK = """
+import keras, resource, actor_learner as al
+from gymnasium.spaces import Box, Discrete
+from actor_learner.saving import save_network, write_folder_atomically, write_network
 
-    def fail(partial):
-        partial.write_text("half")
-        raise KeyboardInterrupt
+class Doubled(keras.layers.Layer):
+    "Of a script, so that its network's weights alone can be saved."
+    def call(self, x):
+        return x * 2
 
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(file, fail)
-    assert file.read_text() == "first"
-    assert os.listdir(tmp_path) == ["state"]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_line_and_keeps_what_was_there(tmp_path):
-    file = tmp_path / "state"
-    file.write_text("first")
-    with pytest.raises(OSError, match=r"can't save .*state: No space left on device; .* is kept") as error:
-        write_atomically(file, lambda partial: Path("/dev/full").write_text("second"))
-    assert error.value.errno == errno.ENOSPC
-    assert file.read_text() == "first"
+whole = al.default_network(Box(-1, 1, (3,)), Discrete(2))
+x = keras.Input((3,))
+weights_alone = keras.Model(x, keras.layers.Dense(300)(Doubled()(x)))
+writes = (
+    lambda: save_network(whole, "."),
+    lambda: save_network(weights_alone, "weights alone"),
+    lambda: write_folder_atomically("saved", lambda folder: write_network(whole, folder)),
+    lambda: write_folder_atomically("saved", lambda folder: write_network(weights_alone, folder)),
+)
+for write in writes[:2]:
+    write()
+for network in whole, weights_alone:
+    network.set_weights([2 * weight + 1 for weight in network.get_weights()])
+for limit in 20_000, 4_096, 100:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    for write in writes:
+        try:
+            write()
+        except OSError as error:
+            print(error)
+"""
 
 
 def test_a_disk_that_fills_up_while_a_network_is_saved(tmp_path):
     """A limit on the size of files stands in for the end of the disk: both are an OSError in the middle of a write."""
-    program = (
-        "import resource, sys, actor_learner as al\n"
-        "from gymnasium.spaces import Box, Discrete\n"
-        "from actor_learner.saving import save_network\n"
-        "network = al.default_network(Box(-1, 1, (3,)), Discrete(2))\n"
-        "save_network(network, '.')\n"
-        "network.set_weights([2 * w for w in network.get_weights()])\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
-        "try:\n"
-        "    save_network(network, '.')\n"
-        "except OSError as error:\n"
-        "    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "can't save network.keras: File too large; what was saved before is kept" in done.stdout
-    assert os.listdir(tmp_path) == ["network.keras"]
-    first = al.default_network(Box(-1, 1, (3,)), Discrete(2))
-    assert same_weights(al.load_network(tmp_path), first)
+    (tmp_path / "weights alone").mkdir()
+    command = [sys.executable, "-c", FILL_THE_DISK]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    names = ("network.keras", "network.weights.h5", "saved", "saved")
+    for line, name in zip(done.stdout.splitlines(), names * 3, strict=True):
+        assert line.startswith("[Errno 27] can't save ")
+        assert line.endswith(f"{name}: File too large; what was saved before is kept")
+    assert sorted(os.listdir(tmp_path)) == ["network.keras", "weights alone"]
+    assert os.listdir(tmp_path / "weights alone") == ["network.weights.h5"]
+    assert same_weights(al.load_network(tmp_path), al.default_network(Box(-1, 1, (3,)), Discrete(2)))

@@ -119,13 +119,18 @@ def output_names(traced: Sequence[str], converted: Sequence[str]) -> tuple[str, 
 
 @contextlib.contextmanager
 def _silent_converter() -> Iterator[None]:
-    """Without the converter's remarks on deprecation and on options that it ignores; errors come as exceptions."""
-    logger = logging.getLogger("absl")
+    """Without the converter's remarks on deprecation and on options that it ignores; errors come as exceptions.
+
+    With its first remark absl would set up the root logger, where nobody has: the caller's own logging would change.
+    """
+    logger, anyone = logging.getLogger("absl"), logging.NullHandler()
     disabled, logger.disabled = logger.disabled, True
+    logging.root.addHandler(anyone)
     try:
         with silent_stderr():
             yield
     finally:
+        logging.root.removeHandler(anyone)
         logger.disabled = disabled
 
 

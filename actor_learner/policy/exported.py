@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from actor_learner.saving import write_atomically
+from actor_learner import spaces
+from actor_learner.files import DamagedError, one_line, read_array, read_folder, write_folder_atomically
 
 Array = np.ndarray[Any, Any]
 
 _VERSION = 2
 _SUFFIX = {"litert": "tflite", "tensorflow": "pb"}
+_DESCRIPTION, _WEIGHTS = "policy.json", "weights.npy"
 
 
 @dataclass(frozen=True)
@@ -87,24 +88,24 @@ class ExportedPolicy:
         return "tensorflow" in (self.step_graph.format, self.value_graph.format)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes `policy.json`, the two graphs and `weights.npy` into `directory`, made if it isn't there."""
-        folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
+        """Writes `policy.json`, the two graphs and `weights.npy`, with a manifest of them, as the folder `directory`.
+
+        It is replaced as a whole, or stays as it was; see `files.write_folder_atomically`.
+
+        Raises:
+            OSError: the disk is full or can't be written.
+            FileExistsError: the directory holds something that `save` didn't write.
+        """
+        write_folder_atomically(directory, self._write)
+
+    def _write(self, folder: Path) -> None:
         for name in ("step", "value"):
-            write_atomically(folder / self._file_name(name), functools.partial(self._write_graph, name))
-        write_atomically(folder / "weights.npy", self._write_weights)
-        text = json.dumps(self._description(), indent=1) + "\n"
-        write_atomically(folder / "policy.json", lambda file: file.write_text(text))
-
-    def _file_name(self, name: str) -> str:
-        return f"{name}.{_SUFFIX[self._graph(name).format]}"
-
-    def _write_graph(self, name: str, file: Path) -> None:
-        file.write_bytes(self._graph(name).content)
-
-    def _write_weights(self, file: Path) -> None:
-        with file.open("wb") as stream:
+            graph = self._graph(name)
+            (folder / _file_name(name, graph.format)).write_bytes(graph.content)
+        with (folder / _WEIGHTS).open("wb") as stream:
             np.save(stream, self.weights, allow_pickle=False)
+        text = json.dumps(self._description(), indent=1) + "\n"
+        (folder / _DESCRIPTION).write_text(text, encoding="utf-8")
 
     def _graph(self, name: str) -> Graph:
         return self.step_graph if name == "step" else self.value_graph
@@ -121,21 +122,32 @@ class ExportedPolicy:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> ExportedPolicy:
-        """Reads what `save` wrote. Raises ValueError if `directory` holds no exported policy."""
+        """Reads what `save` wrote: each file is compared with the manifest before anything looks inside.
+
+        Raises ValueError if `directory` holds no exported policy, one of another version, or one that was damaged.
+        """
         folder = Path(directory)
-        try:
-            description = json.loads((folder / "policy.json").read_text())
-        except (FileNotFoundError, NotADirectoryError):
+        if not (folder / _DESCRIPTION).is_file():
             raise ValueError(
                 f"There is no exported policy (policy.json); a run writes it when it ends. Received: {str(folder)!r}"
-            ) from None
-        if (version := description.pop("version", None)) != _VERSION:
-            raise ValueError(
-                f"This exported policy was written by another version; export it again. Received: version={version}"
             )
-        graphs = {f"{name}_graph": _read_graph(folder, name, description) for name in ("step", "value")}
-        weights = np.load(folder / "weights.npy", allow_pickle=False)
-        return cls(**{**_with_tuples(description), **graphs, "weights": weights})
+        contents = read_folder(folder)
+        try:
+            return cls._parse(contents)
+        except Exception as error:  # a folder of a stranger may hold anything
+            raise DamagedError(
+                f"This exported policy can't be read: {one_line(error)}. Received: {str(folder)!r}"
+            ) from error
+
+    @classmethod
+    def _parse(cls, contents: Mapping[str, bytes]) -> ExportedPolicy:
+        description = json.loads(contents[_DESCRIPTION])
+        if (version := description.pop("version", None)) != _VERSION:
+            raise ValueError(f"it was written by another version ({version!r}); export it again")
+        for name in ("observation_space", "action_space"):
+            spaces.from_json(description[name])
+        graphs = {f"{name}_graph": _read_graph(contents, name, description) for name in ("step", "value")}
+        return cls(**{**_with_tuples(description), **graphs, "weights": read_array(contents[_WEIGHTS])})
 
 
 _IN_FILES_OF_THEIR_OWN = ("step_graph", "value_graph", "weights")
@@ -150,10 +162,18 @@ def _with_tuples(description: dict[str, Any]) -> dict[str, Any]:
     return {key: value if key.endswith("_space") else convert(value) for key, value in description.items()}
 
 
-def _read_graph(folder: Path, name: str, description: dict[str, Any]) -> Graph:
+def _file_name(name: str, kind: str) -> str:
+    return f"{name}.{_SUFFIX[kind]}"
+
+
+def _read_graph(contents: Mapping[str, bytes], name: str, description: dict[str, Any]) -> Graph:
     graph = _with_tuples(description[f"{name}_graph"])
     constants = tuple(Constant(**_with_tuples(constant)) for constant in graph.pop("constants"))
-    content = (folder / f"{name}.{_SUFFIX[graph['format']]}").read_bytes()
+    content = contents[_file_name(name, graph["format"])]
+    if graph["format"] == "tensorflow":
+        from actor_learner.policy.graphs import check_operations
+
+        check_operations(content)
     return Graph(content=content, constants=constants, **graph)
 
 

@@ -199,6 +199,28 @@ class TensorFlowGraph:
         raise NotImplementedError
 
 
+_IN_MEMORY = ("Assert", "Case", "If", "Random", "StatefulPartitionedCall", "TensorArray", "TruncatedNormal", "While")
+_TOUCHES_THE_WORLD = ("Dataset", "Debug", "File", "Proto", "PyFunc", "Reader", "Remote", "XlaC", "XlaLaunch")
+
+
+def check_operations(content: bytes) -> None:
+    """Looks through a TensorFlow graph that came from a file: one of a stranger could write files when it is run.
+
+    Raises ValueError for an operation that does more than compute.
+    """
+    tf = _import_tensorflow()
+    from tensorflow.python.framework import op_def_registry
+
+    definition = tf.compat.v1.GraphDef.FromString(content)
+    functions = definition.library.function
+    used = {node.op for nodes in (definition.node, *(each.node_def for each in functions)) for node in nodes}
+    for name in sorted(used - {function.signature.name for function in functions}):
+        known = op_def_registry.get(name)
+        stateful = known is None or known.is_stateful
+        if (stateful and not name.startswith(_IN_MEMORY)) or any(word in name for word in _TOUCHES_THE_WORLD):
+            raise ValueError(f"its graph has the operation {name[:100]}, which does more than compute")
+
+
 def _import_tensorflow() -> Any:
     """TensorFlow; with one thread and no GPU, unless the process uses it already."""
     if "tensorflow" in sys.modules:
