@@ -22,9 +22,10 @@ def conform(trajectory: Trajectory, action_space: Space[Any]) -> Trajectory:
 
     A Dict observation's `action_mask` is taken where the field of that name is None.
 
-    Raises ValueError, naming field or leaf, for a wrong structure, shape or kind, NaN or infinity in a valid row, an
-    action outside its space or forbidden by its mask, a mask that allows nothing, or an invalid row within an
-    episode: each would be broadcast, or learned from, without a word.
+    Raises ValueError, naming field or leaf, for a wrong structure, shape or kind, an observation, action or reward that
+    is NaN or infinite in a valid row, an action outside its space or forbidden by its mask, a mask that allows nothing,
+    or an invalid row within an episode: each would be broadcast, or learned from, without a word. Log-probabilities
+    and truncation values come from a network: whether these are finite is for the update to find out.
     """
     if not isinstance(trajectory, Trajectory):
         raise ValueError(f"`trajectory` must be an actor_learner.Trajectory. Received: a {type(trajectory).__name__}")
@@ -58,8 +59,7 @@ def _flags_and_numbers(trajectory: Trajectory, rows: tuple[int, ...]) -> dict[st
         **{name: _field(name, getattr(trajectory, name), rows, "biu", np.bool_) for name in _FLAGS},
         **{name: _field(name, getattr(trajectory, name), rows, "fiu", np.float32) for name in _NUMBERS},
     }
-    for name in _NUMBERS:
-        _check_finite(name, checked[name], checked["valid"])
+    _check_finite("reward", checked["reward"], checked["valid"])
     _check_ends(**{name: checked[name] for name in _FLAGS})
     return checked
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
 import os
 import warnings
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -16,12 +14,13 @@ import tensorflow as tf
 from gymnasium.spaces import Space
 from keras import ops
 
-from actor_learner import algorithms, spaces
+from actor_learner import spaces
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.conform import conform
 from actor_learner.learner.devices import multiplications, resolve_device, use_xla
 from actor_learner.learner.rows import tensors
+from actor_learner.learner.state import load_learner, write_learner
 from actor_learner.learner.update import Update, computes_in_low_precision
 from actor_learner.networks import (
     CHECKED_ROWS,
@@ -33,12 +32,10 @@ from actor_learner.networks import (
     training_dependent_layers,
 )
 from actor_learner.rewards import RewardScaling
-from actor_learner.saving import load_network, save_network, write_atomically
+from actor_learner.saving import write_folder_atomically
 from actor_learner.trajectory import Trajectory, map_leaves
 
 Tensor = Any
-
-STATE_FORMAT = 1
 
 
 class Learner:
@@ -82,10 +79,12 @@ class Learner:
         self.device = resolve_device(device)
         self.env_steps = 0
         self.updates = 0
+        self.not_finite: tuple[str, ...] = ()
         network_distribution(network, action_space)  # one that doesn't fit the space is refused here
         self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4]))
         self._normalization = normalization_layers(network)
         self._reward_scaling: RewardScaling | None = None
+        self._update: Update | None = None
         self._compiled: Any = None
         self._observed: dict[str, tuple[int, ...]] = {}
         self._ready = False
@@ -107,6 +106,11 @@ class Learner:
 
         The first batch of a network with `ObservationNormalization` only sets its statistics.
 
+        An update is undone if a metric, a weight, a variable of the optimizer, a statistic, or what the new network
+        gives for some of the rows is NaN or infinite: network, optimizer and learner are then as they were before, and
+        the metrics are those of the attempt, with "undone": 1.0 among them. `not_finite` names the metrics and parts
+        ("weights", "optimizer", "statistics", "outputs"). There are no new weights to publish then.
+
         Raises:
             ValueError: a batch that doesn't fit the network, or layers whose `trainable` was changed.
         """
@@ -116,21 +120,23 @@ class Learner:
             self._prepare(trajectory)
         self._check_batch(trajectory)
         self._check_trainable()
-        schedule = self.algorithm.scheduled_values(
-            progress_remaining=self._progress_remaining(valid.size), env_steps=self.env_steps
-        )
-        self._write_learning_rate(schedule)
+        schedule = self._scheduled_values(valid.size)
+        random_state = self._rng.bit_generator.state
         order, num_minibatches = self._minibatch_order(valid)
         with tf.device(self.device):
-            metrics = self._compiled(
+            values, finite = self._compiled(
                 self._tensors(trajectory),
                 tf.constant(order),
                 tf.constant(num_minibatches, tf.int32),
                 {name: tf.constant(value, tf.float32) for name, value in schedule.items()},
             )
+        result = self._read_metrics(values, learned=num_minibatches > 0)
+        self.not_finite = self._names_of(finite) if "undone" in result else ()
+        if self.not_finite:
+            self._rng.bit_generator.state = random_state
+            return result
         self.env_steps += int(valid.sum())
         self.updates += 1
-        result = self._read_metrics(metrics, learned=num_minibatches > 0)
         if (rate := self.algorithm.adapted_learning_rate(result["learning_rate"], result)) is not None:
             self.optimizer.learning_rate = rate
         return result
@@ -145,16 +151,23 @@ class Learner:
             batch["on_policy"] = tf.constant(np.asarray(trajectory.policy_version) == self.updates)
         return batch
 
-    def _read_metrics(self, metrics: Mapping[str, Tensor], learned: bool) -> dict[str, float]:
-        names = sorted(metrics)
-        values = tf.stack([metrics[name] for name in names]).numpy()
-        result = {name: float(value) for name, value in zip(names, values, strict=True)}
+    def _read_metrics(self, values: Tensor, learned: bool) -> dict[str, float]:
+        """Those that have a value, by name; "undone" is one of them only where the update is."""
+        assert self._update is not None
+        result = dict(zip(self._update.metric_names, map(float, values.numpy()), strict=True))
+        if not result["undone"]:
+            del result["undone"]
         if not learned:
-            result = {"explained_variance": result["explained_variance"]}
+            always = ("explained_variance", "learning_rate", "undone")
+            result = {name: value for name, value in result.items() if name in always}
         if math.isnan(result["explained_variance"]):
             del result["explained_variance"]
-        result["learning_rate"] = float(ops.convert_to_numpy(self.optimizer.learning_rate))
         return result
+
+    def _names_of(self, finite: Tensor) -> tuple[str, ...]:
+        """What isn't, of the things that are checked."""
+        assert self._update is not None
+        return tuple(itertools.compress(self._update.checked_names, ~finite.numpy()))
 
     def _progress_remaining(self, batch_rows: int) -> float:
         """1 - (k - 1) / N at update k of the N that `total_steps` takes; rows that only reset don't count as steps."""
@@ -162,11 +175,17 @@ class Learner:
             return 1.0
         return max(0.0, 1.0 - self.env_steps / batch_rows / math.ceil(self.total_steps / batch_rows))
 
-    def _write_learning_rate(self, schedule: dict[str, float]) -> None:
-        """A constant was written when the optimizer was made, so that callbacks may change it since."""
-        rate = schedule.pop("learning_rate", None)
-        if rate is not None and not self.algorithm.clones_optimizer and is_schedule(self.algorithm.learning_rate):
-            self.optimizer.learning_rate = rate
+    def _scheduled_values(self, batch_rows: int) -> dict[str, float]:
+        """What the update is given: the learning rate only where a schedule writes it.
+
+        A constant was written when the optimizer was made, so that callbacks may change it since.
+        """
+        schedule = self.algorithm.scheduled_values(
+            progress_remaining=self._progress_remaining(batch_rows), env_steps=self.env_steps
+        )
+        if self.algorithm.clones_optimizer or not is_schedule(self.algorithm.learning_rate):
+            schedule.pop("learning_rate", None)
+        return schedule
 
     def _minibatch_order(self, valid: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], int]:
         """Row indices `[epochs x minibatches, minibatch_size]` and how many minibatches are to be learned.
@@ -197,26 +216,14 @@ class Learner:
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes network, optimizer, statistics, counters and random state into `directory`, for `load`.
 
-        Each file is whole or isn't there. Raises OSError if the disk is full or can't be written.
+        The directory is replaced as a whole, or stays as it was; see `saving.write_folder_atomically`.
+
+        Raises:
+            OSError: the disk is full or can't be written.
+            FileExistsError: the directory holds something that `save` didn't write.
+            ValueError: the network isn't built yet.
         """
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        save_network(self.network, directory)
-        arrays = {f"optimizer/{i}": ops.convert_to_numpy(v) for i, v in enumerate(self.optimizer.variables)}
-        if self._reward_scaling is not None:
-            for i, variable in enumerate(self._reward_scaling.variables):
-                arrays[f"reward_scaling/{i}"] = ops.convert_to_numpy(variable)
-        state = {
-            "format": STATE_FORMAT,
-            "algorithm": algorithms.to_json(self.algorithm),
-            "action_space": spaces.to_json(self.action_space),
-            "total_steps": self.total_steps,
-            "env_steps": self.env_steps,
-            "updates": self.updates,
-            "random_state": self._rng.bit_generator.state,
-        }
-        write_atomically(directory / "learner.npz", lambda file: _write_arrays(file, arrays))
-        write_atomically(directory / "learner.json", lambda file: file.write_text(json.dumps(state, indent=2)))
+        write_folder_atomically(directory, lambda folder: write_learner(self, folder))
 
     @classmethod
     def load(
@@ -236,32 +243,9 @@ class Learner:
             device: as for `Learner`.
 
         Raises:
-            ValueError: no learner there, or one of the above is needed.
+            ValueError: no learner there, one that was damaged, or one of the above is needed.
         """
-        file = Path(directory) / "learner.json"
-        if not file.exists():
-            raise ValueError(f"There is no learner (learner.json) there. Received: directory={str(directory)!r}")
-        state = json.loads(file.read_text())
-        learner = cls(
-            load_network(directory, network),
-            algorithm or algorithms.from_json(state["algorithm"]),
-            action_space=spaces.from_json(state["action_space"]),
-            total_steps=state["total_steps"],
-            device=device,
-        )
-        learner.env_steps, learner.updates = state["env_steps"], state["updates"]
-        learner._rng.bit_generator.state = state["random_state"]
-        with np.load(Path(directory) / "learner.npz", allow_pickle=False) as arrays:
-            learner._restore(arrays)
-        return learner
-
-    def _restore(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        if "reward_scaling/0" in arrays:
-            self._reward_scaling = RewardScaling(arrays["reward_scaling/0"].size, self.algorithm.gamma)
-            for index, variable in enumerate(self._reward_scaling.variables):
-                variable.assign(arrays[f"reward_scaling/{index}"])
-        for index, variable in enumerate(self.optimizer.variables):
-            variable.assign(arrays[f"optimizer/{index}"])
+        return load_learner(cls, directory, algorithm=algorithm, network=network, device=device)
 
     def _prepare(self, trajectory: Trajectory) -> None:
         """Checks the first batch against the network, then chooses how the update is compiled."""
@@ -288,11 +272,11 @@ class Learner:
 
     def _compile(self, with_xla: bool) -> None:
         assert self._trainable is not None
-        update = Update(
+        self._update = Update(
             self.network, self.algorithm, self.action_space, self.optimizer, self._trainable, self._reward_scaling
         )
         self.compiled_with_xla = with_xla
-        self._compiled = tf.function(update, jit_compile=with_xla, autograph=False)
+        self._compiled = tf.function(self._update, jit_compile=with_xla, autograph=False)
 
     def _check_network(self, observation: Any) -> None:
         """Calls the network once, which builds it, and compares what it gives with what is needed."""
@@ -356,11 +340,6 @@ def _describe_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
 def _num_environments(trajectory: Trajectory) -> int:
     columns = int(trajectory.reward.shape[1])
     return columns if trajectory.env_index is None else max(columns, int(trajectory.env_index.max()) + 1)
-
-
-def _write_arrays(file: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    with file.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
 
 
 def _check_arguments(network: Any, algorithm: Any, action_space: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from actor_learner.learner.rows import (
     without_bootstrap_row,
     without_invalid,
 )
+from actor_learner.learner.undo import StateBefore, all_finite, in_few_parts
 from actor_learner.networks import (
     all_layers,
     call_network,
@@ -33,9 +35,17 @@ from actor_learner.networks import (
 from actor_learner.returns import explained_variance
 from actor_learner.rewards import RewardScaling, clip_reward
 
+ROWS_FOR_EACH_CHECKED = 64
+"""The new network is called with one row for each 64 that it learned from: half a percent of the arithmetic."""
+
+MAXIMUM_CHECKED_ROWS = 128
+
 
 class Update:
-    """One update of a network that is built. Calling it mutates weights, optimizer and running statistics."""
+    """One update of a network that is built. Calling it mutates weights, optimizer and running statistics.
+
+    Where a metric, a number of this state or an output of the new network isn't finite, all of it stays as it was.
+    """
 
     def __init__(
         self,
@@ -53,22 +63,70 @@ class Update:
         self._reward_scaling = reward_scaling
         self._distribution = network_distribution(network, action_space)
         self._actions = spaces.action_structure(action_space)
+        self.metric_names: tuple[str, ...] = ()
+        self.checked_names: tuple[str, ...] = ()
 
     def __call__(
         self, batch: Mapping[str, Nest], order: Tensor, num_minibatches: Tensor, schedule: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """One update.
+    ) -> tuple[Tensor, Tensor]:
+        """One update, undone where something of it isn't finite.
 
         Args:
             batch: The fields of a trajectory; `on_policy [B]` says of which columns the log-probabilities are taken
                 anew, because actors compute them in a higher precision.
             order: Row indices `[minibatches, minibatch_size]`, -1 where there is none.
             num_minibatches: How many of them are learned.
-            schedule: Values of scheduled hyperparameters.
+            schedule: Values of scheduled hyperparameters; `learning_rate` is there where it is to be written.
 
         Returns:
-            Metrics: scalars.
+            Metrics as a float32 vector, in the order of `metric_names`, "undone" (0 or 1) last; and which of the things
+            in `checked_names` are finite. Both tuples of names are filled when this is traced.
         """
+        state = self._state()
+        before = StateBefore(itertools.chain(*state.values()))
+        metrics, rows = self._learn_batch(batch, order, num_minibatches, schedule)
+        self.checked_names, finite = self._finite(metrics, state, self._outputs(rows, order))
+        undone = tf.logical_not(tf.reduce_all(finite))
+        metrics |= {"learning_rate": self._optimizer.learning_rate, "undone": undone}
+        values = tf.stack([tf.cast(value, tf.float32) for value in metrics.values()])
+        before.put_back_where(undone)
+        self.metric_names = tuple(metrics)
+        return values, finite
+
+    def _finite(
+        self, metrics: Mapping[str, Tensor], state: Mapping[str, Sequence[keras.Variable]], outputs: Sequence[Tensor]
+    ) -> tuple[tuple[str, ...], Tensor]:
+        """The names of metrics, of the parts of the state and of outputs, and which of them are finite.
+
+        Weights must have finite squares, too: beyond that, the network's gradient hasn't. `explained_variance` has no
+        value where the returns don't vary.
+        """
+        names = [name for name in metrics if name != "explained_variance"]
+        parts = {name: [variable.value for variable in variables] for name, variables in state.items()}
+        parts["weights"] = [tf.nn.l2_loss(vector) for vector in in_few_parts(parts["weights"])]
+        parts["outputs"] = list(outputs)
+        finite = [tf.math.is_finite([metrics[name] for name in names]), [all_finite(part) for part in parts.values()]]
+        return (*names, *parts), tf.concat(finite, axis=0)
+
+    def _state(self) -> dict[str, list[keras.Variable]]:
+        """All that an update may change."""
+        trained = {id(variable) for variable in self._trainable}
+        return {
+            "weights": list(self._trainable),
+            "optimizer": list(self._optimizer.variables),
+            "statistics": [
+                *(variable for variable in self._network.variables if id(variable) not in trained),
+                *([] if self._reward_scaling is None else self._reward_scaling.variables),
+            ],
+        }
+
+    def _learn_batch(
+        self, batch: Mapping[str, Nest], order: Tensor, num_minibatches: Tensor, schedule: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Nest]]:
+        """Learns, and brings the statistics up to date. Returns metrics and the batch's rows, `[T x B, ...]`."""
+        schedule = dict(schedule)
+        if (rate := schedule.pop("learning_rate", None)) is not None:
+            self._optimizer.learning_rate = rate
         algorithm = self._algorithm.at(schedule)
         batch = without_invalid(batch)
         batch["reward"] = self._scaled_reward(batch)
@@ -83,7 +141,14 @@ class Update:
         for layer in normalization_layers(self._network):
             layer.update(normalized_leaf(layer, rows["observation"]), rows["valid"])
         metrics["explained_variance"] = explained_variance(rows["value"], rows["return"], rows["valid"])
-        return metrics
+        return metrics, rows
+
+    def _outputs(self, rows: Mapping[str, Nest], order: Tensor) -> list[Tensor]:
+        """What the network gives by now for some of the rows that were learned; values are squared, as in any loss."""
+        minibatches, size = order.shape
+        count = min(size, max(1, minibatches * size // ROWS_FOR_EACH_CHECKED), MAXIMUM_CHECKED_ROWS)
+        outputs = self._call(minibatch_of(rows, order[0, :count]), entropy=False)
+        return [outputs["parameters"], outputs["log_prob"], ops.square(outputs["value"])]
 
     def _scaled_reward(self, batch: Mapping[str, Tensor]) -> Tensor:
         reward = clip_reward(batch["reward"], self._algorithm.clip_reward)
