@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import numbers
+import time
 from typing import TYPE_CHECKING, Any
 
 import keras
+
+from actor_learner.interrupts import stop_requested
+from actor_learner.memory import MemorySampler, Usage, cgroup_limit, measure
 
 if TYPE_CHECKING:
     from actor_learner.config import TrainConfig
     from actor_learner.learner import Learner
     from actor_learner.pool import ActorPool
+
+_LOG = logging.getLogger("actor_learner")
+_ACTIONS = ("pause", "checkpoint_and_stop", "restart_actors")
+_SHARE_OF_CGROUP = 0.95
+"""What a run may take of its cgroup: at the whole of it, the kernel has killed something already."""
+_PAUSE_SECONDS = 1.0
 
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -22,6 +35,123 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     actors: ActorPool
     learner: Learner
     config: TrainConfig
+
+
+class MemoryLimit(Callback):
+    """Keeps the memory of the run below a limit: of this process, its actors, and everything that they started.
+
+    What counts is the proportional set size, swap included (a page that n processes share is 1/n in each), or the
+    resident size where the kernel doesn't give that. Where a cgroup (a container, a batch job) allows less than
+    `gigabytes`, the limit is 95% of that. It is checked after an update, at most every `seconds`.
+
+    "pause" waits, checking each second, until enough is free again, at most for `pause_minutes`; then the run ends
+    and is saved. "checkpoint_and_stop" ends it after the current update. "restart_actors" replaces the largest actors,
+    as many as needed: for environments that leak. If replacing all of them doesn't help, the run ends and is saved.
+
+    Args:
+        gigabytes: The limit, in 10^9 bytes.
+        action: "pause", "checkpoint_and_stop" or "restart_actors".
+        seconds: Between two checks, at least; longer where measuring would take more than 0.5% of a core.
+        pause_minutes: Longest pause.
+
+    Raises:
+        ValueError: An argument can't be used; or, when training begins, more is in use already.
+    """
+
+    def __init__(
+        self, gigabytes: float, action: str = "pause", *, seconds: float = 5.0, pause_minutes: float = 60.0
+    ) -> None:
+        super().__init__()
+        for name, value in (("gigabytes", gigabytes), ("seconds", seconds), ("pause_minutes", pause_minutes)):
+            if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 < value < math.inf:
+                raise ValueError(f"`{name}` must be a finite number above 0. Received: {name}={value!r}")
+        if action not in _ACTIONS:
+            raise ValueError(f"`action` must be one of {', '.join(map(repr, _ACTIONS))}. Received: action={action!r}")
+        self.gigabytes, self.action, self.seconds = gigabytes, action, seconds
+        self.pause_minutes = pause_minutes
+        self._limit = math.inf
+        self._num_actors, self._fresh = 0, 0
+        self._restarted: dict[int, int] = {}
+        """Actors restarted since enough was free, and the processes that they had."""
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Takes the measure of the run before it has grown."""
+        if self.action == "restart_actors" and not self.actors.pids:
+            raise ValueError('`action="restart_actors"` needs actor processes. Received: num_actors=0')
+        allowed = cgroup_limit()
+        self._limit = min(self.gigabytes * 1e9, _SHARE_OF_CGROUP * allowed)
+        usage = measure(self.actors.pids)
+        if usage.total > self._limit:
+            raise ValueError(
+                "`gigabytes`, and 95% of what the cgroup allows, must be above what is in use when training begins. "
+                f"Received: gigabytes={self.gigabytes:g}, cgroup={_gigabytes(allowed)}, used={_gigabytes(usage.total)}"
+            )
+        if self._limit < self.gigabytes * 1e9:
+            _LOG.warning(
+                "Memory: the limit is %s, 95%% of what the cgroup allows, not the %g GB asked for.",
+                _gigabytes(self._limit),
+                self.gigabytes,
+            )
+        self._num_actors, self._fresh = len(usage.actors), min(usage.actors.values(), default=0)
+        self._restarted = {}
+        self._sampler = self._make_sampler(self.seconds)
+
+    def _make_sampler(self, seconds: float) -> MemorySampler:
+        return MemorySampler(lambda: self.actors.pids, seconds)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Checks, if it is time, and does what `action` says."""
+        if self._restarted.items() & self.actors.pids.items():  # those processes are still about to end
+            return
+        usage = self._sampler.sample()
+        if usage is None:
+            return
+        if usage.total <= self._limit:
+            self._restarted.clear()
+        elif self.action == "pause":
+            self._pause(usage)
+        elif self.action == "restart_actors":
+            self._restart_actors(usage)
+        else:
+            self._stop(usage)
+
+    def _pause(self, usage: Usage) -> None:
+        _LOG.warning("%s Pausing until it is less, at most %g minutes.", self._describe(usage), self.pause_minutes)
+        sampler, started = self._make_sampler(_PAUSE_SECONDS), time.monotonic()
+        while usage.total > self._limit and not stop_requested():
+            if time.monotonic() - started > 60 * self.pause_minutes:
+                self._stop(usage, f"A pause of {self.pause_minutes:g} minutes didn't help. ")
+                return
+            time.sleep(min(_PAUSE_SECONDS, 60 * self.pause_minutes))
+            usage = sampler.sample() or usage
+        _LOG.warning("The pause is over after %.0f s.", time.monotonic() - started)
+
+    def _restart_actors(self, usage: Usage) -> None:
+        """The largest first, until what they have grown by is more than what is too much."""
+        excess, chosen = usage.total - self._limit, list[int]()
+        for actor in sorted(usage.actors.keys() - self._restarted, key=lambda actor: -usage.actors[actor]):
+            if excess > 0:
+                excess -= usage.actors[actor] - self._fresh
+                chosen.append(actor)
+        if not chosen:
+            if len(self._restarted) == self._num_actors:  # else some have no process at the moment
+                self._stop(usage, "Restarting every actor didn't help. ")
+            return
+        grown = ", ".join(f"{actor} ({_gigabytes(usage.actors[actor])})" for actor in chosen)
+        _LOG.info("%s Restarting the largest actors: %s.", self._describe(usage), grown)
+        self._restarted |= {actor: pid for actor, pid in self.actors.pids.items() if actor in chosen}
+        self.actors.restart(chosen)
+
+    def _stop(self, usage: Usage, why: str = "") -> None:
+        _LOG.warning("%s %sThe run is saved and ends.", self._describe(usage), why)
+        self.model.stop_training = True
+
+    def _describe(self, usage: Usage) -> str:
+        return f"Memory: {_gigabytes(usage.total)} are in use, above the limit of {_gigabytes(self._limit)}."
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.2f} GB"
 
 
 def check_callbacks(callbacks: Any) -> None:

@@ -6,33 +6,29 @@ import math
 import os
 from pathlib import Path
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
+from actor_learner.cgroups import MOUNTED, OWN, Group, own_groups, read_lines, read_number
 
 
 def available_cores() -> int:
     """The smaller of the process's affinity and its cgroups' CPU quota, at least 1."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.floor(min(affinity, cpu_quota(_CGROUPS, _OWN_CGROUP))))
+    return max(1, math.floor(min(affinity, cpu_quota())))
 
 
-def cpu_quota(cgroups: Path, own_cgroup: Path) -> float:
-    """CPU seconds per second that a cgroup (version 2) and those around it allow; inf where none says.
+def cpu_quota(cgroups: Path = MOUNTED, own_cgroup: Path = OWN) -> float:
+    """CPU seconds per second that this process's cgroups (version 1 or 2) allow; inf where none says.
 
-    cgroups: where they are mounted; own_cgroup: the file that names this process's, as `0::/path`.
+    cgroups: where they are mounted; own_cgroup: the file that names this process's.
     """
-    try:
-        path = own_cgroup.read_text(encoding="utf-8").strip().rpartition("::")[2].strip("/")
-    except OSError:
-        path = ""
-    folder = cgroups / path
-    around = [parent for parent in folder.parents if parent.is_relative_to(cgroups)]
-    return min(_limit(group / "cpu.max") for group in (folder, *around))
+    return min(map(_quota, own_groups("cpu", cgroups, own_cgroup)), default=math.inf)
 
 
-def _limit(file: Path) -> float:
-    try:
-        quota, period = file.read_text(encoding="ascii").split()
-        return float(quota) / float(period)
-    except (OSError, ValueError):  # not there, or "max"
-        return math.inf
+def _quota(group: Group) -> float:
+    """Microseconds per period of as many; without a limit the quota is "max" in version 2, -1 in version 1."""
+    if group.version == 1:
+        quota = read_number(group.folder / "cpu.cfs_quota_us")
+        period = read_number(group.folder / "cpu.cfs_period_us")
+        return quota / period if quota and period else math.inf
+    quota_and_period = "".join(read_lines(group.folder / "cpu.max")) or "max 100000"
+    first, second = quota_and_period.split()
+    return math.inf if first == "max" else float(first) / float(second)

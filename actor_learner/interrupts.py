@@ -9,6 +9,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 class Interrupts:
     """While entered, SIGINT, SIGTERM and SIGHUP set `requested` instead of ending the process.
@@ -31,7 +33,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in _SIGNALS:
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._previous[number] = signal.signal(number, self._receive)
         return self
@@ -61,3 +63,9 @@ class Interrupts:
             raise KeyboardInterrupt(message)
         if self.received is not None:
             raise SystemExit(128 + self.received)
+
+
+def stop_requested() -> bool:
+    """Whether a signal has asked the run in this process to stop: nothing within it should wait on."""
+    owners = [getattr(signal.getsignal(number), "__self__", None) for number in _SIGNALS]
+    return any(isinstance(owner, Interrupts) and owner.requested for owner in owners)

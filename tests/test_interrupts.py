@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from actor_learner.interrupts import Interrupts
+from actor_learner.interrupts import Interrupts, stop_requested
 
 
 def test_the_first_signal_asks_and_the_second_ctrl_c_insists(capfd):
@@ -67,3 +67,13 @@ def test_threads_leave_handlers_alone():
     thread.start()
     thread.join(timeout=10)
     assert seen == [before]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whoever_waits_within_a_run_can_ask_whether_it_is_to_stop(number):
+    assert not stop_requested()
+    with Interrupts(quiet=True):
+        assert not stop_requested()
+        os.kill(os.getpid(), number)
+        assert stop_requested()
+    assert not stop_requested()

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from actor_learner.cgroups import own_groups, read_lines, read_number
+
 Array = np.ndarray[Any, Any]
 
 ALIGNMENT = 64
@@ -19,7 +21,11 @@ ALIGNMENT = 64
 _POISON = 0xFF
 """Bytes of fresh memory: NaN in every float, -1 or the maximum in integers."""
 
-_UNLIMITED = 1 << 62
+_CGROUP_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+"""By cgroup version: the limit, the usage, and what of it memory.stat calls reclaimable."""
 
 
 def align(offset: int) -> int:
@@ -117,7 +123,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 
 def _system_available(root: Path) -> int | None:
-    for line in _lines(root / "proc/meminfo"):
+    for line in read_lines(root / "proc/meminfo"):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return None
@@ -125,39 +131,13 @@ def _system_available(root: Path) -> int | None:
 
 def _cgroups_available(root: Path) -> list[int | None]:
     """What each cgroup that this process is in, and each of its ancestors, leaves free."""
-    found: list[int | None] = []
-    for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            mount = root / "sys/fs/cgroup/memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        folder = mount / path.lstrip("/")
-        found += [
-            _cgroup_available(group, *names) for group in (folder, *folder.parents) if group.is_relative_to(mount)
-        ]
-    return found
+    groups = own_groups("memory", root / "sys/fs/cgroup", root / "proc/self/cgroup")
+    return [_cgroup_available(group.folder, *_CGROUP_FILES[group.version]) for group in groups]
 
 
 def _cgroup_available(group: Path, limit_name: str, usage_name: str, reclaimable_name: str) -> int | None:
-    limit, usage = _number(group / limit_name), _number(group / usage_name)
-    if limit is None or usage is None or limit >= _UNLIMITED:
+    limit, usage = read_number(group / limit_name), read_number(group / usage_name)
+    if limit is None or usage is None:
         return None
-    statistics = dict(line.split() for line in _lines(group / "memory.stat"))
+    statistics = dict(line.split() for line in read_lines(group / "memory.stat"))
     return max(0, limit - usage + int(statistics.get(reclaimable_name, 0)))
-
-
-def _number(path: Path) -> int | None:
-    """The number that a file holds; None if it isn't there or says "max"."""
-    text = "".join(_lines(path)).strip()
-    return int(text) if text.isdigit() else None
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
