@@ -35,6 +35,7 @@ _HOME = {
     "evaluate": "evaluate",
     "load_network": "saving",
     "load_policy": "policy",
+    "load_trajectory": "trajectory",
     "parameter_size": "spaces",
     "preset": "presets",
     "train": "train",
@@ -64,6 +65,7 @@ __all__ = [
     "evaluate",
     "load_network",
     "load_policy",
+    "load_trajectory",
     "parameter_size",
     "preset",
     "train",
@@ -82,7 +84,7 @@ if TYPE_CHECKING:
     from actor_learner.saving import load_network
     from actor_learner.spaces import parameter_size
     from actor_learner.train import Result, train
-    from actor_learner.trajectory import Trajectory
+    from actor_learner.trajectory import Trajectory, load_trajectory
 
 
 class _Package(types.ModuleType):

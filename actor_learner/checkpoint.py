@@ -1,285 +1,178 @@
-"""The run directory: a free name, config.json, metrics.jsonl, the saved network; never overwritten unasked.
+"""Checkpoints: what a run goes on from, in folders that are whole or not there, and which of them are kept.
 
-config.json      the TrainConfig, what was chosen by rule, and versions
-metrics.jsonl    one object per update
-network.keras    the network (network.weights.h5 where Keras can't read it back)
-checkpoints/     the learner's state
-policy/          the exported policy, which needs no TensorFlow
-logs/            stdout and stderr of the actors
+checkpoints/<updates, 10 digits>/   the learner (`Learner.save`), and run.json: what the run has beside it
+checkpoints/final                   a link to the last one of a run that has ended
 """
 
 from __future__ import annotations
 
-import errno
-import importlib.metadata
-import itertools
+import dataclasses
 import json
+import logging
 import math
-import numbers
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from actor_learner.config import TrainConfig, refusal
-from actor_learner.saving import network_file, write_atomically
+from actor_learner.files import DamagedError, check_folder, one_line, write_folder_atomically
 
-_CONTENTS = (
-    "config.json",
-    "metrics.jsonl",
-    "network.keras",
-    "network.weights.h5",
-    "checkpoints",
-    "policy",
-    "logs",
-)
-_REPLACED = ".replaced"  # holds the old run until the new one has made its first update
-_PACKAGES = ("tensorflow", "keras", "ai-edge-litert", "gymnasium", "numpy")
+FORMAT = 1
+RUN_FILE = "run.json"
+FINAL = "final"
+
+_NAME = re.compile(r"\d{10}")
+_REMOVED = ".removed"
+
+_log = logging.getLogger("actor_learner")
 
 
-@dataclass(frozen=True)
-class RunDirectory:
-    """Where the parts of a run stand."""
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """What a run has beside its learner.
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        """The run's config.json."""
-        return self.path / "config.json"
-
-    @property
-    def metrics(self) -> Path:
-        """The run's metrics.jsonl."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the learner's states."""
-        return self.path / "checkpoints"
-
-    @property
-    def policy(self) -> Path:
-        """The folder of the exported policy."""
-        return self.path / "policy"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of the actors' output."""
-        return self.path / "logs"
-
-    @property
-    def exists(self) -> bool:
-        """Whether a run is there."""
-        return self.config.exists() or self.metrics.exists()
-
-
-def create_run(config: TrainConfig) -> RunDirectory:
-    """Makes the run's directory and writes its config.json.
-
-    With `config.overwrite`, a run that is there already is set aside: `abandon_run` brings it back, and
-    `confirm_run` deletes it.
-
-    Raises ValueError if the directory holds a run already or can't be written.
+    Attributes:
+        env_steps: taken so far.
+        updates: made so far.
+        time_seconds: of training, that of earlier processes included.
+        actor_restarts: actors replaced so far.
+        episodes: of the episodes that finished last: "return", "length" and entries of `info`.
+        best_return: the highest `episode_return` of any checkpoint so far; None before the first.
+        best: this checkpoint has it.
+        milestone: it is to be kept for ever.
+        metrics_size: bytes of metrics.jsonl.
+        event_files: bytes of TensorBoard's files in the run's directory.
     """
-    if config.run_dir is None:
-        run = _free_run(config)
-    else:
-        run = RunDirectory(Path(config.run_dir))
-        check_run_dir(config)
-        _writing(run.path, lambda: run.path.mkdir(parents=True, exist_ok=True))
-        _writing(run.path, lambda: _set_aside(run))
-    data = {**config.to_json(), "run_dir": str(run.path), "versions": _versions()}
-    _writing(run.path, lambda: _write_json(run.config, data))
-    return run
 
+    env_steps: int = 0
+    updates: int = 0
+    time_seconds: float = 0.0
+    actor_restarts: int = 0
+    episodes: Mapping[str, list[float]] = field(default_factory=dict)
+    best_return: float | None = None
+    best: bool = False
+    milestone: bool = False
+    metrics_size: int = 0
+    event_files: Mapping[str, int] = field(default_factory=dict)
 
-def check_run_dir(config: TrainConfig) -> None:
-    """Looks for what `create_run` would refuse, and writes nothing.
-
-    Raises ValueError if `run_dir` holds a run that may not be overwritten or can't be written, or if
-    `init_from` holds no network.
-    """
-    if config.init_from is not None:
-        _check_init_from(Path(config.init_from))
-    if config.run_dir is None:
-        return
-    path = Path(config.run_dir)
-    if config.init_from is not None and path.resolve() == Path(config.init_from).resolve():
-        raise ValueError(
-            "`init_from` must be another directory than `run_dir`, whose run would be replaced. "
-            f"Received: init_from={str(config.init_from)!r}"
-        )
-    if not config.overwrite and RunDirectory(path).exists:
-        raise ValueError(
-            "`run_dir` holds a run already; give another name, or overwrite=True (--overwrite) to replace it. "
-            f"Received: run_dir={str(path)!r}"
-        )
-    _writing(path, lambda: _check_writable(path.absolute()))
-
-
-def confirm_run(run: RunDirectory) -> None:
-    """The new run has something to show: deletes the run that it replaces."""
-    shutil.rmtree(run.path / _REPLACED, ignore_errors=True)
-
-
-def abandon_run(run: RunDirectory) -> None:
-    """A run that never made an update leaves what its actors said, and what it was to replace comes back."""
-    run.config.unlink(missing_ok=True)
-    replaced = run.path / _REPLACED
-    if replaced.is_dir():
-        _remove_contents(run.path)
-        for entry in list(replaced.iterdir()):
-            entry.rename(run.path / entry.name)
-        replaced.rmdir()
-    for log in run.logs.glob("*.log"):
-        if not log.stat().st_size:
-            log.unlink()
-    for folder in (run.checkpoints, run.policy, run.logs, run.path):
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-
-
-def open_run(path: str | os.PathLike[str]) -> RunDirectory:
-    """The run in a directory. Raises ValueError if there is none."""
-    run = RunDirectory(Path(path))
-    if not run.config.exists():
-        what = "has no config.json" if run.path.is_dir() else "isn't there"
-        raise ValueError(f"`run_dir` holds no run: the directory {what}. Received: run_dir={str(path)!r}")
-    return run
-
-
-def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A run's config.json as a dict; `TrainConfig.from_json` makes a config of it.
-
-    Raises ValueError if there is none, or if it isn't readable.
-    """
-    file = open_run(path).config
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"config.json is damaged ({error}). Received: run_dir={str(path)!r}") from error
-    if not isinstance(data, dict):
-        raise ValueError(f"config.json must hold an object. Received: run_dir={str(path)!r}")
-    return data
-
-
-def record_choices(run: RunDirectory, **choices: Any) -> None:
-    """Adds what was chosen by rule (compilation, epoch length) to config.json, under "chosen"."""
-    data = read_config(run.path)
-    data["chosen"] = {**data.get("chosen", {}), **choices}
-    _write_json(run.config, data)
-
-
-def append_metrics(run: RunDirectory, metrics: Mapping[str, Any]) -> None:
-    """Adds one line to metrics.jsonl. Values are numbers; what isn't finite becomes null."""
-    line = json.dumps({name: _json_number(value) for name, value in metrics.items()}, allow_nan=False)
-    with run.metrics.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
-
-
-def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:
-    """The lines of a run's metrics.jsonl, null as NaN; a last line that was cut off is left out.
-
-    Raises ValueError if the directory has no metrics, or if a line before the last is damaged.
-    """
-    file = RunDirectory(Path(path)).metrics
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    rows = []
-    for number, line in enumerate(lines, 1):
+    @classmethod
+    def read(cls, folder: Path) -> RunState:
+        """The state of a checkpoint. Raises DamagedError if it can't be one."""
         try:
-            values = json.loads(line)
-        except ValueError as error:
-            if number == len(lines):
-                break
-            raise ValueError(f"metrics.jsonl is damaged in line {number}. Received: run_dir={str(path)!r}") from error
-        rows.append({name: math.nan if value is None else value for name, value in values.items()})
-    if not rows:
-        raise ValueError(f"The directory has no metrics (metrics.jsonl). Received: run_dir={str(path)!r}")
-    return rows
+            data = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+            if data.pop("format") != FORMAT:
+                raise ValueError("it was written by another version")
+            state = cls(**data)
+            state._check()
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DamagedError(
+                f"The folder is damaged: {RUN_FILE} is none of ours ({one_line(error)}). Received: {str(folder)!r}"
+            ) from error
+        return state
+
+    def write(self, folder: Path) -> None:
+        """Writes the state into a checkpoint that is being made."""
+        text = json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, allow_nan=False)
+        (folder / RUN_FILE).write_text(text, encoding="utf-8")
+
+    def _check(self) -> None:
+        """Raises ValueError or TypeError for values that no run has: a file may come from anywhere."""
+        for name in ("env_steps", "updates", "actor_restarts", "metrics_size"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 0:
+                raise ValueError(f"{name} is no count")
+        if type(self.best) is not bool or type(self.milestone) is not bool:
+            raise ValueError("best and milestone must be true or false")
+        best = 0.0 if self.best_return is None else self.best_return
+        numbers = [self.time_seconds, best, *(value for window in self.episodes.values() for value in window)]
+        if not all(math.isfinite(number) for number in numbers):
+            raise ValueError("a number isn't finite")
+        if not all(type(size) is int for size in self.event_files.values()):
+            raise ValueError("event_files must be sizes")
 
 
-def _check_init_from(path: Path) -> None:
-    try:
-        network_file(path)
-    except ValueError as error:
-        raise ValueError(
-            refusal("init_from", "a directory with a trained network (network.keras)", str(path))
-        ) from error
+class Checkpoints:
+    """The checkpoints of a run.
+
+    Args:
+        folder: where they are kept.
+        keep: how many of the newest; the best and the milestones stay beside them.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self._keep = folder, keep
+        self._for_ever: dict[str, bool] = {}
+
+    def write(self, state: RunState, save_learner: Callable[[Path], object]) -> Path:
+        """Writes one, then removes those that are to be kept no longer. Returns its folder.
+
+        Raises OSError if it can't be written; those that were there are still there then.
+        """
+
+        def write(partial: Path) -> None:
+            save_learner(partial)
+            state.write(partial)
+
+        path = self.folder / f"{state.updates:010}"
+        write_folder_atomically(path, write)
+        self._for_ever[path.name] = state.best or state.milestone
+        self._remove_old()
+        return path
+
+    def link_final(self) -> None:
+        """Makes `final` stand for the newest. Raises OSError if that can't be."""
+        newest = checkpoint_folders(self.folder)[0]
+        partial = self.folder / f".partial-{FINAL}"
+        partial.unlink(missing_ok=True)
+        partial.symlink_to(newest.name)
+        os.replace(partial, self.folder / FINAL)
+
+    def _remove_old(self) -> None:
+        for path in checkpoint_folders(self.folder)[self._keep :]:
+            if not self._stays(path):
+                remove_folder(path)
+
+    def _stays(self, path: Path) -> bool:
+        """Whether it is a best one or a milestone; one that can't be read is left for somebody to look at."""
+        if path.name not in self._for_ever:
+            try:
+                state = RunState.read(path)
+                self._for_ever[path.name] = state.best or state.milestone
+            except DamagedError:
+                self._for_ever[path.name] = True
+        return self._for_ever[path.name]
 
 
-def _free_run(config: TrainConfig) -> RunDirectory:
-    parent = Path("runs") / re.sub(r"[^\w.-]+", "-", config.env_name).strip("-")
-    _writing(parent, lambda: parent.mkdir(parents=True, exist_ok=True))
-    for number in itertools.count(1):
-        path = parent / f"{config.algorithm_name}-{config.seed}-{number}"
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, newest first, whole or not. Links are none: they may lead anywhere."""
+    entries = folder.iterdir() if folder.is_dir() else ()
+    found = [path for path in entries if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+    return sorted(found, reverse=True)
+
+
+def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError]]:
+    """The newest checkpoint that is as it was written, its state, and what is wrong with newer ones."""
+    damages: list[DamagedError] = []
+    for path in checkpoint_folders(folder):
         try:
-            _writing(path, path.mkdir)
-        except FileExistsError:
-            continue
-        return RunDirectory(path)
-    raise AssertionError("unreachable")
+            if RUN_FILE not in check_folder(path):
+                raise DamagedError(f"The folder is damaged: it has no {RUN_FILE}. Received: {str(path)!r}")
+            state = RunState.read(path)
+            if state.updates != int(path.name):
+                raise DamagedError(f"The folder is damaged: it is named for other updates. Received: {str(path)!r}")
+            return path, state, damages
+        except DamagedError as error:
+            damages.append(error)
+    return None, RunState(), damages
 
 
-def _set_aside(run: RunDirectory) -> None:
-    replaced = run.path / _REPLACED
-    if replaced.is_dir():  # by a run that was killed before its first update: it has nothing to keep
-        _remove_contents(run.path)
-        return
-    if run.exists:
-        replaced.mkdir()
-        for name in _CONTENTS:
-            if (run.path / name).exists():
-                (run.path / name).rename(replaced / name)
-
-
-def _remove_contents(path: Path) -> None:
-    for name in _CONTENTS:
-        entry = path / name
-        if entry.is_dir():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink(missing_ok=True)
-
-
-def _check_writable(path: Path) -> None:
-    """Raises the OSError that making or filling a directory would raise, as far as that can be foreseen."""
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
-    if not there.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-
-def _writing(path: Path, write: Callable[[], object]) -> None:
-    """Turns "can't be written", for whatever reason, into one error that names the argument."""
+def remove_folder(path: Path) -> None:
+    """Removes a checkpoint: it is there whole, or has another name. Failing that, it stays."""
+    removed = path.with_name(_REMOVED)
+    shutil.rmtree(removed, ignore_errors=True)  # of a process that was killed here
     try:
-        write()
-    except FileExistsError:
-        if path.is_dir():
-            raise
-        raise ValueError(f"`run_dir` is a file. Received: run_dir={str(path)!r}") from None
+        path.rename(removed)
     except OSError as error:
-        reason = error.strerror or error
-        raise ValueError(f"`run_dir` can't be written: {reason}. Received: run_dir={str(path)!r}") from error
-
-
-def _write_json(file: Path, data: Mapping[str, Any]) -> None:
-    text = json.dumps(data, indent=2) + "\n"
-    write_atomically(file, lambda partial: partial.write_text(text, encoding="utf-8"))
-
-
-def _json_number(value: Any) -> float | int | None:
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    number = float(value)
-    return number if math.isfinite(number) else None
-
-
-def _versions() -> dict[str, str]:
-    python = ".".join(map(str, sys.version_info[:3]))
-    return {"python": python, **{name: importlib.metadata.version(name) for name in _PACKAGES}}
+        _log.info("%s can't be removed: %s", path, error)
+    shutil.rmtree(removed, ignore_errors=True)

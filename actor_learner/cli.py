@@ -32,6 +32,7 @@ from actor_learner.quiet import import_keras
 REFUSED = 2
 INTERRUPTED = 130
 
+_NO_FIELDS = ("command", "env", "preset", "resume")  # in a namespace, `env` is None where it isn't given
 _CODE_ONLY = {"callbacks"}  # objects, which no flag can spell
 _ALIASES = {"num_actors": ["--num-workers"]}
 _NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?|-inf", re.IGNORECASE)
@@ -65,27 +66,46 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def train(arguments: argparse.Namespace) -> int:
     """`actor-learner train`: trains, and says where the result is and what to type next."""
-    from actor_learner import checkpoint
     from actor_learner.environments import resolve_env
+    from actor_learner.run_directory import check_run_dir
 
-    config = train_config(arguments)
-    checkpoint.check_run_dir(config)
+    resume = arguments.resume is not None
+    config = resumed_config(arguments) if resume else train_config(arguments)
+    if resume and _has_finished(config):
+        return 0
+    if not resume:
+        check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)  # refused before TensorFlow is loaded
-    _print_preset(arguments, config)
+    if not resume:
+        _print_preset(arguments, config)
     prepare_process(config.num_actors, config.max_policy_lag)
     from actor_learner.train import train
 
     with _one_line_warnings():
-        result = train(config)
+        result = train(config, resume=resume)
     print(_what_next(result.run_dir))
     return 0
 
 
+def _has_finished(config: TrainConfig) -> bool:
+    """Whether the run has nothing left to do, which is said then. Raises ValueError if it can't go on."""
+    from actor_learner.resume import check_resume
+
+    start = check_resume(config)
+    if start.finished:
+        print(f"The run has finished: it took its {config.total_steps:,} steps. --total-steps N makes it go on.")
+        print(_what_next(start.run.path))
+    elif not config.quiet:
+        where = "from the beginning" if start.checkpoint is None else f"after {start.state.env_steps:,} steps"
+        print(f"The run goes on {where}.")
+    return start.finished
+
+
 def evaluate(arguments: argparse.Namespace) -> int:
     """`actor-learner evaluate`: plays episodes with a trained policy, without TensorFlow."""
-    from actor_learner import checkpoint
+    from actor_learner.run_directory import open_run
 
-    checkpoint.open_run(arguments.run_dir)
+    open_run(arguments.run_dir)
     check_backend()
     from actor_learner.evaluate import evaluate
 
@@ -199,6 +219,11 @@ def _add_train(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     groups["algorithm"].add_argument(
         "--preset", metavar="NAME", help="settings of this environment id; none: no settings (default: ENV's own)"
     )
+    groups["run"].add_argument(
+        "--resume",
+        metavar="RUN_DIR",
+        help="go on with this run, from its newest whole checkpoint; flags that change what is learned are refused",
+    )
     hints = typing.get_type_hints(TrainConfig)
     for field in dataclasses.fields(TrainConfig):
         if field.name != "env":
@@ -247,14 +272,31 @@ def _add_plot(commands: Any) -> argparse.ArgumentParser:
 
 def _named_algorithm(argv: Sequence[str]) -> type[Any]:
     """The class that `--algorithm` names: its hyperparameters are flags, so it is looked up before parsing."""
-    name = "ppo"
-    for index, word in enumerate(argv):
-        if word == "--algorithm" and index + 1 < len(argv):
-            name = argv[index + 1]
-        elif word.startswith("--algorithm="):
-            name = word.partition("=")[2]
+    name = _flag_value(argv, "--algorithm")
+    if name is None and (run_dir := _flag_value(argv, "--resume")) is not None:
+        name = _recorded_algorithm(run_dir)
+    name = name or "ppo"
     _import_keras_before(name)
     return algorithm_class(name)
+
+
+def _flag_value(argv: Sequence[str], flag: str) -> str | None:
+    value = None
+    for index, word in enumerate(argv):
+        if word == flag and index + 1 < len(argv):
+            value = argv[index + 1]
+        elif word.startswith(f"{flag}="):
+            value = word.partition("=")[2]
+    return value
+
+
+def _recorded_algorithm(run_dir: str) -> str | None:
+    """What a run's config.json calls its algorithm; a file without it is refused later, by what reads it all."""
+    from actor_learner.run_directory import read_config
+
+    algorithm = read_config(run_dir).get("algorithm")
+    name = algorithm.get("name") if isinstance(algorithm, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _import_keras_before(reference: str) -> None:
@@ -387,9 +429,39 @@ def train_config(arguments: argparse.Namespace) -> TrainConfig:
     return presets.build_config(base, given, algorithm=algorithm)
 
 
+def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
+    """The run's own config, with the flags that were given over it. The path that it was written with counts nothing.
+
+    Raises ValueError where there is no run, or for what the dataclasses refuse.
+    """
+    from actor_learner.run_directory import read_config
+
+    check_backend()
+    recorded = read_config(arguments.resume)
+    given = _given(arguments)
+    for name, value in {"preset": arguments.preset, **given}.items():
+        if name in ("preset", "run_dir", "overwrite") and value is not None:
+            flag = name.replace("_", "-")
+            raise ValueError(
+                f"`--{flag}` can't stand beside `--resume`, which goes on as before. Received: {name}={value}"
+            )
+    if "network" in given:
+        _import_keras_before(given["network"])
+        given["network"] = resolve_reference(given["network"], "network")
+    if arguments.env is not None:
+        given["env"] = arguments.env
+    names = {field.name for field in dataclasses.fields(TrainConfig)}
+    changes = {name: given.pop(name) for name in names & set(given)}
+    algorithm = changes.pop("algorithm", None)
+    config = TrainConfig.from_json(recorded, **changes, run_dir=arguments.resume, overwrite=False)
+    if algorithm is not None and algorithm_class(algorithm) is not type(config.algorithm):
+        return config.replace(algorithm=algorithm_class(algorithm)(**given))
+    return config.replace(algorithm=dataclasses.replace(config.algorithm, **given)) if given else config
+
+
 def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     """The fields of the config and of the algorithm that flags name."""
-    return {name: value for name, value in vars(arguments).items() if name not in ("command", "env", "preset")}
+    return {name: value for name, value in vars(arguments).items() if name not in _NO_FIELDS}
 
 
 def _env(arguments: argparse.Namespace) -> str:
@@ -416,11 +488,11 @@ def _print_preset(arguments: argparse.Namespace, config: TrainConfig) -> None:
 
 def _recorded(arguments: argparse.Namespace) -> Callable[..., Any]:
     """The environment of `evaluate`, as a factory of ones that write videos."""
-    from actor_learner import checkpoint
+    from actor_learner.run_directory import read_config
     from actor_learner.video import recorded
 
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, and looks for no display
-    config = checkpoint.read_config(arguments.run_dir)
+    config = read_config(arguments.run_dir)
     env = arguments.env or config["env"]
     if not isinstance(env, str):
         raise ValueError(f"`--env` must be given, because the run's was the callable {env['callable']}. Received: none")

@@ -56,6 +56,16 @@ class TrainConfig:
         init_from: directory of a run whose weights and statistics to start from; optimizer and counters are new.
         init_from_count: at most so many observations' weight for the statistics taken over; None: as they are.
         updates_per_epoch: updates between two calls of a callback's `on_epoch_end`. None: a hundredth of all.
+        checkpoint_minutes: minutes between checkpoints, the first after the first update. None: not by the clock.
+        checkpoint_updates: updates between checkpoints. None: not by their number. One is written at the end anyway.
+        keep_checkpoints: how many of the newest to keep; every best one and the milestones stay beside them.
+        milestone_steps: env steps between checkpoints that are kept for ever. None: none is.
+        on_env_error: what an exception in an environment does: "restart" replaces the actor, "raise" ends the run.
+        max_restarts: actors replaced over the whole run, beyond which it ends with the cause.
+        actor_timeout: seconds without a sign of life after which an actor is replaced; longer than any env step takes.
+        start_timeout: seconds for an actor to start, and to make and reset its environments.
+        max_undone_updates: updates in a row that are undone, because they gave what isn't finite, and end the run.
+        undone_rate_factor: the learning rate is multiplied by it after an update that is undone.
         quiet: print no progress.
         hidden_sizes: sizes of the hidden layers of the default network, for vectors.
         activation: Keras's name of their activation.
@@ -109,6 +119,18 @@ class TrainConfig:
     updates_per_epoch: int | None = _field(
         None, "updates between two calls of a callback's on_epoch_end; default: a hundredth of all"
     )
+    checkpoint_minutes: float | None = _field(1.0, "minutes between checkpoints; none: not by the clock")
+    checkpoint_updates: int | None = _field(None, "updates between checkpoints; default: not by their number")
+    keep_checkpoints: int = _field(3, "newest checkpoints to keep; the best and the milestones stay beside them")
+    milestone_steps: int | None = _field(None, "env steps between checkpoints kept for ever; default: none is")
+    on_env_error: Literal["restart", "raise"] = _field(
+        "restart", "what an exception in an environment does: restart replaces the actor, raise ends the run", "actors"
+    )
+    max_restarts: int = _field(1000, "actors replaced, beyond which the run ends with the cause", "actors")
+    actor_timeout: float = _field(60.0, "seconds without a sign of life until an actor is replaced", "actors")
+    start_timeout: float = _field(120.0, "seconds for an actor to start and to reset its environments", "actors")
+    max_undone_updates: int = _field(10, "updates in a row that weren't finite, were undone, and end the run")
+    undone_rate_factor: float = _field(1.0, "the learning rate is multiplied by it after an update that is undone")
     quiet: bool = _field(False, "print no progress")
     hidden_sizes: tuple[int, ...] = _field((64, 64), "sizes of the hidden layers, comma-separated", "network")
     activation: str = _field("tanh", "Keras's name of the hidden layers' activation", "network")
@@ -138,6 +160,8 @@ class TrainConfig:
         set_field(self, "env_kwargs", _env_kwargs(self.env_kwargs))
         set_field(self, "callbacks", _callbacks(self.callbacks))
         set_field(self, "initial_log_std", _number("initial_log_std", self.initial_log_std))
+        for name in _POSITIVE_NUMBERS:
+            set_field(self, name, _positive(name, getattr(self, name)))
         self._check()
 
     def _check(self) -> None:
@@ -164,7 +188,18 @@ class TrainConfig:
             )
         if isinstance(self.algorithm, algorithms.Algorithm):
             self.algorithm.check_unroll_length(self.unroll_length)
+        self._check_undone_rate_factor()
         self._check_network()
+
+    def _check_undone_rate_factor(self) -> None:
+        if self.undone_rate_factor > 1:
+            raise ValueError(refusal("undone_rate_factor", "at most 1", self.undone_rate_factor))
+        if self.undone_rate_factor < 1 and getattr(self.algorithm, "changes_learning_rate", False):
+            raise ValueError(
+                "`undone_rate_factor` needs a constant learning rate; a schedule writes its own before each update. "
+                f"Received: undone_rate_factor={self.undone_rate_factor}, "
+                f"learning_rate={self.algorithm.learning_rate!r}"
+            )
 
     def _check_network(self) -> None:
         given = self.network_fields()
@@ -223,8 +258,7 @@ class TrainConfig:
             listed = ", ".join(f"{name}= (was {', '.join(marks)})" for name, marks in missing.items())
             raise ValueError(f"A run's config.json holds callables by their names only; pass them again: {listed}")
         if isinstance(values.get("algorithm"), Mapping):
-            hyperparameters = dict(values["algorithm"])
-            values["algorithm"] = algorithm_class(hyperparameters.pop("name"))(**_tuples(hyperparameters))
+            values["algorithm"] = _algorithm_from_json(values["algorithm"])
         return cls(**values)
 
 
@@ -249,15 +283,29 @@ _INTEGER_MINIMUMS = {
     "seed": 0,
     "init_from_count": 1,
     "updates_per_epoch": 1,
+    "checkpoint_updates": 1,
+    "keep_checkpoints": 1,
+    "milestone_steps": 1,
+    "max_restarts": 0,
+    "max_undone_updates": 1,
     "noise_hold": 1,
     "channel_axis": None,
 }
-_OPTIONAL_INTEGERS = ("init_from_count", "updates_per_epoch", "channel_axis")
+_OPTIONAL_INTEGERS = (
+    "init_from_count",
+    "updates_per_epoch",
+    "checkpoint_updates",
+    "milestone_steps",
+    "channel_axis",
+)
+
+_POSITIVE_NUMBERS = ("checkpoint_minutes", "actor_timeout", "start_timeout", "undone_rate_factor")
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "vectorization": ("auto", "sync"),
     "autoreset_mode": (None, "next_step", "same_step", "disabled"),
     "device": ("auto", "cpu", "gpu"),
+    "on_env_error": ("restart", "raise"),
     "image_network": ("nature", "impala"),
     "distribution": ("gaussian", "squashed"),
 }
@@ -300,6 +348,16 @@ def algorithm_class(name: str) -> type[Any]:
     if not isinstance(found, type) or not dataclasses.is_dataclass(found) or not hasattr(found, "loss"):
         raise ValueError(refusal("algorithm", "a dataclass with a method `loss`", name))
     return found
+
+
+def _algorithm_from_json(data: Mapping[str, Any]) -> Any:
+    name, hyperparameters = data.get("name"), {key: value for key, value in data.items() if key != "name"}
+    if not isinstance(name, str):
+        raise ValueError(refusal("algorithm", "an object with the name of a class", dict(data)))
+    try:
+        return algorithm_class(name)(**_tuples(hyperparameters))
+    except TypeError as error:  # hyperparameters that it doesn't have
+        raise ValueError(f"`algorithm`: {error}. Received: algorithm={dict(data)!r}") from error
 
 
 def algorithm_reference(cls: type[Any]) -> str:
@@ -355,6 +413,15 @@ def _index(value: Any) -> int | None:
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise ValueError(refusal(name, "a finite number", value))
+    return float(value)
+
+
+def _positive(name: str, value: Any) -> float | None:
+    if value is None and name == "checkpoint_minutes":
+        return None
+    expected = "a finite number above 0"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
+        raise ValueError(refusal(name, f"{expected}, or None" if name == "checkpoint_minutes" else expected, value))
     return float(value)
 
 

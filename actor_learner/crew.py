@@ -162,12 +162,12 @@ class ProcessCrew:
         self._stop_everywhere: Array | None = None
         self._hand_outs: HandOuts | None = None
         self._starting = set(range(self._count))
-        self._described: dict[int, dict[str, Any]] = {}
-        """The spaces of those that are ready."""
+        self._ready: set[int] = set()
         self._agreed: dict[str, Any] = {}
-        """The spaces of all."""
+        """What all that are ready say of their spaces."""
         self._outstanding: Counter[int] = Counter()
-        self._gone: dict[int, tuple[ActorEnd, float]] = {}
+        self._gone: dict[int, tuple[ActorEnd, float, int]] = {}
+        """How those ended whose successors aren't ready yet, when, and the successors' incarnation."""
         self._replaced: deque[Restart] = deque()
         logs = [logs_dir and logs_dir / f"actor-{actor}.log" for actor in range(self._count)]
         self._watcher = Watcher(self._count, arena.descriptor, logs, self, heartbeats.interval)
@@ -190,11 +190,16 @@ class ProcessCrew:
         """An actor is ready, or has filled its columns."""
         if message is Message.READY:
             self._starting.discard(actor)
-            self._described[actor] = payload
+            self._agreed = self._agreed or payload
+            if payload != self._agreed:
+                raise EnvError(
+                    "Every actor must build environments of the same spaces. "
+                    f"Received: {self._agreed} at first, {payload} in actor {actor}"
+                )
+            self._ready.add(actor)
             if self._plan is not None:
-                self._check_same(actor, payload)
                 self._begin(actor)
-            return len(self._described) == self._count
+            return len(self._ready) == self._count
         assert message is Message.DONE, message
         assert self._hand_outs is not None
         self._outstanding[actor] -= 1
@@ -207,10 +212,17 @@ class ProcessCrew:
         """An actor is gone."""
         if (error := self._restarts.judge(end)) is not None:
             return error
-        self._described.pop(end.actor, None)
+        self._note_restart(end.actor)  # of one that ended before it was ready
+        self._ready.discard(end.actor)
         self._outstanding[end.actor] = 0
-        self._gone[end.actor] = end, time.monotonic()
+        self._gone[end.actor] = end, time.monotonic(), self._restarts.incarnation(end.actor)
         return None
+
+    def _note_restart(self, actor: int) -> None:
+        if actor in self._gone:
+            end, since, incarnation = self._gone.pop(actor)
+            seconds = time.monotonic() - since
+            self._replaced.append(Restart(actor, incarnation, cause_of(end), details_of(end), seconds))
 
     def tick(self, seconds: float) -> None:
         """Ends the actors that give no sign of life, so that others take their places."""
@@ -231,24 +243,13 @@ class ProcessCrew:
         Raises EnvError if an environment can't be made or reset, or if the actors' spaces differ;
         TimeoutError if some aren't ready so many seconds later; ActorError if one ended.
         """
-        if not self._wait(lambda: len(self._described) == self._count, seconds):
-            late = [actor for actor in range(self._count) if actor not in self._described]
+        if not self._wait(lambda: len(self._ready) == self._count, seconds):
+            late = [actor for actor in range(self._count) if actor not in self._ready]
             raise TimeoutError(
                 f"{_named(late)} not made and reset the environments within {seconds:g} s. "
                 f"Received: start_timeout={seconds:g}"
             )
-        with self.lock:
-            self._agreed = self._described[0]
-            for actor, described in sorted(self._described.items()):
-                self._check_same(actor, described)
         return self._agreed
-
-    def _check_same(self, actor: int, described: dict[str, Any]) -> None:
-        if described != self._agreed:
-            raise EnvError(
-                f"Every actor must build environments of the same spaces. Received: {self._agreed} in actor 0, "
-                f"{described} in actor {actor}"
-            )
 
     def begin(self, plan: ArenaPlan, exported: ExportedPolicy, hand_outs: HandOuts) -> None:
         """Shows the actors the arena; the policy lies in it."""
@@ -257,22 +258,19 @@ class ProcessCrew:
             self._stop_everywhere = plan.stop_words(self._arena)[:1]
             self._heartbeats.attach(plan.heartbeats(self._arena)[:, 0])
             self._plan = plan
-            for actor in self._described:
+            for actor in self._ready:
                 self._begin(actor)
 
     def _begin(self, actor: int) -> None:
-        """Gives an actor that is ready what it needs, and what the one before it, if there was one, hasn't done."""
+        """Gives an actor that is ready what it needs, and what the process before it hasn't done."""
         assert self._hand_outs is not None
         self._watcher.send(actor, Message.BEGIN, self._plan)
         self._hand_outs.hand_out_again(actor)
-        if actor in self._gone:
-            end, since = self._gone.pop(actor)
-            seconds, number = time.monotonic() - since, self._restarts.incarnation(actor)
-            self._replaced.append(Restart(actor, number, cause_of(end), details_of(end), seconds))
+        self._note_restart(actor)
 
     def hand_out(self, actor: int, hand_out: HandOut) -> None:
         """Gives an actor columns to fill; one that isn't there gets them when it is."""
-        if actor in self._described:
+        if actor in self._ready:
             self._outstanding[actor] += 1
             self._watcher.send(actor, Message.UNROLL, hand_out)
 

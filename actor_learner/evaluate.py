@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner import spaces
-from actor_learner.checkpoint import read_config
 from actor_learner.environments import EnvFactory, Environments, resolve_env
 from actor_learner.policy.policy import Policy, load_policy
+from actor_learner.run_directory import read_config
 from actor_learner.spaces import MASK_KEY, Leaf
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner import checkpoint
 from actor_learner.config import close_match, refusal
+from actor_learner.metrics_file import read_metrics
+from actor_learner.run_directory import read_config
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,14 +104,14 @@ def read_curves(run_dirs: Sequence[str | os.PathLike[str]], metric: str = "episo
 
 
 def _group(run_dir: str | os.PathLike[str]) -> tuple[str, str]:
-    config = checkpoint.read_config(run_dir)
+    config = read_config(run_dir)
     env = config["env"]
     return env if isinstance(env, str) else env["callable"], config["algorithm"]["name"].rpartition(":")[2]
 
 
 def _series(run_dir: str | os.PathLike[str], metric: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """A run's (env steps, smoothed metric), where the metric has a value."""
-    rows = checkpoint.read_metrics(run_dir)
+    rows = read_metrics(run_dir)
     names = dict.fromkeys(name for row in rows for name in row)
     if metric not in names:
         raise ValueError(f"The run has no metric of this name{close_match(metric, names)}. Received: metric={metric!r}")

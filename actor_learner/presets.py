@@ -106,6 +106,14 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "LunarLander-v3": {
         "ppo": {**_LUNAR_LANDER, "ent_coef": 0.01},
+        "a2c": {
+            "total_steps": 200_000,
+            "envs_per_actor": 4,
+            "unroll_length": 5,
+            "gamma": 0.995,
+            "ent_coef": 1e-5,
+            "learning_rate": "linear_8.3e-4",
+        },
         "impala": {
             "total_steps": 3_000_000,
             "envs_per_actor": 8,

@@ -16,10 +16,12 @@ class Progress:
 
     Writes to the `sys.stderr` of the moment, so that notebooks and tests capture it, and results on
     stdout stay clean. Where that can't be written any more (a closed terminal), it goes quiet.
+
+    steps_before: env steps that an earlier process has taken.
     """
 
-    def __init__(self, total_steps: int, *, quiet: bool = False) -> None:
-        self._total_steps = total_steps
+    def __init__(self, total_steps: int, steps_before: int = 0, *, quiet: bool = False) -> None:
+        self._total_steps, self._steps_before = total_steps, steps_before
         self._quiet = quiet
         self._started = time.monotonic()
         self._first: tuple[float, float] | None = None
@@ -42,9 +44,8 @@ class Progress:
         """Ends with a line for the whole run: its mean speed, and how long it took."""
         if self._latest:
             seconds = time.monotonic() - self._started
-            self._show(
-                self._line(self._latest, self._latest["env_steps"] / max(seconds, 1e-9), f"took {_duration(seconds)}")
-            )
+            speed = (self._latest["env_steps"] - self._steps_before) / max(seconds, 1e-9)
+            self._show(self._line(self._latest, speed, f"took {_duration(seconds)}"))
         if self._width:
             self._write("")
             self._width = 0

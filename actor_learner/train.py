@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner.checkpoint import (
-    RunDirectory,
-    abandon_run,
-    append_metrics,
-    check_run_dir,
-    confirm_run,
-    create_run,
-    record_choices,
-)
 from actor_learner.config import TrainConfig
 from actor_learner.cores import available_cores
 from actor_learner.environments import resolve_env
 from actor_learner.interrupts import Interrupts
+from actor_learner.metrics_file import read_metrics
 from actor_learner.pool import ActorPool
 from actor_learner.progress import Progress
+from actor_learner.recorder import Recorder
+from actor_learner.resume import Start, check_resume, start_run
+from actor_learner.run_directory import RunDirectory, check_run_dir, record_finished
 from actor_learner.saving import check_can_be_saved, load_network, save_network
 
 if TYPE_CHECKING:
@@ -34,11 +28,6 @@ if TYPE_CHECKING:
     from gymnasium.spaces import Space
 
     from actor_learner.learner import Learner
-
-EPISODE_WINDOW = 100
-"""`episode_return` and the like are means over this many episodes that finished last, as in SB3."""
-
-COLLECT_TIMEOUT_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
@@ -50,60 +39,72 @@ class Result:
     run_dir: Path
 
 
-def train(config: TrainConfig) -> Result:
+def train(config: TrainConfig, *, resume: bool = False) -> Result:
     """Trains a network, and saves it with its policy, metrics and config in a run directory.
 
     Ctrl-C, SIGTERM and SIGHUP end the current update and save everything; then KeyboardInterrupt
     or SystemExit(128 + signal) is raised. An exception in a callback or an actor saves, too.
 
+    Args:
+        config: what is run.
+        resume: go on with the run in `config.run_dir` from its newest whole checkpoint, however it ended. The config
+            must be the run's own, but for what doesn't change what is learned (see `actor_learner.resume`), and
+            `total_steps`, which may grow. A run that has finished is returned as it is. Environments start anew.
+
     Raises:
         ValueError: something in the config can't work; nothing was started, nothing overwritten.
-        ActorError: an actor died; names it, with its traceback or signal.
+        ActorError: actors died again and again; names one, with its traceback or signal.
+        RuntimeError: update after update gave what isn't finite.
     """
     if not isinstance(config, TrainConfig):
         raise ValueError(f"`config` must be an actor_learner.TrainConfig. Received: config={config!r}")
-    check_run_dir(config)
+    if resume:
+        check_resume(config)
+    else:
+        check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
     if config.device == "gpu":  # TensorFlow alone knows whether there is one; "auto" and "cpu" start actors meanwhile
         from actor_learner.learner import resolve_device
 
         resolve_device(config.device)
-    run = create_run(config)
-    with Interrupts(quiet=config.quiet) as interrupts:
-        try:
-            with _start_actors(config, run) as actors:
-                result = _train(config, run, actors, interrupts)
-        finally:
-            learned = run.metrics.exists()
-            if not learned:
-                abandon_run(run)
-    interrupts.raise_received(f"the run is saved in {run.path}" if learned else "nothing was learned yet")
+    with start_run(config, resume=resume) as start:
+        if start.finished:
+            return _finished(config, start.run)
+        with Interrupts(quiet=config.quiet) as interrupts, _start_actors(config, start) as actors:
+            result = _train(config, start, actors, interrupts)
+    learned = start.run.metrics.exists()
+    interrupts.raise_received(f"the run is saved in {start.run.path}" if learned else "nothing was learned yet")
     return result
 
 
-def _train(config: TrainConfig, run: RunDirectory, actors: ActorPool, interrupts: Interrupts) -> Result:
+def _train(config: TrainConfig, start: Start, actors: ActorPool, interrupts: Interrupts) -> Result:
     if config.network is not None:
         check_can_be_saved(actors.network)
-    learner = _make_learner(config, actors)
-    updates_per_epoch = config.updates_per_epoch or _updates_per_epoch(config)
-    callbacks = _make_callbacks(config, run, actors, learner, updates_per_epoch)
-    progress = Progress(config.total_steps, quiet=config.quiet)
+    learner = _make_learner(config, start, actors)
+    updates_per_epoch = config.updates_per_epoch or start.updates_per_epoch or _updates_per_epoch(config)
+    callbacks = _make_callbacks(config, start.run, actors, learner, updates_per_epoch)
+    recorder = Recorder(start, config, actors, learner)
+    progress = Progress(config.total_steps, learner.env_steps, quiet=config.quiet)
     metrics: dict[str, float] = {}
     try:
         callbacks.on_train_begin()
-        callbacks.on_epoch_begin(0)
-        for metrics in updates(config, actors, learner, interrupts):
-            append_metrics(run, metrics)
-            if learner.updates == 1:
-                confirm_run(run)
-                record_choices(run, xla=learner.compiled_with_xla, updates_per_epoch=updates_per_epoch)
+        callbacks.on_epoch_begin(learner.updates // updates_per_epoch)
+        for metrics in updates(config, actors, learner, recorder, interrupts):
+            recorder.record(metrics)
+            if recorder.rows == 1:
+                recorder.confirm(xla=learner.compiled_with_xla, updates_per_epoch=updates_per_epoch)
             progress.update(metrics)
+            if "undone" in metrics:
+                recorder.check_undone()
+                continue
             epoch, batch = divmod(learner.updates - 1, updates_per_epoch)
             callbacks.on_train_batch_end(batch, metrics)
             if batch + 1 == updates_per_epoch:
                 callbacks.on_epoch_end(epoch, metrics)
                 if _goes_on(config, learner, interrupts):
                     callbacks.on_epoch_begin(epoch + 1)
+            recorder.checkpoint_if_due()
+        recorder.checkpoint()  # before anything is averaged or restored for the result
         if learner.updates % updates_per_epoch:
             callbacks.on_epoch_end(learner.updates // updates_per_epoch, metrics)
         learner.optimizer.finalize_variable_values(learner.network.trainable_variables)
@@ -111,54 +112,37 @@ def _train(config: TrainConfig, run: RunDirectory, actors: ActorPool, interrupts
     finally:
         interrupts.saving = True
         progress.close()
-        if learner.updates:
-            _save(run, learner, actors.observation_space)
-    return Result(learner.network, metrics, run.path)
+        if recorder.rows or start.checkpoint is not None:
+            recorder.close()
+            _save(start.run, learner, actors.observation_space)
+    if learner.env_steps >= config.total_steps:
+        record_finished(start.run, learner.env_steps)
+    return Result(learner.network, metrics or _last_metrics(start.run), start.run.path)
 
 
 def updates(
-    config: TrainConfig, actors: ActorPool, learner: Learner, interrupts: Interrupts
+    config: TrainConfig, actors: ActorPool, learner: Learner, recorder: Recorder, interrupts: Interrupts
 ) -> Iterator[dict[str, float]]:
     """The loop itself: yields the metrics of each update; weights are published when the caller comes back."""
-    started = previous = time.perf_counter()
-    finished = {name: deque[float](maxlen=EPISODE_WINDOW) for name in ("return", "length", *config.info_keys)}
+    earlier = learner.updates  # those of the process that this run goes on from; the actors' versions begin at 0
     while _goes_on(config, learner, interrupts):
-        before = learner.env_steps
-        trajectory = actors.collect(timeout=COLLECT_TIMEOUT_SECONDS)
-        lag = actors.version - np.asarray(trajectory.policy_version)
+        trajectory = actors.collect(timeout=None)
+        trajectory = trajectory._replace(policy_version=trajectory.policy_version + earlier)
         collected = time.perf_counter()
         losses = learner.update(trajectory)
-        now = time.perf_counter()
-        for name, values in actors.episodes.items():
-            finished[name].extend(values)
-        yield {
-            "env_steps": learner.env_steps,
-            "updates": learner.updates,
-            "time_seconds": now - started,
-            "steps_per_second": (learner.env_steps - before) / (now - previous),
-            **_episode_metrics(finished),
-            "policy_lag": float(lag.mean()),
-            "policy_lag_max": float(lag.max()),
-            **losses,
-            "time/learning": (now - collected) / (now - previous),
-            **{f"time/{name}": share for name, share in actors.timings.items()},
-        }
-        previous = now
-        actors.publish(learner.get_weights())
+        learned = recorder.learned(trajectory, losses)
+        yield recorder.row(trajectory, losses, time.perf_counter() - collected)
+        if learned:
+            actors.publish(learner.get_weights())
 
 
 def _goes_on(config: TrainConfig, learner: Learner, interrupts: Interrupts) -> bool:
     return learner.env_steps < config.total_steps and not learner.network.stop_training and not interrupts.requested
 
 
-def _episode_metrics(finished: dict[str, deque[float]]) -> dict[str, float]:
-    names = {"return": "episode_return", "length": "episode_length"}
-    return {names.get(key, f"episode/{key}"): float(np.mean(values)) for key, values in finished.items() if values}
-
-
-def _start_actors(config: TrainConfig, run: RunDirectory) -> ActorPool:
+def _start_actors(config: TrainConfig, start: Start) -> ActorPool:
     def make_network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
-        return _make_network(config, observation_space, action_space)
+        return _make_network(config, start.checkpoint, observation_space, action_space)
 
     return ActorPool(
         config.env,
@@ -169,24 +153,45 @@ def _start_actors(config: TrainConfig, run: RunDirectory) -> ActorPool:
         envs_per_actor=config.envs_per_actor,
         unroll_length=config.unroll_length,
         max_policy_lag=config.max_policy_lag,
-        seed=config.seed,
+        seed=_seed(config, start),
         info_keys=config.info_keys,
         autoreset_mode=config.autoreset_mode,
-        logs_dir=run.logs,
+        logs_dir=start.run.logs,
+        start_timeout=config.start_timeout,
+        actor_timeout=config.actor_timeout,
+        on_env_error=config.on_env_error,
+        max_restarts=config.max_restarts,
     )
 
 
-def _make_network(config: TrainConfig, observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
-    """The network of the config: passed in, taken from another run, or the default one."""
+def _seed(config: TrainConfig, start: Start) -> int:
+    """Of the environments and actions. A run that goes on must not see its first episodes again."""
+    if not start.state.updates:
+        return config.seed
+    return int(np.random.SeedSequence([config.seed, start.state.updates]).generate_state(1)[0])
+
+
+def _make_network(
+    config: TrainConfig, checkpoint: Path | None, observation_space: Space[Any], action_space: Space[Any]
+) -> keras.Model:
+    """The network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
     import keras
 
     from actor_learner.callbacks import check_callbacks
     from actor_learner.learner import resolve_device
-    from actor_learner.networks import cap_statistics, default_network, describe_image, with_normalization
+    from actor_learner.networks import (
+        cap_statistics,
+        check_network,
+        default_network,
+        describe_image,
+        with_normalization,
+    )
 
     check_callbacks(config.callbacks)
     resolve_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
     keras.utils.set_random_seed(config.seed)
+    if config.network is None and checkpoint is not None:
+        return load_network(checkpoint)
     if config.network is None and config.init_from is None:
         options = config.network_fields(all_fields=True)
         if not config.quiet and (described := describe_image(observation_space, config.channel_axis)):
@@ -200,14 +205,23 @@ def _make_network(config: TrainConfig, observation_space: Space[Any], action_spa
         network = network(observation_space, action_space)
     if config.normalize_observation:
         network = with_normalization(network, observation_space)
-    return network
+    if checkpoint is None:
+        return network
+    check_network(network, observation_space, action_space)  # builds it, so that its weights have a place
+    return load_network(checkpoint, network)
 
 
-def _make_learner(config: TrainConfig, actors: ActorPool) -> Learner:
+def _make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Learner:
     from actor_learner.learner import Learner, warn_of_threads
 
     if config.max_policy_lag and config.num_actors:
         warn_of_threads(max(1, available_cores() - config.num_actors))
+    if start.checkpoint is not None:
+        learner = Learner.load(
+            start.checkpoint, algorithm=config.algorithm, network=actors.network, device=config.device
+        )
+        learner.total_steps = config.total_steps
+        return learner
     return Learner(
         actors.network,
         config.algorithm,
@@ -244,9 +258,20 @@ def _updates_per_epoch(config: TrainConfig) -> int:
 
 
 def _save(run: RunDirectory, learner: Learner, observation_space: Space[Any]) -> None:
-    """The network, the learner's state, and the policy that needs no TensorFlow."""
+    """The network, and the policy that needs no TensorFlow."""
     from actor_learner.policy.export import export_policy
 
     save_network(learner.network, run.path)
-    learner.save(run.checkpoints / "final")
     export_policy(learner.network, learner.action_space, 1, observation_space, masked=True).save(run.policy)
+
+
+def _finished(config: TrainConfig, run: RunDirectory) -> Result:
+    """What a run left that has taken all its steps."""
+    if not config.quiet:
+        print(f"The run in {run.path} has finished: it took its {config.total_steps:,} steps.")
+    return Result(load_network(run.path), _last_metrics(run), run.path)
+
+
+def _last_metrics(run: RunDirectory) -> dict[str, float]:
+    """Those of an earlier process; none if it left none."""
+    return read_metrics(run.path)[-1] if run.metrics.exists() else {}

@@ -1,215 +1,136 @@
-import json
-import math
-import threading
+"""Checkpoints on the disk: whole or passed over, and which of them are kept."""
 
-import numpy as np
+import json
+import os
+from dataclasses import replace
+
 import pytest
 
-import actor_learner as al
-from actor_learner.checkpoint import (
-    RunDirectory,
-    abandon_run,
-    append_metrics,
-    check_run_dir,
-    confirm_run,
-    create_run,
-    open_run,
-    read_config,
-    read_metrics,
-    record_choices,
-)
+from actor_learner.checkpoint import RUN_FILE, Checkpoints, RunState, checkpoint_folders, newest_whole
+from actor_learner.files import DamagedError
+
+STATE = RunState(env_steps=512, updates=2, time_seconds=1.5, episodes={"return": [1.0, 2.0]}, best_return=1.5)
 
 
-def make_environment():
-    raise AssertionError("only its name is used here")
+def save_learner(folder):
+    (folder / "learner").write_bytes(b"learner" * 100)
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def names(folder):
+    return [path.name.lstrip("0") for path in reversed(checkpoint_folders(folder))]
 
 
-def files(path):
-    return {str(file.relative_to(path)): file.read_text() for file in path.rglob("*") if file.is_file()}
+def write(checkpoints, *updates, **fields):
+    for number in updates:
+        checkpoints.write(replace(STATE, updates=number, **fields), save_learner)
 
 
-def test_names_are_free_ones(tmp_path):
-    config = al.TrainConfig(env="Acrobot-v1", algorithm=al.A2C(), seed=7)
-    first, second = create_run(config), create_run(config)
-    assert str(first.path) == "runs/Acrobot-v1/a2c-7-1"
-    assert str(second.path) == "runs/Acrobot-v1/a2c-7-2"
+def test_there_and_back(tmp_path):
+    path = Checkpoints(tmp_path, keep=3).write(STATE, save_learner)
+    assert path.name == "0000000002"
+    assert newest_whole(tmp_path) == (path, STATE, [])
+
+
+def test_a_folder_without_checkpoints(tmp_path):
+    assert newest_whole(tmp_path / "nowhere") == (None, RunState(), [])
+
+
+def test_the_newest_are_kept(tmp_path):
+    write(Checkpoints(tmp_path, keep=2), 1, 2, 3, 11)
+    assert names(tmp_path) == ["3", "11"]
+
+
+@pytest.mark.parametrize("marker", ["best", "milestone"])
+def test_the_best_and_the_milestones_are_kept_for_ever(tmp_path, marker):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    write(checkpoints, 1, 2)
+    write(checkpoints, 3, 5, **{marker: True})
+    write(checkpoints, 6, 7, 8)
+    assert names(tmp_path) == ["3", "5", "7", "8"]
+    write(Checkpoints(tmp_path, keep=1), 9)  # a process that goes on reads the marks
+    assert names(tmp_path) == ["3", "5", "9"]
+
+
+def test_one_that_cannot_be_read_is_left_for_somebody_to_look_at(tmp_path):
+    write(Checkpoints(tmp_path, keep=3), 1, 2)
+    (checkpoint_folders(tmp_path)[1] / RUN_FILE).write_text("{")
+    write(Checkpoints(tmp_path, keep=1), 3)
+    assert names(tmp_path) == ["1", "3"]
+
+
+def test_the_same_update_is_written_again(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    write(checkpoints, 1)
+    write(checkpoints, 1, env_steps=7)
+    assert newest_whole(tmp_path)[1].env_steps == 7
+
+
+def test_final_is_the_newest(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for number in (1, 2):
+        write(checkpoints, number)
+        checkpoints.link_final()
+        assert RunState.read(tmp_path / "final").updates == number
+    assert names(tmp_path) == ["1", "2"]
+
+
+def test_a_failure_leaves_those_that_are_there(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    write(checkpoints, 1)
+
+    def fail(folder):
+        save_learner(folder)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.write(replace(STATE, updates=2), fail)
+    assert newest_whole(tmp_path)[1].updates == 1
+    assert os.listdir(tmp_path) == ["0000000001"]
+
+
+@pytest.mark.parametrize("name", ["learner", RUN_FILE, "manifest.json"])
+@pytest.mark.parametrize("how", ["cut", "missing", "changed"])
+def test_a_damaged_one_is_named_and_passed_over(tmp_path, name, how):
+    write(Checkpoints(tmp_path, keep=3), 1, 2, 3)
+    file = tmp_path / "0000000003" / name
+    content = file.read_bytes()
+    file.unlink()
+    if how != "missing":
+        file.write_bytes(content[:-2] if how == "cut" else content[:-3] + b"?" + content[-2:])
+    path, state, (damage,) = newest_whole(tmp_path)
+    assert (path.name, state.updates) == ("0000000002", 2)
+    assert "0000000003" in str(damage)
+    assert "\n" not in str(damage)
+
+
+def test_links_are_no_checkpoints(tmp_path):
+    write(Checkpoints(tmp_path / "elsewhere", keep=1), 9)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "0000000009").symlink_to(tmp_path / "elsewhere" / "0000000009")
+    assert newest_whole(tmp_path / "run")[0] is None
 
 
 @pytest.mark.parametrize(
-    ("env", "folder"),
-    [("ALE/Pong-v5", "ALE-Pong-v5"), ("pkg.module:make", "pkg.module-make"), (make_environment, "make_environment")],
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        json.dumps({"format": 2}),
+        json.dumps({"format": 1, "env_steps": -1}),
+        json.dumps({"format": 1, "updates": 1.5}),
+        json.dumps({"format": 1, "surprise": 1}),
+        json.dumps({"format": 1, "episodes": {"return": "many"}}),
+        json.dumps({"format": 1, "episodes": [1]}),
+        json.dumps({"format": 1, "time_seconds": float("nan")}),
+        json.dumps({"format": 1, "best_return": float("inf")}),
+        json.dumps({"format": 1, "best": "yes"}),
+        json.dumps({"format": 1, "event_files": {"x": "1"}}),
+    ],
 )
-def test_an_environment_name_becomes_one_folder(env, folder):
-    run = create_run(al.TrainConfig(env=env))
-    assert run.path.parent.parent.name == "runs"
-    assert run.path.parent.name.endswith(folder)
-
-
-def test_names_are_free_ones_in_a_race():
-    config, runs = al.TrainConfig(), []
-    threads = [threading.Thread(target=lambda: runs.append(create_run(config).path)) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(runs)) == 16
-
-
-def test_config_json_can_be_read_back():
-    config = al.preset("HalfCheetah-v5", run_dir="mine", seed=3)
-    run = create_run(config)
-    data = read_config(run.path)
-    assert al.TrainConfig.from_json(data) == config
-    assert data["versions"]["python"].startswith("3.")
-    assert set(data["versions"]) == {"python", "tensorflow", "keras", "ai-edge-litert", "gymnasium", "numpy"}
-
-
-def test_choices_are_added_to_config_json():
-    run = create_run(al.TrainConfig(run_dir="mine"))
-    record_choices(run, xla=True)
-    record_choices(run, updates_per_epoch=3)
-    assert read_config("mine")["chosen"] == {"xla": True, "updates_per_epoch": 3}
-    assert al.TrainConfig.from_json(read_config("mine")).run_dir == "mine"
-
-
-def test_a_run_is_never_overwritten_unasked(tmp_path):
-    run = create_run(al.TrainConfig(run_dir="mine", seed=1))
-    append_metrics(run, {"env_steps": 1})
-    before = files(tmp_path)
-    for refused in (create_run, check_run_dir):
-        with pytest.raises(ValueError, match=r"holds a run already.*--overwrite.*Received: run_dir='mine'"):
-            refused(al.TrainConfig(run_dir="mine", seed=2))
-    assert files(tmp_path) == before
-
-
-def test_overwrite_replaces_the_run_and_nothing_else(tmp_path):
-    run = create_run(al.TrainConfig(run_dir="mine", seed=1))
-    append_metrics(run, {"env_steps": 1})
-    run.policy.mkdir()
-    (run.policy / "old").touch()
-    (run.path / "notes.txt").write_text("the user's")
-    run = create_run(al.TrainConfig(run_dir="mine", seed=2, overwrite=True))
-    confirm_run(run)
-    assert read_config("mine")["seed"] == 2
-    assert sorted(files(run.path)) == ["config.json", "notes.txt"]
-
-
-def test_a_run_that_fails_at_its_start_gives_back_what_it_was_to_replace(tmp_path):
-    run = create_run(al.TrainConfig(run_dir="mine", seed=1))
-    append_metrics(run, {"env_steps": 1})
-    run.policy.mkdir()
-    (run.policy / "old").write_text("old")
-    before = files(run.path)
-    run = create_run(al.TrainConfig(run_dir="mine", seed=2, overwrite=True))
-    run.logs.mkdir()
-    (run.logs / "actor-0.log").write_text("why it failed")
-    abandon_run(run)
-    after = files(run.path)
-    assert {name: text for name, text in after.items() if not name.startswith("logs")} == before
-    assert read_config("mine")["seed"] == 1
-
-
-def test_an_overwriting_run_that_was_killed_at_its_start_loses_nothing(tmp_path):
-    create_run(al.TrainConfig(run_dir="mine", seed=1))
-    create_run(al.TrainConfig(run_dir="mine", seed=2, overwrite=True))  # neither confirmed nor abandoned
-    create_run(al.TrainConfig(run_dir="mine", seed=3, overwrite=True))
-    abandon_run(RunDirectory(tmp_path / "mine"))
-    assert read_config("mine")["seed"] == 1
-
-
-def test_an_abandoned_run_leaves_its_logs_only():
-    run = create_run(al.TrainConfig(run_dir="mine"))
-    run.logs.mkdir()
-    (run.logs / "actor-0.log").touch()
-    abandon_run(run)
-    assert not run.path.exists()
-
-    run = create_run(al.TrainConfig(run_dir="mine"))
-    run.logs.mkdir()
-    (run.logs / "actor-0.log").write_text("why it failed")
-    abandon_run(run)
-    assert list(files(run.path)) == ["logs/actor-0.log"]
-    create_run(al.TrainConfig(run_dir="mine"))  # the name is free again
-
-
-@pytest.mark.parametrize("path", ["/dev/null/run", "/proc/run", "file", "file/run"])
-def test_a_directory_that_cannot_be_written(path, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"^`run_dir` (can't be written: |is a file)") as error:
-        create_run(al.TrainConfig(run_dir=path))
+def test_a_state_that_no_run_has(tmp_path, text):
+    (tmp_path / RUN_FILE).write_text(text)
+    with pytest.raises(DamagedError, match=f"{RUN_FILE} is none of ours") as error:
+        RunState.read(tmp_path)
     assert "\n" not in str(error.value)
-    assert str(error.value).endswith(f"Received: run_dir='{path}'")
-
-
-def test_runs_is_a_file(tmp_path):
-    (tmp_path / "runs").touch()
-    with pytest.raises(ValueError, match="can't be written"):
-        create_run(al.TrainConfig())
-
-
-def test_init_from_must_hold_a_network(tmp_path):
-    with pytest.raises(ValueError, match=r"`init_from` must be .* network .*Received: init_from='nothing'"):
-        check_run_dir(al.TrainConfig(init_from="nothing"))
-    create_run(al.TrainConfig(run_dir="untrained"))
-    with pytest.raises(ValueError, match="Received: init_from='untrained'"):
-        check_run_dir(al.TrainConfig(init_from="untrained"))
-
-
-def test_a_run_does_not_start_from_the_one_it_replaces(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "network.keras").touch()
-    with pytest.raises(ValueError, match=r"`init_from` must be another directory than `run_dir`.*Received: init_from="):
-        check_run_dir(al.TrainConfig(run_dir=tmp_path / "run", init_from=f"{tmp_path}/./run", overwrite=True))
-
-
-def test_a_folder_that_is_no_run(tmp_path):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"holds no run: .* has no config.json. Received: run_dir='empty'"):
-        open_run("empty")
-    with pytest.raises(ValueError, match=r"holds no run: .* isn't there. Received: run_dir='nowhere'"):
-        read_config("nowhere")
-
-
-@pytest.mark.parametrize("text", ["{", "[]"])
-def test_a_damaged_config(text, tmp_path):
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ValueError, match="config.json (is damaged|must hold an object)"):
-        read_config(tmp_path)
-
-
-def test_metrics_there_and_back():
-    run = create_run(al.TrainConfig(run_dir="mine"))
-    append_metrics(run, {"env_steps": np.int64(256), "loss": np.float32(0.5), "episode_return": math.nan})
-    append_metrics(run, {"env_steps": 512, "loss": math.inf})
-    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
-    assert lines == [{"env_steps": 256, "loss": 0.5, "episode_return": None}, {"env_steps": 512, "loss": None}]
-    first, second = read_metrics("mine")
-    assert first["loss"] == 0.5
-    assert math.isnan(first["episode_return"])
-    assert "episode_return" not in second
-
-
-def test_a_last_line_that_was_cut_off_is_left_out():
-    run = create_run(al.TrainConfig(run_dir="mine"))
-    append_metrics(run, {"env_steps": 1})
-    with run.metrics.open("a") as file:
-        file.write('{"env_steps": 2, "lo')
-    assert read_metrics("mine") == [{"env_steps": 1}]
-
-
-def test_a_damaged_line_before_the_last_is_an_error():
-    run = create_run(al.TrainConfig(run_dir="mine"))
-    run.metrics.write_text('{"env_st\n{"env_steps": 2}\n')
-    with pytest.raises(ValueError, match="damaged in line 1"):
-        read_metrics("mine")
-
-
-def test_a_run_without_metrics():
-    create_run(al.TrainConfig(run_dir="mine"))
-    with pytest.raises(ValueError, match="no metrics .*Received: run_dir='mine'"):
-        read_metrics("mine")

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 
 import actor_learner as al
 from actor_learner import cli
-from actor_learner.checkpoint import append_metrics, create_run, read_config, read_metrics
+from actor_learner.metrics_file import append_metrics, read_metrics
+from actor_learner.run_directory import create_run, read_config
 
 COMMAND = [sys.executable, "-P", "-m", "actor_learner.cli"]
 
@@ -84,6 +86,11 @@ def help_of(capsys, *argv):
         (["--channel-axis", "none"], {"channel_axis": None}),
         (["--autoreset-mode", "same_step"], {"autoreset_mode": "same_step"}),
         (["--device", "cpu", "--quiet", "--overwrite"], {"device": "cpu", "quiet": True, "overwrite": True}),
+        (
+            ["--checkpoint-minutes", "none", "--checkpoint-updates", "5"],
+            {"checkpoint_minutes": None, "checkpoint_updates": 5},
+        ),
+        (["--actor-timeout", "5", "--on-env-error", "raise"], {"actor_timeout": 5.0, "on_env_error": "raise"}),
         (["--run-dir", "here", "--init-from", "there"], {"run_dir": "here", "init_from": "there"}),
     ],
 )
@@ -188,6 +195,9 @@ def test_a_network_by_name(tmp_path):
         (["train", "--preset", "CartPol-v1"], "(did you mean 'CartPole-v1'?)"),
         (["train", "--init-from", "nowhere"], "Received: init_from='nowhere'"),
         (["train", "--run-dir", "/dev/null/run"], "`run_dir` can't be written: Not a directory. Received"),
+        (["train", "--resume"], "argument --resume: expected one argument"),
+        (["train", "--resume", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='now"),
+        (["train", "--actor-timeout", "-1"], "`actor_timeout` must be a finite number above 0. Received: actor_timeo"),
         (["train", "--network", "json:no_such"], "module 'json' has no attribute 'no_such'"),
         (["evaluate"], "the following arguments are required: RUN_DIR"),
         (["evaluate", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),
@@ -303,6 +313,22 @@ def test_plot_prints_the_picture(capsys):
     assert cli.main(["plot", "run", "--output", "x.svg"]) == 0
     assert capsys.readouterr().out == "x.svg\n"
     assert Path("x.svg").exists()
+
+
+def test_a_finished_run_goes_on_when_more_steps_are_asked_for(trained, tmp_path):
+    run, _ = trained
+    shutil.copytree(run, tmp_path / "copy", symlinks=True)
+    before = read_metrics("copy")
+    command = [*COMMAND, "train", "--resume", "copy"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout.startswith("The run has finished: it took its 3,000 steps.")
+    assert read_metrics("copy") == before
+    said = subprocess.run([*command, "--total-steps", "4000"], capture_output=True, text=True, check=True)
+    assert said.stdout.startswith(f"The run goes on after {before[-1]['env_steps']:,} steps.")
+    after = read_metrics("copy")
+    assert after[: len(before)] == before
+    assert after[-1]["env_steps"] >= 4000
+    assert read_config("copy")["total_steps"] == 4000
 
 
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"])

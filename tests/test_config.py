@@ -69,12 +69,47 @@ class CautiousPPO(al.PPO):
         ("network", 3, "`network` must be a keras.Model or a callable that returns one. Received: network=3"),
         ("activation", None, "`activation` must be a Keras name. Received: activation=None"),
         ("quiet", "yes", "`quiet` must be True or False. Received: quiet='yes'"),
+        (
+            "checkpoint_minutes",
+            0,
+            "`checkpoint_minutes` must be a finite number above 0, or None. Received: checkpoint",
+        ),
+        ("checkpoint_minutes", float("nan"), "Received: checkpoint_minutes=nan"),
+        ("checkpoint_updates", 0, "`checkpoint_updates` must be at least 1. Received: checkpoint_updates=0"),
+        ("keep_checkpoints", 0, "`keep_checkpoints` must be at least 1. Received: keep_checkpoints=0"),
+        ("keep_checkpoints", None, "`keep_checkpoints` must be an integer. Received: keep_checkpoints=None"),
+        ("milestone_steps", -1, "`milestone_steps` must be at least 1. Received: milestone_steps=-1"),
+        ("on_env_error", "ignore", "`on_env_error` must be one of 'restart', 'raise'. Received: on_env_error='ignore'"),
+        ("max_restarts", -1, "`max_restarts` must be at least 0. Received: max_restarts=-1"),
+        ("actor_timeout", 0, "`actor_timeout` must be a finite number above 0. Received: actor_timeout=0"),
+        ("actor_timeout", -1.5, "Received: actor_timeout=-1.5"),
+        ("actor_timeout", float("inf"), "Received: actor_timeout=inf"),
+        ("actor_timeout", None, "`actor_timeout` must be a finite number above 0. Received: actor_timeout=None"),
+        ("start_timeout", float("nan"), "`start_timeout` must be a finite number above 0. Received: start_timeout=nan"),
+        ("start_timeout", "long", "Received: start_timeout='long'"),
+        ("start_timeout", True, "Received: start_timeout=True"),
+        ("max_undone_updates", 0, "`max_undone_updates` must be at least 1. Received: max_undone_updates=0"),
+        ("undone_rate_factor", 0, "`undone_rate_factor` must be a finite number above 0. Received"),
+        ("undone_rate_factor", 1.5, "`undone_rate_factor` must be at most 1. Received: undone_rate_factor=1.5"),
     ],
 )
 def test_a_value_that_cannot_work_is_refused_with_the_value(field, value, message):
     with pytest.raises(ValueError, match="Received") as error:
         TrainConfig(**{field: value})
     assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_rate_that_a_schedule_writes_is_not_lowered():
+    assert TrainConfig(undone_rate_factor=0.5).undone_rate_factor == 0.5
+    with pytest.raises(ValueError, match=r"needs a constant learning rate.*learning_rate='linear'"):
+        TrainConfig(undone_rate_factor=0.5, algorithm=al.PPO(learning_rate="linear"))
+
+
+@pytest.mark.parametrize("algorithm", [{}, {"name": 3}, {"name": "ppo", "caution": 1}, {"name": "ppo", "gamma": {}}])
+def test_an_algorithm_in_json_that_is_none_is_refused_in_one_line(algorithm):
+    with pytest.raises(ValueError, match="Received") as error:
+        TrainConfig.from_json({**TrainConfig().to_json(), "algorithm": algorithm})
     assert "\n" not in str(error.value)
 
 
@@ -106,6 +141,8 @@ def test_defaults_are_those_of_the_documentation():
     assert (config.env, config.num_actors, config.envs_per_actor, config.unroll_length) == ("CartPole-v1", 2, 8, 128)
     assert (config.max_policy_lag, config.total_steps, config.seed) == (0, 500_000, 0)
     assert config.algorithm == al.PPO()
+    assert (config.checkpoint_minutes, config.checkpoint_updates, config.keep_checkpoints) == (1.0, None, 3)
+    assert (config.on_env_error, config.actor_timeout, config.max_undone_updates) == ("restart", 60.0, 10)
 
 
 def test_every_field_has_help_and_stands_in_the_docstring():

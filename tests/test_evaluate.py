@@ -16,12 +16,12 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from actor_learner import spaces
-from actor_learner.checkpoint import create_run
 from actor_learner.config import TrainConfig
 from actor_learner.evaluate import Evaluation, _outline, evaluate
 from actor_learner.networks import ActionDistribution, default_network
 from actor_learner.policy.export import export_policy
 from actor_learner.policy.policy import Policy
+from actor_learner.run_directory import create_run
 
 KWARGS = {"max_episode_steps": 120}
 

@@ -13,16 +13,18 @@ from pathlib import Path
 import pytest
 
 import actor_learner as al
-from actor_learner.checkpoint import append_metrics, create_run
+from actor_learner.metrics_file import append_metrics
+from actor_learner.run_directory import create_run
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "actor_learner"
 
 # Modules import only from those above them. A package counts as one module.
 ORDER = """
-quiet spaces masks trajectory conform returns distributions networks rewards saving algorithms cores config presets
-learner policy transport env_spec observations vector_env atari envpool env_factory episodes masking environments
-actor hand_outs crew pool checkpoint evaluate video interrupts progress callbacks train plot benchmark cli
+quiet cgroups files untrusted spaces masks trajectory conform returns distributions networks rewards saving algorithms
+cores memory config presets learner incidents policy transport env_spec observations vector_env atari envpool
+env_factory episodes masking environments actor hand_outs restarts crew pool run_lock run_directory metrics_file
+run_log checkpoint resume evaluate video interrupts progress recorder callbacks train plot benchmark cli
 """.split()
 
 PUBLIC = [
@@ -47,6 +49,7 @@ PUBLIC = [
     "evaluate",
     "load_network",
     "load_policy",
+    "load_trajectory",
     "parameter_size",
     "preset",
     "train",
@@ -163,6 +166,8 @@ def test_what_an_actor_imports_leaves_tensorflow_unloaded(program, tmp_path):
         ["train", "--learning-rate", "-1"],
         ["train", "--run-dir", "run"],
         ["train", "--init-from", "nowhere"],
+        ["train", "--resume", "nowhere"],
+        ["train", "--resume", "run", "--gamma", "0.5"],
         ["plot", "run"],
         ["plot", "nowhere"],
         ["evaluate", "nowhere"],

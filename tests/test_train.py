@@ -50,6 +50,7 @@ def test_a_run_leaves_all_that_it_should(tmp_path):
     steps = [row["env_steps"] for row in rows]
     assert steps == sorted(set(steps))
     expected = {"env_steps", "time_seconds", "steps_per_second", "episode_return", "episode_length", "policy_lag"}
+    expected |= {"actor_restarts", "memory/learner_mb", "memory/actor_0_mb", "memory/actor_1_mb"}
     expected |= {"policy_loss", "value_loss", "approx_kl", "clip_fraction", "entropy", "gradient_norm", "learning_rate"}
     assert expected <= set(rows[-1])
     assert {"time/learning", "time/env", "time/acting", "time/waiting"} <= set(rows[-1])
@@ -265,10 +266,78 @@ def test_an_actor_that_fails_names_itself_and_the_run_is_saved(tmp_path):
             return super().step(action)
 
     with pytest.raises(al.ActorError, match="the simulator is gone") as caught:
-        al.train(config(tmp_path, env=Breaks, total_steps=10_000))
+        al.train(config(tmp_path, env=Breaks, total_steps=10_000, on_env_error="raise"))
     assert caught.value.actor in (0, 1)
     assert "in step" in caught.value.traceback
     assert al.Learner.load(tmp_path / "run/checkpoints/final").updates >= 1
+
+
+class BreaksOnce(Deterministic):
+    """Raises where the marker isn't there yet."""
+
+    def __init__(self, marker):
+        super().__init__()
+        self.marker = marker
+
+    def step(self, action):
+        if self.episode == 2 and not self.marker.exists():
+            self.marker.touch()
+            raise OSError("the simulator is gone")
+        return super().step(action)
+
+
+def test_a_replaced_actor_stands_in_the_metrics_and_in_the_log(tmp_path):
+    result = al.train(
+        config(tmp_path, env=BreaksOnce, env_kwargs={"marker": tmp_path / "broken"}, num_actors=1, total_steps=128)
+    )
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    (causes,) = (row["actor_restart_causes"] for row in rows if "actor_restart_causes" in row)
+    assert "the simulator is gone" in causes[0]
+    assert rows[-1]["actor_restarts"] == result.metrics["actor_restarts"] == 1
+    assert "actor_restart_causes" not in result.metrics
+    log = (tmp_path / "run/logs/run.log").read_text()
+    assert "the simulator is gone" in log
+    assert "in step" in log  # the traceback
+
+
+class Explodes(Deterministic):
+    """Pays so much, in some of its steps, that the loss is infinite."""
+
+    def __init__(self, first, last):
+        super().__init__()
+        self.exploding, self.count = range(first, last), 0
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        self.count += 1
+        return observation, 1e30 if self.count in self.exploding else reward, *rest
+
+
+def exploding(tmp_path, first, last, **changes):
+    fields = {"env": Explodes, "env_kwargs": {"first": first, "last": last}, "num_actors": 0, "total_steps": 128}
+    return config(tmp_path, **fields, **changes)
+
+
+def test_an_update_that_is_not_finite_is_undone_and_the_run_goes_on(tmp_path, caplog):
+    algorithm = al.PPO(minibatch_size=32, epochs=2, learning_rate=1e-3)
+    result = al.train(exploding(tmp_path, 20, 25, algorithm=algorithm, undone_rate_factor=0.5))
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [row.get("undone", 0) for row in rows] == [0, 1, 0, 0, 0]
+    assert rows[1]["env_steps"] == rows[0]["env_steps"]
+    assert rows[-1]["learning_rate"] == pytest.approx(0.5e-3)
+    assert all(np.isfinite(weights).all() for weights in result.network.get_weights())
+    (incident,) = (tmp_path / "run/incidents").iterdir()
+    assert al.Learner.load(incident).updates == 1
+    assert "update 2 was undone" in caplog.text
+    assert str(incident) in caplog.text
+
+
+def test_a_run_that_can_only_explode_ends_with_the_explanation_and_is_saved(tmp_path):
+    with pytest.raises(RuntimeError, match=r"^3 updates in a row gave what isn't finite .*max_undone_updates=3$"):
+        al.train(exploding(tmp_path, 0, 10**9, max_undone_updates=3))
+    assert len(list((tmp_path / "run/incidents").iterdir())) == 3
+    assert al.Learner.load(tmp_path / "run/checkpoints/final").updates == 0
+    al.load_policy(tmp_path / "run")
 
 
 def test_training_goes_on_from_another_runs_network(tmp_path):

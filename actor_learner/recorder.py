@@ -1,0 +1,217 @@
+"""What a run writes down while it learns: rows of metrics, incidents, checkpoints, the log."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actor_learner import run_directory
+from actor_learner.checkpoint import Checkpoints, RunState
+from actor_learner.files import one_line
+from actor_learner.memory import MemorySampler
+from actor_learner.metrics_file import MetricsFile
+from actor_learner.resume import Start, event_files
+
+if TYPE_CHECKING:
+    from actor_learner.config import TrainConfig
+    from actor_learner.learner import Learner
+    from actor_learner.pool import ActorPool
+    from actor_learner.trajectory import Trajectory
+
+EPISODE_WINDOW = 100
+"""`episode_return` and the like are means over this many episodes that finished last, as in SB3."""
+
+_NAMES = {"return": "episode_return", "length": "episode_length"}
+
+_log = logging.getLogger("actor_learner")
+
+
+class Recorder:
+    """Writes down the updates of a run, goes on where its checkpoint ends, and sees to updates that were undone.
+
+    A disk that is full or can't be written never ends a run: it says so once, and what was saved last stays.
+    """
+
+    def __init__(self, start: Start, config: TrainConfig, actors: ActorPool, learner: Learner) -> None:
+        self._run, self._config, self._actors, self._learner = start.run, config, actors, learner
+        self._metrics = MetricsFile(start.run.metrics)
+        self._checkpoints = Checkpoints(start.run.checkpoints, config.keep_checkpoints)
+        self._memory = MemorySampler(lambda: actors.pids)
+        self._begun_with = start.state
+        self._saved = start.state
+        self._has_checkpoint = start.checkpoint is not None
+        self._tried_at: float | None = None
+        self._failed = False
+        self._undone_in_a_row = 0
+        self._started = self._previous = time.perf_counter()
+        self._env_steps = learner.env_steps
+        self._windows = {
+            name: deque[float](start.state.episodes.get(name, ()), maxlen=EPISODE_WINDOW)
+            for name in ("return", "length", *config.info_keys)
+        }
+        self.rows = 0
+        """Rows written by this process."""
+
+    def row(self, trajectory: Trajectory, losses: Mapping[str, float], learning_seconds: float) -> dict[str, float]:
+        """The metrics of the update that was made just now, before its weights are published."""
+        now = time.perf_counter()
+        lag = self._begun_with.updates + self._actors.version - np.asarray(trajectory.policy_version)
+        for name, values in self._actors.episodes.items():
+            self._windows[name].extend(map(float, values))
+        seconds, self._previous = now - self._previous, now
+        env_steps, self._env_steps = self._learner.env_steps - self._env_steps, self._learner.env_steps
+        return {
+            "env_steps": self._learner.env_steps,
+            "updates": self._learner.updates,
+            "time_seconds": self._time_seconds(now),
+            "steps_per_second": env_steps / seconds,
+            **self._episode_metrics(),
+            "policy_lag": float(lag.mean()),
+            "policy_lag_max": float(lag.max()),
+            **losses,
+            "time/learning": learning_seconds / seconds,
+            **{f"time/{name}": share for name, share in self._actors.timings.items()},
+            "actor_restarts": self._actor_restarts,
+            **self._memory.metrics(),
+        }
+
+    def record(self, metrics: Mapping[str, float]) -> None:
+        """Adds a row to metrics.jsonl, with why actors were replaced; the log has the details."""
+        causes = [f"actor {restart.actor} {restart.cause}" for restart in self._actors.restarts]
+        self._metrics.append({**metrics, **({"actor_restart_causes": causes} if causes else {})})
+        self.rows += 1
+
+    def confirm(self, **choices: Any) -> None:
+        """The first update is made: what was chosen for the run goes into config.json, and a run it replaces goes."""
+        run_directory.confirm_run(self._run)
+        try:
+            run_directory.record_choices(self._run, **choices)
+        except OSError as error:
+            _log.warning("%s", one_line(error))
+
+    def learned(self, trajectory: Trajectory, losses: Mapping[str, float]) -> bool:
+        """Whether an update was learned. One that was undone leaves an incident, and lowers the learning rate."""
+        if "undone" not in losses:
+            self._undone_in_a_row = 0
+            return True
+        self._undone_in_a_row += 1
+        where = self._write_incident(trajectory, losses)
+        _log.warning(
+            "update %d was undone, because not all of it is finite: %s%s",
+            self._learner.updates + 1,
+            _listed(self._learner.not_finite),
+            where,
+        )
+        if self._config.undone_rate_factor != 1:
+            self._lower_learning_rate()
+        return False
+
+    def check_undone(self) -> None:
+        """Raises RuntimeError after `max_undone_updates` in a row."""
+        if self._undone_in_a_row >= self._config.max_undone_updates:
+            raise RuntimeError(
+                f"{self._undone_in_a_row} updates in a row gave what isn't finite and were undone "
+                f"({_listed(self._learner.not_finite)}); {self._run.incidents} has what they were given. "
+                "A lower learning_rate, a max_grad_norm or scaled rewards help against explosions. Received: "
+                f"max_undone_updates={self._config.max_undone_updates}"
+            )
+
+    def checkpoint_if_due(self) -> None:
+        """Writes a checkpoint after the first update, and whenever minutes, updates or a milestone ask for it."""
+        config, updates = self._config, self._learner.updates
+        by_time = config.checkpoint_minutes is not None and (
+            self._tried_at is None or time.monotonic() - self._tried_at >= 60 * config.checkpoint_minutes
+        )
+        by_updates = config.checkpoint_updates is not None and (
+            self._tried_at is None or updates - self._saved.updates >= config.checkpoint_updates
+        )
+        if by_time or by_updates or self._reaches_milestone():
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Writes a checkpoint of the learner as it is, unless there is one of it, or nothing to save yet."""
+        if self._learner.updates == self._saved.updates if self._has_checkpoint else not self.rows:
+            return
+        from actor_learner.learner.state import write_learner
+
+        self._tried_at = time.monotonic()
+        try:
+            state = self._state()
+            self._checkpoints.write(state, functools.partial(write_learner, self._learner))
+        except OSError as error:
+            if not self._failed:
+                _log.warning("no checkpoint could be written, training goes on: %s", one_line(error))
+            self._failed = True
+            return
+        if self._failed:
+            _log.warning("checkpoints are written again")
+        self._saved, self._has_checkpoint, self._failed = state, True, False
+
+    def close(self) -> None:
+        """The last checkpoint, and the link to it."""
+        self.checkpoint()
+        if self._has_checkpoint:
+            try:
+                self._checkpoints.link_final()
+            except OSError as error:
+                _log.warning("the link to the last checkpoint can't be made: %s", one_line(error))
+
+    def _state(self) -> RunState:
+        best_return = self._saved.best_return
+        now = self._episode_metrics().get("episode_return")
+        best = now is not None and (best_return is None or now > best_return)
+        return RunState(
+            env_steps=self._learner.env_steps,
+            updates=self._learner.updates,
+            time_seconds=self._time_seconds(time.perf_counter()),
+            actor_restarts=self._actor_restarts,
+            episodes={name: list(values) for name, values in self._windows.items()},
+            best_return=now if best else best_return,
+            best=best,
+            milestone=self._reaches_milestone(),
+            metrics_size=self._metrics.sync(),
+            event_files=event_files(self._run.path),
+        )
+
+    def _reaches_milestone(self) -> bool:
+        steps = self._config.milestone_steps
+        return steps is not None and self._learner.env_steps // steps > self._saved.env_steps // steps
+
+    @property
+    def _actor_restarts(self) -> int:
+        return self._begun_with.actor_restarts + self._actors.restart_count
+
+    def _time_seconds(self, now: float) -> float:
+        return self._begun_with.time_seconds + now - self._started
+
+    def _episode_metrics(self) -> dict[str, float]:
+        return {
+            _NAMES.get(key, f"episode/{key}"): float(np.mean(values)) for key, values in self._windows.items() if values
+        }
+
+    def _write_incident(self, trajectory: Trajectory, losses: Mapping[str, float]) -> str:
+        from actor_learner.incidents import write_incident
+
+        try:
+            path = write_incident(self._run.incidents, self._learner, trajectory, losses)
+        except OSError as error:
+            return f" (the incident can't be written: {one_line(error)})"
+        return "" if path is None else f" ({path} has what it was given)"
+
+    def _lower_learning_rate(self) -> None:
+        optimizer = self._learner.optimizer
+        rate = float(np.asarray(optimizer.learning_rate)) * self._config.undone_rate_factor
+        optimizer.learning_rate = rate
+        _log.warning("the learning rate is %g now", rate)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first few of them."""
+    names = list(names)
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")

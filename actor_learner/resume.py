@@ -1,0 +1,251 @@
+"""Going on with a run: whether that can be, from which checkpoint, and what was written after it goes.
+
+What a run learns is decided by its config, so that must be the run's own, but for what only says how long, where and
+under whose eyes it runs. `num_actors` and `envs_per_actor` may change where their product doesn't: then a batch, and
+the environments that reward scaling keeps an account of, are as many as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actor_learner import run_directory
+from actor_learner.checkpoint import FINAL, RunState, checkpoint_folders, newest_whole, remove_folder
+from actor_learner.config import TrainConfig
+from actor_learner.files import DamagedError
+from actor_learner.metrics_file import trim_metrics
+from actor_learner.run_directory import RunDirectory
+from actor_learner.run_lock import RunLock, check_unlocked
+from actor_learner.run_log import run_log
+
+MAY_DIFFER = frozenset(
+    {
+        "run_dir",
+        "overwrite",
+        "quiet",
+        "callbacks",
+        "device",
+        "info_keys",
+        "updates_per_epoch",
+        "num_actors",
+        "envs_per_actor",
+        "total_steps",
+        "checkpoint_minutes",
+        "checkpoint_updates",
+        "keep_checkpoints",
+        "milestone_steps",
+        "on_env_error",
+        "max_restarts",
+        "actor_timeout",
+        "start_timeout",
+        "max_undone_updates",
+        "undone_rate_factor",
+    }
+)
+
+_EVENT_FILES = "events.out.tfevents."
+
+_log = logging.getLogger("actor_learner")
+
+
+@dataclass(frozen=True)
+class Start:
+    """From where a run begins or goes on.
+
+    Attributes:
+        run: its directory.
+        checkpoint: the folder to go on from; None: from the beginning.
+        state: what the run had there.
+        damages: what is wrong with newer checkpoints.
+        finished: the run has taken all its steps already.
+        updates_per_epoch: as it was chosen at the run's beginning; None: not yet.
+    """
+
+    run: RunDirectory
+    checkpoint: Path | None = None
+    state: RunState = RunState()
+    damages: tuple[DamagedError, ...] = ()
+    finished: bool = False
+    updates_per_epoch: int | None = None
+
+
+@contextlib.contextmanager
+def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
+    """A run's directory, locked and logged to while entered: a new one, or as a checkpoint left it.
+
+    Raises ValueError for what `check_resume` or `check_run_dir` refuse.
+    """
+    run = _named_run(config) if resume else run_directory.claim_run(config)
+    with _locked(run), run_log(run.logs):
+        if resume:
+            start = check_resume(config, lock=False)
+            if not start.finished:
+                _go_back(start, config)
+            yield start
+            return
+        run_directory.begin_run(run, config)
+        try:
+            yield Start(run)
+        finally:
+            if not run.metrics.exists():
+                run_directory.abandon_run(run)
+
+
+def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
+    """Looks how the run in `config.run_dir` could go on, and writes nothing.
+
+    Args:
+        config: what it is to go on with.
+        lock: also that no other process is at it.
+
+    Raises:
+        ValueError: there is no run, it is another config's, it holds links, or a living process is at it.
+    """
+    run = _named_run(config)
+    run_directory.check_no_links(run)
+    recorded = run_directory.read_config(run.path)
+    check_fits(recorded, config)
+    run_directory.check_writable(run.path)
+    if lock:
+        check_unlocked(run.path)
+    checkpoint, state, damages = newest_whole(run.checkpoints)
+    chosen = run_directory.recorded_choices(recorded).get("updates_per_epoch")
+    return Start(
+        run,
+        checkpoint,
+        state,
+        tuple(damages),
+        finished=run_directory.finished_steps(recorded) >= config.total_steps,
+        updates_per_epoch=chosen if isinstance(chosen, int) and chosen > 0 else None,
+    )
+
+
+def _named_run(config: TrainConfig) -> RunDirectory:
+    if config.run_dir is None:
+        raise ValueError("`run_dir` must name the run that resume=True is to go on with. Received: run_dir=None")
+    return RunDirectory(Path(config.run_dir))
+
+
+def check_fits(recorded: Mapping[str, Any], config: TrainConfig) -> None:
+    """Raises ValueError, listing the differences, if the run of a config.json can't go on with `config`."""
+    given = json.loads(json.dumps(config.to_json()))
+    differences = [
+        _difference(name, recorded[name], value)
+        for name, value in given.items()
+        if name in recorded and name not in MAY_DIFFER and not _equal(recorded[name], value)
+    ]
+    steps = recorded.get("total_steps")
+    if isinstance(steps, int) and config.total_steps < steps:
+        differences.append(_difference("total_steps (which may grow)", steps, config.total_steps))
+    before, now = _environments(recorded), _environments(given)
+    if before is not None and before != now:
+        differences.append(_difference("num_actors x envs_per_actor", before, now))
+    if differences:
+        raise ValueError(
+            f"`run_dir` holds a run with another config: {'; '.join(differences)}. Go on with its own, or give another "
+            f"run_dir. Received: run_dir={str(config.run_dir)!r}"
+        )
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        names = [key for key in {**before, **now} if not _equal(before.get(key), now.get(key))]
+        return ", ".join(_difference(f"{name}.{key}", before.get(key), now.get(key)) for key in names)
+    return f"{name} is {_shown(before)} there, {_shown(now)} here"
+
+
+def _shown(value: Any, most: int = 80) -> str:
+    text = _spelled(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _spelled(value: Any) -> str:
+    """JSON, where a callable stands as if it had been named at a shell."""
+    if isinstance(value, Mapping) and set(value) == {"callable"}:
+        value = value["callable"]
+    return json.dumps(value, sort_keys=True)
+
+
+def _equal(before: Any, now: Any) -> bool:
+    """As JSON, so that NaN equals itself; a callable may have been named at a shell instead."""
+    return _spelled(before) == _spelled(now) or before == now
+
+
+def _environments(data: Mapping[str, Any]) -> int | None:
+    actors, envs = data.get("num_actors"), data.get("envs_per_actor")
+    return max(actors, 1) * envs if isinstance(actors, int) and isinstance(envs, int) else None
+
+
+@contextlib.contextmanager
+def _locked(run: RunDirectory) -> Iterator[None]:
+    lock = RunLock(run.path)
+    run_directory.writing(run.path, lock.__enter__)
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def _go_back(start: Start, config: TrainConfig) -> None:
+    """Makes the directory what it was when the checkpoint was written, and config.json that of now."""
+    run, state = start.run, start.state
+    for damage in start.damages:
+        _log.warning("a checkpoint is passed over: %s", damage)
+    if start.checkpoint is None:
+        _log.warning("%s has no whole checkpoint: the run starts from the beginning", run.path)
+    else:
+        run_directory.confirm_run(run)
+        _log.info("the run goes on from %s, at %d env steps", start.checkpoint, state.env_steps)
+    _set_damaged_aside(run, state.updates if start.checkpoint else -1)
+    if (run.checkpoints / FINAL).is_symlink():
+        (run.checkpoints / FINAL).unlink()
+    removed = trim_metrics(run.metrics, state.updates, state.metrics_size)
+    if removed:
+        _log.info("%d rows of metrics.jsonl that were written after it are removed", removed)
+    if start.checkpoint is None:
+        run.metrics.unlink(missing_ok=True)
+    trim_event_files(run.path, state.event_files)
+    chosen = run_directory.recorded_choices(run_directory.read_config(run.path))
+    run_directory.write_config(run, config, chosen=chosen)
+
+
+def _set_damaged_aside(run: RunDirectory, updates: int) -> None:
+    """What is newer than the checkpoint of `updates` isn't whole; it is kept under a name that is none of ours."""
+    for path in checkpoint_folders(run.checkpoints):
+        if int(path.name) > updates:
+            aside = path.with_name(f"{path.name}.damaged")
+            if aside.exists():
+                remove_folder(aside)
+            path.rename(aside)
+
+
+def event_files(folder: Path) -> dict[str, int]:
+    """Sizes of TensorBoard's event files anywhere in a folder, by their relative paths."""
+    return {str(file.relative_to(folder)): file.stat().st_size for file in _event_files(folder)}
+
+
+def trim_event_files(folder: Path, sizes: Mapping[str, int]) -> None:
+    """Removes event files that aren't in `sizes`, and what others have beyond their size."""
+    for file in _event_files(folder):
+        size = sizes.get(str(file.relative_to(folder)))
+        if size is None:
+            file.unlink()
+        elif 0 <= size < file.stat().st_size:
+            os.truncate(file, size)
+
+
+def _event_files(folder: Path) -> list[Path]:
+    """Links are left alone: they may lead out of the folder."""
+    return [
+        Path(parent, name)
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if name.startswith(_EVENT_FILES) and not Path(parent, name).is_symlink()
+    ]

@@ -1,0 +1,91 @@
+"""The lock of a run directory: one process at a time, and it ends with its owner, however that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+NAME = ".lock"
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # some network file systems
+
+
+class RunLock:
+    """Held while entered. The kernel lets go of it when its process ends, by SIGKILL too; actors never have it.
+
+    The folder is made where it isn't there, and goes again where nothing was put into it. A file system that knows no
+    locks is trusted.
+
+    Raises:
+        ValueError: a living run holds it.
+        OSError: the folder can't be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        while self._descriptor < 0:
+            self._descriptor = _lock(self._folder)
+        with contextlib.suppress(OSError):  # a full disk: the lock holds, it just doesn't say whose it is
+            os.truncate(self._descriptor, 0)
+            os.write(self._descriptor, f"{os.getpid()}\n".encode())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):  # the folder isn't empty, or isn't there any more
+            (self._folder / NAME).unlink(missing_ok=True)
+            self._folder.rmdir()
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def check_unlocked(folder: Path) -> None:
+    """Raises ValueError if a living run holds the folder. Writes nothing."""
+    try:
+        descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        _take(descriptor, folder)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(folder: Path) -> int:
+    """The descriptor of the locked file, or -1 if its last owner removed it at the same moment."""
+    descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    try:
+        _take(descriptor, folder)
+        if os.path.samestat(os.fstat(descriptor), os.stat(folder / NAME)):
+            return descriptor
+    except FileNotFoundError:
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return -1
+
+
+def _take(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+        process = f" (process {owner})" if owner.isdigit() else ""
+        raise ValueError(
+            f"`run_dir` is in use by a run that is still going{process}; wait for it or stop it. "
+            f"Received: run_dir={str(folder)!r}"
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
