@@ -228,10 +228,11 @@ class Actor:
         if hand_out.version != self._version:
             self._policy.set_flat_weights(read_weights(self._slots[hand_out.slot], hand_out.checksum))
             self._version = hand_out.version
+        columns = self._blocks[hand_out.block].columns(hand_out.start, hand_out.stop)
         self._observation, times = unroll(
             self._environments,
             self._policy,
-            self._blocks[hand_out.block].columns(hand_out.start, hand_out.stop),
+            columns,
             self._observation,
             version=hand_out.version,
             first_env=self._first_env,
@@ -239,9 +240,18 @@ class Actor:
             block=hand_out.block,
             heartbeat=self._heartbeat,
         )
+        if (numbers := np.isnan(columns.behaviour_log_prob)).any():
+            raise FloatingPointError(_nan_of_network(columns, numbers))
         waiting, self._finished = started - self._finished, time.perf_counter()
         other = self._finished - started - times.env - times.acting
         return Done(hand_out.batch, times.env, times.acting, other, waiting)
+
+
+def _nan_of_network(columns: Columns, missing: Array) -> str:
+    """Which observation the network gave NaN for."""
+    row, column = map(int, np.argwhere(missing)[0])
+    seen = ", ".join(np.array2string(leaf[row, column], threshold=8, precision=4) for leaf in columns.observation)
+    return f"the network must give finite numbers. Received: NaN for the observation {seen}"
 
 
 def main(connection: int, mailbox: int, arena: int, offset: int) -> None:

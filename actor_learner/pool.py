@@ -288,8 +288,7 @@ class ActorPool:
         row, column = missing
         actor = int(block.arrays["env_index"][column]) // self._envs_per_actor
         raise ActorError(
-            f"Actor {actor} left no log-probability in row {row} of column {column}: the network gave NaN, or the row "
-            "wasn't written. Received: behaviour_log_prob=nan",
+            f"Actor {actor} didn't write row {row} of column {column}. Received: behaviour_log_prob=nan",
             actor,
         )
 
