@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 KINDS = {"actors": ("none", "actors"), "nan": ("none", "environment", "network", "learning rate")}
 AT_CALL = 20
 """The update in which the learning rate is huge."""
+HUGE = 1e30
 
 
 def main() -> None:
@@ -111,7 +112,10 @@ def run(env: str, kind: str, seed: int, faults: int, total_steps: int | None) ->
         evaluation = al.evaluate(result.network, env=env, episodes=20, seed=1000)
         rows = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
         incidents = sorted(path.name for path in (result.run_dir / "incidents").glob("*-*"))
-        repeated = [_repeats(al, result.run_dir / "incidents" / name) for name in incidents]
+        algorithm = (
+            dataclasses.replace(config.algorithm, learning_rate=lambda _: HUGE) if kind == "learning rate" else None
+        )
+        repeated = [_repeats(al, result.run_dir / "incidents" / name, algorithm) for name in incidents]
     return {
         "env": env,
         "kind": kind,
@@ -127,10 +131,10 @@ def run(env: str, kind: str, seed: int, faults: int, total_steps: int | None) ->
     }
 
 
-def _repeats(al: Any, incident: Path) -> bool:
+def _repeats(al: Any, incident: Path, algorithm: Any) -> bool:
     """Whether the update of an incident comes out as it was: the same metrics, the same of them not finite."""
     before = json.loads((incident / "metrics.json").read_text())
-    again = al.Learner.load(incident).update(al.load_trajectory(incident / "trajectory.npz"))
+    again = al.Learner.load(incident, algorithm=algorithm).update(al.load_trajectory(incident / "trajectory.npz"))
     return bool(again.get("undone")) and all(
         value is None or again[name] == value for name, value in before.items() if name in again
     )
@@ -178,14 +182,14 @@ def _nan_network(config: Any) -> Callable[[Any, Any], Any]:
 
 
 class HugeOnce:
-    """A schedule that falls linearly, but for one update in which it is 1e30."""
+    """A schedule that falls linearly, but for one update in which it is huge."""
 
     def __init__(self, rate: float) -> None:
         self.rate, self.calls = rate, 0
 
     def __call__(self, progress_remaining: float) -> float:
         self.calls += 1
-        return 1e30 if self.calls == AT_CALL else self.rate * progress_remaining
+        return HUGE if self.calls == AT_CALL else self.rate * progress_remaining
 
 
 def _chaos(total_steps: int, faults: int, seed: int) -> Any:
