@@ -105,7 +105,7 @@ def run(env: str, kind: str, seed: int, faults: int, total_steps: int | None) ->
         elif kind == "network":
             config = config.replace(network=_nan_network(config), normalize_observation=False)
         elif kind == "learning rate":
-            config = config.replace(algorithm=dataclasses.replace(config.algorithm, learning_rate=HugeOnce(3e-4)))
+            config = config.replace(algorithm=dataclasses.replace(config.algorithm, learning_rate=HugeOnce(1e-3)))
         started = time.monotonic()
         result = al.train(config)
         seconds = time.monotonic() - started
