@@ -128,13 +128,14 @@ class MemoryLimit(Callback):
 
     def _restart_actors(self, usage: Usage) -> None:
         """The largest first, until what they have grown by is more than what is too much."""
+        self._num_actors = max(self._num_actors, len(usage.actors))  # one may have been without a process before
         excess, chosen = usage.total - self._limit, list[int]()
         for actor in sorted(usage.actors.keys() - self._restarted, key=lambda actor: -usage.actors[actor]):
             if excess > 0:
                 excess -= usage.actors[actor] - self._fresh
                 chosen.append(actor)
         if not chosen:
-            if len(self._restarted) == self._num_actors:  # else some have no process at the moment
+            if len(self._restarted) >= self._num_actors:  # else some have no process at the moment
                 self._stop(usage, "Restarting every actor didn't help. ")
             return
         grown = ", ".join(f"{actor} ({_gigabytes(usage.actors[actor])})" for actor in chosen)

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit code: 0; 2 with a line on stderr where something was refused or failed; 130 after Ctrl-C.
     """
-    if os.getcwd() not in sys.path:
+    if os.getcwd() not in sys.path and not os.path.exists("config.json"):  # a run may come from a stranger
         sys.path.append(os.getcwd())  # for module:factory; last, so that it shadows nothing
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)

@@ -210,9 +210,9 @@ class ProcessCrew:
 
     def ended(self, end: ActorEnd) -> Exception | None:
         """An actor is gone."""
+        self._note_restart(end.actor)  # of one that ended before it was ready
         if (error := self._restarts.judge(end)) is not None:
             return error
-        self._note_restart(end.actor)  # of one that ended before it was ready
         self._ready.discard(end.actor)
         self._outstanding[end.actor] = 0
         self._gone[end.actor] = end, time.monotonic(), self._restarts.incarnation(end.actor)

@@ -54,6 +54,10 @@ def find_env(env: str) -> EnvSpec | Callable[..., Any]:
     module_name, separator, attribute = env.partition(":")
     if not separator:
         return find_spec(env)
+    if module_name.partition(".")[0] in sys.stdlib_module_names:  # `os:system`, in a config.json from a stranger
+        raise EnvError(
+            f"`env` must name a module that makes environments, not one of Python's own. Received: env={env!r}"
+        )
     module = _import_module(module_name, env)
     if not hasattr(module, attribute):
         return find_spec(attribute, env, module)

@@ -264,9 +264,7 @@ class ActorPool:
             with self._crew.lock:
                 index, done = hand_outs.take()
             self._check_written(self._blocks[index])
-        self.restarts = self._crew.replaced()
-        for restart in self.restarts:
-            _logger.warning("\n".join(filter(None, (str(restart), restart.details))))
+        self._note_restarts()
         self.episodes = self._blocks[index].episodes()
         self.timings = _fractions(done)
         return self._trajectories[index]
@@ -279,8 +277,14 @@ class ActorPool:
         except TimeoutError:
             raise
         except Exception:
+            self._note_restarts()
             self.close()
             raise
+
+    def _note_restarts(self) -> None:
+        self.restarts = self._crew.replaced()
+        for restart in self.restarts:
+            _logger.warning("\n".join(filter(None, (str(restart), restart.details))))
 
     def _check_written(self, block: Block) -> None:
         if (missing := block.unwritten()) is None:

@@ -152,3 +152,8 @@ class TestResolve:
 def test_env_kwargs_that_are_no_dict():
     with pytest.raises(EnvError, match=r"`env_kwargs` must be a dict with names as keys. Received: env_kwargs=\[1\]"):
         resolve_env("CartPole-v1", [1])
+
+
+def test_a_module_of_python_makes_no_environments():
+    with pytest.raises(EnvError, match=r"must name a module that makes environments.*Received: env='os:system'"):
+        resolve_env("os:system")

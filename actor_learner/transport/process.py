@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,7 @@ class LogFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by `__exit__`
+        self._file = self._open()
 
     def write(self, part: bytes) -> None:
         """Appends, as far as that can be done: a full disk doesn't end the training."""
@@ -155,8 +156,13 @@ class LogFile:
             if self._file.tell() > LARGEST_LOG:
                 os.replace(self._path, self._path.with_name(self._path.name + ".1"))
                 self._file.close()
-                self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115
+                self._file = self._open()
             self._file.write(part)
+
+    def _open(self) -> FileIO:
+        """Not through a link, which may lead anywhere, and not a pipe, which may block."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        return FileIO(os.open(self._path, flags, 0o666), "ab")
 
     def __enter__(self) -> LogFile:
         return self

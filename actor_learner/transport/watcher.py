@@ -22,6 +22,8 @@ _GRACE_SECONDS = 2.0
 _GRACE_AFTER_FAILURE_SECONDS = 0.5
 _DEATH_SECONDS = 2.0
 """For a killed process to be gone."""
+_STUCK_SECONDS = 60.0
+"""For a killed process that a driver or a file system holds in the kernel to be gone, before all is given up."""
 _LOST_SECONDS = 0.5
 """For an actor that has closed its connection to end by itself."""
 _START_SECONDS = 30.0
@@ -88,6 +90,7 @@ class Watcher:
         self._lost: dict[int, float] = {}
         self._failures: dict[int, Failure] = {}
         self._reasons: dict[int, str] = {}
+        self._killed: dict[int, float] = {}
         self._to_start: dict[int, float] = {}
         self._closing = self._sweeping = False
         self.process = os.getpid()
@@ -235,6 +238,10 @@ class Watcher:
             self._actors[number].kill()
         for number in self._reasons.keys() & self._actors.keys():
             self._actors[number].kill()
+            if now - self._killed.setdefault(number, now) > _STUCK_SECONDS:
+                raise RuntimeError(
+                    f"actor {number} ({self._reasons[number]}) was killed and doesn't end: the kernel holds it"
+                )
 
     def _on_message(self, actor: ActorProcess) -> None:
         try:
@@ -273,8 +280,6 @@ class Watcher:
                 return
             end = ActorEnd(actor.number, failure, None if failure else exit_code, actor.tail, reason)
             error = self._owner.ended(end)
-            if error is None and exit_code is None:
-                error = RuntimeError(f"Actor {actor.number} was killed and doesn't end: it is stuck in the kernel.")
             if error is None:
                 self._to_start[actor.number] = time.monotonic()
             else:
@@ -288,6 +293,7 @@ class Watcher:
         with self.condition:
             del self._actors[actor.number]
             self._lost.pop(actor.number, None)
+            self._killed.pop(actor.number, None)
             actor.close()
 
     def _end(self, warden: Warden | None) -> None:
