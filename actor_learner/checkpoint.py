@@ -59,17 +59,26 @@ class RunState:
 
     @classmethod
     def read(cls, folder: Path) -> RunState:
-        """The state of a checkpoint. Raises DamagedError if it can't be one."""
+        """The state of a checkpoint.
+
+        Raises DamagedError if it can't be one, ValueError if it can't be read or another version wrote it.
+        """
         try:
-            data = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
-            if data.pop("format") != FORMAT:
-                raise ValueError("it was written by another version")
-            state = cls(**data)
+            content = (folder / RUN_FILE).read_bytes()
+        except OSError as error:
+            kind = DamagedError if isinstance(error, FileNotFoundError) else ValueError
+            raise kind(f"{RUN_FILE} can't be read ({one_line(error)}). Received: {str(folder)!r}") from error
+        try:
+            data = json.loads(content.decode("utf-8"))
+            known = data.pop("format") == FORMAT
+            state = cls(**data) if known else cls()
             state._check()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DamagedError(
                 f"The folder is damaged: {RUN_FILE} is none of ours ({one_line(error)}). Received: {str(folder)!r}"
             ) from error
+        if not known:
+            raise ValueError(f"{RUN_FILE} was written by another version. Received: {str(folder)!r}")
         return state
 
     def write(self, folder: Path) -> None:
@@ -104,6 +113,10 @@ class Checkpoints:
         self.folder, self._keep = folder, keep
         self._for_ever: dict[str, bool] = {}
 
+    def path(self, updates: int) -> Path:
+        """The folder of the checkpoint after so many updates, written or not."""
+        return self.folder / f"{updates:010}"
+
     def write(self, state: RunState, save_learner: Callable[[Path], object]) -> Path:
         """Writes one, then removes those that are to be kept no longer. Returns its folder.
 
@@ -114,7 +127,7 @@ class Checkpoints:
             save_learner(partial)
             state.write(partial)
 
-        path = self.folder / f"{state.updates:010}"
+        path = self.path(state.updates)
         write_folder_atomically(path, write)
         self._for_ever[path.name] = state.best or state.milestone
         self._remove_old()
@@ -139,7 +152,7 @@ class Checkpoints:
             try:
                 state = RunState.read(path)
                 self._for_ever[path.name] = state.best or state.milestone
-            except DamagedError:
+            except ValueError:
                 self._for_ever[path.name] = True
         return self._for_ever[path.name]
 
@@ -152,7 +165,10 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError]]:
-    """The newest checkpoint that is as it was written, its state, and what is wrong with newer ones."""
+    """The newest checkpoint that is as it was written, its state, and what is wrong with newer ones.
+
+    Raises ValueError if one can't be read at present, or was written by another version: it may be whole.
+    """
     damages: list[DamagedError] = []
     for path in checkpoint_folders(folder):
         try:

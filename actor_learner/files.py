@@ -32,6 +32,7 @@ MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
 
 _LARGEST_MANIFEST = 1 << 20
+_DAMAGES = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENXIO)  # the last: a socket
 _PARTIAL_FOLDER = ".partial-actor-learner-"
 
 
@@ -103,6 +104,9 @@ def has_manifest(folder: str | os.PathLike[str]) -> bool:
 
 def check_folder(folder: str | os.PathLike[str]) -> tuple[str, ...]:
     """Compares every file of a folder with the manifest.
+
+    A file that the system can't read now (permissions, a failing disk, too many open files) isn't damaged for that, nor
+    is what another version wrote: both are a plain ValueError, here and in `read_folder`.
 
     Returns:
         The names of the files. Others may stand beside them; they were not checked, and must not be read.
@@ -317,18 +321,26 @@ def _damaged(folder: Path, problem: str) -> DamagedError:
     return DamagedError(f"The folder is damaged: {problem}. Received: folder={str(folder)!r}")
 
 
+def _unreadable(folder: Path, name: str, error: OSError) -> ValueError:
+    return ValueError(f"{name!r} can't be read ({one_line(error)}). Received: folder={str(folder)!r}")
+
+
 def _open_plain(folder: Path, name: str) -> io.BufferedReader:
     """Opens a plain file: no link, and no pipe or device, which could wait or give bytes for ever.
 
-    Raises DamagedError if it isn't one, or can't be read.
+    Raises DamagedError if it isn't one, ValueError if it can't be read.
     """
     try:
         descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         raise _damaged(folder, f"{name!r} is missing") from None
-    except (OSError, ValueError) as error:
-        if getattr(error, "errno", None) == errno.ELOOP:
+    except OSError as error:
+        if error.errno == errno.ELOOP:
             raise _damaged(folder, f"{name!r} is a link") from None
+        if error.errno in _DAMAGES:
+            raise _damaged(folder, f"{name!r} can't be read ({one_line(error)})") from error
+        raise _unreadable(folder, name, error) from error
+    except ValueError as error:
         raise _damaged(folder, f"{name!r} can't be read ({one_line(error)})") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -346,7 +358,7 @@ def _opened(folder: Path, name: str, entry: _Entry) -> Iterator[io.BufferedReade
         try:
             yield stream
         except OSError as error:
-            raise _damaged(folder, f"{name!r} can't be read ({one_line(error)})") from error
+            raise _unreadable(folder, name, error) from error
 
 
 def _compare(folder: Path, name: str, sha256: str, entry: _Entry) -> None:
@@ -355,9 +367,16 @@ def _compare(folder: Path, name: str, sha256: str, entry: _Entry) -> None:
 
 
 def _read_manifest(folder: Path) -> dict[str, _Entry]:
-    """What the manifest lists. Raises DamagedError if there is none, or if it isn't as `write_manifest` writes it."""
+    """What the manifest lists.
+
+    Raises DamagedError if there is none, or if it isn't as `write_manifest` writes it; ValueError if another version
+    wrote it, or if it can't be read.
+    """
     with _open_plain(folder, MANIFEST) as stream:
-        content = stream.read(_LARGEST_MANIFEST + 1)
+        try:
+            content = stream.read(_LARGEST_MANIFEST + 1)
+        except OSError as error:
+            raise _unreadable(folder, MANIFEST, error) from error
     try:
         manifest = json.loads(content.decode("utf-8"))
         listed = {name: _Entry(entry["sha256"], entry["size"]) for name, entry in manifest["files"].items()}
@@ -365,7 +384,7 @@ def _read_manifest(folder: Path) -> dict[str, _Entry]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _damaged(folder, f"{MANIFEST!r} is no manifest ({one_line(error)})") from error
     if not known:
-        raise _damaged(folder, f"{MANIFEST!r} was written by another version")
+        raise ValueError(f"{MANIFEST!r} was written by another version. Received: folder={str(folder)!r}")
     for name in listed:
         if name in ("", ".", "..", MANIFEST) or os.path.basename(name) != name or "\0" in name:
             raise _damaged(folder, f"{MANIFEST!r} lists {name[:100]!r}, which is no plain file name")

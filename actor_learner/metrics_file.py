@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -22,39 +23,52 @@ class MetricsFile:
     """Rows that are appended whole. While the disk is full they wait, and follow once there is room.
 
     Beyond 10,000 waiting rows the oldest are lost: a run must not die of a full disk, nor fill the memory instead.
+    `close` says how many were.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self._waiting: list[bytes] = []
+        self._lost = 0
         self._failed = False
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a row: numbers (what isn't finite becomes null), or lists of strings."""
         self._waiting.append(_line(row))
         try:
-            _append(self.file, b"".join(self._waiting))
+            self._flush()
         except OSError as error:
-            del self._waiting[:-_MOST_WAITING]
+            too_many = max(0, len(self._waiting) - _MOST_WAITING)
+            del self._waiting[:too_many]
+            self._lost += too_many
             if not self._failed:
                 _log.warning("%s can't be written (%s); training goes on, rows wait for room", self.file, error)
             self._failed = True
-            return
-        self._waiting.clear()
-        self._failed = False
 
     def sync(self) -> int:
-        """Waits until all rows are on the disk. Returns the file's length in bytes."""
+        """Waits until all rows are on the disk, those that waited for room too. Returns the file's length in bytes.
+
+        Raises OSError if they can't be written.
+        """
+        self._flush()
         if not self.file.exists():
             return 0
         with self.file.open("rb") as file:
             os.fsync(file.fileno())
             return os.fstat(file.fileno()).st_size
 
+    def close(self) -> None:
+        """Writes the rows that wait. What can't be written is lost, which is said."""
+        with contextlib.suppress(OSError):
+            self._flush()
+        if lost := self._lost + len(self._waiting):
+            _log.warning("%d rows of %s are lost: there was no room for them", lost, self.file)
 
-def append_metrics(run: RunDirectory, row: Mapping[str, Any]) -> None:
-    """Adds one row. Raises OSError if it can't be written; the file is as it was then."""
-    _append(run.metrics, _line(row))
+    def _flush(self) -> None:
+        if self._waiting:
+            _append(self.file, b"".join(self._waiting))
+            self._waiting.clear()
+        self._failed = False
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner import run_directory
 from actor_learner.checkpoint import Checkpoints, RunState
 from actor_learner.files import one_line
 from actor_learner.memory import MemorySampler
 from actor_learner.metrics_file import MetricsFile
 from actor_learner.resume import Start, event_files
+from actor_learner.saving import load_network
 
 if TYPE_CHECKING:
     from actor_learner.config import TrainConfig
@@ -47,7 +49,10 @@ class Recorder:
         self._saved = start.state
         self._has_checkpoint = start.checkpoint is not None
         self._tried_at: float | None = None
+        self._tried = (start.state.env_steps, start.state.updates)
         self._failed = False
+        self._updating = False
+        self._learned: list[np.ndarray[Any, Any]] | None = None
         self._undone_in_a_row = 0
         self._started = self._previous = time.perf_counter()
         self._env_steps = learner.env_steps
@@ -63,7 +68,7 @@ class Recorder:
         now = time.perf_counter()
         lag = self._begun_with.updates + self._actors.version - np.asarray(trajectory.policy_version)
         for name, values in self._actors.episodes.items():
-            self._windows[name].extend(map(float, values))
+            self._windows[name].extend(filter(math.isfinite, map(float, values)))
         seconds, self._previous = now - self._previous, now
         env_steps, self._env_steps = self._learner.env_steps - self._env_steps, self._learner.env_steps
         return {
@@ -86,14 +91,16 @@ class Recorder:
         causes = [f"actor {restart.actor} {restart.cause}" for restart in self._actors.restarts]
         self._metrics.append({**metrics, **({"actor_restart_causes": causes} if causes else {})})
         self.rows += 1
+        self._updating, self._learned = False, None
 
-    def confirm(self, **choices: Any) -> None:
-        """The first update is made: what was chosen for the run goes into config.json, and a run it replaces goes."""
-        run_directory.confirm_run(self._run)
-        try:
-            run_directory.record_choices(self._run, **choices)
-        except OSError as error:
-            _log.warning("%s", one_line(error))
+    def begin_update(self) -> None:
+        """Until its row is recorded, the learner may be half of one update and half of the next: it isn't saved."""
+        self._updating = True
+
+    def end_epoch(self) -> None:
+        """Callbacks may put other weights in now, averages or the best; a checkpoint has those that were learned."""
+        if self._learned is None:
+            self._learned = self._trainable()
 
     def learned(self, trajectory: Trajectory, losses: Mapping[str, float]) -> bool:
         """Whether an update was learned. One that was undone leaves an incident, and lowers the learning rate."""
@@ -104,7 +111,7 @@ class Recorder:
         where = self._write_incident(trajectory, losses)
         _log.warning(
             "update %d was undone, because not all of it is finite: %s%s",
-            self._learner.updates + 1,
+            self._next,
             _listed(self._learner.not_finite),
             where,
         )
@@ -129,18 +136,20 @@ class Recorder:
             self._tried_at is None or time.monotonic() - self._tried_at >= 60 * config.checkpoint_minutes
         )
         by_updates = config.checkpoint_updates is not None and (
-            self._tried_at is None or updates - self._saved.updates >= config.checkpoint_updates
+            self._tried_at is None or updates - self._tried[1] >= config.checkpoint_updates
         )
-        if by_time or by_updates or self._reaches_milestone():
+        if by_time or by_updates or self._reaches_milestone(since=self._tried[0]):
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Writes a checkpoint of the learner as it is, unless there is one of it, or nothing to save yet."""
+        """Writes a checkpoint, unless there is one of this update, nothing to save yet, or it has other weights now."""
         if self._learner.updates == self._saved.updates if self._has_checkpoint else not self.rows:
+            return
+        if self._updating or self._has_other_weights():
             return
         from actor_learner.learner.state import write_learner
 
-        self._tried_at = time.monotonic()
+        self._tried_at, self._tried = time.monotonic(), (self._learner.env_steps, self._learner.updates)
         try:
             state = self._state()
             self._checkpoints.write(state, functools.partial(write_learner, self._learner))
@@ -154,13 +163,35 @@ class Recorder:
         self._saved, self._has_checkpoint, self._failed = state, True, False
 
     def close(self) -> None:
-        """The last checkpoint, and the link to it."""
+        """The last checkpoint, and the link to it; rows that wait for room. Half an update is taken back."""
+        if self._updating:
+            self._take_back()
         self.checkpoint()
         if self._has_checkpoint:
             try:
                 self._checkpoints.link_final()
             except OSError as error:
                 _log.warning("the link to the last checkpoint can't be made: %s", one_line(error))
+        self._metrics.close()
+
+    def _take_back(self) -> None:
+        """Gives the network the weights of the last checkpoint."""
+        path = self._checkpoints.path(self._saved.updates)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Keras misses the optimizer's variables, which aren't needed any more
+                load_network(path, self._learner.network)
+        except (OSError, ValueError) as error:
+            _log.warning("update %d was cut short; the network may be half of it: %s", self._next, one_line(error))
+        else:
+            _log.warning("update %d was cut short; the network that is saved is that of %s", self._next, path)
+
+    def _trainable(self) -> list[np.ndarray[Any, Any]]:
+        return [variable.numpy().copy() for variable in self._learner.network.trainable_variables]
+
+    def _has_other_weights(self) -> bool:
+        """Whether callbacks have put in others since the epoch's end."""
+        return self._learned is not None and not all(map(np.array_equal, self._learned, self._trainable()))
 
     def _state(self) -> RunState:
         best_return = self._saved.best_return
@@ -174,14 +205,18 @@ class Recorder:
             episodes={name: list(values) for name, values in self._windows.items()},
             best_return=now if best else best_return,
             best=best,
-            milestone=self._reaches_milestone(),
+            milestone=self._reaches_milestone(since=self._saved.env_steps),
             metrics_size=self._metrics.sync(),
             event_files=event_files(self._run.path),
         )
 
-    def _reaches_milestone(self) -> bool:
+    def _reaches_milestone(self, since: int) -> bool:
         steps = self._config.milestone_steps
-        return steps is not None and self._learner.env_steps // steps > self._saved.env_steps // steps
+        return steps is not None and self._learner.env_steps // steps > since // steps
+
+    @property
+    def _next(self) -> int:
+        return self._learner.updates + 1
 
     @property
     def _actor_restarts(self) -> int:

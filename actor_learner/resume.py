@@ -8,6 +8,7 @@ the environments that reward scaling keeps an account of, are as many as before.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import os
@@ -19,8 +20,9 @@ from typing import Any
 from actor_learner import run_directory
 from actor_learner.checkpoint import FINAL, RunState, checkpoint_folders, newest_whole, remove_folder
 from actor_learner.config import TrainConfig
-from actor_learner.files import DamagedError
+from actor_learner.files import DamagedError, one_line
 from actor_learner.metrics_file import trim_metrics
+from actor_learner.restarts import ActorError
 from actor_learner.run_directory import RunDirectory
 from actor_learner.run_lock import RunLock, check_unlocked
 from actor_learner.run_log import run_log
@@ -55,7 +57,7 @@ _EVENT_FILES = "events.out.tfevents."
 _log = logging.getLogger("actor_learner")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Start:
     """From where a run begins or goes on.
 
@@ -66,6 +68,8 @@ class Start:
         damages: what is wrong with newer checkpoints.
         finished: the run has taken all its steps already.
         updates_per_epoch: as it was chosen at the run's beginning; None: not yet.
+        resumed: the run was there before.
+        confirmed: this process has learned something.
     """
 
     run: RunDirectory
@@ -74,11 +78,32 @@ class Start:
     damages: tuple[DamagedError, ...] = ()
     finished: bool = False
     updates_per_epoch: int | None = None
+    resumed: bool = False
+    confirmed: bool = False
+
+    def commit(self, config: TrainConfig) -> None:
+        """Everything stands that the run needs: makes its directory what it was at the checkpoint.
+
+        Raises ValueError if the directory can't be written.
+        """
+        if self.resumed:
+            run_directory.writing(self.run.path, lambda: _go_back(self, config))
+
+    def confirm(self, **choices: Any) -> None:
+        """Something is learned: what was chosen for the run goes into config.json, and a run that it replaces goes."""
+        self.confirmed = True
+        run_directory.confirm_run(self.run)
+        try:
+            run_directory.record_choices(self.run, **choices)
+        except OSError as error:
+            _log.warning("%s", one_line(error))
 
 
 @contextlib.contextmanager
 def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
-    """A run's directory, locked and logged to while entered: a new one, or as a checkpoint left it.
+    """A run's directory, locked and logged to while entered: a new one, or one that waits for `Start.commit`.
+
+    A new run that learned nothing is abandoned. Of others, the log says why they ended early.
 
     Raises ValueError for what `check_resume` or `check_run_dir` refuse.
     """
@@ -86,16 +111,31 @@ def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
     with _locked(run), run_log(run.logs):
         if resume:
             start = check_resume(config, lock=False)
-            if not start.finished:
-                _go_back(start, config)
-            yield start
-            return
-        run_directory.begin_run(run, config)
+        else:
+            run_directory.begin_run(run, config)
+            start = Start(run)
         try:
-            yield Start(run)
+            yield start
+        except BaseException as error:
+            if resume or start.confirmed:
+                _log_end(error)
+            raise
         finally:
-            if not run.metrics.exists():
+            if not resume and not start.confirmed:
                 run_directory.abandon_run(run)
+
+
+def _log_end(error: BaseException) -> None:
+    """One line for what explains itself, a traceback for the rest."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        _log.info("the run was ended by %s", _described(error))
+    else:
+        explains_itself = isinstance(error, ActorError) or "Received: " in str(error)
+        _log.error("the run ended: %s", _described(error), exc_info=None if explains_itself else error)
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
@@ -106,7 +146,8 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
         lock: also that no other process is at it.
 
     Raises:
-        ValueError: there is no run, it is another config's, it holds links, or a living process is at it.
+        ValueError: there is no run, it is another config's, it holds links, a living process is at it, or it has
+            checkpoints of which none is whole or one can't be read.
     """
     run = _named_run(config)
     run_directory.check_no_links(run)
@@ -116,14 +157,21 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
     if lock:
         check_unlocked(run.path)
     checkpoint, state, damages = newest_whole(run.checkpoints)
+    finished = run_directory.finished_steps(recorded) >= config.total_steps
+    if damages and checkpoint is None and not finished:
+        raise ValueError(
+            f"`run_dir` has checkpoints, but none is whole; the newest: {str(damages[0]).partition(' Received: ')[0]} "
+            f"Begin anew elsewhere, or replace the run (overwrite=True). Received: run_dir={str(config.run_dir)!r}"
+        )
     chosen = run_directory.recorded_choices(recorded).get("updates_per_epoch")
     return Start(
         run,
         checkpoint,
         state,
         tuple(damages),
-        finished=run_directory.finished_steps(recorded) >= config.total_steps,
+        finished=finished,
         updates_per_epoch=chosen if isinstance(chosen, int) and chosen > 0 else None,
+        resumed=True,
     )
 
 
@@ -199,21 +247,27 @@ def _go_back(start: Start, config: TrainConfig) -> None:
     for damage in start.damages:
         _log.warning("a checkpoint is passed over: %s", damage)
     if start.checkpoint is None:
-        _log.warning("%s has no whole checkpoint: the run starts from the beginning", run.path)
+        _log.warning("%s has no checkpoint: the run starts from the beginning", run.path)
+        _set_aside(run.metrics)
     else:
         run_directory.confirm_run(run)
         _log.info("the run goes on from %s, at %d env steps", start.checkpoint, state.env_steps)
-    _set_damaged_aside(run, state.updates if start.checkpoint else -1)
+    _set_damaged_aside(run, state.updates)
     if (run.checkpoints / FINAL).is_symlink():
         (run.checkpoints / FINAL).unlink()
     removed = trim_metrics(run.metrics, state.updates, state.metrics_size)
     if removed:
         _log.info("%d rows of metrics.jsonl that were written after it are removed", removed)
-    if start.checkpoint is None:
-        run.metrics.unlink(missing_ok=True)
     trim_event_files(run.path, state.event_files)
     chosen = run_directory.recorded_choices(run_directory.read_config(run.path))
     run_directory.write_config(run, config, chosen=chosen)
+
+
+def _set_aside(file: Path) -> None:
+    """Keeps a file under the first of the names `<name>.1`, `<name>.2`, ... that is free."""
+    if file.exists():
+        names = (file.with_name(f"{file.name}.{number}") for number in itertools.count(1))
+        file.rename(next(name for name in names if not os.path.lexists(name)))
 
 
 def _set_damaged_aside(run: RunDirectory, updates: int) -> None:

@@ -87,16 +87,6 @@ class RunDirectory:
         return self.config.exists() or self.metrics.exists()
 
 
-def create_run(config: TrainConfig) -> RunDirectory:
-    """Makes the run's directory and writes its config.json, as a run does under its lock.
-
-    Raises ValueError if the directory holds a run already or can't be written.
-    """
-    run = claim_run(config)
-    begin_run(run, config)
-    return run
-
-
 def claim_run(config: TrainConfig) -> RunDirectory:
     """The run's directory: `run_dir`, or a free name, whose folder is made here so that nobody else takes it.
 
@@ -130,7 +120,7 @@ def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
 
 
 def check_run_dir(config: TrainConfig) -> None:
-    """Looks for what `create_run` would refuse, and writes nothing.
+    """Looks for what beginning a run would refuse, and writes nothing.
 
     Raises ValueError if `run_dir` holds a run that may not be overwritten or can't be written, or if
     `init_from` holds no network.
@@ -156,9 +146,14 @@ def confirm_run(run: RunDirectory) -> None:
 
 
 def abandon_run(run: RunDirectory) -> None:
-    """A run that never made an update leaves what its actors said, and what it was to replace comes back."""
-    run.config.unlink(missing_ok=True)
+    """A run that learned nothing: what it was to replace comes back.
+
+    Where it replaces none, it leaves what its actors said, and all of itself if it has updates that were undone.
+    """
     replaced = run.path / _REPLACED
+    if not replaced.is_dir() and run.metrics.exists():
+        return
+    run.config.unlink(missing_ok=True)
     if replaced.is_dir():
         _remove_contents(run.path)
         for entry in list(replaced.iterdir()):
@@ -223,7 +218,8 @@ def finished_steps(data: Mapping[str, Any]) -> int:
 
 def check_no_links(run: RunDirectory) -> None:
     """Raises ValueError if a part of the run is a link: what is written or removed there might be anybody's."""
-    for name in (*_CONTENTS, _REPLACED):
+    logs = [f"{run.logs.name}/{entry.name}" for entry in run.logs.iterdir()] if run.logs.is_dir() else []
+    for name in (*_CONTENTS, _REPLACED, *logs):
         if (run.path / name).is_symlink():
             raise ValueError(
                 f"`run_dir` holds a link, {name}, which may lead out of it; put the real one there. "

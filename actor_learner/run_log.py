@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
+import stat
 import sys
 from collections.abc import Iterator
+from io import TextIOWrapper
 from pathlib import Path
 
 NAME = "run.log"
@@ -41,6 +45,15 @@ class _File(logging.FileHandler):
         super().__init__(file, encoding="utf-8", errors="backslashreplace", delay=True)
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
 
+    def _open(self) -> TextIOWrapper:
+        """No link, which may lead out of the run; no pipe, which might wait for a reader."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(self.baseFilename, flags, 0o644)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "is no plain file")
+        return open(descriptor, "a", encoding=self.encoding, errors=self.errors)
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             Path(self.baseFilename).parent.mkdir(exist_ok=True)
@@ -54,11 +67,11 @@ class _File(logging.FileHandler):
 
 
 class _Terminal(logging.StreamHandler):  # type: ignore[type-arg]
-    """The first line of each warning, on the `sys.stderr` of the moment."""
+    """The first line of each warning, on the `sys.stderr` of the moment; an error is told by whoever catches it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.setLevel(logging.WARNING)
+        self.addFilter(lambda record: record.levelno == logging.WARNING)
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage().partition("\n")[0]

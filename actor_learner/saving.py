@@ -65,9 +65,9 @@ def write_network(network: keras.Model, folder: Path) -> Path:
     return _save(network, folder, lambda file, write: write(file))
 
 
-def check_can_be_saved(network: keras.Model) -> None:
-    """Warns, before anything is learned, if only the weights of a network can be saved."""
-    with tempfile.TemporaryDirectory() as directory:
+def check_can_be_saved(network: keras.Model, folder: Path) -> None:
+    """Warns, before anything is learned, if only the weights of a network can be saved; tries it in `folder`."""
+    with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as directory:
         whole = save_network(network, directory).suffix == ".keras"
     if not whole:
         warnings.warn(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actor_learner import spaces
 from actor_learner.config import TrainConfig
 from actor_learner.cores import available_cores
 from actor_learner.environments import resolve_env
@@ -72,17 +73,18 @@ def train(config: TrainConfig, *, resume: bool = False) -> Result:
             return _finished(config, start.run)
         with Interrupts(quiet=config.quiet) as interrupts, _start_actors(config, start) as actors:
             result = _train(config, start, actors, interrupts)
-    learned = start.run.metrics.exists()
-    interrupts.raise_received(f"the run is saved in {start.run.path}" if learned else "nothing was learned yet")
+        learned = start.confirmed or start.checkpoint is not None
+        interrupts.raise_received(f"the run is saved in {start.run.path}" if learned else "nothing was learned yet")
     return result
 
 
 def _train(config: TrainConfig, start: Start, actors: ActorPool, interrupts: Interrupts) -> Result:
     if config.network is not None:
-        check_can_be_saved(actors.network)
+        check_can_be_saved(actors.network, start.run.path)
     learner = _make_learner(config, start, actors)
     updates_per_epoch = config.updates_per_epoch or start.updates_per_epoch or _updates_per_epoch(config)
     callbacks = _make_callbacks(config, start.run, actors, learner, updates_per_epoch)
+    start.commit(config)
     recorder = Recorder(start, config, actors, learner)
     progress = Progress(config.total_steps, learner.env_steps, quiet=config.quiet)
     metrics: dict[str, float] = {}
@@ -91,20 +93,24 @@ def _train(config: TrainConfig, start: Start, actors: ActorPool, interrupts: Int
         callbacks.on_epoch_begin(learner.updates // updates_per_epoch)
         for metrics in updates(config, actors, learner, recorder, interrupts):
             recorder.record(metrics)
-            if recorder.rows == 1:
-                recorder.confirm(xla=learner.compiled_with_xla, updates_per_epoch=updates_per_epoch)
             progress.update(metrics)
             if "undone" in metrics:
                 recorder.check_undone()
                 continue
+            if not start.confirmed:
+                start.confirm(xla=learner.compiled_with_xla, updates_per_epoch=updates_per_epoch)
             epoch, batch = divmod(learner.updates - 1, updates_per_epoch)
             callbacks.on_train_batch_end(batch, metrics)
             if batch + 1 == updates_per_epoch:
+                if not _goes_on(config, learner, interrupts):
+                    recorder.checkpoint()
+                recorder.end_epoch()
                 callbacks.on_epoch_end(epoch, metrics)
                 if _goes_on(config, learner, interrupts):
                     callbacks.on_epoch_begin(epoch + 1)
             recorder.checkpoint_if_due()
-        recorder.checkpoint()  # before anything is averaged or restored for the result
+        recorder.checkpoint()
+        recorder.end_epoch()  # from here on, something may be averaged or restored for the result
         if learner.updates % updates_per_epoch:
             callbacks.on_epoch_end(learner.updates // updates_per_epoch, metrics)
         learner.optimizer.finalize_variable_values(learner.network.trainable_variables)
@@ -113,8 +119,10 @@ def _train(config: TrainConfig, start: Start, actors: ActorPool, interrupts: Int
         interrupts.saving = True
         progress.close()
         if recorder.rows or start.checkpoint is not None:
-            recorder.close()
-            _save(start.run, learner, actors.observation_space)
+            try:
+                recorder.close()
+            finally:
+                _save(start.run, learner, actors.observation_space)
     if learner.env_steps >= config.total_steps:
         record_finished(start.run, learner.env_steps)
     return Result(learner.network, metrics or _last_metrics(start.run), start.run.path)
@@ -129,6 +137,7 @@ def updates(
         trajectory = actors.collect(timeout=None)
         trajectory = trajectory._replace(policy_version=trajectory.policy_version + earlier)
         collected = time.perf_counter()
+        recorder.begin_update()
         losses = learner.update(trajectory)
         learned = recorder.learned(trajectory, losses)
         yield recorder.row(trajectory, losses, time.perf_counter() - collected)
@@ -269,7 +278,15 @@ def _finished(config: TrainConfig, run: RunDirectory) -> Result:
     """What a run left that has taken all its steps."""
     if not config.quiet:
         print(f"The run in {run.path} has finished: it took its {config.total_steps:,} steps.")
-    return Result(load_network(run.path), _last_metrics(run), run.path)
+    if config.network is None:
+        network = load_network(run.path)
+    else:
+        from actor_learner.policy.exported import ExportedPolicy
+
+        saved = ExportedPolicy.load(run.policy)
+        observation_space, action_space = map(spaces.from_json, (saved.observation_space, saved.action_space))
+        network = _make_network(config, run.path, observation_space, action_space)
+    return Result(network, _last_metrics(run), run.path)
 
 
 def _last_metrics(run: RunDirectory) -> dict[str, float]:

@@ -2,12 +2,13 @@
 
 import json
 import os
+import resource
 from dataclasses import replace
 
 import pytest
 
 from actor_learner.checkpoint import RUN_FILE, Checkpoints, RunState, checkpoint_folders, newest_whole
-from actor_learner.files import DamagedError
+from actor_learner.files import DamagedError, check_folder, write_manifest
 
 STATE = RunState(env_steps=512, updates=2, time_seconds=1.5, episodes={"return": [1.0, 2.0]}, best_return=1.5)
 
@@ -103,6 +104,31 @@ def test_a_damaged_one_is_named_and_passed_over(tmp_path, name, how):
     assert "\n" not in str(damage)
 
 
+def test_one_of_another_version_is_not_damaged(tmp_path):
+    """It isn't passed over: nothing older is taken for the newest."""
+    path = Checkpoints(tmp_path, keep=1).write(STATE, save_learner)
+    (path / RUN_FILE).write_text(json.dumps({"format": 2, "surprise": 1}))
+    write_manifest(path)
+    with pytest.raises(ValueError, match=f"{RUN_FILE} was written by another version. Received: ") as error:
+        newest_whole(tmp_path)
+    assert not isinstance(error.value, DamagedError)
+
+
+def test_one_that_cannot_be_read_now_is_not_damaged(tmp_path):
+    """No file descriptor is left."""
+    write(Checkpoints(tmp_path, keep=1), 1)
+    free = os.dup(0)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        with pytest.raises(ValueError, match="can't be read") as error:
+            check_folder(tmp_path / "0000000001")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not isinstance(error.value, DamagedError)
+
+
 def test_links_are_no_checkpoints(tmp_path):
     write(Checkpoints(tmp_path / "elsewhere", keep=1), 9)
     (tmp_path / "run").mkdir()
@@ -117,7 +143,7 @@ def test_links_are_no_checkpoints(tmp_path):
         "[]",
         "{}",
         "[" * 100_000,
-        json.dumps({"format": 2}),
+        json.dumps({"env_steps": 1}),
         json.dumps({"format": 1, "env_steps": -1}),
         json.dumps({"format": 1, "updates": 1.5}),
         json.dumps({"format": 1, "surprise": 1}),

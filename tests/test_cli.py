@@ -14,8 +14,9 @@ import pytest
 
 import actor_learner as al
 from actor_learner import cli
-from actor_learner.metrics_file import append_metrics, read_metrics
-from actor_learner.run_directory import create_run, read_config
+from actor_learner.metrics_file import read_metrics
+from actor_learner.run_directory import read_config
+from tests.run_files import append_metrics, create_run
 
 COMMAND = [sys.executable, "-P", "-m", "actor_learner.cli"]
 

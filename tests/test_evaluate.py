@@ -21,7 +21,7 @@ from actor_learner.evaluate import Evaluation, _outline, evaluate
 from actor_learner.networks import ActionDistribution, default_network
 from actor_learner.policy.export import export_policy
 from actor_learner.policy.policy import Policy
-from actor_learner.run_directory import create_run
+from tests.run_files import create_run
 
 KWARGS = {"max_episode_steps": 120}
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import actor_learner as al
-from actor_learner.metrics_file import MetricsFile, append_metrics, read_metrics, trim_metrics
-from actor_learner.run_directory import create_run
+from actor_learner.metrics_file import MetricsFile, read_metrics, trim_metrics
+from tests.run_files import append_metrics, create_run
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +68,17 @@ def test_rows_wait_while_the_disk_is_full_and_follow(tmp_path, caplog):
     metrics.file.parent.mkdir()
     metrics.append({"updates": 3})
     assert [json.loads(line)["updates"] for line in metrics.file.read_text().splitlines()] == [0, 1, 2, 3]
+
+
+def test_no_checkpoint_is_ahead_of_rows_that_wait_and_lost_ones_are_counted(tmp_path, caplog):
+    metrics = MetricsFile(tmp_path / "later" / "metrics.jsonl")
+    metrics.append({"updates": 1})
+    with pytest.raises(FileNotFoundError):
+        metrics.sync()
+    metrics.close()
+    assert "1 rows of " in caplog.text
+    metrics.file.parent.mkdir()
+    assert metrics.sync() == metrics.file.stat().st_size > 0
 
 
 @pytest.fixture

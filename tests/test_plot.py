@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import actor_learner as al
-from actor_learner.metrics_file import append_metrics
 from actor_learner.plot import plot, read_curves, smooth
-from actor_learner.run_directory import create_run
+from tests.run_files import append_metrics, create_run
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import actor_learner as al
-from actor_learner.metrics_file import append_metrics
-from actor_learner.run_directory import create_run
+from tests.run_files import append_metrics, create_run
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "actor_learner"

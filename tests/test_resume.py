@@ -14,10 +14,10 @@ import pytest
 import actor_learner as al
 from actor_learner import cli
 from actor_learner.checkpoint import Checkpoints, RunState, checkpoint_folders
-from actor_learner.metrics_file import append_metrics
 from actor_learner.resume import MAY_DIFFER, check_fits, check_resume, event_files, trim_event_files
-from actor_learner.run_directory import RunDirectory, create_run, read_config
+from actor_learner.run_directory import RunDirectory, read_config
 from actor_learner.run_lock import RunLock
+from tests.run_files import append_metrics, create_run
 
 STEPS = 12 * 64
 AFTER = 5
@@ -150,6 +150,7 @@ def test_a_run_without_a_checkpoint_starts_from_the_beginning_and_says_so(run_of
         al.train(config(run.path, callbacks=[watch]), resume=True)
     assert "starts from the beginning" in caplog.text
     assert watch.begun == (0, 0)
+    assert json.loads((run.path / "metrics.jsonl.1").read_text()) == {"updates": 1, "env_steps": 64}
     assert [row["updates"] for row in rows_of(run)] == list(range(1, len(rows_of(run)) + 1))
 
 
@@ -164,6 +165,25 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(run_of, caplog):
     assert watch.begun[0] == 1
     assert [row["updates"] for row in rows_of(run)] == [1]
     assert (run.checkpoints / "0000000003.damaged").is_dir()
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused(run_of):
+    run = run_of("killed")
+    for path in checkpoint_folders(run.checkpoints):
+        (path / "learner.npz").unlink()
+    message = refusal(run)
+    assert "none is whole; the newest: The folder is damaged: 'learner.npz' is missing" in message
+
+
+def test_a_resume_that_cannot_start_leaves_all_as_it_was_and_says_why_in_the_log(run_of):
+    run = run_of("killed")
+    (run.checkpoints / "0000000003" / "learner.npz").unlink()  # would be set aside, and its rows removed
+    before = contents(run.path)
+    with pytest.raises(ValueError, match=r"Callback objects\. Received: 'none'"):
+        al.train(config(run.path, callbacks=["none"]), resume=True)
+    assert "ERROR the run ended: ValueError: `callbacks` must" in (run.logs / "run.log").read_text()
+    changing = {run.logs / "run.log": b"", run.path / ".lock": b""}
+    assert contents(run.path) | changing == before | changing
 
 
 def test_a_finished_run_is_left_as_it_is(run_of, capsys):
@@ -312,6 +332,11 @@ def test_a_network_that_keras_cannot_rebuild_goes_on(tmp_path):
     before = first.network.get_weights()
     assert all(np.array_equal(a, b) for a, b in zip(before, watch.weights, strict=True))
     assert watch.begun[0] == 1
+    with pytest.warns(UserWarning, match="weights alone"):
+        finished = al.train(config(tmp_path / "run", **changes), resume=True)
+    again = al.train(config(tmp_path / "run", **changes), resume=True)
+    weights = finished.network.get_weights(), again.network.get_weights()
+    assert all(np.array_equal(a, b) for a, b in zip(*weights, strict=True))
 
 
 def test_milestones_and_the_best_are_marked(runs):

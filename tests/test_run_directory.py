@@ -1,24 +1,25 @@
 """The run directory: names, config.json, what is overwritten and what comes back."""
 
+import logging
 import threading
 
 import pytest
 
 import actor_learner as al
-from actor_learner.metrics_file import append_metrics
 from actor_learner.run_directory import (
     RunDirectory,
     abandon_run,
     check_no_links,
     check_run_dir,
     confirm_run,
-    create_run,
     finished_steps,
     open_run,
     read_config,
     record_choices,
     record_finished,
 )
+from actor_learner.run_log import run_log
+from tests.run_files import append_metrics, create_run
 
 
 def make_environment():
@@ -204,3 +205,19 @@ def test_a_link_in_a_run_is_refused(name, tmp_path):
     (run.path / name).symlink_to(tmp_path)
     with pytest.raises(ValueError, match=f"holds a link, {name}, .*Received: run_dir="):
         check_no_links(run)
+
+
+def test_links_among_the_logs_are_not_followed(tmp_path):
+    run = create_run(al.TrainConfig(run_dir="mine"))
+    run.logs.mkdir()
+    (tmp_path / "precious").write_text("somebody's")
+    (run.logs / "run.log").symlink_to(tmp_path / "precious")
+    with pytest.raises(ValueError, match=r"`run_dir` holds a link, logs/run.log"):
+        check_no_links(run)
+    with run_log(run.logs):
+        logging.getLogger("actor_learner").warning("for nobody")
+    assert (tmp_path / "precious").read_text() == "somebody's"
+    (run.logs / "run.log").unlink()
+    with run_log(run.logs):
+        logging.getLogger("actor_learner").warning("for everybody")
+    assert "WARNING for everybody" in (run.logs / "run.log").read_text()

@@ -340,6 +340,14 @@ def test_a_run_that_can_only_explode_ends_with_the_explanation_and_is_saved(tmp_
     al.load_policy(tmp_path / "run")
 
 
+def test_a_run_that_learned_nothing_replaces_none(tmp_path):
+    al.train(config(tmp_path, total_steps=64, num_actors=0))
+    before = (tmp_path / "run/config.json").read_bytes(), (tmp_path / "run/network.keras").read_bytes()
+    with pytest.raises(RuntimeError, match="2 updates in a row"):
+        al.train(exploding(tmp_path, 0, 10**9, max_undone_updates=2, overwrite=True))
+    assert before == ((tmp_path / "run/config.json").read_bytes(), (tmp_path / "run/network.keras").read_bytes())
+
+
 def test_training_goes_on_from_another_runs_network(tmp_path):
     first = al.train(config(tmp_path, run_dir=tmp_path / "first", normalize_observation=True))
     before = [weight.copy() for weight in first.network.get_weights()]
