@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What it costs that runs are watched over: heartbeats, the thread that watches, checkpoints, memory figures.
+"""What it costs that runs are watched over: heartbeats, checks, checkpoints, memory figures.
 
     scripts/measure_watching.py --output benchmarks/watching.json
     scripts/measure_watching.py --against ../older-checkout --pairs 20     # CPU time of whole runs, alternated
@@ -58,11 +58,11 @@ def main() -> None:
 def parts(steps: int) -> dict[str, Any]:
     """CPU seconds of one run, and of what watches over it."""
     import actor_learner as al
+    from actor_learner.crew import ProcessCrew
     from actor_learner.memory import MemorySampler
     from actor_learner.recorder import Recorder
-    from actor_learner.transport import watcher
 
-    spent = {"watcher": 0.0, "checkpoints": 0.0, "memory": 0.0}
+    spent = {"hung actors": 0.0, "checkpoints": 0.0, "memory": 0.0}
 
     def timed(owner: Any, name: str, part: str) -> None:
         """Adds the CPU time of the calling thread; checkpoints are written in it from beginning to end."""
@@ -77,7 +77,7 @@ def parts(steps: int) -> dict[str, Any]:
 
         setattr(owner, name, measured)
 
-    timed(watcher.Watcher, "_run", "watcher")
+    timed(ProcessCrew, "tick", "hung actors")
     timed(Recorder, "checkpoint", "checkpoints")
     timed(MemorySampler, "metrics", "memory")
     with tempfile.TemporaryDirectory() as folder:
