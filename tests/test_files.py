@@ -283,7 +283,7 @@ def test_a_file_cut_at_any_length_is_found(saved, name):
             read_folder(saved)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_flipped_bits_are_found(tmp_path_factory, data):
     folder = tmp_path_factory.getbasetemp() / "flipped bits"
@@ -472,7 +472,7 @@ def test_no_file_needs_more_memory_than_its_size(tmp_path):
         read_arrays((tmp_path / "bomb.npz").read_bytes())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_damaged_arrays_are_refused_or_right(tmp_path_factory, data):
     arrays = {"a": np.arange(12, dtype=np.float32).reshape(3, 4), "b/0": np.array([True, False])}

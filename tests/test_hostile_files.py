@@ -103,7 +103,7 @@ def test_a_damaged_policy_never_reaches_litert(sources, data):
         np.testing.assert_equal(vars(found), vars(whole))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_a_damaged_trajectory_is_never_loaded_wrong(sources, tmp_path_factory, data):
     file = tmp_path_factory.getbasetemp() / "damaged trajectory.npz"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -122,32 +120,35 @@ def test_what_is_started_beside_the_actors_counts_as_the_learner_s(start):
     assert 65 * MB < measure({}).learner - before.learner < 100 * MB
 
 
+SHARED_PAGES = """
+import mmap, os, signal, sys, time
+from actor_learner.memory import measure
+MB = 1_000_000
+shared = mmap.mmap(-1, 80 * MB)
+before = measure({})
+shared.write(b"x" * (80 * MB))
+reading, writing = os.pipe()
+child = os.fork()
+if child == 0:
+    os.setsid()
+    sum(shared[::4096])  # touches every page
+    os.write(writing, b"x")
+    time.sleep(60)
+    os._exit(0)
+os.read(reading, 1)
+usage = measure({0: child})
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+print(usage.actors[0] / MB, (usage.total - before.total) / MB)
+"""
+
+
 def test_shared_pages_count_once():
     """Each of two processes that map 80 MB is charged with half of them; resident size would count them twice."""
-    shared = mmap.mmap(-1, 80 * MB)
-    before = measure({})
-    shared.write(b"x" * (80 * MB))
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setsid()
-            sum(shared[::4096])  # touches every page
-            os.write(writing, b"x")
-            time.sleep(60)
-        finally:
-            os._exit(0)
-    try:
-        os.read(reading, 1)
-        usage = measure({0: child})
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        for descriptor in (reading, writing):
-            os.close(descriptor)
-    assert usage.actors[0] >= 40 * MB
-    assert usage.total - before.total == pytest.approx(80 * MB, rel=0.25)
-    shared.close()
+    done = subprocess.run([sys.executable, "-c", SHARED_PAGES], capture_output=True, text=True, check=True)
+    actor, together = map(float, done.stdout.split())
+    assert actor >= 40
+    assert together == pytest.approx(80, rel=0.25)
 
 
 def test_an_actor_that_is_gone_takes_nothing(start):
