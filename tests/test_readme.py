@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from actor_learner import cli
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 COMMAND = [sys.executable, "-m", "actor_learner.cli"]
@@ -37,22 +39,24 @@ def shell_lines():
 
 
 def test_shell_blocks(tmp_path):
-    """The commands, one after the other, each training only briefly."""
+    """The commands, one after the other: three train, briefly; of the others that would, the settings are made."""
     pytest.importorskip("Box2D")
     pytest.importorskip("mujoco")
     pytest.importorskip("matplotlib")
+    trained = 0
     for line in shell_lines():
         words = shlex.split(line)
         if words[0].startswith("scripts/"):
             assert (ROOT / words[0]).exists()
             words = ["actor-learner", Path(words[0]).name, *words[1:]]
         assert Path(words[0]).name == "actor-learner"
-        brief = (
-            []
-            if words[1] != "train" or "--help" in words
-            else ["--total-steps", "200", "--unroll-length", "16", "--quiet"]
-        )
-        run([*COMMAND, *words[1:], *brief], tmp_path)
+        if words[1] != "train" or {"--help", "--resume"} & {*words}:
+            run([*COMMAND, *words[1:]], tmp_path)
+        elif trained < 3:
+            run([*COMMAND, *words[1:], "--total-steps", "2000", "--quiet"], tmp_path)
+            trained += 1
+        else:
+            assert cli.train_config(cli.parse(words[1:])).env == words[2]
     assert (tmp_path / "curve.png").stat().st_size > 10_000
 
 
