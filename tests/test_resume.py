@@ -18,6 +18,7 @@ from actor_learner.resume import MAY_DIFFER, check_fits, check_resume, event_fil
 from actor_learner.run_directory import RunDirectory, read_config
 from actor_learner.run_lock import RunLock
 from tests.run_files import append_metrics, create_run
+from tests.small_networks import Unserializable
 
 STEPS = 12 * 64
 AFTER = 5
@@ -303,15 +304,6 @@ def test_a_full_disk_is_one_warning_and_the_last_good_checkpoint_stays(run_of, c
     ]
     assert (run.checkpoints / "0000000003").is_dir()
     assert (run.checkpoints / "final").resolve().name == f"{len(rows_of(run)):010}"
-
-
-class Unserializable(keras.Model):
-    def __init__(self, columns):
-        super().__init__()
-        self.heads = [keras.layers.Dense(columns), keras.layers.Dense(1)]
-
-    def call(self, observation):
-        return self.heads[0](observation), self.heads[1](observation)
 
 
 def test_a_network_that_keras_cannot_rebuild_goes_on(tmp_path):

@@ -20,6 +20,7 @@ from keras import ops
 import actor_learner as al
 from actor_learner.networks import call_network, network_distribution
 from actor_learner.returns import gae
+from tests.small_networks import Unserializable
 
 LINUX_ONLY = pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
 
@@ -371,15 +372,6 @@ def test_a_network_of_ones_own_by_a_callable_is_wrapped_in_normalization(tmp_pat
 
     result = al.train(config(tmp_path, network=network, normalize_observation=True))
     assert any(isinstance(layer, al.ObservationNormalization) for layer in result.network.layers)
-
-
-class Unserializable(keras.Model):
-    def __init__(self, columns):
-        super().__init__()
-        self.heads = [keras.layers.Dense(columns), keras.layers.Dense(1)]
-
-    def call(self, observation):
-        return self.heads[0](observation), self.heads[1](observation)
 
 
 def test_a_network_that_keras_cannot_save_keeps_its_weights(tmp_path):

@@ -17,21 +17,9 @@ from actor_learner import networks
 from actor_learner.pool import ActorError, ActorPool
 from tests.counting_env import CountingEnv
 from tests.faults.failing_envs import FailingEnv, FailOnceEnv, QuietEnv, SimulatorEnv
-from tests.processes import children, is_alive, open_descriptors, wait_until
+from tests.processes import children, is_alive, wait_until
 
-
-@pytest.fixture(scope="module")
-def network():
-    env = QuietEnv()
-    return networks.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(network):
-    processes, descriptors = children(), open_descriptors()
-    yield
-    assert children() == processes
-    assert open_descriptors() == descriptors
+pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
 def make_pool(env, network, **kwargs):
