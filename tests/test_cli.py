@@ -14,6 +14,7 @@ import pytest
 
 import actor_learner as al
 from actor_learner import cli
+from actor_learner.cli.train import train_config
 from actor_learner.metrics_file import read_metrics
 from actor_learner.run_directory import read_config
 from tests.run_files import append_metrics, create_run
@@ -46,7 +47,7 @@ def trained(tmp_path_factory):
 
 
 def config_of(*argv):
-    return cli.train_config(cli.parse(["train", *argv]))
+    return train_config(cli.parse(["train", *argv]))
 
 
 def refusal_of(capsys, *argv):

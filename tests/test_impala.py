@@ -12,7 +12,8 @@ import pytest
 from keras import ops
 
 import actor_learner as al
-from actor_learner.cli import parse, train_config
+from actor_learner.cli import parse
+from actor_learner.cli.train import train_config
 from tests.test_learner import linear_network, on_policy, same_weights, weights_of
 from tests.test_vtrace import naive_vtrace
 from tests.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory

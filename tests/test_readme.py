@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from actor_learner import cli
+from actor_learner.cli.train import train_config
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
@@ -56,7 +57,7 @@ def test_shell_blocks(tmp_path):
             run([*COMMAND, *words[1:], "--total-steps", "2000", "--quiet"], tmp_path)
             trained += 1
         else:
-            assert cli.train_config(cli.parse(words[1:])).env == words[2]
+            assert train_config(cli.parse(words[1:])).env == words[2]
     assert (tmp_path / "curve.png").stat().st_size > 10_000
 
 

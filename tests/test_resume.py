@@ -14,6 +14,7 @@ import pytest
 import actor_learner as al
 from actor_learner import cli
 from actor_learner.checkpoint import Checkpoints, RunState, checkpoint_folders
+from actor_learner.cli.train import resumed_config
 from actor_learner.resume import MAY_DIFFER, check_fits, check_resume, event_files, trim_event_files
 from actor_learner.run_directory import RunDirectory, read_config
 from actor_learner.run_lock import RunLock
@@ -378,7 +379,7 @@ def begun(tmp_path, monkeypatch):
 
 
 def resumed(*argv):
-    return cli.resumed_config(cli.parse(["train", "--resume", "run", *argv]))
+    return resumed_config(cli.parse(["train", "--resume", "run", *argv]))
 
 
 def test_the_command_line_takes_the_runs_own_config(begun):
@@ -391,7 +392,7 @@ def test_the_command_line_takes_the_runs_own_config(begun):
 
 def test_the_path_in_config_json_counts_for_nothing(begun, tmp_path):
     begun.path.rename(tmp_path / "moved")
-    config = cli.resumed_config(cli.parse(["train", "--resume=moved"]))
+    config = resumed_config(cli.parse(["train", "--resume=moved"]))
     assert str(config.run_dir) == "moved"
 
 
@@ -442,7 +443,7 @@ def test_a_config_json_that_is_none_is_refused_in_one_line(begun, capsys, text):
 def test_a_finished_run_needs_no_tensorflow_to_say_so(begun, capsys, monkeypatch):
     data = json.loads(begun.config.read_text())
     begun.config.write_text(json.dumps({**data, "finished": {"env_steps": 10**9}}))
-    monkeypatch.setattr(cli, "prepare_process", lambda *_: pytest.fail("TensorFlow would be loaded"))
+    monkeypatch.setattr("actor_learner.cli.train.prepare_process", lambda *_: pytest.fail("TensorFlow would be loaded"))
     assert cli.main(["train", "--resume", "run"]) == 0
     assert "has finished" in capsys.readouterr().out
 

@@ -1,0 +1,104 @@
+"""The command line: `actor-learner train | evaluate | plot`, a module each; flags are derived from dataclasses.
+
+`--help`, `plot` and every refused argument leave TensorFlow unloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import actor_learner
+from actor_learner.cli import evaluate, plot, train
+from actor_learner.config import close_match
+
+REFUSED = 2
+INTERRUPTED = 130
+
+_NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?|-inf", re.IGNORECASE)
+_OTHER_COMMANDS = {"evaluate": evaluate, "plot": plot}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Returns:
+        Exit code: 0; 2 with a line on stderr where something was refused or failed; 130 after Ctrl-C.
+    """
+    if os.getcwd() not in sys.path and not os.path.exists("config.json"):  # a run may come from a stranger
+        sys.path.append(os.getcwd())  # for module:factory; last, so that it shadows nothing
+    try:
+        arguments = parse(sys.argv[1:] if argv is None else argv)
+        command: Callable[[argparse.Namespace], int] = arguments.command
+        return command(arguments)
+    except KeyboardInterrupt as interrupt:
+        if interrupt.args:
+            print(f"actor-learner: interrupted; {interrupt.args[0]}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stdout = None  # the reader went away: nothing is left to flush
+        return 1
+    except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
+        if not _is_ours(error):
+            raise
+        print(f"actor-learner: error: {error}", file=sys.stderr)
+        return REFUSED
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Arguments -> a namespace of those that were given, and the command's function as `command`.
+
+    Raises ValueError, in one line, for what can't be understood; `--help` exits.
+    """
+    argv = _join_negative_numbers(argv)
+    parser = _Parser(prog="actor-learner", description="The actor-learner for Keras 3.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=actor_learner.__version__)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    options = {"train": train.add_parser(commands, argv)}  # its flags depend on the algorithm
+    options |= {name: module.add_parser(commands) for name, module in _OTHER_COMMANDS.items()}
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        flags = [flag for action in options[argv[0]]._actions for flag in action.option_strings]
+        raise _refused_argument(unknown, flags)
+    return arguments
+
+
+def _refused_argument(unknown: Sequence[str], flags: Sequence[str]) -> ValueError:
+    flag = next((word for word in unknown if word.startswith("-")), None)
+    if flag is None:
+        return ValueError(f"There is an argument too many. Received: {unknown[0]}")
+    name = flag.partition("=")[0]
+    return ValueError(f"There is no such flag{close_match(name, flags)}; --help lists all. Received: {name}")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage above it."""
+
+    def error(self, message: str) -> NoReturn:
+        if match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            choices = [choice.strip(" '") for choice in match[2].split(",")]
+            message = f"{message}{close_match(match[1], choices)}"
+        raise ValueError(message)
+
+
+def _join_negative_numbers(argv: Sequence[str]) -> list[str]:
+    """`--flag -1e-3` -> `--flag=-1e-3`: argparse takes that for a flag."""
+    joined: list[str] = []
+    for word in argv:
+        if joined and joined[-1].startswith("--") and "=" not in joined[-1] and _NEGATIVE_NUMBER.fullmatch(word):
+            joined[-1] = f"{joined[-1]}={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether this package raised it, with a line of its own; the traceback of anything else is worth showing."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    package = str(frames[-1][0].f_globals.get("__package__")) if frames else ""
+    return package.partition(".")[0] == "actor_learner"

@@ -1,0 +1,242 @@
+"""`actor-learner train`: the config from a preset or a run, and the flags over it; then the run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+import typing
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from actor_learner import presets
+from actor_learner.cli.flags import add_flag, flag_text
+from actor_learner.config import TrainConfig, algorithm_class, check_backend, resolve_reference
+from actor_learner.cores import available_cores
+from actor_learner.quiet import import_keras
+
+_NO_FIELDS = ("command", "env", "preset", "resume")  # in a namespace, `env` is None where it isn't given
+
+
+def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
+    algorithm = _named_algorithm(argv)
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "train",
+        help="train, and keep the run in a directory",
+        usage="actor-learner train [ENV] [--FLAG VALUE ...]",
+        description="Trains with num_actors processes and keeps the run in a directory.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=run)
+    parser.add_argument(
+        "env", nargs="?", metavar="ENV", help="Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)"
+    )
+    groups = {name: parser.add_argument_group(name) for name in ("run", "environment", "actors", "algorithm")}
+    title = f"{algorithm.__name__} (--algorithm NAME --help lists another's)"
+    groups["hyperparameters"] = parser.add_argument_group(title)
+    groups["network"] = parser.add_argument_group("network")
+    groups["algorithm"].add_argument(
+        "--preset", metavar="NAME", help="settings of this environment id; none: no settings (default: ENV's own)"
+    )
+    groups["run"].add_argument(
+        "--resume",
+        metavar="RUN_DIR",
+        help="go on with this run, from its newest whole checkpoint; flags that change what is learned are refused",
+    )
+    hints = typing.get_type_hints(TrainConfig)
+    for field in dataclasses.fields(TrainConfig):
+        if field.name != "env":
+            add_flag(groups.get(field.metadata["group"]), field, hints[field.name])
+    hints = typing.get_type_hints(algorithm)
+    for field in dataclasses.fields(algorithm):
+        if field.init:
+            add_flag(groups["hyperparameters"], field, hints[field.name])
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """`actor-learner train`: trains, and says where the result is and what to type next."""
+    from actor_learner.environments import resolve_env
+    from actor_learner.run_directory import check_run_dir
+
+    resume = arguments.resume is not None
+    config = resumed_config(arguments) if resume else train_config(arguments)
+    if resume and _has_finished(config):
+        return 0
+    if not resume:
+        check_run_dir(config)
+    resolve_env(config.env, config.env_kwargs, config.vectorization)  # refused before TensorFlow is loaded
+    if not resume:
+        _print_preset(arguments, config)
+    prepare_process(config.num_actors, config.max_policy_lag)
+    from actor_learner.train import train
+
+    with _one_line_warnings():
+        result = train(config, resume=resume)
+    print(_what_next(result.run_dir))
+    return 0
+
+
+def _has_finished(config: TrainConfig) -> bool:
+    """Whether the run has nothing left to do, which is said then. Raises ValueError if it can't go on."""
+    from actor_learner.resume import check_resume
+
+    start = check_resume(config)
+    if start.finished:
+        print(f"The run has finished: it took its {config.total_steps:,} steps. --total-steps N makes it go on.")
+        print(_what_next(start.run.path))
+    elif not config.quiet:
+        where = "from the beginning" if start.checkpoint is None else f"after {start.state.env_steps:,} steps"
+        print(f"The run goes on {where}.")
+    return start.finished
+
+
+def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
+    """Sets what can't change once TensorFlow has started, then imports it without its start-up messages.
+
+    In lock-step the learner may use every core, since the actors wait; beside actors that go on, what they leave.
+    """
+    cores = available_cores()
+    learner_cores = max(1, cores - num_actors) if max_policy_lag else cores
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(learner_cores))
+    os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
+    import_keras()
+
+
+@contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Warnings without the line of code that they come from, which says nothing at a shell."""
+    kept = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"actor-learner: warning: {message}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = kept
+
+
+def _named_algorithm(argv: Sequence[str]) -> type[Any]:
+    """The class that `--algorithm` names: its hyperparameters are flags, so it is looked up before parsing."""
+    name = _flag_value(argv, "--algorithm")
+    if name is None and (run_dir := _flag_value(argv, "--resume")) is not None:
+        name = _recorded_algorithm(run_dir)
+    name = name or "ppo"
+    _import_keras_before(name)
+    return algorithm_class(name)
+
+
+def _flag_value(argv: Sequence[str], flag: str) -> str | None:
+    value = None
+    for index, word in enumerate(argv):
+        if word == flag and index + 1 < len(argv):
+            value = argv[index + 1]
+        elif word.startswith(f"{flag}="):
+            value = word.partition("=")[2]
+    return value
+
+
+def _recorded_algorithm(run_dir: str) -> str | None:
+    """What a run's config.json calls its algorithm; a file without it is refused later, by what reads it all."""
+    from actor_learner.run_directory import read_config
+
+    algorithm = read_config(run_dir).get("algorithm")
+    name = algorithm.get("name") if isinstance(algorithm, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _import_keras_before(reference: str) -> None:
+    """Whoever writes an algorithm or a network imports keras; imported by us, TensorFlow says nothing on stderr."""
+    module, separator, _ = reference.partition(":")
+    if separator and importlib.util.find_spec(module.partition(".")[0] or "?") is not None:
+        import_keras()
+
+
+def train_config(arguments: argparse.Namespace) -> TrainConfig:
+    """The preset, if there is one, with the flags that were given over it.
+
+    Raises ValueError for what the dataclasses refuse, and for an unknown preset.
+    """
+    check_backend()
+    given = _given(arguments)
+    algorithm = given.pop("algorithm", "ppo")
+    if "network" in given:
+        _import_keras_before(given["network"])
+        given["network"] = resolve_reference(given["network"], "network")
+    base = {**_preset_fields(arguments), "env": _env(arguments)}
+    return presets.build_config(base, given, algorithm=algorithm)
+
+
+def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
+    """The run's own config, with the flags that were given over it. The path that it was written with counts nothing.
+
+    Raises ValueError where there is no run, or for what the dataclasses refuse.
+    """
+    from actor_learner.run_directory import read_config
+
+    check_backend()
+    recorded = read_config(arguments.resume)
+    given = _given(arguments)
+    for name, value in {"preset": arguments.preset, **given}.items():
+        if name in ("preset", "run_dir", "overwrite") and value is not None:
+            flag = name.replace("_", "-")
+            raise ValueError(
+                f"`--{flag}` can't stand beside `--resume`, which goes on as before. Received: {name}={value}"
+            )
+    if "network" in given:
+        _import_keras_before(given["network"])
+        given["network"] = resolve_reference(given["network"], "network")
+    if arguments.env is not None:
+        given["env"] = arguments.env
+    names = {field.name for field in dataclasses.fields(TrainConfig)}
+    changes = {name: given.pop(name) for name in names & set(given)}
+    algorithm = changes.pop("algorithm", None)
+    config = TrainConfig.from_json(recorded, **changes, run_dir=arguments.resume, overwrite=False)
+    if algorithm is not None and algorithm_class(algorithm) is not type(config.algorithm):
+        return config.replace(algorithm=algorithm_class(algorithm)(**given))
+    return config.replace(algorithm=dataclasses.replace(config.algorithm, **given)) if given else config
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of the config and of the algorithm that flags name."""
+    return {name: value for name, value in vars(arguments).items() if name not in _NO_FIELDS}
+
+
+def _env(arguments: argparse.Namespace) -> str:
+    return "CartPole-v1" if arguments.env is None else str(arguments.env)
+
+
+def _preset_fields(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.preset == "none":
+        return {}
+    algorithm = _given(arguments).get("algorithm", "ppo")
+    fields = presets.preset_fields(arguments.preset or _env(arguments), algorithm)
+    if fields is None and arguments.preset is not None:
+        raise presets.unknown_preset(arguments.preset, algorithm)
+    return fields or {}
+
+
+def _print_preset(arguments: argparse.Namespace, config: TrainConfig) -> None:
+    fields = {name: value for name, value in _preset_fields(arguments).items() if name not in _given(arguments)}
+    if fields and not config.quiet:
+        listed = ", ".join(f"{name}={flag_text(value)}" for name, value in fields.items())
+        name = arguments.preset or _env(arguments)
+        print(f"Preset for {name} (flags override it, --preset none refuses it): {listed}")
+
+
+def _what_next(run_dir: str | os.PathLike[str]) -> str:
+    command, run = shlex.quote(_own_command()), shlex.quote(str(run_dir))
+    return f"The run is in {run}. Next:\n  {command} evaluate {run}\n  {command} plot {run} --output curve.png"
+
+
+def _own_command() -> str:
+    """What to type to get this command: its name where the shell finds it, else its path."""
+    if shutil.which("actor-learner"):
+        return "actor-learner"
+    path = Path(sys.prefix) / "bin" / "actor-learner"
+    return os.path.relpath(path) if path.is_relative_to(os.getcwd()) else str(path)
