@@ -223,7 +223,7 @@ def test_another_backend_is_refused(monkeypatch, capsys):
 
 def test_the_traceback_of_what_is_no_refusal_is_kept(monkeypatch):
     """A ValueError out of somebody else's code is a bug to be seen, not a refusal."""
-    monkeypatch.setattr(cli, "plot", lambda arguments: json.loads("{"))
+    monkeypatch.setattr(cli.plot, "run", lambda arguments: json.loads("{"))
     with pytest.raises(json.JSONDecodeError):
         cli.main(["plot", "somewhere"])
 
