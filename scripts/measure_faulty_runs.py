@@ -4,13 +4,15 @@
     scripts/measure_faulty_runs.py actors --env HalfCheetah-v5 --seeds 2 --faults 60    # actors killed and stopped
     scripts/measure_faulty_runs.py nan --env CartPole-v1 --seeds 3    # NaN by environment, network, learning rate
 
-Each run is one process on one core, as many at a time as there are cores. `--output FILE` keeps the figures.
+Each run is one process on one core, as many at a time as there are cores, or `--at-once`. `--output FILE` keeps the
+figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -52,8 +54,9 @@ def main() -> None:
         for kind in KINDS[arguments.what]
     ]
     cores = sorted(os.sched_getaffinity(0))
-    with ThreadPoolExecutor(len(cores)) as pool:
-        results = list(pool.map(lambda job: _in_a_process(job, cores), jobs))
+    _free_cores.extend(itertools.islice(itertools.cycle(cores), arguments.at_once or len(cores)))
+    with ThreadPoolExecutor(len(_free_cores)) as pool:
+        results = list(pool.map(_in_a_process, jobs))
     summary = {"command": " ".join(sys.argv[1:]), "machine": machine(), "runs": results}
     if arguments.output:
         arguments.output.write_text(json.dumps(summary, indent=1) + "\n")
@@ -66,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--faults", type=int, default=60, help="in each run with faults")
     parser.add_argument("--total-steps", type=int, help="default: the preset's")
+    parser.add_argument("--at-once", type=int, help="runs at a time (default: one for each core)")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser
@@ -75,11 +79,9 @@ _free_cores: list[int] = []
 _lock = threading.Lock()
 
 
-def _in_a_process(job: dict[str, Any], cores: Sequence[int]) -> dict[str, Any]:
-    """The run, on a core of its own."""
+def _in_a_process(job: dict[str, Any]) -> dict[str, Any]:
+    """The run, on one core."""
     with _lock:
-        if not _free_cores:
-            _free_cores.extend(cores)
         core = _free_cores.pop()
     pinned = f"import os, sys; os.sched_setaffinity(0, [{core}]); os.execv(sys.argv[1], sys.argv[1:])"
     command = [sys.executable, "-c", pinned, sys.executable, __file__, "nan", "--one", json.dumps(job)]
