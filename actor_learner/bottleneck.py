@@ -28,9 +28,7 @@ class Bottleneck(NamedTuple):
         return f"limited by: {self.part}; {self.advice}"
 
 
-def bottleneck(
-    metrics: Mapping[str, float], *, num_actors: int, cores: int, max_policy_lag: int
-) -> Bottleneck | None:
+def bottleneck(metrics: Mapping[str, float], *, num_actors: int, cores: int, max_policy_lag: int) -> Bottleneck | None:
     """What limits a run; None where the metrics don't say where its time went.
 
     The learner's time is learning, collecting (waiting for a batch) and the rest, which is callbacks, checkpoints and

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from actor_learner.bottleneck import Bottleneck, bottleneck
 
 SMOOTHING_SECONDS = 5.0
-"""Speed and shares of time are means over the last seconds, older ones counting less and less (by 1/e after these)."""
+"""Of the means that speed and shares of time are while a run goes on; in the end they are those of the whole run."""
 
 POINTS = 128
 """At most so many of the return's history; more than the widest sparkline needs."""
@@ -38,9 +38,9 @@ class Process(NamedTuple):
 class Look:
     """A run at one moment. NaN is what isn't known (yet).
 
-    seconds: that the run has taken; left: that it will take. over: it has ended; then `speed` (env steps per second) is
-    that of the whole run, else that of the last seconds. returns: `episode_return` over the run, evenly spaced in
-    updates. shares: of time, as in metrics.jsonl, without "time/". cause: of the last restart.
+    seconds: that the run has taken; left: that it will take. over: it has ended; then `speed` (env steps per second)
+    and `shares` (of time, as in metrics.jsonl, without "time/") are those of the whole run, else those of the last
+    seconds. returns: `episode_return` over the run, evenly spaced in updates. cause: of the last restart.
     """
 
     env: str
@@ -86,8 +86,7 @@ class Summary:
         self._row: Mapping[str, Any] = {}
         self._first = 0.0, 0.0
         """Seconds and env steps after the first update: what came before was compilation, for the most part."""
-        self._sums = dict.fromkeys(_SMOOTHED, 0.0)
-        self._weight = 0.0
+        self._lately, self._on_the_whole = _Means(SMOOTHING_SECONDS), _Means(math.inf)
         self._returns = _History()
         self._undone, self._cause = 0, ""
         self.rows = 0
@@ -103,26 +102,22 @@ class Summary:
         if self.rows == 1:
             self._first = row["time_seconds"], row["env_steps"]
         if self.rows == 2:
-            self._sums, self._weight = dict.fromkeys(_SMOOTHED, 0.0), 0.0
-        self._smooth(row, seconds)
+            self._lately.clear()
+            self._on_the_whole.clear()
+        self._lately.add(row, seconds)
+        self._on_the_whole.add(row, seconds)
         self._undone += "undone" in row
         if causes := row.get("actor_restart_causes"):
             self._cause = printable(causes[-1])
         if math.isfinite(value := row.get("episode_return", math.nan)):
             self._returns.add(value)
 
-    def _smooth(self, row: Mapping[str, float], seconds: float) -> None:
-        decay = math.exp(-max(seconds, 1e-6) / SMOOTHING_SECONDS)
-        self._weight = decay * self._weight + 1 - decay
-        for name, total in self._sums.items():
-            self._sums[name] = decay * total + (1 - decay) * row.get(name, math.nan)
-
     def look(self, age: float = 0.0, *, over: bool = False) -> Look:
         """The run `age` seconds after its last row (or after its beginning, if there is none), or when it is over."""
         row = self._row
-        smooth = {name: total / self._weight if self._weight else math.nan for name, total in self._sums.items()}
+        means = (self._on_the_whole if over else self._lately).values()
         steps, seconds = row.get("env_steps", 0), row.get("time_seconds", 0.0)
-        speed = smooth.pop("steps_per_second")
+        speed = means.pop("steps_per_second")
         return Look(
             env=self._env,
             algorithm=self._algorithm,
@@ -137,8 +132,8 @@ class Summary:
             speed=speed if not over else steps / seconds if seconds else math.nan,
             episode_return=row.get("episode_return", math.nan),
             returns=self._returns.values(),
-            shares={name.removeprefix("time/"): share for name, share in smooth.items()},
-            limited_by=self._limited_by(smooth),
+            shares={name.removeprefix("time/"): share for name, share in means.items()},
+            limited_by=self._limited_by(means),
             processes=_processes(row),
             policy_lag=row.get("policy_lag", math.nan),
             policy_lag_max=row.get("policy_lag_max", math.nan),
@@ -155,11 +150,37 @@ class Summary:
         remaining = max(0, self._total_steps - self._row["env_steps"])
         return max(0.0, remaining * seconds / steps - age) if steps > 0 else math.nan
 
-    def _limited_by(self, smooth: Mapping[str, float]) -> Bottleneck | None:
+    def _limited_by(self, means: Mapping[str, float]) -> Bottleneck | None:
         cpu = {name: value for name, value in self._row.items() if name.startswith("cpu/actor_")}
         return bottleneck(
-            {**smooth, **cpu}, num_actors=self._num_actors, cores=self._cores, max_policy_lag=self._max_policy_lag
+            {**means, **cpu}, num_actors=self._num_actors, cores=self._cores, max_policy_lag=self._max_policy_lag
         )
+
+
+class _Means:
+    """Of what holds for some seconds each; those that are so many seconds old count 1/e of the newest."""
+
+    def __init__(self, seconds: float) -> None:
+        self._horizon = seconds
+        self.clear()
+
+    def clear(self) -> None:
+        self._sums, self._weight = [0.0] * len(_SMOOTHED), 0.0
+
+    def add(self, row: Mapping[str, float], seconds: float) -> None:
+        seconds = max(seconds, 1e-6)
+        decay = math.exp(-seconds / self._horizon)
+        weight = 1 - decay if decay < 1 else seconds
+        self._weight = decay * self._weight + weight
+        self._sums = [
+            decay * total + weight * row.get(name, math.nan) for name, total in zip(_SMOOTHED, self._sums, strict=True)
+        ]
+
+    def values(self) -> dict[str, float]:
+        return {
+            name: total / self._weight if self._weight else math.nan
+            for name, total in zip(_SMOOTHED, self._sums, strict=True)
+        }
 
 
 class _History:

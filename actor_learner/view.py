@@ -43,7 +43,11 @@ def layout(look: Look, width: int, status: str = "", *, detail: int = 2, ascii_o
     detail: 2: all; 1: neither shares of time nor each process; 0: only how far it is.
     """
     separator = " | " if ascii_only else " · "
-    parts: list[RenderableType] = [_title(look, separator, ascii_only), _bar(look, width), _flow(_steps(look), width, separator)]
+    parts: list[RenderableType] = [
+        _title(look, separator, ascii_only),
+        _bar(look, width),
+        _flow(_steps(look), width, separator),
+    ]
     if look.updates or look.undone:
         parts.append(_returns(look, width, ascii_only))
         if detail == 2:
