@@ -67,6 +67,7 @@ class TrainConfig:
         max_undone_updates: updates in a row that are undone, because they gave what isn't finite, and end the run.
         undone_rate_factor: the learning rate is multiplied by it after an update that is undone.
         quiet: print no progress.
+        verbose: print a line for every update, and what goes into the run's log.
         hidden_sizes: sizes of the hidden layers of the default network, for vectors.
         activation: Keras's name of their activation.
         orthogonal_init: orthogonal initialization as in SB3, else uniform by fan-in.
@@ -132,6 +133,7 @@ class TrainConfig:
     max_undone_updates: int = _field(10, "updates in a row that weren't finite, were undone, and end the run")
     undone_rate_factor: float = _field(1.0, "the learning rate is multiplied by it after an update that is undone")
     quiet: bool = _field(False, "print no progress")
+    verbose: bool = _field(False, "print a line for every update, and the run's log")
     hidden_sizes: tuple[int, ...] = _field((64, 64), "sizes of the hidden layers, comma-separated", "network")
     activation: str = _field("tanh", "Keras's name of the hidden layers' activation", "network")
     orthogonal_init: bool = _field(True, "orthogonal initialization, else uniform by fan-in", "network")
@@ -150,7 +152,7 @@ class TrainConfig:
         set_field = object.__setattr__  # frozen: the one place where fields are brought into their final form
         for name in _INTEGER_MINIMUMS:
             set_field(self, name, _integer(name, getattr(self, name)))
-        for name in ("overwrite", "quiet", "orthogonal_init", "normalize_observation"):
+        for name in ("overwrite", "quiet", "verbose", "orthogonal_init", "normalize_observation"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"`{name}` must be True or False. Received: {name}={getattr(self, name)!r}")
         if self.seed >= 2**32:
@@ -172,6 +174,8 @@ class TrainConfig:
             path = getattr(self, name)
             if path is not None and not (isinstance(path, (str, os.PathLike)) and str(path)):
                 raise ValueError(refusal(name, "a path, or None", path))
+        if self.quiet and self.verbose:
+            raise ValueError("`quiet` and `verbose` exclude each other. Received: quiet=True, verbose=True")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(refusal(name, f"one of {_listed(choices)}", getattr(self, name)))

@@ -15,13 +15,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interrupts:
     """While entered, SIGINT, SIGTERM and SIGHUP set `requested` instead of ending the process.
 
+    `quiet`, which may change, keeps it from saying so.
+
     A second SIGINT raises KeyboardInterrupt at once, unless `saving` is set: what is being saved is
     finished first. Handlers are set in the main thread only, and put back at exit. A signal that was
     ignored stays ignored (`nohup`).
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+        self.quiet = quiet
         self.received: int | None = None
         self.saving = False
         self._previous: dict[int, Any] = {}
@@ -53,7 +55,7 @@ class Interrupts:
 
     def _acknowledge(self) -> None:
         """Past Python's buffers, which the handler may have interrupted in the midst of a write."""
-        if not self._quiet:
+        if not self.quiet:
             with contextlib.suppress(OSError):
                 os.write(2, b"\nending this update and saving (Ctrl-C again ends at once)\n")
 

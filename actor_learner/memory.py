@@ -1,4 +1,4 @@
-"""How much memory a run takes: this process, its actors, and everything that they started."""
+"""How much memory and CPU time a run takes: this process, its actors, and everything that they started."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from actor_learner.cgroups import own_groups, read_number
 _LARGEST_SHARE = 0.005
 """Of the CPU time; what takes longer is done less often. The kernel walks the page tables, 8 ms or so for each GB."""
 
+_TICKS = os.sysconf("SC_CLK_TCK")
+
 _LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
 """By cgroup version. Above `memory.high` nothing is killed, but everything is slowed down to give memory back."""
 
@@ -24,10 +26,12 @@ class Usage(NamedTuple):
     """Bytes in use. A page that n processes share counts as 1/n in each, where the kernel tells.
 
     learner: this process and what it started, but for the actors. actors: by number, with what each has started.
+    cpu_seconds: used so far by each process: (actor, or None for the learner; process id) -> seconds.
     """
 
     learner: int
     actors: dict[int, int]
+    cpu_seconds: Mapping[tuple[int | None, int], float] = {}
 
     @property
     def total(self) -> int:
@@ -40,12 +44,18 @@ class MemorySampler:
 
     pids: gives the process of each actor (`ActorPool.pids`), which are their groups' and sessions' ids as well.
     seconds: between two measurements, at least; more where that would take a share of the CPU that is worth a mention.
+    second_after: between the first two, where that is another figure: shares of the CPU need two.
     """
 
-    def __init__(self, pids: Callable[[], Mapping[int, int]], seconds: float = 10.0) -> None:
+    def __init__(
+        self, pids: Callable[[], Mapping[int, int]], seconds: float = 10.0, second_after: float | None = None
+    ) -> None:
         self._pids, self._seconds = pids, seconds
+        self._wait = seconds if second_after is None else second_after
         self._due = -math.inf
         self._newest: Usage | None = None
+        self._measured_at = 0.0
+        self._cpu: dict[int | None, float] = {}
 
     def sample(self) -> Usage | None:
         """What is in use; None if it isn't time yet, or if it can't be measured now."""
@@ -57,17 +67,41 @@ class MemorySampler:
             newest = measure(self._pids())
         except OSError:  # no descriptor left, or no process: nothing that should end whoever looks on
             return None
-        self._due = now + max(self._seconds, (time.thread_time() - before) / _LARGEST_SHARE)
-        self._newest = newest
+        self._due = now + max(self._wait, (time.thread_time() - before) / _LARGEST_SHARE)
+        self._wait = self._seconds
+        if self._newest is not None:
+            self._cpu = cpu_shares(self._newest, newest, now - self._measured_at)
+        self._newest, self._measured_at = newest, now
         return newest
 
     def metrics(self) -> dict[str, float]:
-        """`memory/learner_mb` and `memory/actor_<n>_mb` as measured last, in MB of 10^6 bytes."""
+        """Of learner and actors, as measured last; nothing before the first measurement.
+
+        `memory/learner_mb` and `memory/actor_<n>_mb` in MB of 10^6 bytes. From the second measurement on also
+        `cpu/learner` and `cpu/actor_<n>`: CPU seconds per second between the last two.
+        """
         self.sample()
         if self._newest is None:
             return {}
-        actors = {f"memory/actor_{actor}_mb": size / 1e6 for actor, size in sorted(self._newest.actors.items())}
-        return {"memory/learner_mb": self._newest.learner / 1e6, **actors}
+        sizes: dict[int | None, int] = {None: self._newest.learner, **dict(sorted(self._newest.actors.items()))}
+        memory = {f"memory/{_name(owner)}_mb": size / 1e6 for owner, size in sizes.items()}
+        return {**memory, **{f"cpu/{_name(owner)}": self._cpu[owner] for owner in sizes if owner in self._cpu}}
+
+
+def cpu_shares(before: Usage, after: Usage, seconds: float) -> dict[int | None, float]:
+    """CPU seconds per second of the learner (None) and of each actor.
+
+    A process counts as far as it is there in the end: what one has used that has ended since isn't known.
+    """
+    shares = dict.fromkeys([None, *after.actors], 0.0)
+    for process, used in after.cpu_seconds.items():
+        earlier = before.cpu_seconds.get(process, 0.0)
+        shares[process[0]] += (used - earlier if used >= earlier else used) / max(seconds, 1e-9)
+    return shares
+
+
+def _name(owner: int | None) -> str:
+    return "learner" if owner is None else f"actor_{owner}"
 
 
 def measure(actors: Mapping[int, int], proc: Path = Path("/proc")) -> Usage:
@@ -81,14 +115,15 @@ def measure(actors: Mapping[int, int], proc: Path = Path("/proc")) -> Usage:
     """
     table = _process_table(proc)
     numbers = {pid: actor for actor, pid in actors.items()}
-    learner, sizes = 0, dict.fromkeys(actors, 0)
+    sizes: dict[int | None, int] = dict.fromkeys([None, *actors], 0)
+    cpu_seconds = {}
     for pid, process in table.items():
         root = _root(pid, table, numbers)
-        if root in numbers:
-            sizes[numbers[root]] += process.size()
-        elif root is not None:
-            learner += process.size()
-    return Usage(learner, sizes)
+        if root is not None:
+            owner = numbers.get(root)
+            sizes[owner] += process.size()
+            cpu_seconds[owner, pid] = process.cpu_seconds
+    return Usage(sizes[None], {actor: sizes[actor] for actor in actors}, cpu_seconds)
 
 
 def cgroup_limit(root: Path = Path("/")) -> float:
@@ -107,6 +142,7 @@ class _Process(NamedTuple):
     parent: int
     group: int
     session: int
+    cpu_seconds: float
     size: Callable[[], int]
 
 
@@ -134,16 +170,26 @@ def _processes(proc: Path) -> Iterator[tuple[int, _Process]]:
         if name.isdigit() and (line := _read(f"{proc}/{name}/stat")):
             fields = line.rpartition(")")[2].split()  # up to there it is a name, which may be anything
             parent, group, session = map(int, fields[1:4])
-            yield int(name), _Process(parent, group, session, functools.partial(_size, f"{proc}/{name}"))
+            seconds = sum(map(int, fields[11:13])) / _TICKS  # user and system time of all its threads
+            yield int(name), _Process(parent, group, session, seconds, functools.partial(_size, f"{proc}/{name}"))
 
 
 def _processes_by_ps() -> Iterator[tuple[int, _Process]]:
-    command = ["ps", "-A", "-o", "pid=,ppid=,pgid=,rss="]
+    command = ["ps", "-A", "-o", "pid=,ppid=,pgid=,rss=,time="]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as ps:
         lines = ps.communicate()[0].splitlines()
-    for pid, parent, group, kilobytes in (map(int, line.split()) for line in lines):
+    for line in lines:
+        *numbers, used = line.split()
+        pid, parent, group, kilobytes = map(int, numbers)
         if pid != ps.pid:
-            yield pid, _Process(parent, group, group, functools.partial(int, 1024 * kilobytes))
+            yield pid, _Process(parent, group, group, _seconds(used), functools.partial(int, 1024 * kilobytes))
+
+
+def _seconds(text: str) -> float:
+    """Of `[[days-]hours:]minutes:seconds`, which may have a fraction."""
+    days, _, rest = text.rpartition("-")
+    parts = reversed(rest.split(":"))
+    return 86400 * int(days or 0) + sum(float(part) * 60**power for power, part in enumerate(parts))
 
 
 def _size(folder: str) -> int:

@@ -1,90 +1,108 @@
-"""The progress line: percentage, return, steps per second and time left."""
+"""A run's progress while it trains, from the rows that go to metrics.jsonl."""
 
 from __future__ import annotations
 
-import sys
+import math
+import threading
 import time
 from collections.abc import Mapping
-from typing import TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-LINE_INTERVAL_SECONDS = 5.0
-REFRESH_INTERVAL_SECONDS = 0.1
+from actor_learner.cores import available_cores
+from actor_learner.interrupts import stop_requested
+from actor_learner.metrics_file import MetricsReader
+from actor_learner.screens import Screen, Terminal, choose_screen
+from actor_learner.summary import Look, Summary, line
+
+if TYPE_CHECKING:
+    from actor_learner.config import TrainConfig
+
+REFRESH_SECONDS = 0.5
+LARGEST_SHARE = 0.005
+"""Of a core, that drawing may take; where it is dearer it is done less often."""
+
+_STOPPING = "Ending this update and saving (Ctrl-C again ends at once)."
+_BEGINNING = "Waiting for the first update, which is compiled first."
+_SEEN_ANYWAY = ("env_steps", "updates", "time_seconds", "steps_per_second", "episode_return")
 
 
 class Progress:
-    """One line that is rewritten on a terminal; elsewhere a line every few seconds.
+    """Shows how far a run is: a view that is drawn in place, or lines.
 
-    Writes to the `sys.stderr` of the moment, so that notebooks and tests capture it, and results on
-    stdout stay clean. Where that can't be written any more (a closed terminal), it goes quiet.
+    On a terminal a thread draws it twice a second, while the learner computes. With `num_actors=0`, for debuggers,
+    nothing is drawn in place.
 
-    steps_before: env steps that an earlier process has taken.
+    config: of the run; metrics: its metrics.jsonl, from which the rows of an earlier process are taken.
     """
 
-    def __init__(self, total_steps: int, steps_before: int = 0, *, quiet: bool = False) -> None:
-        self._total_steps, self._steps_before = total_steps, steps_before
-        self._quiet = quiet
-        self._started = time.monotonic()
-        self._first: tuple[float, float] | None = None
-        """Time and env steps after the first update: what came before was compilation, for the most part."""
-        self._written = -LINE_INTERVAL_SECONDS
-        self._latest: Mapping[str, float] = {}
-        self._width = 0
+    def __init__(self, config: TrainConfig, run_dir: Path, metrics: Path) -> None:
+        self._summary = Summary(config.to_json(), str(run_dir), available_cores())
+        for row in MetricsReader(metrics).read():
+            self._summary.add(row)
+        self._verbose = config.verbose
+        self._arrived = time.monotonic()
+        self._lock = threading.Lock()
+        self._updated = False
+        self._closed = threading.Event()
+        self._screen: Screen = choose_screen(quiet=config.quiet, in_place=config.num_actors > 0)
+        self._thread: threading.Thread | None = None
+        if isinstance(self._screen, Terminal):
+            self._thread = threading.Thread(target=self._draw_now_and_then, name="live view", daemon=True)
+            self._thread.start()
 
-    def update(self, metrics: Mapping[str, float]) -> None:
-        """Shows the state after an update, unless a line was written just now."""
-        now = time.monotonic()
-        self._first = self._first or (now, metrics["env_steps"])
-        self._latest = metrics
-        interval = REFRESH_INTERVAL_SECONDS if _is_terminal(sys.stderr) else LINE_INTERVAL_SECONDS
-        if now - self._written >= interval:
-            self._written = now
-            self._show(self._line(metrics, metrics["steps_per_second"], self._remaining(now)))
+    @property
+    def shows_interrupts(self) -> bool:
+        """Whether it says that a signal was received."""
+        return self._thread is not None
+
+    def update(self, row: Mapping[str, Any]) -> None:
+        """Takes the row of an update."""
+        with self._lock:
+            self._summary.add(row)
+            self._arrived = time.monotonic()
+        self._updated = True
+        if self._verbose:
+            self._screen.say(verbose_line(self._look(), row))
+        if isinstance(self._screen, Terminal):
+            self._screen.resume()
+        elif not self._verbose:
+            self._screen.draw(self._look)
 
     def close(self) -> None:
-        """Ends with a line for the whole run: its mean speed, and how long it took."""
-        if self._latest:
-            seconds = time.monotonic() - self._started
-            speed = (self._latest["env_steps"] - self._steps_before) / max(seconds, 1e-9)
-            self._show(self._line(self._latest, speed, f"took {_duration(seconds)}"))
-        if self._width:
-            self._write("")
-            self._width = 0
+        """Shows the run as a whole: its mean speed, and how long it took."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            look = self._summary.look(over=True) if self._updated else None
+        self._screen.close(look)
 
-    def _show(self, line: str) -> None:
-        if _is_terminal(sys.stderr):
-            self._write("\r" + line.ljust(self._width), end="")
-            self._width = len(line)
-        else:
-            self._write(line)
+    def _look(self) -> Look:
+        with self._lock:
+            return self._summary.look(time.monotonic() - self._arrived)
 
-    def _write(self, text: str, end: str = "\n") -> None:
-        if self._quiet:
-            return
-        try:
-            print(text, end=end, file=sys.stderr, flush=True)
-        except (OSError, ValueError):
-            self._quiet = True
+    def _status(self) -> str:
+        if stop_requested():
+            return _STOPPING
+        return "" if self._updated else _BEGINNING
 
-    def _remaining(self, now: float) -> str:
-        assert self._first is not None
-        seconds, steps = now - self._first[0], self._latest["env_steps"] - self._first[1]
-        if not steps:
-            return ""
-        return f"{_duration(max(0, self._total_steps - self._latest['env_steps']) * seconds / steps)} left"
-
-    def _line(self, metrics: Mapping[str, float], speed: float, time_text: str) -> str:
-        steps = metrics["env_steps"]
-        parts = [f"{min(1.0, steps / self._total_steps):4.0%}", f"{steps:,.0f} steps"]
-        if "episode_return" in metrics:
-            parts.append(f"return {metrics['episode_return']:,.1f}")
-        return "  ".join([*parts, f"{speed:,.0f} steps/s", time_text]).rstrip()
+    def _draw_now_and_then(self) -> None:
+        wait, shown = 0.0, None
+        while not self._closed.wait(wait):
+            started = time.thread_time()
+            state = self._summary.rows, self._status(), int(time.monotonic())
+            if state != shown:
+                shown = state
+                self._screen.draw(self._look, state[1])
+            wait = max(REFRESH_SECONDS, (time.thread_time() - started) / LARGEST_SHARE)
 
 
-def _is_terminal(stream: TextIO) -> bool:
-    return bool(getattr(stream, "isatty", lambda: False)())
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+def verbose_line(look: Look, row: Mapping[str, Any]) -> str:
+    """All that is known of an update, but for where time, memory and CPU went."""
+    more = [
+        f"{name}={value:.4g}"
+        for name, value in row.items()
+        if name not in _SEEN_ANYWAY and "/" not in name and isinstance(value, int | float) and not math.isnan(value)
+    ]
+    return "  ".join([f"update {look.updates}", line(look).strip(), *more])

@@ -44,7 +44,7 @@ class Recorder:
         self._run, self._config, self._actors, self._learner = start.run, config, actors, learner
         self._metrics = MetricsFile(start.run.metrics)
         self._checkpoints = Checkpoints(start.run.checkpoints, config.keep_checkpoints)
-        self._memory = MemorySampler(lambda: actors.pids)
+        self._memory = MemorySampler(lambda: actors.pids, second_after=1.0)
         self._begun_with = start.state
         self._saved = start.state
         self._has_checkpoint = start.checkpoint is not None
@@ -63,8 +63,13 @@ class Recorder:
         self.rows = 0
         """Rows written by this process."""
 
-    def row(self, trajectory: Trajectory, losses: Mapping[str, float], learning_seconds: float) -> dict[str, float]:
-        """The metrics of the update that was made just now, before its weights are published."""
+    def row(
+        self, trajectory: Trajectory, losses: Mapping[str, float], collecting: float, learning: float
+    ) -> dict[str, float]:
+        """The metrics of the update that was made just now, before its weights are published.
+
+        collecting, learning: seconds that the learner waited for the batch, and that the update took.
+        """
         now = time.perf_counter()
         lag = self._begun_with.updates + self._actors.version - np.asarray(trajectory.policy_version)
         for name, values in self._actors.episodes.items():
@@ -80,18 +85,21 @@ class Recorder:
             "policy_lag": float(lag.mean()),
             "policy_lag_max": float(lag.max()),
             **losses,
-            "time/learning": learning_seconds / seconds,
+            "time/learning": learning / seconds,
+            "time/collecting": collecting / seconds,
             **{f"time/{name}": share for name, share in self._actors.timings.items()},
             "actor_restarts": self._actor_restarts,
             **self._memory.metrics(),
         }
 
-    def record(self, metrics: Mapping[str, float]) -> None:
-        """Adds a row to metrics.jsonl, with why actors were replaced; the log has the details."""
+    def record(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Adds a row to metrics.jsonl, with why actors were replaced, and returns it; the log has the details."""
         causes = [f"actor {restart.actor} {restart.cause}" for restart in self._actors.restarts]
-        self._metrics.append({**metrics, **({"actor_restart_causes": causes} if causes else {})})
+        row = {**metrics, **({"actor_restart_causes": causes} if causes else {})}
+        self._metrics.append(row)
         self.rows += 1
         self._updating, self._learned = False, None
+        return row
 
     def begin_update(self) -> None:
         """Until its row is recorded, the learner may be half of one update and half of the next: it isn't saved."""

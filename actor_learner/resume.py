@@ -32,6 +32,7 @@ MAY_DIFFER = frozenset(
         "run_dir",
         "overwrite",
         "quiet",
+        "verbose",
         "callbacks",
         "device",
         "info_keys",
@@ -108,7 +109,7 @@ def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
     Raises ValueError for what `check_resume` or `check_run_dir` refuse.
     """
     run = _named_run(config) if resume else run_directory.claim_run(config)
-    with _locked(run), run_log(run.logs):
+    with _locked(run), run_log(run.logs, verbose=config.verbose):
         if resume:
             start = check_resume(config, lock=False)
         else:

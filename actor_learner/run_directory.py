@@ -1,6 +1,6 @@
 """The run directory: a free name, config.json, metrics.jsonl, the saved network; never overwritten unasked.
 
-config.json      the TrainConfig, what was chosen by rule, versions, and where the run has finished
+config.json      the TrainConfig, what was chosen by rule, versions, cores, and where the run has finished
 metrics.jsonl    one object per update
 network.keras    the network (network.weights.h5 where Keras can't read it back)
 policy/          the exported policy, which needs no TensorFlow
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from actor_learner.config import TrainConfig, refusal
+from actor_learner.cores import available_cores
 from actor_learner.run_lock import check_unlocked
 from actor_learner.saving import network_file, write_atomically
 
@@ -115,7 +116,7 @@ def begin_run(run: RunDirectory, config: TrainConfig) -> None:
 
 def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
     """Writes config.json. Raises ValueError if the directory can't be written."""
-    data = {**config.to_json(), "run_dir": str(run.path), "versions": _versions(), **more}
+    data = {**config.to_json(), "run_dir": str(run.path), "versions": _versions(), "cores": available_cores(), **more}
     writing(run.path, lambda: _write_json(run.config, data))
 
 

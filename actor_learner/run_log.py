@@ -16,15 +16,17 @@ NAME = "run.log"
 
 
 @contextlib.contextmanager
-def run_log(folder: Path) -> Iterator[None]:
+def run_log(folder: Path, *, verbose: bool = False) -> Iterator[None]:
     """Appends to run.log in `folder` what is logged while entered; warnings are seen at the terminal as well.
 
     The file begins with its first line. Where the program has set up logging itself, that shows the warnings.
+
+    verbose: what is logged for information is seen at the terminal, too.
     """
     logger = logging.getLogger("actor_learner")
     handlers: list[logging.Handler] = [_File(folder / NAME)]
     if not logger.hasHandlers():
-        handlers.append(_Terminal())
+        handlers.append(_Terminal(logging.INFO if verbose else logging.WARNING))
     level = logger.level
     logger.setLevel(min(logging.INFO, logger.getEffectiveLevel()))
     for handler in handlers:
@@ -69,9 +71,10 @@ class _File(logging.FileHandler):
 class _Terminal(logging.StreamHandler):  # type: ignore[type-arg]
     """The first line of each warning, on the `sys.stderr` of the moment; an error is told by whoever catches it."""
 
-    def __init__(self) -> None:
+    def __init__(self, least: int) -> None:
         super().__init__()
-        self.addFilter(lambda record: record.levelno == logging.WARNING)
+        self.setLevel(least)
+        self.addFilter(lambda record: record.levelno <= logging.WARNING)
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage().partition("\n")[0]

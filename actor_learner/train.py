@@ -86,14 +86,14 @@ def _train(config: TrainConfig, start: Start, actors: ActorPool, interrupts: Int
     callbacks = _make_callbacks(config, start.run, actors, learner, updates_per_epoch)
     start.commit(config)
     recorder = Recorder(start, config, actors, learner)
-    progress = Progress(config.total_steps, learner.env_steps, quiet=config.quiet)
+    progress = Progress(config, start.run.path, start.run.metrics)
+    interrupts.quiet = config.quiet or progress.shows_interrupts
     metrics: dict[str, float] = {}
     try:
         callbacks.on_train_begin()
         callbacks.on_epoch_begin(learner.updates // updates_per_epoch)
         for metrics in updates(config, actors, learner, recorder, interrupts):
-            recorder.record(metrics)
-            progress.update(metrics)
+            progress.update(recorder.record(metrics))
             if "undone" in metrics:
                 recorder.check_undone()
                 continue
@@ -134,13 +134,14 @@ def updates(
     """The loop itself: yields the metrics of each update; weights are published when the caller comes back."""
     earlier = learner.updates  # those of the process that this run goes on from; the actors' versions begin at 0
     while _goes_on(config, learner, interrupts):
+        started = time.perf_counter()
         trajectory = actors.collect(timeout=None)
         trajectory = trajectory._replace(policy_version=trajectory.policy_version + earlier)
         collected = time.perf_counter()
         recorder.begin_update()
         losses = learner.update(trajectory)
         learned = recorder.learned(trajectory, losses)
-        yield recorder.row(trajectory, losses, time.perf_counter() - collected)
+        yield recorder.row(trajectory, losses, collected - started, time.perf_counter() - collected)
         if learned:
             actors.publish(learner.get_weights())
 

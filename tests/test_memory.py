@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from actor_learner import memory
-from actor_learner.memory import MemorySampler, Usage, measure
+from actor_learner.memory import MemorySampler, Usage, cpu_shares, measure
 from tests.processes import is_alive, wait_until
 
 MB = 1_000_000
@@ -188,7 +188,58 @@ def test_ids_that_changed_hands_while_the_table_was_read_are_no_endless_loop(tmp
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (python) S {parent} {pid} {pid} 0")
         (tmp_path / str(pid) / "status").write_text("VmRSS:\t  7 kB\nVmSwap:\t  3 kB\n")
     (tmp_path / "self").symlink_to(str(os.getpid()))
-    assert measure({5: 77}, tmp_path) == Usage(10 * 1024, {5: 0})
+    usage = measure({5: 77}, tmp_path)
+    assert (usage.learner, usage.actors) == (10 * 1024, {5: 0})
+
+
+BUSY = """
+import sys, time
+print("ready", flush=True)
+for line in sys.stdin:
+    end = time.process_time() + float(line)
+    while time.process_time() < end:
+        pass
+    print("grown", flush=True)
+"""
+
+
+@pytest.mark.parametrize("proc", [Path("/proc"), NO_PROC], ids=["proc", "ps"])
+def test_cpu_seconds_are_those_of_whoever_used_them(start, proc):
+    idle, busy = start(BUSY), start(BUSY)
+    pids = {0: idle.pid, 3: busy.pid}
+    before = measure(pids, proc)
+    busy.grow(1.1)
+    after = measure(pids, proc)
+    shares = cpu_shares(before, after, 2.0)
+    assert set(shares) == {None, 0, 3}
+    assert 0.45 < shares[3] < 1.1  # `ps` counts whole seconds
+    assert shares[0] < 0.3
+    assert cpu_shares(before, after, 4.0)[3] == pytest.approx(shares[3] / 2)
+
+
+def test_a_process_that_is_new_counts_from_its_beginning_and_one_that_is_gone_not_at_all():
+    before = Usage(0, {}, {(None, 1): 5.0, (0, 2): 7.0, (1, 4): 9.0})
+    after = Usage(0, {0: 0, 1: 0}, {(None, 1): 6.0, (0, 3): 3.0, (1, 4): 1.0})  # the last: another one of that number
+    assert cpu_shares(before, after, 2.0) == {None: 0.5, 0: 1.5, 1: 0.5}
+
+
+def test_shares_of_the_cpu_come_with_the_second_measurement(start, monkeypatch):
+    monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e6)
+    actor = start(BUSY)
+    sampler = MemorySampler(lambda: {1: actor.pid}, seconds=3600, second_after=1e-6)
+    assert set(sampler.metrics()) == {"memory/learner_mb", "memory/actor_1_mb"}
+    actor.grow(0.1)
+    second = sampler.metrics()
+    assert second.keys() >= {"cpu/learner", "cpu/actor_1"}
+    assert second["cpu/actor_1"] > 0.1
+    assert sampler.metrics() == second
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("00:00:07", 7), ("1-02:03:04", 93784), ("0:01.25", 1.25), ("70:00", 4200)]
+)
+def test_times_as_ps_writes_them(text, seconds):
+    assert memory._seconds(text) == seconds
 
 
 def test_the_sampler_measures_no_more_often_than_it_should(start):
