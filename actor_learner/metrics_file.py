@@ -8,6 +8,7 @@ import logging
 import math
 import numbers
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -86,11 +87,69 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:
             if number == len(lines):
                 break
             raise ValueError(f"metrics.jsonl is damaged in line {number}. Received: run_dir={str(path)!r}") from error
-        values = {name: math.nan if value is None else value for name, value in values.items()}
-        rows.append({name: value for name, value in values.items() if isinstance(value, int | float)})
+        rows.append(_numbers(values))
     if not rows:
         raise ValueError(f"The directory has no metrics (metrics.jsonl). Received: run_dir={str(path)!r}")
     return rows
+
+
+class MetricsReader:
+    """Reads rows of a metrics.jsonl as they come, while a run writes there, goes on from an earlier row or is replaced.
+
+    file: need not be there yet. Whole lines that are no rows are left out.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._offset = 0
+        self._last = b""
+        self.generation = 0
+        """Goes up when rows that were read aren't there any more; what is read then begins with the first row."""
+
+    def read(self) -> list[dict[str, Any]]:
+        """The rows that have come since: numbers (NaN where one isn't finite), and `actor_restart_causes`."""
+        try:
+            descriptor = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            self._go_back()
+            return []
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return []
+            if os.pread(descriptor, len(self._last), self._offset - len(self._last)) != self._last:
+                self._go_back()
+            file.seek(self._offset)
+            lines = file.read().splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()
+        if lines:
+            self._offset += sum(map(len, lines))
+            self._last = lines[-1]
+        return [row for row in map(_row, lines) if row]
+
+    def _go_back(self) -> None:
+        if self._offset:
+            self._offset, self._last = 0, b""
+            self.generation += 1
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    """What a line says; nothing if it is damaged."""
+    try:
+        values = dict(json.loads(line))
+        row: dict[str, Any] = {
+            name: value if math.isfinite(value) else math.nan for name, value in _numbers(values).items()
+        }
+    except (ValueError, TypeError, RecursionError, OverflowError):
+        return {}
+    causes = values.get("actor_restart_causes")
+    return {**row, "actor_restart_causes": list(map(str, causes))} if isinstance(causes, list) else row
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Those among a row's values, null as NaN."""
+    values = {name: math.nan if value is None else value for name, value in values.items()}
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
 
 
 def trim_metrics(file: Path, updates: int, size: int) -> int:

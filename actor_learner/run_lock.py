@@ -6,11 +6,14 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 NAME = ".lock"
+_TRIES, _TRY_SECONDS = 3, 0.01
+"""Whoever looks whether a run lives (`is_locked`) holds its lock for a moment."""
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # some network file systems
 
 
@@ -60,6 +63,24 @@ def check_unlocked(folder: Path) -> None:
         os.close(descriptor)
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a living run holds the folder. Where a file system knows no locks: whether one has begun, and not ended.
+
+    Writes nothing, and keeps nobody from taking the lock for longer than a moment.
+    """
+    try:
+        descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _lock(folder: Path) -> int:
     """The descriptor of the locked file, or -1 if its last owner removed it at the same moment."""
     descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -78,7 +99,7 @@ def _lock(folder: Path) -> int:
 
 def _take(descriptor: int, folder: Path) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _try_to_take(descriptor)
     except BlockingIOError:
         owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
         process = f" (process {owner})" if owner.isdigit() else ""
@@ -89,3 +110,13 @@ def _take(descriptor: int, folder: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
+
+
+def _try_to_take(descriptor: int) -> None:
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not tries_left:
+                raise
+            time.sleep(_TRY_SECONDS)

@@ -1,0 +1,102 @@
+"""What limits a run's speed, told from the shares of time in its metrics, and what would help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+IDLE = 0.1
+"""A learner that overlaps with its actors and waits for less than this part of its time is what limits them."""
+UNEVEN = 0.25
+"""Actors that wait for this part of their time for one another, and not for the learner, are unevenly fast."""
+ASLEEP = 0.5
+"""Actors that use less than this part of the time that they work don't compute: their environments wait."""
+WORTHWHILE = 0.2
+"""The part of the time that overlapping would save, from which on it is worth a mention."""
+
+_NAMES = {"env": "environments", "acting": "acting", "other": "copying"}
+
+
+class Bottleneck(NamedTuple):
+    """What limits a run, and what would help; as text `limited by: environments; another actor would help`."""
+
+    part: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"limited by: {self.part}; {self.advice}"
+
+
+def bottleneck(
+    metrics: Mapping[str, float], *, num_actors: int, cores: int, max_policy_lag: int
+) -> Bottleneck | None:
+    """What limits a run; None where the metrics don't say where its time went.
+
+    The learner's time is learning, collecting (waiting for a batch) and the rest, which is callbacks, checkpoints and
+    publishing. What takes most of it limits the run; if that is collecting, then the part that takes most of the
+    actors' time without waiting does. A learner that overlaps with its actors (`max_policy_lag` above 0) limits them
+    as soon as it hardly waits.
+
+    Args:
+        metrics: `time/learning` and `time/collecting` (shares of the learner's time), `time/env`, `time/acting`,
+            `time/other` and `time/waiting` (shares of the actors' time), `cpu/actor_<n>` if known: a row of
+            metrics.jsonl, or the mean of several.
+        num_actors: actor processes; 0: the learner's process steps the environments.
+        cores: that the run may use.
+        max_policy_lag: how many versions actors may be behind.
+    """
+    shares = {name: _share(metrics, name) for name in ("learning", "env", "acting", "other", "waiting")}
+    if any(map(math.isnan, shares.values())):
+        return None
+    collecting = _share(metrics, "collecting")
+    if math.isnan(collecting):
+        collecting = 1 - shares["learning"]
+    between = max(0.0, 1 - shares["learning"] - collecting)
+    overlaps = max_policy_lag > 0 and num_actors > 0
+    if between > max(shares["learning"], collecting):
+        return Bottleneck("callbacks and checkpoints between updates", "do them less often")
+    if shares["learning"] >= collecting or (overlaps and collecting < IDLE):
+        return Bottleneck("learning", _faster_learning(collecting, num_actors, cores, overlaps))
+    uneven = shares["waiting"] if overlaps else shares["waiting"] - shares["learning"] - between
+    if num_actors > 1 and uneven > max(UNEVEN, shares["env"], shares["acting"], shares["other"]):
+        return Bottleneck("the slowest actor", _patience(max_policy_lag))
+    part = max(_NAMES, key=shares.__getitem__)
+    asleep = num_actors > 0 and _cpu_per_actor(metrics) < ASLEEP * (1 - shares["waiting"])
+    return Bottleneck(_NAMES[part], _faster_actors(part, shares["learning"], num_actors, cores, overlaps, asleep))
+
+
+def _share(metrics: Mapping[str, float], name: str) -> float:
+    return metrics.get(f"time/{name}", math.nan)
+
+
+def _cpu_per_actor(metrics: Mapping[str, float]) -> float:
+    """CPU seconds per second of the mean actor; inf where that isn't known."""
+    found = [value for name, value in metrics.items() if name.startswith("cpu/actor_")]
+    return sum(found) / len(found) if found else math.inf
+
+
+def _faster_learning(collecting: float, num_actors: int, cores: int, overlaps: bool) -> str:
+    if num_actors and cores > 1 and not overlaps and collecting >= WORTHWHILE:
+        return "max_policy_lag=1 would let the actors collect meanwhile"
+    return "fewer epochs, larger minibatches or a GPU would help"
+
+
+def _patience(max_policy_lag: int) -> str:
+    if max_policy_lag > 1:
+        return "a larger max_policy_lag would let the others go on"
+    return "max_policy_lag=4 would let the others go on"
+
+
+def _faster_actors(part: str, learning: float, num_actors: int, cores: int, overlaps: bool, asleep: bool) -> str:
+    if num_actors == 0:
+        return "num_actors=1 or more would step them in processes of their own"
+    if num_actors + overlaps * learning < cores:
+        return "another actor would help"
+    if part == "env" and asleep:
+        return "they wait rather than compute, so another actor would help although every core has one"
+    if part == "acting":
+        return "more envs_per_actor or a smaller network would help"
+    if not overlaps and cores > 1 and learning >= WORTHWHILE:
+        return "every core has an actor; max_policy_lag=1 may help"
+    return "every core has an actor, so more cores or a faster environment would help"
