@@ -66,6 +66,8 @@ class TrainConfig:
         start_timeout: seconds for an actor to start, and to make and reset its environments.
         max_undone_updates: updates in a row that are undone, because they gave what isn't finite, and end the run.
         undone_rate_factor: the learning rate is multiplied by it after an update that is undone.
+        tensorboard: write TensorBoard's event files into the run's directory.
+        histogram_updates: updates between histograms of the weights in them. None: none are written.
         quiet: print no progress.
         verbose: print a line for every update, and what goes into the run's log.
         hidden_sizes: sizes of the hidden layers of the default network, for vectors.
@@ -132,6 +134,8 @@ class TrainConfig:
     start_timeout: float = _field(120.0, "seconds for an actor to start and to reset its environments", "actors")
     max_undone_updates: int = _field(10, "updates in a row that weren't finite, were undone, and end the run")
     undone_rate_factor: float = _field(1.0, "the learning rate is multiplied by it after an update that is undone")
+    tensorboard: bool = _field(True, "write TensorBoard's event files into the run's directory")
+    histogram_updates: int | None = _field(None, "updates between histograms of the weights in them; default: none are")
     quiet: bool = _field(False, "print no progress")
     verbose: bool = _field(False, "print a line for every update, and the run's log")
     hidden_sizes: tuple[int, ...] = _field((64, 64), "sizes of the hidden layers, comma-separated", "network")
@@ -152,7 +156,7 @@ class TrainConfig:
         set_field = object.__setattr__  # frozen: the one place where fields are brought into their final form
         for name in _INTEGER_MINIMUMS:
             set_field(self, name, _integer(name, getattr(self, name)))
-        for name in ("overwrite", "quiet", "verbose", "orthogonal_init", "normalize_observation"):
+        for name in ("overwrite", "tensorboard", "quiet", "verbose", "orthogonal_init", "normalize_observation"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"`{name}` must be True or False. Received: {name}={getattr(self, name)!r}")
         if self.seed >= 2**32:
@@ -290,6 +294,7 @@ _INTEGER_MINIMUMS = {
     "checkpoint_updates": 1,
     "keep_checkpoints": 1,
     "milestone_steps": 1,
+    "histogram_updates": 1,
     "max_restarts": 0,
     "max_undone_updates": 1,
     "noise_hold": 1,
@@ -300,6 +305,7 @@ _OPTIONAL_INTEGERS = (
     "updates_per_epoch",
     "checkpoint_updates",
     "milestone_steps",
+    "histogram_updates",
     "channel_axis",
 )
 

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner.checkpoint import Checkpoints, RunState
+from actor_learner.event_file import EventFile
 from actor_learner.files import one_line
+from actor_learner.flat_config import ASIDE, flat_config
 from actor_learner.memory import MemorySampler
 from actor_learner.metrics_file import MetricsFile
 from actor_learner.resume import Start, event_files
@@ -45,6 +47,8 @@ class Recorder:
         self._metrics = MetricsFile(start.run.metrics)
         self._checkpoints = Checkpoints(start.run.checkpoints, config.keep_checkpoints)
         self._memory = MemorySampler(lambda: actors.pids, second_after=1.0)
+        hyperparameters = flat_config(config.to_json(), skip=ASIDE)
+        self._events = EventFile(start.run.path, hyperparameters) if config.tensorboard else None
         self._begun_with = start.state
         self._saved = start.state
         self._has_checkpoint = start.checkpoint is not None
@@ -97,6 +101,8 @@ class Recorder:
         causes = [f"actor {restart.actor} {restart.cause}" for restart in self._actors.restarts]
         row = {**metrics, **({"actor_restart_causes": causes} if causes else {})}
         self._metrics.append(row)
+        if self._events is not None:
+            self._append_events(self._events, metrics)
         self.rows += 1
         self._updating, self._learned = False, None
         return row
@@ -181,6 +187,15 @@ class Recorder:
             except OSError as error:
                 _log.warning("the link to the last checkpoint can't be made: %s", one_line(error))
         self._metrics.close()
+        if self._events is not None:
+            self._events.close(finished=self._learner.env_steps >= self._config.total_steps)
+
+    def _append_events(self, events: EventFile, metrics: Mapping[str, float]) -> None:
+        env_steps, every = self._learner.env_steps, self._config.histogram_updates
+        events.append(env_steps, {name: value for name, value in metrics.items() if name != "env_steps"})
+        if every is not None and self._learner.updates % every == 0 and "undone" not in metrics:
+            weights = self._learner.network.weights
+            events.append_histograms(env_steps, ((weight.path, weight.numpy()) for weight in weights))
 
     def _take_back(self) -> None:
         """Gives the network the weights of the last checkpoint."""
@@ -202,6 +217,8 @@ class Recorder:
         return self._learned is not None and not all(map(np.array_equal, self._learned, self._trainable()))
 
     def _state(self) -> RunState:
+        if self._events is not None:
+            self._events.flush()
         best_return = self._saved.best_return
         now = self._episode_metrics().get("episode_return")
         best = now is not None and (best_return is None or now > best_return)

@@ -20,6 +20,7 @@ from typing import Any
 from actor_learner import run_directory
 from actor_learner.checkpoint import FINAL, RunState, checkpoint_folders, newest_whole, remove_folder
 from actor_learner.config import TrainConfig
+from actor_learner.event_file import PREFIX
 from actor_learner.files import DamagedError, one_line
 from actor_learner.metrics_file import trim_metrics
 from actor_learner.restarts import ActorError
@@ -44,6 +45,8 @@ MAY_DIFFER = frozenset(
         "checkpoint_updates",
         "keep_checkpoints",
         "milestone_steps",
+        "tensorboard",
+        "histogram_updates",
         "on_env_error",
         "max_restarts",
         "actor_timeout",
@@ -52,8 +55,6 @@ MAY_DIFFER = frozenset(
         "undone_rate_factor",
     }
 )
-
-_EVENT_FILES = "events.out.tfevents."
 
 _log = logging.getLogger("actor_learner")
 
@@ -302,5 +303,5 @@ def _event_files(folder: Path) -> list[Path]:
         Path(parent, name)
         for parent, _, names in os.walk(folder)
         for name in names
-        if name.startswith(_EVENT_FILES) and not Path(parent, name).is_symlink()
+        if name.startswith(PREFIX) and not Path(parent, name).is_symlink()
     ]

@@ -2,6 +2,7 @@
 
 config.json      the TrainConfig, what was chosen by rule, versions, cores, and where the run has finished
 metrics.jsonl    one object per update
+events.out...    the same for TensorBoard
 network.keras    the network (network.weights.h5 where Keras can't read it back)
 policy/          the exported policy, which needs no TensorFlow
 checkpoints/     what a run goes on from, by number of updates; `final` links to the last one of a run that has ended
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from actor_learner import event_file
 from actor_learner.config import TrainConfig, refusal
 from actor_learner.cores import available_cores
 from actor_learner.run_lock import check_unlocked
@@ -220,7 +222,7 @@ def finished_steps(data: Mapping[str, Any]) -> int:
 def check_no_links(run: RunDirectory) -> None:
     """Raises ValueError if a part of the run is a link: what is written or removed there might be anybody's."""
     logs = [f"{run.logs.name}/{entry.name}" for entry in run.logs.iterdir()] if run.logs.is_dir() else []
-    for name in (*_CONTENTS, _REPLACED, *logs):
+    for name in (*_contents(run.path), _REPLACED, *logs):
         if (run.path / name).is_symlink():
             raise ValueError(
                 f"`run_dir` holds a link, {name}, which may lead out of it; put the real one there. "
@@ -278,13 +280,18 @@ def _set_aside(run: RunDirectory) -> None:
         return
     if run.exists:
         replaced.mkdir()
-        for name in _CONTENTS:
+        for name in _contents(run.path):
             if (run.path / name).exists():
                 (run.path / name).rename(replaced / name)
 
 
+def _contents(path: Path) -> list[str]:
+    """Names of the parts that a run in this directory has, or may have."""
+    return [*_CONTENTS, *(file.name for file in path.glob(f"{event_file.PREFIX}*"))]
+
+
 def _remove_contents(path: Path) -> None:
-    for name in _CONTENTS:
+    for name in _contents(path):
         entry = path / name
         if entry.is_dir():
             shutil.rmtree(entry)

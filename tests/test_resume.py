@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 import actor_learner as al
-from actor_learner import cli
+from actor_learner import cli, event_file
 from actor_learner.checkpoint import Checkpoints, RunState, checkpoint_folders
 from actor_learner.cli.train import resumed_config
 from actor_learner.resume import MAY_DIFFER, check_fits, check_resume, event_files, trim_event_files
 from actor_learner.run_directory import RunDirectory, read_config
 from actor_learner.run_lock import RunLock
+from tests.event_reading import scalars_of
 from tests.run_files import append_metrics, create_run
 from tests.small_networks import Unserializable
 
@@ -66,7 +67,9 @@ class Snapshots(al.callbacks.Callback):
 def runs(tmp_path_factory):
     """A folder of runs: one killed at its beginning, one after five updates, one that has finished."""
     folder = tmp_path_factory.mktemp("runs")
-    al.train(config(folder / "finished", callbacks=[Snapshots(folder)]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(event_file, "_FLUSH_SECONDS", 0.0)
+        al.train(config(folder / "finished", callbacks=[Snapshots(folder)]))
     return folder
 
 
@@ -117,6 +120,7 @@ def test_a_killed_run_goes_on_from_its_newest_checkpoint(run_of):
     with run.metrics.open("a") as file:
         file.write('{"env_steps": 99999, "upd')  # killed while it wrote
     assert [path.name[-2:] for path in checkpoint_folders(run.checkpoints)] == ["03", "01"]
+    assert len(scalars_of(run.path)["updates"]) == AFTER
     batch = {"num_actors": 2, "envs_per_actor": 2}  # of as many environments as before
     al.train(config(run.path, **batch, callbacks=[watch]), resume=True)
     rows = rows_of(run)
@@ -130,14 +134,17 @@ def test_a_killed_run_goes_on_from_its_newest_checkpoint(run_of):
     assert watch.epochs[0] == 3
     assert rows[3]["learning_rate"] == pytest.approx(before[3]["learning_rate"])
     assert "goes on from" in (run.logs / "run.log").read_text()
+    assert [step for step, _ in scalars_of(run.path)["updates"]] == [row["env_steps"] for row in rows]
 
 
 def test_what_a_resumed_run_begins_with_is_what_was_saved(run_of):
     run, watch = run_of("killed"), Watch()
     saved = al.load_network(checkpoint_folders(run.checkpoints)[0]).get_weights()
-    result = al.train(config(run.path, total_steps=STEPS, callbacks=[watch, StopAtOnce()]), resume=True)
+    given = config(run.path, callbacks=[watch, StopAtOnce()], tensorboard=False)
+    result = al.train(given, resume=True)
     assert all(np.array_equal(a, b) for a, b in zip(saved, watch.weights, strict=True))
     assert result.network.count_params() > 0
+    assert len(event_files(run.path)) == 1, "those of before"
 
 
 class StopAtOnce(keras.callbacks.Callback):

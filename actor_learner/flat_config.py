@@ -1,0 +1,52 @@
+"""A config.json as one level of names and values: for tables, legends and TensorBoard's hyperparameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+ASIDE = frozenset(
+    """run_dir overwrite quiet callbacks device info_keys updates_per_epoch checkpoint_minutes checkpoint_updates
+    keep_checkpoints milestone_steps on_env_error max_restarts actor_timeout start_timeout max_undone_updates
+    tensorboard histogram_updates versions chosen finished""".split()
+)
+"""Parts of config.json that only say how long, where and under whose eyes a run runs, or were added to it later."""
+
+Value = bool | int | float | str
+
+
+def flat_config(data: Mapping[str, Any], *, skip: Collection[str] = ()) -> dict[str, Value]:
+    """The values of a config.json by dotted names: `{"env": "CartPole-v1", "algorithm.gamma": 0.99, "seed": 0}`.
+
+    Lists stand as text with commas, None as "none", a callable by its name.
+
+    Args:
+        data: as `read_config` gives it.
+        skip: names to leave out; `ASIDE`: all that doesn't decide what is learned.
+    """
+    flat: dict[str, Value] = {}
+    for name, value in data.items():
+        if name not in skip:
+            _add(flat, name, value)
+    return flat
+
+
+def _add(flat: dict[str, Value], name: str, value: Any) -> None:
+    if isinstance(value, Mapping) and set(value) != {"callable"}:
+        for key, item in value.items():
+            _add(flat, f"{name}.{key}", item)
+    else:
+        flat[name] = _simple(value)
+
+
+def _simple(value: Any) -> Value:
+    if value is None:
+        return "none"
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return str(value["callable"])
+    if isinstance(value, list):
+        return ",".join(item if isinstance(item, str) else json.dumps(item) for item in value)
+    return str(value)
