@@ -254,7 +254,7 @@ class TrainConfig:
         """
         known = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in data.items() if name in known} | passed
-        if missing := {name: marks for name, value in values.items() if (marks := _callable_marks(value))}:
+        if missing := {name: marks for name, value in values.items() if (marks := callable_marks(value))}:
             listed = ", ".join(f"{name}= (was {', '.join(marks)})" for name, marks in missing.items())
             raise ValueError(f"A run's config.json holds callables by their names only; pass them again: {listed}")
         if isinstance(values.get("algorithm"), Mapping):
@@ -480,14 +480,14 @@ def _to_json(value: Any) -> Any:
     return {"callable": callable_name(value)}
 
 
-def _callable_marks(value: Any) -> list[str]:
+def callable_marks(value: Any) -> list[str]:
     """The names of the callables anywhere inside a value that was read from config.json."""
     if isinstance(value, Mapping):
         if set(value) == {"callable"}:
             return [str(value["callable"])]
-        return [mark for item in value.values() for mark in _callable_marks(item)]
+        return [mark for item in value.values() for mark in callable_marks(item)]
     if isinstance(value, list):
-        return [mark for item in value for mark in _callable_marks(item)]
+        return [mark for item in value for mark in callable_marks(item)]
     return []
 
 

@@ -22,7 +22,7 @@ NO_VIDEO = (None, "human", "ansi")
 
 
 def recorded(
-    env: str | Callable[..., Any],
+    env: str | Callable[..., Any] | EnvFactory,
     env_kwargs: Mapping[str, Any] | None,
     directory: str | os.PathLike[str],
     episodes: int,
@@ -61,7 +61,7 @@ def recorded(
     return _maker(factory, record)
 
 
-def in_a_window(env: str | Callable[..., Any], env_kwargs: Mapping[str, Any] | None) -> Callable[..., Any]:
+def in_a_window(env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[str, Any] | None) -> Callable[..., Any]:
     """A factory for `evaluate` whose environment shows itself: it is built with `render_mode="human"`.
 
     Raises ValueError if `env` can't be resolved; when it is built: if it has no window.
@@ -71,7 +71,7 @@ def in_a_window(env: str | Callable[..., Any], env_kwargs: Mapping[str, Any] | N
     def check(built: Any) -> Any:
         if built.render_mode != "human":
             raise EnvError(
-                f"`{factory.name}` has no window to show: it can't be built with render_mode=\"human\". "
+                f'`{factory.name}` has no window to show: it can\'t be built with render_mode="human". '
                 f"Received: render_mode={built.render_mode!r}"
             )
         return built
@@ -79,7 +79,9 @@ def in_a_window(env: str | Callable[..., Any], env_kwargs: Mapping[str, Any] | N
     return _maker(factory, check)
 
 
-def _drawing(env: str | Callable[..., Any], env_kwargs: Mapping[str, Any] | None, render_mode: str) -> EnvFactory:
+def _drawing(
+    env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[str, Any] | None, render_mode: str
+) -> EnvFactory:
     """What builds the environment with this render mode: a single one where there is one."""
     factory = resolve_env(env, env_kwargs, check_pickle=False)
     source, kwargs = factory.source, {**factory.env_kwargs}
