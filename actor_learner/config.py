@@ -86,16 +86,14 @@ class TrainConfig:
     """
 
     env: str | Callable[..., Any] = _field("CartPole-v1", "Gymnasium id, module:Id-v0 or module:factory", "environment")
-    env_kwargs: Mapping[str, Any] = _field(dict, "JSON object of keyword arguments for the environment", "environment")
+    env_kwargs: Mapping[str, Any] = _field(dict, "keyword arguments for the environment", "environment")
     vectorization: Literal["auto", "sync"] = _field(
         "auto", "auto: the id's own vector environment where it has one", "environment"
     )
     autoreset_mode: Literal["next_step", "same_step", "disabled"] | None = _field(
         None, "of a vector environment that names none", "environment"
     )
-    info_keys: tuple[str, ...] = _field(
-        ("is_success",), "entries of the last step's info to report, comma-separated", "environment"
-    )
+    info_keys: tuple[str, ...] = _field(("is_success",), "entries of the last step's info to report", "environment")
     algorithm: Any = _field(algorithms.PPO, "ppo, a2c, impala or module:Class", "algorithm")
     total_steps: int = _field(500_000, "env steps to train for, over all environments")
     num_actors: int = _field(2, "actor processes; 0 steps in this process, for debuggers", "actors")
@@ -132,7 +130,7 @@ class TrainConfig:
     max_undone_updates: int = _field(10, "updates in a row that weren't finite, were undone, and end the run")
     undone_rate_factor: float = _field(1.0, "the learning rate is multiplied by it after an update that is undone")
     quiet: bool = _field(False, "print no progress")
-    hidden_sizes: tuple[int, ...] = _field((64, 64), "sizes of the hidden layers, comma-separated", "network")
+    hidden_sizes: tuple[int, ...] = _field((64, 64), "sizes of the hidden layers", "network")
     activation: str = _field("tanh", "Keras's name of the hidden layers' activation", "network")
     orthogonal_init: bool = _field(True, "orthogonal initialization, else uniform by fan-in", "network")
     initial_log_std: float = _field(0.0, "log of the initial standard deviation of Box actions", "network")

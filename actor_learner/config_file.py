@@ -20,7 +20,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actor_learner import presets
-from actor_learner.config import TrainConfig, algorithm_class, callable_marks, close_match, resolve_reference
+from actor_learner.config import (
+    DEFAULT_NETWORK_FIELDS,
+    TrainConfig,
+    algorithm_class,
+    callable_marks,
+    close_match,
+    resolve_reference,
+)
 from actor_learner.quiet import import_keras_before
 from actor_learner.run_directory import RECORDED
 
@@ -74,6 +81,10 @@ class ConfigFile:
         return f"{self.path}, line {self.lines[name]}" if name in self.lines else self.path
 
 
+NO_FILE = ConfigFile("", {}, {})
+"""Says nothing."""
+
+
 def load_config(path: str | os.PathLike[str], **changes: Any) -> TrainConfig:
     """The config that a TOML or JSON file describes, with `changes` over it, flat as for `preset`.
 
@@ -97,38 +108,49 @@ def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = Non
 
     Raises ValueError as `load_config` does.
     """
-    changes = dict(changes)
-    fields = {name: value for name, value in file.fields.items() if name not in ("algorithm", "preset")}
-    algorithm = changes.get("algorithm")
-    name = file.algorithm or "ppo"
-    if isinstance(algorithm, str):
-        name = changes.pop("algorithm")
-    if not isinstance(algorithm, str | None) or algorithm_class(name) is not algorithm_class(file.algorithm or name):
-        fields = {key: value for key, value in fields.items() if key in _config_names()}  # another's hyperparameters
+    fields = _kept(file, changes)
     _check_callables(file, {key: value for key, value in fields.items() if key not in changes})
     if isinstance(fields.get("network"), str) and "network" not in changes:
         with file.naming_lines():
             import_keras_before(fields["network"])
             fields["network"] = resolve_reference(fields["network"], "network")
-    base = {**_preset_below(file, changes, name, preset), **fields}
+    base = {**preset_below(file, changes, preset), **fields}
+    name = _algorithm(file, changes)
+    over = {key: value for key, value in changes.items() if key != "algorithm" or value is not name}
     with file.naming_lines(*changes):
-        return presets.build_config(base, changes, algorithm=name)
+        return presets.build_config(base, over, algorithm=name)
 
 
-def _preset_below(
-    file: ConfigFile, changes: Mapping[str, Any], algorithm: str, preset: str | None
-) -> dict[str, Any]:
-    """What a preset sets. A run's config.json says everything itself."""
+def preset_below(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = None) -> dict[str, Any]:
+    """The fields that a preset sets below a file: the one that is named, else the environment's own if it has one.
+
+    A run's config.json says everything itself. Raises ValueError for a name that has no preset.
+    """
     named = preset or file.fields.get("preset")
     if named == "none" or (named is None and file.recorded):
         return {}
-    env = changes.get("env", file.fields.get("env", "CartPole-v1"))
-    found = presets.preset_fields(named or env, algorithm)
+    algorithm = _algorithm(file, changes)
+    found = presets.preset_fields(named or changes.get("env", file.fields.get("env", "CartPole-v1")), algorithm)
     if found is None and named is not None:
         raise presets.unknown_preset(named, algorithm)
-    if file.fields.get("network") is None and file.fields.get("init_from") is None:
-        return found or {}
-    return {name: value for name, value in (found or {}).items() if name not in presets.DEFAULT_NETWORK_FIELDS}
+    brings_network = any(file.fields.get(name) is not None for name in ("network", "init_from"))
+    dropped = {*DEFAULT_NETWORK_FIELDS} if brings_network else set()
+    return {name: value for name, value in (found or {}).items() if name not in dropped}
+
+
+def _algorithm(file: ConfigFile, changes: Mapping[str, Any]) -> str:
+    """The name of the algorithm; where an instance is given, that of whose preset lies below it."""
+    given = changes.get("algorithm")
+    return given if isinstance(given, str) else file.algorithm or "ppo"
+
+
+def _kept(file: ConfigFile, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a file's fields counts: another algorithm's hyperparameters don't."""
+    given, own = changes.get("algorithm"), file.algorithm or "ppo"
+    same = given is None or (isinstance(given, str) and algorithm_class(given) is algorithm_class(own))
+    known = None if same else _config_names()
+    dropped = ("algorithm", "preset")
+    return {k: v for k, v in file.fields.items() if k not in dropped and (known is None or k in known)}
 
 
 def _check_callables(file: ConfigFile, fields: Mapping[str, Any]) -> None:
@@ -153,7 +175,9 @@ def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
         data = json.loads(text, object_pairs_hook=_without_repeats) if is_json else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         kind = "JSON" if is_json else "TOML"
-        raise ValueError(f"`config` must be a TOML or JSON file; as {kind}: {error}. Received: config={name!r}") from error
+        raise ValueError(
+            f"`config` must be a TOML or JSON file; as {kind}: {error}. Received: config={name!r}"
+        ) from error
     lines = _json_lines(text) if is_json else _toml_lines(text)
     return _flat(name, data, lines)
 
@@ -161,8 +185,7 @@ def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
 def _read(name: str) -> str:
     if os.path.isdir(name):
         raise ValueError(
-            "`config` must be a file; of a run it is config.json in the run's directory. "
-            f"Received: config={name!r}"
+            f"`config` must be a file; of a run it is config.json in the run's directory. Received: config={name!r}"
         )
     try:
         with open(name, "rb") as file:
@@ -281,18 +304,18 @@ def _json_lines(text: str) -> dict[tuple[str, ...], int]:
     path: list[str] = []
     line, string, key = 1, "", ""
     for match in _JSON_TOKEN.finditer(text):
-        token = match[0]
-        if token == "\n":
+        found = match[0]
+        if found == "\n":
             line += 1
-        elif token == ":":
+        elif found == ":":
             key = json.loads(string)
             lines[*path[1:], key] = line
-        elif token in "{[":
+        elif found in "{[":
             path.append(key)
-        elif token in "}]":
+        elif found in "}]":
             path.pop()
         else:
-            string = token
+            string = found
     return lines
 
 
@@ -300,7 +323,7 @@ def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
     """The line of each key that begins one, by its path. What only looks like a key, in a long string, does no harm."""
     lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if header := _TOML_HEADER.match(line):
             path = table = _toml_path(header[1])
         elif key := _TOML_KEY.match(line):
@@ -355,7 +378,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, Mapping) and set(value) == {"callable"}:
         return _toml(value["callable"])
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return repr(value)
@@ -368,7 +391,7 @@ def _has_none(value: Any) -> bool:
 
 
 def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What a run had otherwise than this process, of that which may change its last bits: "keras 3.14.0 (here 3.15.1)"."""
+    """What a run had otherwise than this process, as "keras 3.14.0 (here 3.15.1)": it may change the last bits."""
     found = []
     for group in ("versions", "machine"):
         before, now = recorded.get(group), here.get(group)
@@ -379,5 +402,3 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
                 if name in now and name != "memory_gb" and value != now[name]
             ]
     return found
-
-

@@ -46,6 +46,7 @@ PUBLIC = [
     "callbacks",
     "default_network",
     "evaluate",
+    "load_config",
     "load_network",
     "load_policy",
     "load_trajectory",
