@@ -33,6 +33,7 @@ _HOME = {
     "Trajectory": "trajectory",
     "default_network": "networks",
     "evaluate": "evaluate",
+    "load_config": "config_file",
     "load_network": "saving",
     "load_policy": "policy",
     "load_trajectory": "trajectory",
@@ -63,6 +64,7 @@ __all__ = [
     "callbacks",
     "default_network",
     "evaluate",
+    "load_config",
     "load_network",
     "load_policy",
     "load_trajectory",
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from actor_learner import algorithms, callbacks
     from actor_learner.algorithms import A2C, PPO, Impala
     from actor_learner.config import TrainConfig
+    from actor_learner.config_file import load_config
     from actor_learner.evaluate import Evaluation, evaluate
     from actor_learner.learner import Learner
     from actor_learner.networks import ActionDistribution, LogStd, ObservationNormalization, default_network

@@ -89,16 +89,14 @@ class TrainConfig:
     """
 
     env: str | Callable[..., Any] = _field("CartPole-v1", "Gymnasium id, module:Id-v0 or module:factory", "environment")
-    env_kwargs: Mapping[str, Any] = _field(dict, "JSON object of keyword arguments for the environment", "environment")
+    env_kwargs: Mapping[str, Any] = _field(dict, "keyword arguments for the environment", "environment")
     vectorization: Literal["auto", "sync"] = _field(
         "auto", "auto: the id's own vector environment where it has one", "environment"
     )
     autoreset_mode: Literal["next_step", "same_step", "disabled"] | None = _field(
         None, "of a vector environment that names none", "environment"
     )
-    info_keys: tuple[str, ...] = _field(
-        ("is_success",), "entries of the last step's info to report, comma-separated", "environment"
-    )
+    info_keys: tuple[str, ...] = _field(("is_success",), "entries of the last step's info to report", "environment")
     algorithm: Any = _field(algorithms.PPO, "ppo, a2c, impala or module:Class", "algorithm")
     total_steps: int = _field(500_000, "env steps to train for, over all environments")
     num_actors: int = _field(2, "actor processes; 0 steps in this process, for debuggers", "actors")
@@ -138,7 +136,7 @@ class TrainConfig:
     histogram_updates: int | None = _field(None, "updates between histograms of the weights in them; default: none are")
     quiet: bool = _field(False, "print no progress")
     verbose: bool = _field(False, "print a line for every update, and the run's log")
-    hidden_sizes: tuple[int, ...] = _field((64, 64), "sizes of the hidden layers, comma-separated", "network")
+    hidden_sizes: tuple[int, ...] = _field((64, 64), "sizes of the hidden layers", "network")
     activation: str = _field("tanh", "Keras's name of the hidden layers' activation", "network")
     orthogonal_init: bool = _field(True, "orthogonal initialization, else uniform by fan-in", "network")
     initial_log_std: float = _field(0.0, "log of the initial standard deviation of Box actions", "network")
@@ -262,7 +260,7 @@ class TrainConfig:
         """
         known = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in data.items() if name in known} | passed
-        if missing := {name: marks for name, value in values.items() if (marks := _callable_marks(value))}:
+        if missing := {name: marks for name, value in values.items() if (marks := callable_marks(value))}:
             listed = ", ".join(f"{name}= (was {', '.join(marks)})" for name, marks in missing.items())
             raise ValueError(f"A run's config.json holds callables by their names only; pass them again: {listed}")
         if isinstance(values.get("algorithm"), Mapping):
@@ -490,14 +488,14 @@ def _to_json(value: Any) -> Any:
     return {"callable": callable_name(value)}
 
 
-def _callable_marks(value: Any) -> list[str]:
+def callable_marks(value: Any) -> list[str]:
     """The names of the callables anywhere inside a value that was read from config.json."""
     if isinstance(value, Mapping):
         if set(value) == {"callable"}:
             return [str(value["callable"])]
-        return [mark for item in value.values() for mark in _callable_marks(item)]
+        return [mark for item in value.values() for mark in callable_marks(item)]
     if isinstance(value, list):
-        return [mark for item in value for mark in _callable_marks(item)]
+        return [mark for item in value for mark in callable_marks(item)]
     return []
 
 

@@ -76,7 +76,7 @@ class EnvFactory:
     def _build(self, num_envs: int, seed: int | None) -> AnyVectorEnv:
         try:
             if not self.native:
-                return self._serial([self._make_one() for _ in range(num_envs)])
+                return self._serial([self.make_one() for _ in range(num_envs)])
             vector_env = self._make_native(num_envs, seed)
         except EnvError:
             raise
@@ -103,7 +103,8 @@ class EnvFactory:
         seeded = {"seed": seed} if _accepts(self.source, "seed") else {}
         return self.source(num_envs=num_envs, **seeded, **self.env_kwargs)
 
-    def _make_one(self) -> Any:
+    def make_one(self) -> Any:
+        """Builds a single environment; raises what that raises."""
         if isinstance(self.source, EnvSpec):
             if str(self.source.entry_point).startswith("gymnasium.envs.mujoco"):
                 _print_mujoco_warnings_once()

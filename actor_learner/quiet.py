@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 import warnings
@@ -24,6 +25,16 @@ def import_keras() -> None:
     with silent_stderr(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import keras  # noqa: F401
+
+
+def import_keras_before(reference: str) -> None:
+    """Imports keras, as `import_keras` does, ahead of what "module:name" stands for, if there is such a module.
+
+    Whoever writes an algorithm or a network imports keras, which would not be quiet.
+    """
+    module, separator, _ = reference.partition(":")
+    if separator and importlib.util.find_spec(module.partition(".")[0] or "?") is not None:
+        import_keras()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """The run directory: a free name, config.json, metrics.jsonl, the saved network; never overwritten unasked.
 
-config.json      the TrainConfig, what was chosen by rule, versions, cores, and where the run has finished
+config.json      the TrainConfig, versions, machine, git commit, what was chosen by rule, and where the run has finished
 metrics.jsonl    one object per update
 events.out...    the same for TensorBoard
 network.keras    the network (network.weights.h5 where Keras can't read it back)
@@ -14,13 +14,11 @@ logs/            run.log, and stdout and stderr of the actors
 from __future__ import annotations
 
 import errno
-import importlib.metadata
 import itertools
 import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,7 @@ from typing import Any, TypeVar
 
 from actor_learner import event_file
 from actor_learner.config import TrainConfig, refusal
-from actor_learner.cores import available_cores
+from actor_learner.provenance import provenance
 from actor_learner.run_lock import check_unlocked
 from actor_learner.saving import network_file, write_atomically
 
@@ -45,7 +43,8 @@ _CONTENTS = (
     "logs",
 )
 _REPLACED = ".replaced"  # holds the old run until the new one has made its first update
-_PACKAGES = ("tensorflow", "keras", "ai-edge-litert", "gymnasium", "numpy")
+RECORDED = ("versions", "machine", "git", "chosen", "finished")
+"""What config.json holds beside the fields of the config."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def begin_run(run: RunDirectory, config: TrainConfig) -> None:
 
 def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
     """Writes config.json. Raises ValueError if the directory can't be written."""
-    data = {**config.to_json(), "run_dir": str(run.path), "versions": _versions(), "cores": available_cores(), **more}
+    data = {**config.to_json(), "run_dir": str(run.path), **provenance(), **more}
     writing(run.path, lambda: _write_json(run.config, data))
 
 
@@ -316,8 +315,3 @@ def _check_writable(path: Path) -> None:
 def _write_json(file: Path, data: Mapping[str, Any]) -> None:
     text = json.dumps(data, indent=2) + "\n"
     write_atomically(file, lambda partial: partial.write_text(text, encoding="utf-8"))
-
-
-def _versions() -> dict[str, str]:
-    python = ".".join(map(str, sys.version_info[:3]))
-    return {"python": python, **{name: importlib.metadata.version(name) for name in _PACKAGES}}

@@ -21,10 +21,10 @@ PACKAGE = ROOT / "actor_learner"
 # Modules import only from those above them. A package counts as one module.
 ORDER = """
 quiet cgroups files untrusted spaces masks trajectory conform returns distributions networks rewards saving algorithms
-cores memory config presets learner incidents policy transport env_spec observations vector_env atari envpool
-env_factory episodes masking environments actor hand_outs restarts crew pool run_lock flat_config event_file run_directory metrics_file
-run_log checkpoint resume evaluate video interrupts bottleneck summary view screens progress recorder callbacks train
-watch plot benchmark cli
+cores memory provenance config presets learner incidents policy transport env_spec observations vector_env atari envpool
+env_factory episodes masking environments actor hand_outs restarts crew pool run_lock flat_config event_file
+run_directory metrics_file run_log checkpoint resume evaluate video config_file interrupts bottleneck summary view
+screens progress recorder callbacks train watch plot benchmark cli
 """.split()
 
 PUBLIC = [
@@ -47,6 +47,7 @@ PUBLIC = [
     "callbacks",
     "default_network",
     "evaluate",
+    "load_config",
     "load_network",
     "load_policy",
     "load_trajectory",

@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-from collections.abc import Callable
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
 
 from actor_learner.cli.flags import converter, json_object
 from actor_learner.config import check_backend
+
+if TYPE_CHECKING:
+    from actor_learner.evaluate import Evaluation
+
+LEVEL = 0.95
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "evaluate",
         help="play episodes with a trained policy",
-        description="Plays episodes with the policy that a run trained.",
+        description="Plays episodes with the policy that a run trained, without TensorFlow.",
         allow_abbrev=False,
     )
     parser.set_defaults(command=run)
     parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run")
-    parser.add_argument("--env", metavar="ENV", help="another environment than the run's")
-    parser.add_argument("--env-kwargs", type=json_object, metavar="JSON", help="its keyword arguments")
-    parser.add_argument("--episodes", type=converter(int), default=20, metavar="N", help="episodes (default: 20)")
-    parser.add_argument("--seed", type=converter(int), default=0, metavar="N", help="of the episodes (default: 0)")
-    parser.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the likeliest")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--video", metavar="DIR", help="write a video of each episode there")
+    group = parser.add_argument_group("episodes")
+    group.add_argument("--episodes", type=converter(int), default=20, metavar="N", help="how many (default: 20)")
+    group.add_argument("--seed", type=converter(int), default=0, metavar="N", help="of the episodes (default: 0)")
+    group.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the likeliest")
+    group.add_argument("--env", metavar="ENV", help="another environment than the run's")
+    group.add_argument(
+        "--env-kwargs", type=json_object, metavar="JSON", help="its keyword arguments, in place of the run's"
+    )
+    group = parser.add_argument_group("output")
+    group.add_argument("--table", action="store_true", help="print a line for each episode")
+    group.add_argument("--json", action="store_true", help="print one JSON object")
+    group.add_argument("--video", metavar="DIR", help="write a video of each episode there, as MP4")
+    group.add_argument("--render", choices=["human"], metavar="human", help="play in a window, to look on")
     return parser
 
 
@@ -39,48 +49,94 @@ def run(arguments: argparse.Namespace) -> int:
     check_backend()
     from actor_learner.evaluate import evaluate
 
-    environment: dict[str, Any] = {"env": arguments.env, "env_kwargs": arguments.env_kwargs}
-    if arguments.video is not None:
-        environment = {"env": _recorded(arguments), "env_kwargs": {}, "vectorization": "sync", "num_envs": 1}
     evaluation = evaluate(
         arguments.run_dir,
-        **environment,
+        **_environment(arguments),
         episodes=arguments.episodes,
         seed=arguments.seed,
         deterministic=not arguments.stochastic,
     )
     if arguments.json:
-        print(json.dumps(_evaluation_json(evaluation, arguments)))
+        print(json.dumps(_as_json(evaluation, arguments)))
     else:
-        print(
-            f"return {evaluation.mean:.1f} +- {evaluation.std:.1f} over {arguments.episodes} episodes "
-            f"of {evaluation.mean_length:.1f} steps"
-        )
+        print(_as_text(evaluation, table=arguments.table))
     return 0
 
 
-def _recorded(arguments: argparse.Namespace) -> Callable[..., Any]:
-    """The environment of `evaluate`, as a factory of ones that write videos."""
+def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What is played on; one environment at a time where it is looked at."""
+    if arguments.video is None and arguments.render is None:
+        return {"env": arguments.env, "env_kwargs": arguments.env_kwargs}
+    if arguments.video is not None and arguments.render is not None:
+        raise ValueError(
+            "`--render` and `--video` exclude each other: an environment draws either to a window or to a file. "
+            f"Received: --render {arguments.render} --video {arguments.video}"
+        )
+    from actor_learner.evaluate import run_environment
     from actor_learner.run_directory import read_config
-    from actor_learner.video import recorded
+    from actor_learner.video import in_a_window, recorded
 
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, and looks for no display
-    config = read_config(arguments.run_dir)
-    env = arguments.env or config["env"]
-    if not isinstance(env, str):
-        raise ValueError(f"`--env` must be given, because the run's was the callable {env['callable']}. Received: none")
-    env_kwargs = config["env_kwargs"] if arguments.env is None else None
-    return recorded(env, arguments.env_kwargs or env_kwargs, arguments.video, arguments.episodes)
+    env, env_kwargs = run_environment(read_config(arguments.run_dir), arguments.env, arguments.env_kwargs)
+    if arguments.video is not None:
+        factory = recorded(env, env_kwargs, arguments.video, arguments.episodes)
+    else:
+        factory = in_a_window(env, env_kwargs)
+    return {"env": factory, "env_kwargs": {}, "vectorization": "auto", "num_envs": 1}
 
 
-def _evaluation_json(evaluation: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+def _as_text(evaluation: Evaluation, *, table: bool) -> str:
+    low, high = evaluation.confidence_interval(LEVEL)
+    count = len(evaluation.returns)
+    lines = _table(evaluation) if table else []
+    lines.append(
+        f"return {_number(evaluation.mean)} +- {_number(evaluation.std)} (std) over {count} "
+        f"{'episode' if count == 1 else 'episodes'} of {evaluation.mean_length:,.1f} steps"
+    )
+    if math.isfinite(low):
+        lines.append(f"mean: {_number(low)} to {_number(high)} ({LEVEL:.0%} confidence, bootstrap)")
+    lines += [f"{name}: {mean}" for name, mean in _info_means(evaluation).items()]
+    return "\n".join(lines)
+
+
+def _table(evaluation: Evaluation) -> list[str]:
+    """A line for each episode: number, return, steps, and what the environment says of it."""
+    columns = [
+        ["episode", *map(str, range(1, len(evaluation.returns) + 1))],
+        ["return", *map(_number, evaluation.returns)],
+        ["steps", *(f"{length:,}" for length in evaluation.lengths)],
+        *([name, *map(_number, values)] for name, values in evaluation.info.items()),
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    rows = zip(*columns, strict=True)
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def _info_means(evaluation: Evaluation) -> dict[str, str]:
+    """Means over the episodes that had the entry."""
+    return {name: _number(values[values == values].mean()) for name, values in evaluation.info.items()}
+
+
+def _number(value: float) -> str:
+    """Large ones to a tenth; of small ones the first digits that say something."""
+    return f"{value:,.1f}" if not math.isfinite(value) or abs(value) >= 10 or value == round(value) else f"{value:.3g}"
+
+
+def _as_json(evaluation: Evaluation, arguments: argparse.Namespace) -> dict[str, Any]:
+    interval = evaluation.confidence_interval(LEVEL)
     return {
         "return_mean": float(evaluation.mean),
         "return_std": float(evaluation.std),
+        "return_interval": [_finite(end) for end in interval],
+        "interval": {"level": LEVEL, "method": "bootstrap"},
         "length_mean": evaluation.mean_length,
         "episodes": len(evaluation.returns),
         "seed": arguments.seed,
         "deterministic": not arguments.stochastic,
         "returns": [float(value) for value in evaluation.returns],
         "lengths": [int(value) for value in evaluation.lengths],
+        "info": {name: [_finite(value) for value in values] for name, values in evaluation.info.items()},
     }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import os
 import shlex
 import shutil
@@ -16,17 +15,35 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from actor_learner import presets
 from actor_learner.cli.flags import add_flag, flag_text
 from actor_learner.config import TrainConfig, algorithm_class, check_backend, resolve_reference
+from actor_learner.config_file import (
+    NO_FILE,
+    ConfigFile,
+    build,
+    config_toml,
+    differences,
+    preset_below,
+    read_config_file,
+)
 from actor_learner.cores import available_cores
-from actor_learner.quiet import import_keras
+from actor_learner.provenance import provenance
+from actor_learner.quiet import import_keras, import_keras_before
 
-_NO_FIELDS = ("command", "env", "preset", "resume")  # in a namespace, `env` is None where it isn't given
+_NO_FIELDS = (
+    "command",
+    "env",
+    "preset",
+    "resume",
+    "config",
+    "config_file",
+    "print_config",
+)  # in a namespace, `env` is None where it isn't given
 
 
 def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
-    algorithm = _named_algorithm(argv)
+    file = _config_file(argv)
+    algorithm = _named_algorithm(argv, file)
     parser: argparse.ArgumentParser = commands.add_parser(
         "train",
         help="train, and keep the run in a directory",
@@ -34,7 +51,7 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         description="Trains with num_actors processes and keeps the run in a directory.",
         allow_abbrev=False,
     )
-    parser.set_defaults(command=run)
+    parser.set_defaults(command=run, config_file=file)
     parser.add_argument(
         "env", nargs="?", metavar="ENV", help="Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)"
     )
@@ -49,6 +66,14 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         "--resume",
         metavar="RUN_DIR",
         help="go on with this run, from its newest whole checkpoint; flags that change what is learned are refused",
+    )
+    groups["run"].add_argument(
+        "--config",
+        metavar="FILE",
+        help="settings from a TOML or JSON file, below the flags; a run's config.json repeats that run",
+    )
+    groups["run"].add_argument(
+        "--print-config", action="store_true", help="print all settings as a file for --config, and end"
     )
     hints = typing.get_type_hints(TrainConfig)
     for field in dataclasses.fields(TrainConfig):
@@ -68,6 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     resume = arguments.resume is not None
     config = resumed_config(arguments) if resume else train_config(arguments)
+    if arguments.print_config:
+        print(config_toml(config), end="")
+        return 0
     if resume and _has_finished(config):
         return 0
     if not resume:
@@ -75,6 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     resolve_env(config.env, config.env_kwargs, config.vectorization)  # refused before TensorFlow is loaded
     if not resume:
         _print_preset(arguments, config)
+        _warn_of_differences(arguments.config_file)
     prepare_process(config.num_actors, config.max_policy_lag)
     from actor_learner.train import train
 
@@ -121,13 +150,19 @@ def _one_line_warnings() -> Iterator[None]:
         warnings.formatwarning = kept
 
 
-def _named_algorithm(argv: Sequence[str]) -> type[Any]:
+def _config_file(argv: Sequence[str]) -> ConfigFile:
+    """What `--config` names, or a file that says nothing: it may name the algorithm, so it is read before parsing."""
+    path = _flag_value(argv, "--config") if argv[:1] == ["train"] else None
+    return NO_FILE if path is None else read_config_file(path)
+
+
+def _named_algorithm(argv: Sequence[str], file: ConfigFile) -> type[Any]:
     """The class that `--algorithm` names: its hyperparameters are flags, so it is looked up before parsing."""
-    name = _flag_value(argv, "--algorithm")
+    name = _flag_value(argv, "--algorithm") or file.algorithm
     if name is None and (run_dir := _flag_value(argv, "--resume")) is not None:
         name = _recorded_algorithm(run_dir)
     name = name or "ppo"
-    _import_keras_before(name)
+    import_keras_before(name)
     return algorithm_class(name)
 
 
@@ -150,26 +185,24 @@ def _recorded_algorithm(run_dir: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _import_keras_before(reference: str) -> None:
-    """Whoever writes an algorithm or a network imports keras; imported by us, TensorFlow says nothing on stderr."""
-    module, separator, _ = reference.partition(":")
-    if separator and importlib.util.find_spec(module.partition(".")[0] or "?") is not None:
-        import_keras()
-
-
 def train_config(arguments: argparse.Namespace) -> TrainConfig:
-    """The preset, if there is one, with the flags that were given over it.
+    """The preset, if there is one, with the file over it, if there is one, and the flags that were given over both.
 
     Raises ValueError for what the dataclasses refuse, and for an unknown preset.
     """
     check_backend()
+    return build(arguments.config_file, _changes(arguments), arguments.preset)
+
+
+def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What was given at the shell, with a network's name replaced by what it stands for."""
     given = _given(arguments)
-    algorithm = given.pop("algorithm", "ppo")
     if "network" in given:
-        _import_keras_before(given["network"])
+        import_keras_before(given["network"])
         given["network"] = resolve_reference(given["network"], "network")
-    base = {**_preset_fields(arguments), "env": _env(arguments)}
-    return presets.build_config(base, given, algorithm=algorithm)
+    if arguments.env is not None:
+        given["env"] = arguments.env
+    return given
 
 
 def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
@@ -182,17 +215,13 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
     check_backend()
     recorded = read_config(arguments.resume)
     given = _given(arguments)
-    for name, value in {"preset": arguments.preset, **given}.items():
-        if name in ("preset", "run_dir", "overwrite") and value is not None:
+    for name, value in {"preset": arguments.preset, "config": arguments.config, **given}.items():
+        if name in ("preset", "config", "run_dir", "overwrite") and value is not None:
             flag = name.replace("_", "-")
             raise ValueError(
                 f"`--{flag}` can't stand beside `--resume`, which goes on as before. Received: {name}={value}"
             )
-    if "network" in given:
-        _import_keras_before(given["network"])
-        given["network"] = resolve_reference(given["network"], "network")
-    if arguments.env is not None:
-        given["env"] = arguments.env
+    given = _changes(arguments)
     names = {field.name for field in dataclasses.fields(TrainConfig)}
     changes = {name: given.pop(name) for name in names & set(given)}
     algorithm = changes.pop("algorithm", None)
@@ -207,26 +236,25 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(arguments).items() if name not in _NO_FIELDS}
 
 
-def _env(arguments: argparse.Namespace) -> str:
-    return "CartPole-v1" if arguments.env is None else str(arguments.env)
-
-
-def _preset_fields(arguments: argparse.Namespace) -> dict[str, Any]:
-    if arguments.preset == "none":
-        return {}
-    algorithm = _given(arguments).get("algorithm", "ppo")
-    fields = presets.preset_fields(arguments.preset or _env(arguments), algorithm)
-    if fields is None and arguments.preset is not None:
-        raise presets.unknown_preset(arguments.preset, algorithm)
-    return fields or {}
-
-
 def _print_preset(arguments: argparse.Namespace, config: TrainConfig) -> None:
-    fields = {name: value for name, value in _preset_fields(arguments).items() if name not in _given(arguments)}
-    if fields and not config.quiet:
-        listed = ", ".join(f"{name}={flag_text(value)}" for name, value in fields.items())
-        name = arguments.preset or _env(arguments)
+    file, given = arguments.config_file, _given(arguments)
+    changes = given if arguments.env is None else {**given, "env": arguments.env}
+    below = preset_below(file, changes, arguments.preset)
+    listed = ", ".join(
+        f"{name}={flag_text(value)}" for name, value in below.items() if name not in {*given, *file.fields}
+    )
+    if listed and not config.quiet:
+        name = arguments.preset or file.fields.get("preset") or config.env
         print(f"Preset for {name} (flags override it, --preset none refuses it): {listed}")
+
+
+def _warn_of_differences(file: ConfigFile) -> None:
+    """Says where a run that is repeated was made otherwise."""
+    if found := differences(file.recorded, provenance()) if file.recorded else []:
+        print(
+            f"actor-learner: warning: the run was made with {', '.join(found)}; the last bits may come out otherwise",
+            file=sys.stderr,
+        )
 
 
 def _what_next(run_dir: str | os.PathLike[str]) -> str:
