@@ -20,10 +20,10 @@ PACKAGE = ROOT / "actor_learner"
 
 # Modules import only from those above them. A package counts as one module.
 ORDER = """
-quiet cgroups files untrusted spaces masks trajectory conform returns distributions networks rewards saving algorithms
-cores memory config presets learner incidents policy transport env_spec observations vector_env atari envpool
-env_factory episodes masking environments actor hand_outs restarts crew pool run_lock run_directory metrics_file
-run_log checkpoint resume evaluate video interrupts progress recorder callbacks train plot benchmark cli
+quiet cgroups files untrusted space_kinds spaces masks trajectory conform returns distributions networks rewards
+saving algorithms cores memory config presets learner incidents policy transport env_spec observations vector_env
+atari envpool env_factory episodes masking environments actor hand_outs restarts crew pool run_lock run_directory
+metrics_file run_log checkpoint resume evaluate video interrupts progress recorder callbacks train plot benchmark cli
 """.split()
 
 PUBLIC = [
