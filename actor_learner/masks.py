@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from gymnasium.spaces import MultiDiscrete, Space
 
 from actor_learner import spaces
+from actor_learner.space_kinds import MultiDiscrete
+
+if TYPE_CHECKING:
+    from actor_learner.space_kinds import AnySpace
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +37,7 @@ class MaskLayout:
         size: Number of columns (M); 0 where an action space has no discrete choice, and so no masks.
     """
 
-    def __init__(self, action_space: Space[Any]) -> None:
+    def __init__(self, action_space: AnySpace) -> None:
         self._space = action_space
         self._structure = spaces.action_structure(action_space)
         self.choices = tuple(_choices(self._structure))
@@ -69,7 +72,7 @@ class MaskLayout:
         row, choice = np.argwhere(~allowed)[0]
         return int(row), int(choice)
 
-    def _read_nest(self, space: Space[Any], value: Any, rows: int, label: str) -> list[Array]:
+    def _read_nest(self, space: AnySpace, value: Any, rows: int, label: str) -> list[Array]:
         """The columns of each leaf below `space`."""
         columns: list[Array] = []
         for key, child in spaces.children(space):
@@ -83,7 +86,7 @@ class MaskLayout:
                 columns += self._read_leaf(child, inner, rows, inner_label, size)
         return columns
 
-    def _read_leaf(self, space: Space[Any], value: Any, rows: int, label: str, size: int) -> list[Array]:
+    def _read_leaf(self, space: AnySpace, value: Any, rows: int, label: str, size: int) -> list[Array]:
         if isinstance(space, MultiDiscrete) and isinstance(value, (tuple, list)) and len(value) == space.nvec.size:
             parts = zip(value, space.nvec.reshape(-1), strict=True)
             return [_yes_or_no(part, (rows, int(n)), f"{label}[{i}]") for i, (part, n) in enumerate(parts)]

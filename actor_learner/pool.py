@@ -170,8 +170,8 @@ class ActorPool:
         """Builds what depends on the spaces, which the environments alone know."""
         _import_learner_side()
         described = self._crew.spaces(start_timeout)
-        self.observation_space: Space[Any] = spaces.from_json(described["observation_space"])
-        self.action_space: Space[Any] = spaces.from_json(described["action_space"])
+        self.observation_space = spaces.to_gymnasium(spaces.from_json(described["observation_space"]))
+        self.action_space = spaces.to_gymnasium(spaces.from_json(described["action_space"]))
         self.network = _build_network(network, self.observation_space, self.action_space, seed)
         exported = _export(
             self.network, self.observation_space, self.action_space, self._envs_per_actor, described["uses_masks"]

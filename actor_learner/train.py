@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner import spaces
 from actor_learner.config import TrainConfig
 from actor_learner.cores import available_cores
 from actor_learner.environments import resolve_env
 from actor_learner.interrupts import Interrupts
 from actor_learner.metrics_file import read_metrics
+from actor_learner.policy import load_policy
 from actor_learner.pool import ActorPool
 from actor_learner.progress import Progress
 from actor_learner.recorder import Recorder
@@ -282,11 +282,8 @@ def _finished(config: TrainConfig, run: RunDirectory) -> Result:
     if config.network is None:
         network = load_network(run.path)
     else:
-        from actor_learner.policy.exported import ExportedPolicy
-
-        saved = ExportedPolicy.load(run.policy)
-        observation_space, action_space = map(spaces.from_json, (saved.observation_space, saved.action_space))
-        network = _make_network(config, run.path, observation_space, action_space)
+        policy = load_policy(run.policy)
+        network = _make_network(config, run.path, policy.observation_space, policy.action_space)
     return Result(network, _last_metrics(run), run.path)
 
 

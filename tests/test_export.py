@@ -157,7 +157,7 @@ def test_graphs_that_do_not_resize_are_found_out():
 
 def test_shape_and_dtype_come_from_the_network_where_it_says_them():
     exported = export_policy(image_network(conv()), ACTIONS, 2)
-    assert spaces.from_json(exported.observation_space) == IMAGE
+    assert spaces.to_gymnasium(spaces.from_json(exported.observation_space)) == IMAGE
     with pytest.raises(ValueError, match=r"`observation_space` must be given.*Received: network='subclassed"):
         export_policy(Subclassed(), ACTIONS, 2)
 

@@ -138,7 +138,7 @@ def _part(leaf: spaces.Leaf, name: str) -> Part:
 
 def _scale(leaf: spaces.Leaf) -> tuple[float, ...]:
     """Half of what lies between the bounds, for each element."""
-    low, high = (np.asarray(bound, np.float64) for bound in (leaf.space.low, leaf.space.high))  # type: ignore[attr-defined]
+    low, high = (np.asarray(bound, np.float64) for bound in (leaf.space.low, leaf.space.high))
     wrong = ~np.isfinite(low) | ~np.isfinite(high) | (low >= high)
     if wrong.any():
         index = tuple(int(i) for i in np.argwhere(wrong)[0])

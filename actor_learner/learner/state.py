@@ -99,7 +99,7 @@ def _read_description(content: bytes) -> dict[str, Any]:
     bits.state = state["random_state"]
     return {
         **{name: state[name] for name in ("algorithm", "total_steps", "env_steps", "updates")},
-        "action_space": spaces.from_json(state["action_space"]),
+        "action_space": spaces.to_gymnasium(spaces.from_json(state["action_space"])),
         "random_state": bits,
     }
 

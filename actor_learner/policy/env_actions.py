@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box
 
 from actor_learner import spaces
 from actor_learner.policy.exported import Array
+from actor_learner.space_kinds import Box
 
 ToEnv = Callable[[Any], Any]
 

@@ -54,13 +54,14 @@ class Policy:
             )
         self.exported = exported
         self.batch_size = exported.batch_size
-        self._actions = spaces.action_structure(self.action_space)
+        observation_space, action_space = map(spaces.from_json, (exported.observation_space, exported.action_space))
+        self._actions = spaces.action_structure(action_space)
         self._plain = self._actions.plain
         self._to_env = tuple(leaf_to_env(leaf, exported.distribution) for leaf in self._actions.leaves)
         count = len(self._to_env)
         self._sampled, self._modes = tuple(range(count + 1)), tuple(range(count + 1, 2 * count + 1))
-        masks, self._masked = MaskLayout(self.action_space), exported.masked
-        self._reader = ObservationReader(self.observation_space, masks)
+        masks, self._masked = MaskLayout(action_space), exported.masked
+        self._reader = ObservationReader(observation_space, masks)
         self._everything_allowed = np.ones((exported.batch_size, masks.size), np.float32)
         self._noise = Noise(exported, seed)
         self._weights = np.array(exported.weights, np.float32)
@@ -88,13 +89,13 @@ class Policy:
 
     @property
     def action_space(self) -> Space[Any]:
-        """The action space that `to_env` and `act` give actions of."""
-        return spaces.from_json(self.exported.action_space)
+        """The action space that `to_env` and `act` give actions of; imports Gymnasium."""
+        return spaces.to_gymnasium(spaces.from_json(self.exported.action_space))
 
     @property
     def observation_space(self) -> Space[Any]:
         """The space of observations; where export was not told, one without bounds, of the network's inputs."""
-        return spaces.from_json(self.exported.observation_space)
+        return spaces.to_gymnasium(spaces.from_json(self.exported.observation_space))
 
     def reseed(self, seed: Seed) -> None:
         """Starts the noise anew, from `seed`."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
 from actor_learner import spaces
 from actor_learner.masks import MaskLayout, with_batch_axis
 from actor_learner.policy.exported import Array
+from actor_learner.space_kinds import Box, Dict, Discrete, MultiDiscrete
+
+if TYPE_CHECKING:
+    from actor_learner.space_kinds import AnySpace
 
 
 class ObservationReader:
@@ -20,7 +23,7 @@ class ObservationReader:
         masks: The layout of masks.
     """
 
-    def __init__(self, observation_space: Space[Any], masks: MaskLayout) -> None:
+    def __init__(self, observation_space: AnySpace, masks: MaskLayout) -> None:
         self._structure = spaces.observation_structure(observation_space)
         self._masks = masks
         self._has_mask_leaf = spaces.has_mask_leaf(observation_space)
