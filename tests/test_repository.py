@@ -22,7 +22,7 @@ PACKAGE = ROOT / "actor_learner"
 ORDER = """
 quiet cgroups files untrusted spaces masks trajectory conform returns distributions networks rewards saving algorithms
 cores memory config presets learner incidents policy transport env_spec observations vector_env atari envpool
-env_factory episodes masking environments actor hand_outs restarts crew pool run_lock run_directory metrics_file
+env_factory episodes masking env_calls environments actor hand_outs restarts crew pool run_lock run_directory metrics_file
 run_log checkpoint resume evaluate video interrupts progress recorder callbacks train plot benchmark cli
 """.split()
 
