@@ -12,13 +12,15 @@ import pickle
 import sys
 import time
 import traceback
-from collections.abc import MutableSequence, Sequence
+import warnings
+from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from actor_learner import spaces
+from actor_learner.env_calls import Call, CallError, decode
 from actor_learner.env_spec import EnvError, describe_error
 from actor_learner.environments import EnvFactory, Environments, Episodes
 from actor_learner.policy.exported import ExportedPolicy
@@ -220,7 +222,28 @@ class Actor:
         self._heartbeat = plan.heartbeats(arena)[startup.actor].data
         self._heartbeat[0] += 2 - self._heartbeat[0] % 2  # even, and another than before: here is a living actor
         self._version = -1
+        self._actor = startup.actor
+        self._calling = 0.0
         self._finished = time.perf_counter()
+
+    def call(self, calls: Iterable[Call]) -> None:
+        """Calls methods of the environments, which counts as their time.
+
+        Raises CallError for what they haven't, EnvError for what they raise.
+        """
+        started = time.perf_counter()
+        for call in calls:
+            try:
+                self._environments.call(call)
+            except CallError as error:
+                if not call.optional:
+                    raise
+                if not self._actor:
+                    warnings.warn(f"A call of an earlier process is left out: {error}", UserWarning, stacklevel=2)
+        self._heartbeat[0] += 2
+        seconds = time.perf_counter() - started
+        self._calling += seconds
+        self._finished += seconds
 
     def fill(self, hand_out: HandOut) -> Done:
         """Fills the columns with one unroll, by the weights of the version that the hand-out names."""
@@ -244,7 +267,8 @@ class Actor:
             raise FloatingPointError(_nan_of_network(columns, numbers))
         waiting, self._finished = started - self._finished, time.perf_counter()
         other = self._finished - started - times.env - times.acting
-        return Done(hand_out.batch, times.env, times.acting, other, waiting)
+        calling, self._calling = self._calling, 0.0
+        return Done(hand_out.batch, times.env + calling, times.acting, other, waiting)
 
 
 def _nan_of_network(columns: Columns, missing: Array) -> str:
@@ -292,6 +316,9 @@ def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Envir
     gc.collect()
     gc.freeze()  # what is here now stays; the collector needn't look at it again
     while (received := _next_message(channel))[0] is not Message.CLOSE:
+        if received[0] is Message.CALL:
+            actor.call(decode(received[1]))
+            continue
         try:
             done = actor.fill(received[1])
         except Stopped:
@@ -325,6 +352,7 @@ def _describe(error: BaseException, starting: bool) -> Failure:
     text = "".join(traceback.format_exception(error))
     return Failure(
         starting=starting,
+        refused=isinstance(error, CallError),
         bad_environment=isinstance(error, EnvError),
         summary=describe_error(error),
         text=str(error),

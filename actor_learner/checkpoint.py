@@ -13,10 +13,12 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from actor_learner.env_calls import Calls, make_call
 from actor_learner.files import DamagedError, check_folder, one_line, write_folder_atomically
 
 FORMAT = 1
@@ -44,6 +46,7 @@ class RunState:
         milestone: it is to be kept for ever.
         metrics_size: bytes of metrics.jsonl.
         event_files: bytes of TensorBoard's files in the run's directory.
+        calls: of the environments' methods, as `ActorPool.calls` gives them.
     """
 
     env_steps: int = 0
@@ -56,6 +59,7 @@ class RunState:
     milestone: bool = False
     metrics_size: int = 0
     event_files: Mapping[str, int] = field(default_factory=dict)
+    calls: Sequence[Sequence[Any]] = field(default_factory=list)
 
     @classmethod
     def read(cls, folder: Path) -> RunState:
@@ -99,6 +103,11 @@ class RunState:
             raise ValueError("a number isn't finite")
         if not all(type(size) is int for size in self.event_files.values()):
             raise ValueError("event_files must be sizes")
+        calls = Calls()
+        for name, args in self.calls:
+            if type(args) is not list:
+                raise ValueError("arguments of a call must be a list")
+            calls.add(make_call(name, args))
 
 
 class Checkpoints:

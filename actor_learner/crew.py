@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from actor_learner.actor import Actor, Leaves, Startup, describe_spaces, make_environments
+from actor_learner.env_calls import Call, Calls, encode
 from actor_learner.env_spec import EnvError
 from actor_learner.environments import EnvFactory, Environments
 from actor_learner.hand_outs import HandOuts
@@ -50,6 +51,13 @@ class Crew(Protocol):
     def begin(self, plan: ArenaPlan, exported: ExportedPolicy, hand_outs: HandOuts) -> None:
         """Shows the actors the arena, reserved, and the policy in it; from then on `hand_outs` hear what they fill."""
 
+    @property
+    def calls(self) -> Calls:
+        """Of the environments' methods: what an actor gets to hear before it fills anything."""
+
+    def call(self, call: Call) -> None:
+        """Notes a call of a method of every environment, which each actor makes before its next hand-out."""
+
     def hand_out(self, actor: int, hand_out: HandOut) -> None:
         """Gives an actor columns to fill."""
 
@@ -79,7 +87,8 @@ class LocalCrew:
         self._factory, self._startup, self._arena = factory, startup, arena
         self._environments: Environments | None = None
         self._observation: Leaves | None = None
-        self._to_do: deque[HandOut] = deque()
+        self._to_do: deque[tuple[tuple[Call, ...], HandOut]] = deque()
+        self.calls, self._told = Calls(), 0
         self._actor: Actor | None = None
         self.lock = contextlib.nullcontext()
         self._closed = False
@@ -99,9 +108,17 @@ class LocalCrew:
         assert self._observation is not None
         self._actor = Actor(self._startup, self._environments, self._observation, exported, self._arena, plan)
 
+    def call(self, call: Call) -> None:
+        """Notes a call. Raises CallError if the environments have no such method."""
+        assert self._environments is not None
+        if not call.optional:
+            self._environments.check_call(call)
+        self.calls.add(call)
+
     def hand_out(self, actor: int, hand_out: HandOut) -> None:
         """Notes columns to fill, which happens in `wait`."""
-        self._to_do.append(hand_out)
+        self._to_do.append((self.calls.since(self._told), hand_out))
+        self._told = self.calls.count
 
     def wait(self, hand_outs: HandOuts, seconds: float) -> None:
         """Fills columns until there is a batch, however long it takes. An exception is the environment's own."""
@@ -109,7 +126,9 @@ class LocalCrew:
         assert self._actor is not None
         try:
             while not hand_outs.complete():
-                hand_outs.done(0, self._actor.fill(self._to_do.popleft()))
+                calls, hand_out = self._to_do.popleft()
+                self._actor.call(calls)
+                hand_outs.done(0, self._actor.fill(hand_out))
         except BaseException:  # the environments are somewhere within an unroll
             self.close()
             raise
@@ -169,6 +188,9 @@ class ProcessCrew:
         self._gone: dict[int, tuple[ActorEnd, float, int]] = {}
         """How those ended whose successors aren't ready yet, when, and the successors' incarnation."""
         self._replaced: deque[Restart] = deque()
+        self.calls = Calls()
+        self._told: Counter[int] = Counter()
+        """How many of the calls each process has heard of."""
         logs = [logs_dir and logs_dir / f"actor-{actor}.log" for actor in range(self._count)]
         self._watcher = Watcher(self._count, arena.descriptor, logs, self, heartbeats.interval)
         self.lock = self._watcher.condition
@@ -182,6 +204,7 @@ class ProcessCrew:
     def payload(self, actor: int) -> bytes:
         """What `actor.main` unpickles."""
         self._starting.add(actor)
+        self._told[actor] = 0
         self._heartbeats.started(actor)
         startup = dataclasses.replace(self._startups[actor], incarnation=self._restarts.incarnation(actor))
         return pickle.dumps((startup, sys.argv, self._factory))
@@ -268,10 +291,18 @@ class ProcessCrew:
         self._hand_outs.hand_out_again(actor)
         self._note_restart(actor)
 
+    def call(self, call: Call) -> None:
+        """Notes a call; one that environments refuse ends the crew when an actor is at it."""
+        with self.lock:
+            self.calls.add(call)
+
     def hand_out(self, actor: int, hand_out: HandOut) -> None:
         """Gives an actor columns to fill; one that isn't there gets them when it is."""
         if actor in self._ready:
             self._outstanding[actor] += 1
+            if calls := self.calls.since(self._told[actor]):
+                self._watcher.send(actor, Message.CALL, encode(calls))
+                self._told[actor] = self.calls.count
             self._watcher.send(actor, Message.UNROLL, hand_out)
 
     def wait(self, hand_outs: HandOuts, seconds: float) -> None:

@@ -15,6 +15,7 @@ from actor_learner import spaces
 from actor_learner.atari import LIFE_LOST
 from actor_learner.env_factory import EnvFactory, resolve_env
 from actor_learner.env_spec import EnvError, describe_error, short
+from actor_learner.env_calls import Call, methods, perform
 from actor_learner.episodes import Episodes, EpisodeStatistics
 from actor_learner.masking import ActionMasks
 from actor_learner.observations import Fault, Observations, first_fault
@@ -180,6 +181,14 @@ class Environments:
                 self._masks.read(infos, current.leaves)
             return Transition(current.leaves, reward, terminated, truncated, self._all_valid, None, None)
         return self._step_with_ends(terminated, truncated, infos)
+
+    def call(self, call: Call) -> None:
+        """Calls a method of every environment. Raises EnvError if it can't be called or raises."""
+        perform(self.vector_env, call, self._where())
+
+    def check_call(self, call: Call) -> None:
+        """Raises CallError, an EnvError, if there is no such method or it takes other arguments."""
+        methods(self.vector_env, call, self._where())
 
     def close(self) -> None:
         """Closes the environments."""

@@ -20,6 +20,7 @@ from actor_learner import spaces
 from actor_learner.actor import Startup
 from actor_learner.cores import available_cores
 from actor_learner.crew import Crew, LocalCrew, ProcessCrew
+from actor_learner.env_calls import make_call
 from actor_learner.environments import EnvFactory, resolve_env
 from actor_learner.hand_outs import FreeRunning, HandOuts, Rounds
 from actor_learner.masks import MaskLayout
@@ -240,6 +241,42 @@ class ActorPool:
         if unknown := [actor for actor in chosen if actor not in range(self._num_actors)]:
             raise ValueError(f"`actors` must be numbers below {self._num_actors}. Received: {unknown[0]!r}")
         self._crew.replace(chosen)
+
+    def call(self, name: str, *args: Any) -> None:
+        """Calls a method of every environment, such as `call("set_difficulty", 3)`, between two unrolls.
+
+        Each actor does it before the first unroll that is handed out from now on. With `max_policy_lag=0` that is the
+        batch that the next `collect()` returns; with 1, where the next batch is being filled already, the one after it;
+        with more, whatever an actor goes on with when it is done with what it is at. What the environments have shown
+        by then stays: a method shouldn't change what they are in the middle of.
+
+        An actor that replaces another one makes these calls before its first unroll, in their order, and so does a run
+        that goes on from a checkpoint. Of the calls of one name the last alone is repeated: let a method set something,
+        not add to it.
+
+        Args:
+            name: Of the method: of each sub-environment, found through its wrappers as Gymnasium's `VectorEnv.call`
+                does, else of the vector environment itself. What it returns is dropped.
+            args: JSON alone, which is how the environments get it (tuples as lists), 15 KiB for all names together.
+
+        Raises:
+            ValueError: The name or the arguments can't be called. An environment without such a method is an
+                `EnvError`: here with `num_actors=0`, else in the next `collect()` or `publish()`.
+        """
+        call = make_call(name, args)
+        with self._closed_on_failure():
+            self._crew.check()
+        self._crew.call(call)
+
+    @property
+    def calls(self) -> list[list[Any]]:
+        """What an actor that begins now has to call, as JSON: name and arguments of each."""
+        return [[call.name, call.args] for call in self._crew.calls.since(0)]
+
+    def repeat(self, calls: Iterable[Sequence[Any]]) -> None:
+        """Makes the calls of an earlier pool; those that the environments don't know are warned of and left out."""
+        for name, args in calls:
+            self._crew.call(make_call(name, args, optional=True))
 
     def collect(self, timeout: float | None = 60.0) -> Trajectory:
         """The next batch, as read-only views `[T, B]` on shared memory; `B` = actors x `envs_per_actor`.

@@ -233,6 +233,7 @@ class Recorder:
             milestone=self._reaches_milestone(since=self._saved.env_steps),
             metrics_size=self._metrics.sync(),
             event_files=event_files(self._run.path),
+            calls=self._actors.calls,
         )
 
     def _reaches_milestone(self, since: int) -> bool:

@@ -84,7 +84,8 @@ class Restarts:
             error = error_of(end)
             # The first time, an exception while starting says that the environment can't be made at all.
             never_began = end.failure is not None and end.failure.starting and not self._incarnations[actor]
-            if never_began or not self._max_restarts or (end.failure is not None and self._on_env_error == "raise"):
+            failed_for_good = end.failure is not None and (end.failure.refused or self._on_env_error == "raise")
+            if never_began or not self._max_restarts or failed_for_good:
                 return error
             self._in_a_row[actor] += 1
             self._faults += 1
@@ -129,7 +130,7 @@ def error_of(end: ActorEnd) -> ActorError | EnvError:
         printed = details_of(end)
         message += f".\n\nWhat it printed last:\n{printed}" if printed else "."
         return ActorError(message, end.actor, exit_code=end.exit_code)
-    if failure.starting and failure.bad_environment:
+    if failure.refused or (failure.starting and failure.bad_environment):
         return EnvError(failure.text)
     if not failure.bad_environment:  # else our own check of what the environment gave: its line says it all
         message += f"\n\nIn the actor:\n{failure.traceback}"

@@ -72,6 +72,7 @@ def train(config: TrainConfig, *, resume: bool = False) -> Result:
         if start.finished:
             return _finished(config, start.run)
         with Interrupts(quiet=config.quiet) as interrupts, _start_actors(config, start) as actors:
+            actors.repeat(start.state.calls)
             result = _train(config, start, actors, interrupts)
         learned = start.confirmed or start.checkpoint is not None
         interrupts.raise_received(f"the run is saved in {start.run.path}" if learned else "nothing was learned yet")

@@ -98,7 +98,8 @@ class Watched:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        cores = self._config.get("cores")
+        machine = self._config.get("machine")
+        cores = machine.get("cores") if isinstance(machine, dict) else None
         cores = cores if isinstance(cores, int) else available_cores()
         self._generation = self._reader.generation
         self._summary = Summary(self._config, printable(self._run.path), cores)

@@ -30,6 +30,8 @@ class Message(enum.IntEnum):
     """Actor to pool: an exception, carries `Failure`; the actor ends."""
     CLOSE = 6
     """Pool to actor: close the environments and end."""
+    CALL = 7
+    """Pool to actor, before an UNROLL: methods of the environments to call first, as JSON."""
 
 
 class HandOut(NamedTuple):
@@ -59,6 +61,8 @@ class Failure(NamedTuple):
 
     starting: bool
     """Whether it came before READY."""
+    refused: bool
+    """Whether the caller asked for what the environments haven't: any other process would fail the same way."""
     bad_environment: bool
     """Whether it says by itself, in one line, what is wrong with the environment."""
     summary: str
