@@ -1,4 +1,4 @@
-"""Calls of environments' methods while actors work: what may be called, what a process gets to hear that comes later."""
+"""Calls of environments' methods between unrolls: what may be called, what a process that comes later gets to hear."""
 
 from __future__ import annotations
 

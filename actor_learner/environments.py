@@ -13,9 +13,9 @@ from gymnasium.wrappers import vector as vector_wrappers
 
 from actor_learner import spaces
 from actor_learner.atari import LIFE_LOST
+from actor_learner.env_calls import Call, methods, perform
 from actor_learner.env_factory import EnvFactory, resolve_env
 from actor_learner.env_spec import EnvError, describe_error, short
-from actor_learner.env_calls import Call, methods, perform
 from actor_learner.episodes import Episodes, EpisodeStatistics
 from actor_learner.masking import ActionMasks
 from actor_learner.observations import Fault, Observations, first_fault

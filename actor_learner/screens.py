@@ -180,7 +180,7 @@ class _Above:
         self._unfinished = ""
 
     def write(self, text: str) -> int:
-        """Of a line that was overwritten (`\\r`), only what is left of it is shown."""
+        r"""Of a line that was overwritten (`\\r`), only what is left of it is shown."""
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         if lines:
             self._screen.say("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))

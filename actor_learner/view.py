@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -69,7 +70,7 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) 
         return ""
     count = min(width, len(values))
     edges = [index * len(values) // count for index in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     low, high = min(means), max(means)
     sparks = _SPARKS[ascii_only]
     scale = (len(sparks) - 1) / (high - low) if high > low else 0.0

@@ -22,7 +22,13 @@ def small_network(observation_space, action_space):
 
 def pool(num_actors, lag=0, **kwargs):
     return al.ActorPool(
-        Curriculum, small_network, num_actors=num_actors, envs_per_actor=2, unroll_length=3, max_policy_lag=lag, **kwargs
+        Curriculum,
+        small_network,
+        num_actors=num_actors,
+        envs_per_actor=2,
+        unroll_length=3,
+        max_policy_lag=lag,
+        **kwargs,
     )
 
 
