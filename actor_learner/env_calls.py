@@ -147,6 +147,7 @@ def _find(vector_env: AnyVectorEnv, name: str) -> list[Any]:
             return [env.get_wrapper_attr(name) for env in layer.envs]
         if hasattr(layer, name):
             return [getattr(layer, name)]
-        if not isinstance(layer, SyncVectorEnv) and callable(getattr(layer, "call", None)):
-            return [functools.partial(layer.call, name)]
+        passes_on: Any = getattr(layer, "call", None)
+        if callable(passes_on) and not isinstance(layer, SyncVectorEnv):
+            return [functools.partial(passes_on, name)]
     return []

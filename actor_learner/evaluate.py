@@ -132,6 +132,16 @@ def evaluate(
     return Evaluation(np.array(returns, dtype=np.float64), np.array(lengths, dtype=np.int64), info)
 
 
+def check_playable(policy: Policy, factory: EnvFactory, autoreset_mode: str | None = None) -> None:
+    """Builds an environment, and closes it. Raises ValueError where its spaces aren't those of the policy."""
+    vector_env = factory.make(1, 0)
+    try:
+        environments = Environments(vector_env, autoreset_mode=autoreset_mode, name=factory.name)
+        _Player(policy, environments, deterministic=True)
+    finally:
+        vector_env.close()
+
+
 def run_environment(
     config: Mapping[str, Any],
     env: str | Callable[..., Any] | EnvFactory | None,

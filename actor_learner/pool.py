@@ -27,7 +27,7 @@ from actor_learner.masks import MaskLayout
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.quiet import import_keras
 from actor_learner.restarts import ActorError, OnEnvError, Restart, Restarts
-from actor_learner.trajectory import Trajectory, TrajectorySpec, nest
+from actor_learner.trajectory import Trajectory, TrajectorySpec, map_leaves, nest
 from actor_learner.transport.batches import ArenaPlan, Block, BlockLayout
 from actor_learner.transport.heartbeats import Heartbeats
 from actor_learner.transport.messages import Done
@@ -305,6 +305,17 @@ class ActorPool:
         self.episodes = self._blocks[index].episodes()
         self.timings = _fractions(done)
         return self._trajectories[index]
+
+    def blank_trajectory(self) -> Trajectory:
+        """A batch as `collect` gives it, but all zeros, where each step ends an episode: to compile an update with."""
+        block = self._trajectories[0]
+        zeros: dict[str, Any] = {
+            name: None if field is None else map_leaves(np.zeros_like, field) for name, field in block._asdict().items()
+        }
+        for name in ("valid", "terminated", "action_mask"):
+            if zeros[name] is not None:
+                zeros[name][...] = True
+        return Trajectory(**zeros)
 
     @contextlib.contextmanager
     def _closed_on_failure(self) -> Iterator[None]:

@@ -36,6 +36,24 @@ _NAMES = {"return": "episode_return", "length": "episode_length"}
 _log = logging.getLogger("actor_learner")
 
 
+def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
+    """What may stand in a row: all of it, but for what has no value at the time.
+
+    learned: what `Learner.update` gives. Which of `info_keys` an environment has shows when an episode ends.
+    """
+    shares = ("learning", "collecting", "env", "acting", "other", "waiting")
+    actors = (f"actor_{actor}" for actor in range(config.num_actors))
+    return [
+        *("env_steps", "updates", "time_seconds", "steps_per_second", "episode_return", "episode_length"),
+        *(f"episode/{key}" for key in config.info_keys),
+        *("policy_lag", "policy_lag_max"),
+        *learned,
+        *(f"time/{share}" for share in shares),
+        "actor_restarts",
+        *(f"memory/{process}_mb" for process in ("learner", *actors)),
+    ]
+
+
 class Recorder:
     """Writes down the updates of a run, goes on where its checkpoint ends, and sees to updates that were undone.
 
@@ -59,13 +77,19 @@ class Recorder:
         self._learned: list[np.ndarray[Any, Any]] | None = None
         self._undone_in_a_row = 0
         self._started = self._previous = time.perf_counter()
-        self._env_steps = learner.env_steps
+        self._env_steps, self._ahead = learner.env_steps, 0
         self._windows = {
             name: deque[float](start.state.episodes.get(name, ()), maxlen=EPISODE_WINDOW)
             for name in ("return", "length", *config.info_keys)
         }
         self.rows = 0
         """Rows written by this process."""
+
+    def begin(self) -> int:
+        """Training begins with the counters as they are now; returns how far updates are ahead of actors' versions."""
+        self._env_steps = self._learner.env_steps
+        self._ahead = self._learner.updates - self._actors.version
+        return self._ahead
 
     def row(
         self, trajectory: Trajectory, losses: Mapping[str, float], collecting: float, learning: float
@@ -75,7 +99,7 @@ class Recorder:
         collecting, learning: seconds that the learner waited for the batch, and that the update took.
         """
         now = time.perf_counter()
-        lag = self._begun_with.updates + self._actors.version - np.asarray(trajectory.policy_version)
+        lag = self._ahead + self._actors.version - np.asarray(trajectory.policy_version)
         for name, values in self._actors.episodes.items():
             self._windows[name].extend(filter(math.isfinite, map(float, values)))
         seconds, self._previous = now - self._previous, now

@@ -137,7 +137,8 @@ def _log_end(error: BaseException) -> None:
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {one_line(error)}"
+    notes = " ".join(getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {one_line(error)}" + (f" {notes}" if notes else "")
 
 
 def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import keras
     from gymnasium.spaces import Space
 
+    from actor_learner.callbacks.calls import RunCallbacks
     from actor_learner.learner import Learner
 
 
@@ -91,31 +92,28 @@ def _train(config: TrainConfig, start: Start, actors: ActorPool, interrupts: Int
     interrupts.quiet = config.quiet or progress.shows_interrupts
     metrics: dict[str, float] = {}
     try:
-        callbacks.on_train_begin()
-        callbacks.on_epoch_begin(learner.updates // updates_per_epoch)
+        callbacks.begin()
         for metrics in updates(config, actors, learner, recorder, interrupts):
-            progress.update(recorder.record(metrics))
+            if "undone" not in metrics and not start.confirmed:
+                start.confirm(xla=learner.compiled_with_xla, updates_per_epoch=updates_per_epoch)
+            try:
+                callbacks.update_ended(metrics)
+            finally:
+                progress.update(recorder.record(metrics))
             if "undone" in metrics:
                 recorder.check_undone()
                 continue
-            if not start.confirmed:
-                start.confirm(xla=learner.compiled_with_xla, updates_per_epoch=updates_per_epoch)
-            epoch, batch = divmod(learner.updates - 1, updates_per_epoch)
-            callbacks.on_train_batch_end(batch, metrics)
-            if batch + 1 == updates_per_epoch:
+            if callbacks.epoch_is_over:
                 if not _goes_on(config, learner, interrupts):
                     recorder.checkpoint()
                 recorder.end_epoch()
-                callbacks.on_epoch_end(epoch, metrics)
-                if _goes_on(config, learner, interrupts):
-                    callbacks.on_epoch_begin(epoch + 1)
+                callbacks.epoch_ended(metrics)
+            if _goes_on(config, learner, interrupts):
+                callbacks.next_update()
             recorder.checkpoint_if_due()
         recorder.checkpoint()
         recorder.end_epoch()  # from here on, something may be averaged or restored for the result
-        if learner.updates % updates_per_epoch:
-            callbacks.on_epoch_end(learner.updates // updates_per_epoch, metrics)
-        learner.optimizer.finalize_variable_values(learner.network.trainable_variables)
-        callbacks.on_train_end(metrics)
+        callbacks.end(metrics, interrupted=bool(interrupts.requested))
     finally:
         interrupts.saving = True
         progress.close()
@@ -133,11 +131,11 @@ def updates(
     config: TrainConfig, actors: ActorPool, learner: Learner, recorder: Recorder, interrupts: Interrupts
 ) -> Iterator[dict[str, float]]:
     """The loop itself: yields the metrics of each update; weights are published when the caller comes back."""
-    earlier = learner.updates  # those of the process that this run goes on from; the actors' versions begin at 0
+    ahead = recorder.begin()  # by the updates that this run goes on from; the actors' versions begin at 0
     while _goes_on(config, learner, interrupts):
         started = time.perf_counter()
         trajectory = actors.collect(timeout=None)
-        trajectory = trajectory._replace(policy_version=trajectory.policy_version + earlier)
+        trajectory = trajectory._replace(policy_version=trajectory.policy_version + ahead)
         collected = time.perf_counter()
         recorder.begin_update()
         losses = learner.update(trajectory)
@@ -188,7 +186,7 @@ def _make_network(
     """The network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
     import keras
 
-    from actor_learner.callbacks import check_callbacks
+    from actor_learner.callbacks.checks import check_callbacks
     from actor_learner.learner import resolve_device
     from actor_learner.networks import (
         cap_statistics,
@@ -245,8 +243,8 @@ def _make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Learn
 
 def _make_callbacks(
     config: TrainConfig, run: RunDirectory, actors: ActorPool, learner: Learner, updates_per_epoch: int
-) -> keras.callbacks.CallbackList:
-    from actor_learner.callbacks import callback_list
+) -> RunCallbacks:
+    from actor_learner.callbacks.calls import RunCallbacks
 
     params = {
         "epochs": math.ceil(_planned_updates(config) / updates_per_epoch),
@@ -256,11 +254,17 @@ def _make_callbacks(
         "run_dir": run.path,
         "actors": actors,
     }
-    return callback_list(config.callbacks, actors=actors, learner=learner, config=config, params=params)
+    return RunCallbacks(
+        config.callbacks, actors=actors, learner=learner, config=config, params=params, batch_rows=_batch_rows(config)
+    )
+
+
+def _batch_rows(config: TrainConfig) -> int:
+    return max(config.num_actors, 1) * config.envs_per_actor * config.unroll_length
 
 
 def _planned_updates(config: TrainConfig) -> int:
-    return math.ceil(config.total_steps / (max(config.num_actors, 1) * config.envs_per_actor * config.unroll_length))
+    return math.ceil(config.total_steps / _batch_rows(config))
 
 
 def _updates_per_epoch(config: TrainConfig) -> int:

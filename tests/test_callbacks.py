@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import actor_learner as al
-from actor_learner import callbacks, memory
-from actor_learner.callbacks import MemoryLimit
+from actor_learner import memory
+from actor_learner.callbacks import MemoryLimit, memory_limit
 from actor_learner.memory import measure
 from actor_learner.networks import default_network
 from actor_learner.restarts import ASKED_TO
@@ -30,7 +30,7 @@ HEADROOM = 100 * MB
 def check_always(monkeypatch):
     """Every update, whatever that costs: these runs are short."""
     monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e9)
-    monkeypatch.setattr(callbacks, "_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(memory_limit, "_PAUSE_SECONDS", 0.02)
 
 
 def small_network(observation_space, action_space):
@@ -107,7 +107,7 @@ def test_without_actor_processes_there_is_nothing_to_restart(pool):
 
 def test_what_the_cgroup_allows_is_the_limit_if_it_is_less(pool, monkeypatch, caplog):
     allowed = (measure({}).total + HEADROOM) / 0.95
-    monkeypatch.setattr(callbacks, "cgroup_limit", lambda: allowed)
+    monkeypatch.setattr(memory_limit, "cgroup_limit", lambda: allowed)
     limit = MemoryLimit(1000, "checkpoint_and_stop", seconds=1e-9)
     limit.actors = pool
     limit.set_model(pool.network)

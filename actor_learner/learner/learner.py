@@ -114,22 +114,12 @@ class Learner:
         Raises:
             ValueError: a batch that doesn't fit the network, or layers whose `trainable` was changed.
         """
-        trajectory = conform(trajectory, self.action_space)
+        trajectory = self._checked(trajectory)
         valid = trajectory.valid
-        if self._compiled is None:
-            self._prepare(trajectory)
-        self._check_batch(trajectory)
-        self._check_trainable()
-        schedule = self._scheduled_values(valid.size)
         random_state = self._rng.bit_generator.state
         order, num_minibatches = self._minibatch_order(valid)
         with tf.device(self.device):
-            values, finite = self._compiled(
-                self._tensors(trajectory),
-                tf.constant(order),
-                tf.constant(num_minibatches, tf.int32),
-                {name: tf.constant(value, tf.float32) for name, value in schedule.items()},
-            )
+            values, finite = self._compiled(*self._arguments(trajectory, order, num_minibatches))
         result = self._read_metrics(values, learned=num_minibatches > 0)
         self.not_finite = self._names_of(finite) if "undone" in result else ()
         if self.not_finite:
@@ -140,6 +130,39 @@ class Learner:
         if (rate := self.algorithm.adapted_learning_rate(result["learning_rate"], result)) is not None:
             self.optimizer.learning_rate = rate
         return result
+
+    def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
+        """The metrics that `update` gives for such a batch, whose values don't matter: nothing is learned.
+
+        What is traced for that is what `update` runs later.
+        """
+        trajectory = self._checked(trajectory)
+        nothing = np.full(self._order_shape(trajectory.valid.size), -1, np.int32)
+        with tf.device(self.device):
+            self._compiled.get_concrete_function(*self._arguments(trajectory, nothing, 0))
+        assert self._update is not None
+        return tuple(name for name in self._update.metric_names if name != "undone")
+
+    def _checked(self, trajectory: Trajectory) -> Trajectory:
+        """The batch in its dtypes; the first one is what the update is compiled for."""
+        trajectory = conform(trajectory, self.action_space)
+        if self._compiled is None:
+            self._prepare(trajectory)
+        self._check_batch(trajectory)
+        self._check_trainable()
+        return trajectory
+
+    def _arguments(self, trajectory: Trajectory, order: np.ndarray[Any, Any], num_minibatches: int) -> tuple[Any, ...]:
+        """What the compiled update takes."""
+        return (
+            self._tensors(trajectory),
+            tf.constant(order),
+            tf.constant(num_minibatches, tf.int32),
+            {
+                name: tf.constant(value, tf.float32)
+                for name, value in self._scheduled_values(trajectory.valid.size).items()
+            },
+        )
 
     def _tensors(self, trajectory: Trajectory) -> dict[str, Any]:
         """The batch on the device; in mixed precision also which columns the present weights have collected.
@@ -194,15 +217,18 @@ class Learner:
         valid row are left out, and the last one is filled up with rows that don't count (index -1).
         """
         rows = np.flatnonzero(valid.reshape(-1)).astype(np.int32)
-        size = self._minibatch_rows(valid.size)
-        epochs = self.algorithm.epochs
-        order = np.full((epochs * math.ceil(valid.size / size), size), -1, np.int32)
+        order = np.full(self._order_shape(valid.size), -1, np.int32)
+        size, epochs = order.shape[1], self.algorithm.epochs
         if not self._statistics_ready():
             return order, 0
         per_epoch = math.ceil(rows.size / size)
         for epoch in range(epochs):
             order[epoch * per_epoch : (epoch + 1) * per_epoch].reshape(-1)[: rows.size] = self._rng.permutation(rows)
         return order, epochs * per_epoch
+
+    def _order_shape(self, batch_rows: int) -> tuple[int, int]:
+        size = self._minibatch_rows(batch_rows)
+        return self.algorithm.epochs * math.ceil(batch_rows / size), size
 
     def _minibatch_rows(self, batch_rows: int) -> int:
         size = self.algorithm.minibatch_size

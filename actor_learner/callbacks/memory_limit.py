@@ -1,4 +1,4 @@
-"""Callbacks: Keras's own work as they are; `Callback` adds what a reinforcement-learning run has to offer."""
+"""Keeping a run's memory below a limit."""
 
 from __future__ import annotations
 
@@ -6,35 +6,16 @@ import logging
 import math
 import numbers
 import time
-from typing import TYPE_CHECKING, Any
 
-import keras
-
+from actor_learner.callbacks.callback import Callback
 from actor_learner.interrupts import stop_requested
 from actor_learner.memory import MemorySampler, Usage, cgroup_limit, measure
-
-if TYPE_CHECKING:
-    from actor_learner.config import TrainConfig
-    from actor_learner.learner import Learner
-    from actor_learner.pool import ActorPool
 
 _LOG = logging.getLogger("actor_learner")
 _ACTIONS = ("pause", "checkpoint_and_stop", "restart_actors")
 _SHARE_OF_CGROUP = 0.95
 """What a run may take of its cgroup: at the whole of it, the kernel has killed something already."""
 _PAUSE_SECONDS = 1.0
-
-
-class Callback(keras.callbacks.Callback):  # type: ignore[misc]
-    """A Keras callback that knows the run's `actors`, `learner` and `config`.
-
-    A batch is an update; `logs` carry the metrics of metrics.jsonl. `self.model` is the network, and
-    `self.model.stop_training = True` ends the run after the current update.
-    """
-
-    actors: ActorPool
-    learner: Learner
-    config: TrainConfig
 
 
 class MemoryLimit(Callback):
@@ -153,26 +134,3 @@ class MemoryLimit(Callback):
 
 def _gigabytes(size: float) -> str:
     return f"{size / 1e9:.2f} GB"
-
-
-def check_callbacks(callbacks: Any) -> None:
-    """Raises ValueError unless every one is a Keras callback."""
-    for callback in callbacks:
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise ValueError(
-                f"`callbacks` must hold keras.callbacks.Callback objects. Received: {callback!r} "
-                f"of type {type(callback).__name__}"
-            )
-
-
-def callback_list(
-    callbacks: Any, *, actors: ActorPool, learner: Learner, config: TrainConfig, params: dict[str, Any]
-) -> keras.callbacks.CallbackList:
-    """Keras's own list of these callbacks, each told about the run."""
-    for callback in callbacks:
-        if isinstance(callback, Callback):
-            callback.actors, callback.learner, callback.config = actors, learner, config
-    result = keras.callbacks.CallbackList(list(callbacks), model=learner.network)
-    result.set_params(params)
-    learner.network.stop_training = False
-    return result

@@ -1,0 +1,112 @@
+"""What is wrong with callbacks, found before training: what they monitor, and who sets the learning rate."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import keras
+
+_UP = {"episode_return", "episode_length", "explained_variance", "steps_per_second"}
+_RATE_SETTING = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+
+
+def check_callbacks(callbacks: Iterable[Any]) -> None:
+    """Raises ValueError unless every one is a Keras callback."""
+    for callback in callbacks:
+        if not isinstance(callback, keras.callbacks.Callback):
+            hint = f"; an object is wanted: {callback.__name__}(...)" if isinstance(callback, type) else ""
+            raise ValueError(
+                f"`callbacks` must hold keras.callbacks.Callback objects{hint}. Received: {callback!r} "
+                f"of type {type(callback).__name__}"
+            )
+
+
+def check_rate(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None:
+    """Raises ValueError if a callback would set a learning rate that is written before each update already."""
+    setting = next((callback for callback in callbacks if isinstance(callback, _RATE_SETTING)), None)
+    if setting is None:
+        return
+    if getattr(algorithm, "desired_kl", None) is not None:
+        why = f"desired_kl={algorithm.desired_kl!r}"
+    elif algorithm.changes_learning_rate:
+        why = f"learning_rate={algorithm.learning_rate!r}"
+    elif isinstance(
+        rate := getattr(optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule
+    ):
+        why = f"an optimizer with {type(rate).__name__}"
+    else:
+        return
+    raise ValueError(
+        f"{type(setting).__name__} sets the learning rate, which must be a number then, not a schedule or adapted; "
+        f"leave one of the two out. Received: {why}"
+    )
+
+
+def check_averages(callbacks: Iterable[Any], optimizer: Any) -> None:
+    """Raises ValueError if averages of the weights are to be swapped in that the optimizer doesn't keep."""
+    keeps = getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", True)
+    if not keeps and any(isinstance(callback, keras.callbacks.SwapEMAWeights) for callback in callbacks):
+        raise ValueError(
+            "SwapEMAWeights needs an optimizer that keeps averages: pass one with `use_ema=True`, as in "
+            "al.PPO(optimizer=keras.optimizers.Adam(1e-3, use_ema=True)). Received: use_ema=False"
+        )
+
+
+def watches(callbacks: Iterable[Any]) -> bool:
+    """Whether one has to be told what metrics there are."""
+    return any(monitored(callback) or isinstance(callback, keras.callbacks.CSVLogger) for callback in callbacks)
+
+
+def monitored(callback: Any) -> str | None:
+    """The metric that a callback goes by, if it does. A checkpoint of every epoch goes by none."""
+    name = getattr(callback, "monitor", None)
+    return name if isinstance(name, str) and getattr(callback, "save_best_only", True) else None
+
+
+def reported(callbacks: Iterable[Any]) -> dict[str, str | None]:
+    """The metrics that callbacks add, and which way is better: "max", "min", or None where they don't say."""
+    result: dict[str, str | None] = {}
+    for callback in callbacks:
+        names = getattr(callback, "reports", ())
+        result.update(names if isinstance(names, Mapping) else dict.fromkeys(names))
+    return result
+
+
+def resolve_monitors(callbacks: Iterable[Any], names: Collection[str]) -> None:
+    """Sets the `mode` of those that leave it to the metric.
+
+    Raises ValueError where a metric isn't among `names`, or where nobody knows which way of it is better.
+    """
+    callbacks = list(callbacks)
+    directions = reported(callbacks)
+    for callback in callbacks:
+        name = monitored(callback)
+        if name is not None and name not in names:
+            raise ValueError(_unknown(callback, name, names))
+        if getattr(callback, "mode", None) != "auto":
+            continue
+        mode = "min" if name is None else directions.get(name) or direction(name)
+        if mode is None:
+            raise ValueError(
+                f"`mode` of {type(callback).__name__} must be 'max' or 'min', since it isn't known which way of "
+                f"{name!r} is better. Received: mode='auto'"
+            )
+        callback.mode = mode
+
+
+def direction(name: str) -> str | None:
+    """Which way of one of a run's own metrics is better, "max" or "min", if one is."""
+    if name in _UP or name.startswith("episode/"):
+        return "max"
+    return "min" if name == "loss" or name.endswith("_loss") else None
+
+
+def _unknown(callback: Any, name: str, names: Collection[str]) -> str:
+    close = [known for known in names if name and name in known] or difflib.get_close_matches(name, names, n=2)
+    meant = f" (did you mean {' or '.join(map(repr, close[:2]))}?)" if close else ""
+    return (
+        f"`monitor` of {type(callback).__name__} must be a metric of the run{meant}: {', '.join(names)}; "
+        f"callbacks may add others by naming them in `reports`. Received: monitor={name!r}"
+    )

@@ -1,0 +1,125 @@
+"""Evaluation while training, in environments of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from actor_learner.callbacks.callback import Callback
+from actor_learner.environments import EnvFactory, resolve_env
+from actor_learner.evaluate import Evaluation, check_playable, evaluate
+from actor_learner.policy.policy import Policy
+from actor_learner.video import recorded
+
+_MOST_ENVS = 8
+
+
+class Evaluate(Callback):
+    """Plays episodes every so many env steps, and after the last update, with the weights of the moment.
+
+    It has environments and random numbers of its own, and plays the same episodes each time. Training waits meanwhile.
+    The metrics `evaluation/return_mean`, `evaluation/return_std` and `evaluation/length_mean` stand in the row of that
+    update in metrics.jsonl, in its `logs` for every other callback, and in those of that epoch's end: where an epoch
+    has no evaluation, `EarlyStopping` and the like don't count it. With `SwapEMAWeights` it is the averages that play.
+
+    Args:
+        every_steps: Env steps between two evaluations.
+        env: As for `train`; by default the run's own, as it is without any `actors.call`.
+        episodes: Of one evaluation.
+        env_kwargs: Keyword arguments of the environment; by default those of the run, if the environment is the run's.
+        seed: Of the environments, and of the actions with `deterministic=False`.
+        deterministic: Take the most probable action; else sample.
+        video: How many of the episodes to record as well, in `videos/<env steps>` of the run's directory.
+        name: What the metrics' names begin with, in case there are two of these.
+
+    Raises:
+        ValueError: an argument can't be used; or, when training begins, the environment.
+        ImportError: when training begins: a video needs moviepy.
+    """
+
+    def __init__(
+        self,
+        every_steps: int,
+        env: str | Callable[..., Any] | None = None,
+        episodes: int = 10,
+        *,
+        env_kwargs: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        deterministic: bool = True,
+        video: int = 0,
+        name: str = "evaluation",
+    ) -> None:
+        super().__init__()
+        counts = (("every_steps", every_steps, 1), ("episodes", episodes, 1), ("seed", seed, 0), ("video", video, 0))
+        for argument, value, least in counts:
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+                raise ValueError(f"`{argument}` must be an integer of at least {least}. Received: {argument}={value!r}")
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"`name` must be a string that isn't empty. Received: name={name!r}")
+        self.every_steps, self.env, self.env_kwargs = int(every_steps), env, env_kwargs
+        self.episodes, self.seed, self.deterministic, self.video = int(episodes), int(seed), deterministic, int(video)
+        self.name = name
+        self.reports = {f"{name}/return_mean": "max", f"{name}/return_std": None, f"{name}/length_mean": "max"}
+        self.evaluation: Evaluation | None = None
+        """The newest."""
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Resolves the environment, and exports the policy, whose weights alone are renewed from then on."""
+        self._source = self.config.env if self.env is None else self.env
+        own = self.env is None or self.env == self.config.env
+        self._kwargs = dict(self.config.env_kwargs) if own and self.env_kwargs is None else dict(self.env_kwargs or {})
+        self._factory: EnvFactory = resolve_env(
+            self._source, self._kwargs, self.config.vectorization, check_pickle=False
+        )
+        if self.video:
+            recorded(self._source, self._kwargs, self._video_folder(), self.video)
+        self._policy = Policy.from_network(
+            self.model,
+            self.actors.action_space,
+            batch_size=min(_MOST_ENVS, self.episodes),
+            observation_space=self.actors.observation_space,
+        )
+        check_playable(self._policy, self._factory, autoreset_mode=self.config.autoreset_mode)
+        self._reached = self.learner.env_steps // self.every_steps
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Evaluates, if it is time."""
+        steps = self.learner.env_steps
+        reached, self._reached = self._reached, steps // self.every_steps
+        if self._reached > reached or steps >= self.config.total_steps:
+            evaluation = self._evaluate()
+            values = (evaluation.mean, evaluation.std, evaluation.mean_length)
+            (logs if logs is not None else {}).update(zip(self.reports, values, strict=True))
+
+    def _evaluate(self) -> Evaluation:
+        metrics: dict[str, float] = {}
+        self.callbacks.call("on_test_begin", {})  # here SwapEMAWeights puts the averages in, as in `Model.evaluate`
+        try:
+            self._policy.set_weights(self.model.get_weights())
+            self.evaluation = self._play(self._factory, self.episodes, min(_MOST_ENVS, self.episodes))
+            metrics |= {"return_mean": self.evaluation.mean, "return_std": self.evaluation.std}
+            if self.video:
+                folder = self._video_folder()
+                folder.mkdir(parents=True, exist_ok=True)
+                self._play(recorded(self._source, self._kwargs, folder, self.video), self.video, 1)
+        finally:
+            self.callbacks.call("on_test_end", metrics)
+        return self.evaluation
+
+    def _play(self, env: Any, episodes: int, num_envs: int) -> Evaluation:
+        self._policy.reseed(self.seed)
+        return evaluate(
+            self._policy,
+            env,
+            episodes=episodes,
+            seed=self.seed,
+            deterministic=self.deterministic,
+            num_envs=num_envs,
+            autoreset_mode=self.config.autoreset_mode,
+        )
+
+    def _video_folder(self) -> Path:
+        return Path(self.run_dir) / "videos" / f"{self.learner.env_steps:010}"

@@ -1,0 +1,48 @@
+"""Ending a run that has reached what was wanted."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+
+from actor_learner.callbacks.callback import Callback
+
+_LOG = logging.getLogger("actor_learner")
+
+
+class StopOnReturn(Callback):
+    """Ends the run after the update at which the return has reached a threshold.
+
+    Args:
+        threshold: The return to reach.
+        episodes: How many must have finished before `episode_return`, the mean over the last 100, is believed.
+        monitor: "episode_return", or another metric that is to be large, such as Evaluate's "evaluation/return_mean".
+
+    Raises:
+        ValueError: an argument can't be used; when training begins: there is no such metric.
+    """
+
+    def __init__(self, threshold: float, *, episodes: int = 100, monitor: str = "episode_return") -> None:
+        super().__init__()
+        if not isinstance(threshold, (int, float, np.number)) or isinstance(threshold, bool) or not math.isfinite(threshold):
+            raise ValueError(f"`threshold` must be a finite number. Received: threshold={threshold!r}")
+        if not isinstance(episodes, (int, np.integer)) or isinstance(episodes, bool) or episodes < 1:
+            raise ValueError(f"`episodes` must be an integer of at least 1. Received: episodes={episodes!r}")
+        self.threshold, self.episodes, self.monitor = float(threshold), int(episodes), monitor
+        self._finished = 0
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Begins to count."""
+        self._finished = 0
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Looks at the metric."""
+        self._finished += len(self.actors.episodes["return"])
+        value = (logs or {}).get(self.monitor)
+        if value is None or value < self.threshold:
+            return
+        if self.monitor != "episode_return" or self._finished >= self.episodes:
+            _LOG.info("StopOnReturn: %s is %g, at least %g; the run ends.", self.monitor, value, self.threshold)
+            self.model.stop_training = True

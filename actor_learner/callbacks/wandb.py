@@ -1,0 +1,45 @@
+"""Metrics for Weights & Biases."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from actor_learner.callbacks.callback import Callback
+
+
+class WandB(Callback):
+    """Logs each update to Weights & Biases, over env steps, with the run's config.
+
+    Args:
+        project: Name of the project there.
+        settings: Further arguments of `wandb.init`, for instance `mode="offline"`, `name`, `group`; by default the name
+            is that of the run's directory, which gets wandb's own files as well.
+
+    Raises:
+        ImportError: wandb isn't installed.
+    """
+
+    def __init__(self, project: str | None = None, **settings: Any) -> None:
+        super().__init__()
+        if importlib.util.find_spec("wandb") is None:
+            raise ImportError("WandB needs wandb: pip install 'actor-learner[wandb]'")
+        self.project, self.settings = project, settings
+        self._run: Any = None
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        """Begins a run there."""
+        import wandb
+
+        folder = Path(self.run_dir)
+        settings = {"dir": str(folder), "name": folder.name, "config": self.config.to_json()} | self.settings
+        self._run = wandb.init(project=self.project, **settings)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        """Logs the update."""
+        self._run.log(dict(logs or {}), step=self.learner.env_steps)
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        """Ends the run there."""
+        self._run.finish()
