@@ -115,7 +115,8 @@ def _take(descriptor: int, folder: Path) -> None:
 def _try_to_take(descriptor: int) -> None:
     for tries_left in reversed(range(_TRIES)):
         try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
         except BlockingIOError:
             if not tries_left:
                 raise

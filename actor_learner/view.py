@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -69,7 +70,7 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) 
         return ""
     count = min(width, len(values))
     edges = [index * len(values) // count for index in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     low, high = min(means), max(means)
     sparks = _SPARKS[ascii_only]
     scale = (len(sparks) - 1) / (high - low) if high > low else 0.0
@@ -94,7 +95,7 @@ def _bar(look: Look, width: int) -> RenderableType:
 def _steps(look: Look) -> list[Text]:
     items = [f"{look.env_steps:,} of {look.total_steps:,} steps"]
     if look.updates:
-        items += [f"{look.speed:,.0f} steps/s", f"{look.updates:,} updates"]
+        items += [f"{look.speed:,.0f} steps/s", f"{look.updates:,} update{_plural(look.updates)}"]
     return [Text(item) for item in [*items, *times(look)]]
 
 
@@ -196,7 +197,11 @@ def _events(look: Look) -> list[Text]:
 
 
 def _counted(number: int, name: str) -> str:
-    return f"{number or 'no'} {name}{'' if number == 1 else 's'}"
+    return f"{number or 'no'} {name}{_plural(number)}"
+
+
+def _plural(number: int) -> str:
+    return "" if number == 1 else "s"
 
 
 def _cut(text: Text, ascii_only: bool) -> Text:
