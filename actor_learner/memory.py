@@ -189,7 +189,7 @@ def _seconds(text: str) -> float:
     """Of `[[days-]hours:]minutes:seconds`, which may have a fraction."""
     days, _, rest = text.rpartition("-")
     parts = reversed(rest.split(":"))
-    return 86400 * int(days or 0) + sum(float(part) * 60**power for power, part in enumerate(parts))
+    return 86400 * int(days or 0) + sum(float(part) * 60.0**power for power, part in enumerate(parts))
 
 
 def _size(folder: str) -> int:

@@ -180,7 +180,7 @@ class _Above:
         self._unfinished = ""
 
     def write(self, text: str) -> int:
-        r"""Of a line that was overwritten (`\\r`), only what is left of it is shown."""
+        """Of a line that was overwritten after a carriage return, only what is left of it is shown."""
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         if lines:
             self._screen.say("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
@@ -231,11 +231,11 @@ class Notebook:
             self._show(look, status)
 
     def _show(self, look: Look, status: str) -> None:
-        from IPython.display import display
+        from IPython import display
 
         shown = _in_html(look, status)
         if self._shown is None:
-            self._shown = display(shown, raw=True, display_id=True)
+            self._shown = display.display(shown, raw=True, display_id=True)
         else:
             self._shown.update(shown, raw=True)
 

@@ -95,7 +95,7 @@ def _bar(look: Look, width: int) -> RenderableType:
 def _steps(look: Look) -> list[Text]:
     items = [f"{look.env_steps:,} of {look.total_steps:,} steps"]
     if look.updates:
-        items += [f"{look.speed:,.0f} steps/s", f"{look.updates:,} updates"]
+        items += [f"{look.speed:,.0f} steps/s", f"{look.updates:,} update{_plural(look.updates)}"]
     return [Text(item) for item in [*items, *times(look)]]
 
 
@@ -197,7 +197,11 @@ def _events(look: Look) -> list[Text]:
 
 
 def _counted(number: int, name: str) -> str:
-    return f"{number or 'no'} {name}{'' if number == 1 else 's'}"
+    return f"{number or 'no'} {name}{_plural(number)}"
+
+
+def _plural(number: int) -> str:
+    return "" if number == 1 else "s"
 
 
 def _cut(text: Text, ascii_only: bool) -> Text:
