@@ -98,7 +98,11 @@ def _train(config: TrainConfig, start: Start, actors: ActorPool, interrupts: Int
                 recorder.check_undone()
                 continue
             if not start.confirmed:
-                start.confirm(xla=learner.compiled_with_xla, updates_per_epoch=updates_per_epoch)
+                start.confirm(
+                    xla=learner.compiled_with_xla,
+                    updates_per_epoch=updates_per_epoch,
+                    action_masks=actors.uses_masks,
+                )
             epoch, batch = divmod(learner.updates - 1, updates_per_epoch)
             callbacks.on_train_batch_end(batch, metrics)
             if batch + 1 == updates_per_epoch:

@@ -23,7 +23,8 @@ ORDER = """
 quiet cgroups files untrusted space_kinds spaces masks trajectory conform returns distributions networks rewards
 saving algorithms cores memory config presets learner incidents policy transport env_spec observations vector_env
 atari envpool env_factory episodes masking environments actor hand_outs restarts crew pool run_lock run_directory
-metrics_file run_log checkpoint resume evaluate video interrupts progress recorder callbacks train plot benchmark cli
+metrics_file run_log checkpoint resume evaluate export video interrupts progress recorder callbacks train plot
+benchmark cli
 """.split()
 
 PUBLIC = [
@@ -46,6 +47,7 @@ PUBLIC = [
     "callbacks",
     "default_network",
     "evaluate",
+    "export",
     "load_network",
     "load_policy",
     "load_trajectory",
