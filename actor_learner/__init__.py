@@ -33,6 +33,7 @@ _HOME = {
     "Trajectory": "trajectory",
     "default_network": "networks",
     "evaluate": "evaluate",
+    "export": "export",
     "load_config": "config_file",
     "load_network": "saving",
     "load_policy": "policy",
@@ -64,6 +65,7 @@ __all__ = [
     "callbacks",
     "default_network",
     "evaluate",
+    "export",
     "load_config",
     "load_network",
     "load_policy",
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     from actor_learner.config import TrainConfig
     from actor_learner.config_file import load_config
     from actor_learner.evaluate import Evaluation, evaluate
+    from actor_learner.export import export
     from actor_learner.learner import Learner
     from actor_learner.networks import ActionDistribution, LogStd, ObservationNormalization, default_network
     from actor_learner.policy import Policy, load_policy

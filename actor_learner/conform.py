@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import MultiBinary, Space
+from gymnasium.spaces import Space
 
 from actor_learner import spaces
 from actor_learner.masks import MaskLayout
+from actor_learner.space_kinds import MultiBinary
 from actor_learner.trajectory import Array, Trajectory
 
 _FLAGS = ("terminated", "truncated", "valid")

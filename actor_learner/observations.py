@@ -6,9 +6,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Space
 
 from actor_learner import spaces
+from actor_learner.space_kinds import Discrete, MultiBinary, MultiDiscrete
 from actor_learner.spaces import Structure
 
 Array = np.ndarray[Any, Any]

@@ -171,6 +171,7 @@ class ActorPool:
         """Builds what depends on the spaces, which the environments alone know."""
         _import_learner_side()
         described = self._crew.spaces(start_timeout)
+        self.uses_masks = bool(described["uses_masks"])
         self.observation_space = spaces.to_gymnasium(spaces.from_json(described["observation_space"]))
         self.action_space = spaces.to_gymnasium(spaces.from_json(described["action_space"]))
         self.network = _build_network(network, self.observation_space, self.action_space, seed)

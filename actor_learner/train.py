@@ -95,7 +95,11 @@ def _train(config: TrainConfig, start: Start, actors: ActorPool, interrupts: Int
         callbacks.begin()
         for metrics in updates(config, actors, learner, recorder, interrupts):
             if "undone" not in metrics and not start.confirmed:
-                start.confirm(xla=learner.compiled_with_xla, updates_per_epoch=updates_per_epoch)
+                start.confirm(
+                    xla=learner.compiled_with_xla,
+                    updates_per_epoch=updates_per_epoch,
+                    action_masks=actors.uses_masks,
+                )
             try:
                 callbacks.update_ended(metrics)
             finally:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 from actor_learner import spaces
 from actor_learner.distributions.continuous import Gaussian, SquashedGaussian
 from actor_learner.distributions.discrete import Bernoulli, Categorical, MultiCategorical
+from actor_learner.space_kinds import Box, Discrete, MultiBinary, MultiDiscrete
+
+if TYPE_CHECKING:
+    from actor_learner.space_kinds import AnySpace
 
 __all__ = [
     "NAMES",
@@ -108,7 +111,7 @@ def _total(terms: list[Tensor]) -> Tensor:
     return total
 
 
-def distribution_for(action_space: Space[Any], name: str = "gaussian") -> Distribution:
+def distribution_for(action_space: AnySpace, name: str = "gaussian") -> Distribution:
     """The distribution over `action_space`; `name` is that of its Box leaves: "gaussian" or "squashed".
 
     Raises ValueError for a name that isn't known, and for "squashed" without a Box or with infinite bounds.

@@ -1,5 +1,6 @@
 """Keras networks: the default ones, the layers that they are made of, and the contract that any network keeps."""
 
+from actor_learner.networks.acting import acting_network, tensor_names
 from actor_learner.networks.contract import (
     CHECKED_ROWS,
     all_layers,
@@ -32,6 +33,7 @@ __all__ = [
     "LogStd",
     "ObservationNormalization",
     "OneHot",
+    "acting_network",
     "all_layers",
     "arrange",
     "call_network",
@@ -48,6 +50,7 @@ __all__ = [
     "normalization_layers",
     "normalized_leaf",
     "takes_mask",
+    "tensor_names",
     "training_dependent_layers",
     "with_normalization",
 ]

@@ -8,10 +8,11 @@ from typing import Any
 
 import keras
 import numpy as np
-from gymnasium.spaces import Box, Space
+from gymnasium.spaces import Space
 from keras import layers
 
 from actor_learner import spaces
+from actor_learner.space_kinds import Box
 
 Tensor = Any
 Initialize = Callable[[float], keras.initializers.Initializer]
@@ -20,7 +21,7 @@ Initialize = Callable[[float], keras.initializers.Initializer]
 MAXIMUM_CHANNELS = 16
 
 
-def is_image(space: Space[Any]) -> bool:
+def is_image(space: Any) -> bool:
     """Whether the default network treats observations as images: uint8 of rank 2 to 4."""
     return isinstance(space, Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4
 

@@ -96,9 +96,10 @@ class ExportedPolicy:
             OSError: the disk is full or can't be written.
             FileExistsError: the directory holds something that `save` didn't write.
         """
-        write_folder_atomically(directory, self._write)
+        write_folder_atomically(directory, self.write)
 
-    def _write(self, folder: Path) -> None:
+    def write(self, folder: Path) -> None:
+        """`save` into a folder that is being filled, for `write_folder_atomically`."""
         for name in ("step", "value"):
             graph = self._graph(name)
             (folder / _file_name(name, graph.format)).write_bytes(graph.content)

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Space
 
 from actor_learner import spaces
 from actor_learner.masks import MaskLayout
@@ -18,6 +18,7 @@ from actor_learner.policy.flatbuffer import patterns
 from actor_learner.policy.graphs import LiteRTGraph
 from actor_learner.policy.trace import Traced, Tracer
 from actor_learner.quiet import silent_stderr
+from actor_learner.space_kinds import Box, Discrete, MultiBinary, MultiDiscrete
 
 ROWS = 8
 """At least as many rows are compared."""

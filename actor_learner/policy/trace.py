@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from gymnasium.spaces import Space
 
 from actor_learner import spaces
 from actor_learner.masks import MaskLayout
-from actor_learner.networks import all_layers, call_network, network_distribution
+from actor_learner.networks import all_layers, call_network, network_distribution, tensor_names
 from actor_learner.policy.exported import Array
 
 NOISE, MASK = "noise", "action_mask"
@@ -61,7 +60,7 @@ class Tracer:
     @property
     def input_names(self) -> tuple[str, ...]:
         """Of the observation's leaves, the noise, and the mask: the inputs of the step graph."""
-        leaves = _tensor_names(leaf.name for leaf in self.observation.leaves)
+        leaves = tensor_names(leaf.name for leaf in self.observation.leaves)
         return (*leaves, NOISE, MASK) if self.masked else (*leaves, NOISE)
 
     def trace(self, name: str, rows: int) -> Traced:
@@ -126,17 +125,6 @@ class Tracer:
                 scope.add_update((variable, weight if floating else tf.cast(weight, variable.dtype)))
             outputs: dict[str, Any] = call_network(self.network, self.observation.unflatten(leaves))
         return outputs
-
-
-def _tensor_names(names: Iterable[str]) -> list[str]:
-    """Names that TensorFlow leaves as they are: of plain characters, different beyond their case."""
-    unique: list[str] = []
-    for index, name in enumerate(names):
-        plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name.replace("/", "."))
-        while plain.lower() in {other.lower() for other in unique}:  # a key may look like what is appended here
-            plain = f"{plain}.leaf-{index}"
-        unique.append(plain)
-    return unique
 
 
 def _used(function: Any, arguments: Sequence[tf.TensorSpec]) -> frozenset[int]:

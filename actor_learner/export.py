@@ -1,0 +1,174 @@
+"""A run's policy in a form to use elsewhere: LiteRT, Keras, ONNX or SavedModel, with its spaces as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actor_learner import spaces
+from actor_learner.config import check_backend, close_match
+from actor_learner.files import write_folder_atomically
+from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.quiet import import_keras, silent_stderr
+from actor_learner.run_directory import open_run, read_config, recorded_choices
+from actor_learner.saving import load_network, write_network
+
+if TYPE_CHECKING:
+    import keras
+
+FORMATS = ("litert", "keras", "onnx", "saved_model")
+SPACES = "spaces.json"
+
+
+def export(
+    run_dir: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    format: str = "litert",
+    network: keras.Model | None = None,
+) -> Path:
+    """Writes the policy that a run has learned into a new folder, to use it elsewhere.
+
+    "litert" is what `al.load_policy` reads, with NumPy and ai-edge-litert alone. The others hold one model each, from
+    observations as the environment gives them to deterministic actions as it takes them (normalization, masks,
+    clipping and scaling inside), and the distribution's parameters: `network.keras` for `al.load_network`,
+    `policy.onnx` for ONNX Runtime, a SavedModel for TensorFlow and its servers. `spaces.json` beside it describes both
+    spaces and, for these three, the model's inputs and outputs.
+
+    Args:
+        run_dir: A run that has ended, whether or not it took all its steps.
+        output: Must not exist yet; by default `<name of the run>-<format>` in the working directory.
+        format: "litert", "keras", "onnx" or "saved_model".
+        network: Where Keras can't rebuild the run's network from its file: a built one, which gets the weights.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: there is no such format, something is at `output`, or there is no policy, or a damaged one.
+        ImportError: an optional package is missing; names the extra.
+        OSError: the disk is full or can't be written.
+    """
+    if format not in FORMATS:
+        match = close_match(str(format), FORMATS)
+        raise ValueError(f"`format` must be one of {list(FORMATS)}{match}. Received: format={format!r}")
+    run = open_run(run_dir)
+    output = Path(f"{run.path.resolve().name}-{format}" if output is None else output)
+    if os.path.lexists(output):
+        raise ValueError(f"`output` is there already; give another name. Received: output={str(output)!r}")
+    if not (run.policy / "policy.json").is_file():
+        raise ValueError(
+            "`run_dir` holds no policy yet: a run saves it when it ends, or is ended by Ctrl-C. "
+            f"Received: run_dir={str(run_dir)!r}"
+        )
+    _check_packages(format)
+    exported = ExportedPolicy.load(run.policy)
+    if format == "litert":
+        _check_litert(exported)
+        write_folder_atomically(output, lambda folder: _write_litert(exported, folder))
+    else:
+        import_keras()
+        network = load_network(run.path, network)
+        masked = bool(recorded_choices(read_config(run.path)).get("action_masks"))
+        write_folder_atomically(output, lambda folder: _write_model(network, exported, masked, format, folder))
+    return output
+
+
+def _check_packages(format: str) -> None:
+    """Raises ImportError where one is missing that the format needs, before anything is loaded."""
+    if format != "litert":
+        check_backend()
+        if importlib.util.find_spec("tensorflow") is None:
+            raise ImportError(f"`format={format!r}` needs TensorFlow and Keras: pip install actor-learner")
+    if format == "onnx" and importlib.util.find_spec("tf2onnx") is None:
+        raise ImportError("`format='onnx'` needs tf2onnx: pip install 'actor-learner[onnx]'")
+
+
+def _check_litert(exported: ExportedPolicy) -> None:
+    if exported.fallback:
+        raise ValueError(
+            "LiteRT can't run the network of this run; export it as keras, onnx or saved_model. "
+            "Received: format='litert'"
+        )
+
+
+def _write_litert(exported: ExportedPolicy, folder: Path) -> None:
+    exported.write(folder)
+    _write_json(folder / SPACES, _described_spaces(exported))
+
+
+def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, format: str, folder: Path) -> None:
+    """The network and what stands around it when it acts, in float32, as one model; `masked`: with masks as an input."""
+    from actor_learner.networks import acting_network
+    from actor_learner.policy.trace import computing_in_float32
+
+    observation_space, action_space = map(spaces.from_json, (exported.observation_space, exported.action_space))
+    masked = masked or spaces.has_mask_leaf(observation_space)
+    with computing_in_float32(network):
+        model = acting_network(network, observation_space, action_space, masked=masked)
+        _WRITERS[format](model, folder)
+    # Keras names a SavedModel's inputs as arguments of functions are.
+    inputs = {name.replace(".", "_") if format == "saved_model" else name: x for name, x in model.input.items()}
+    named = {"inputs": inputs, "outputs": model.output}
+    tensors = {kind: {name: _described(x) for name, x in group.items()} for kind, group in named.items()}
+    _write_json(folder / SPACES, {**_described_spaces(exported), **tensors})
+
+
+def _write_keras(model: keras.Model, folder: Path) -> None:
+    if write_network(model, folder).suffix != ".keras":
+        raise ValueError(
+            f"Keras can't rebuild network {model.name!r} from a file; export it as onnx or saved_model. "
+            "Received: format='keras'"
+        )
+
+
+def _write_onnx(model: keras.Model, folder: Path) -> None:
+    with _quietly():
+        model.export(folder / "policy.onnx", format="onnx", verbose=False)
+
+
+def _write_saved_model(model: keras.Model, folder: Path) -> None:
+    with _quietly():
+        model.export(folder, format="tf_saved_model", verbose=False)
+
+
+_WRITERS: dict[str, Callable[[Any, Path], None]] = {
+    "keras": _write_keras,
+    "onnx": _write_onnx,
+    "saved_model": _write_saved_model,
+}
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what the converters say about their work; errors come as exceptions."""
+    loggers = [logging.getLogger(name) for name in ("tf2onnx", "tensorflow", "absl")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with silent_stderr(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _described_spaces(exported: ExportedPolicy) -> dict[str, Any]:
+    return {"observation_space": exported.observation_space, "action_space": exported.action_space}
+
+
+def _described(tensor: Any) -> dict[str, Any]:
+    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype)}
+
+
+def _write_json(file: Path, value: dict[str, Any]) -> None:
+    file.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
