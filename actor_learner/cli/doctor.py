@@ -13,10 +13,9 @@ NOT_WELL = 1
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "doctor",
-        help="say what is installed, what the machine has, and whether training works",
-        description="Prints versions, CPU, GPU, memory and limits, and trains for two seconds, in a form to paste into a "
-        "bug report. Exit code 1 if something is wrong.",
-        allow_abbrev=False,
+        help="whether all is well here, for a bug report",
+        description="Prints versions, CPU, GPU, memory and limits, and trains for two seconds, in a form to paste into "
+        "a bug report. Exit code 1 if something is wrong.",
     )
     parser.set_defaults(command=run)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
