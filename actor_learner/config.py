@@ -120,18 +120,26 @@ class TrainConfig:
     updates_per_epoch: int | None = _field(
         None, "updates between two calls of a callback's on_epoch_end; default: a hundredth of all"
     )
-    checkpoint_minutes: float | None = _field(1.0, "minutes between checkpoints; none: not by the clock")
-    checkpoint_updates: int | None = _field(None, "updates between checkpoints; default: not by their number")
-    keep_checkpoints: int = _field(3, "newest checkpoints to keep; the best and the milestones stay beside them")
-    milestone_steps: int | None = _field(None, "env steps between checkpoints kept for ever; default: none is")
-    on_env_error: Literal["restart", "raise"] = _field(
-        "restart", "what an exception in an environment does: restart replaces the actor, raise ends the run", "actors"
+    checkpoint_minutes: float | None = _field(1.0, "minutes between checkpoints; none: not by the clock", "checkpoints")
+    checkpoint_updates: int | None = _field(
+        None, "updates between checkpoints; default: not by their number", "checkpoints"
     )
-    max_restarts: int = _field(1000, "actors replaced, beyond which the run ends with the cause", "actors")
-    actor_timeout: float = _field(60.0, "seconds without a sign of life until an actor is replaced", "actors")
-    start_timeout: float = _field(120.0, "seconds for an actor to start and to reset its environments", "actors")
-    max_undone_updates: int = _field(10, "updates in a row that weren't finite, were undone, and end the run")
-    undone_rate_factor: float = _field(1.0, "the learning rate is multiplied by it after an update that is undone")
+    keep_checkpoints: int = _field(
+        3, "newest checkpoints to keep; the best and the milestones stay beside them", "checkpoints"
+    )
+    milestone_steps: int | None = _field(
+        None, "env steps between checkpoints kept for ever; default: none is", "checkpoints"
+    )
+    on_env_error: Literal["restart", "raise"] = _field(
+        "restart", "what an exception in an environment does: restart replaces the actor, raise ends the run", "faults"
+    )
+    max_restarts: int = _field(1000, "actors replaced, beyond which the run ends with the cause", "faults")
+    actor_timeout: float = _field(60.0, "seconds without a sign of life until an actor is replaced", "faults")
+    start_timeout: float = _field(120.0, "seconds for an actor to start and to reset its environments", "faults")
+    max_undone_updates: int = _field(10, "updates in a row that weren't finite, were undone, and end the run", "faults")
+    undone_rate_factor: float = _field(
+        1.0, "the learning rate is multiplied by it after an update that is undone", "faults"
+    )
     tensorboard: bool = _field(True, "write TensorBoard's event files into the run's directory")
     histogram_updates: int | None = _field(None, "updates between histograms of the weights in them; default: none are")
     quiet: bool = _field(False, "print no progress")

@@ -1,6 +1,6 @@
-"""The command line: `actor-learner train | watch | evaluate | export | plot | ...`, a module each.
+"""The command line: `actor-learner COMMAND`, a module for each; the flags of `train` are derived from dataclasses.
 
-Flags are derived from dataclasses. `--help`, `watch`, `plot` and every refused argument leave TensorFlow unloaded.
+`--help`, `watch`, `plot` and every refused argument leave TensorFlow unloaded.
 """
 
 from __future__ import annotations
@@ -11,17 +11,32 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import actor_learner
-from actor_learner.cli import evaluate, export, plot, train, watch
+from actor_learner.cli import completion, doctor, evaluate, export, plot, train, watch
+from actor_learner.cli.flags import Formatter
 from actor_learner.config import close_match
 
 REFUSED = 2
 INTERRUPTED = 130
 
 _NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?|-inf", re.IGNORECASE)
-_OTHER_COMMANDS = {"watch": watch, "evaluate": evaluate, "export": export, "plot": plot}
+_OTHER_COMMANDS = {
+    "watch": watch,
+    "evaluate": evaluate,
+    "plot": plot,
+    "export": export,
+    "doctor": doctor,
+    "completion": completion,
+}
+
+_EXAMPLES = """\
+examples:
+  actor-learner train CartPole-v1         it says what to type next
+  actor-learner train HalfCheetah-v5 --num-actors 4 --seed 1
+  actor-learner evaluate runs/CartPole-v1/ppo-0-1 --table
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,16 +71,22 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     Raises ValueError, in one line, for what can't be understood; `--help` exits.
     """
     argv = _join_negative_numbers(argv)
-    parser = _Parser(prog="actor-learner", description="The actor-learner for Keras 3.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=actor_learner.__version__)
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    options = {"train": train.add_parser(commands, argv)}  # its flags depend on the algorithm
-    options |= {name: module.add_parser(commands) for name, module in _OTHER_COMMANDS.items()}
+    parser, options = make_parser(argv)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         flags = [flag for action in options[argv[0]]._actions for flag in action.option_strings]
         raise _refused_argument(unknown, flags)
     return arguments
+
+
+def make_parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser for these arguments (the flags of `train` depend on the algorithm), and those of its commands."""
+    parser = _Parser(prog="actor-learner", description="The actor-learner for Keras 3.", epilog=_EXAMPLES)
+    parser.add_argument("--version", action="version", version=actor_learner.__version__)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    options = {"train": train.add_parser(commands, argv)}
+    options |= {name: module.add_parser(commands) for name, module in _OTHER_COMMANDS.items()}
+    return parser, options
 
 
 def _refused_argument(unknown: Sequence[str], flags: Sequence[str]) -> ValueError:
@@ -77,7 +98,10 @@ def _refused_argument(unknown: Sequence[str], flags: Sequence[str]) -> ValueErro
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage above it."""
+    """Says what is wrong in one line, without the usage above it. Flags are never abbreviated."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": Formatter, **options})
 
     def error(self, message: str) -> NoReturn:
         if match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):

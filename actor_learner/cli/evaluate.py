@@ -21,7 +21,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "evaluate",
         help="play episodes with a trained policy",
         description="Plays episodes with the policy that a run trained, without TensorFlow.",
-        allow_abbrev=False,
     )
     parser.set_defaults(command=run)
     parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run")

@@ -7,13 +7,41 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import types
 import typing
 from collections.abc import Callable
 from typing import Any, Literal
 
 _CODE_ONLY = {"callbacks"}  # objects, which no flag can spell
+_UNITS = {"steps": "STEPS", "updates": "UPDATES", "epoch": "UPDATES", "minutes": "MINUTES", "timeout": "SECONDS"}
+"""What a field counts, by the last word of its name."""
 _ALIASES = {"num_actors": ["--num-workers"]}
+
+
+class Formatter(argparse.HelpFormatter):
+    """Help at most 100 columns wide: flags and their opposites in one word, texts of several lines as they are."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        width = min(100, shutil.get_terminal_size().columns - 2)
+        super().__init__(prog, **{"width": width, "max_help_position": 26, **options})
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            self._action_max_length += 2  # commands are indented, which argparse forgets
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return action.option_strings[0].replace("--", "--[no-]", 1)
+        if len(action.option_strings) < 2 or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        return f"{', '.join(action.option_strings)} {self._format_args(action, '')}"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" not in text:
+            return super()._fill_text(text, width, indent)
+        return "".join(f"{indent}{line}\n" for line in text.splitlines())
 
 
 def add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
@@ -47,7 +75,11 @@ def flag_text(value: Any) -> str:
     """A value as one would type it."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return ("no", "yes")[value]
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(value)
 
 
 def _metavar(name: str, hint: Any) -> str:
@@ -61,6 +93,8 @@ def _metavar(name: str, hint: Any) -> str:
         return "DIR"
     if name in ("hidden_sizes", "info_keys"):
         return {"hidden_sizes": "N,N", "info_keys": "NAME,NAME"}[name]
+    if (unit := _UNITS.get(name.rpartition("_")[2])) is not None:
+        return unit
     return "N" if int in kinds else "X" if float in kinds else "NAME"
 
 

@@ -11,7 +11,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "plot",
         help="draw learning curves",
         description="Draws learning curves; runs of one environment and algorithm as mean, minimum and maximum.",
-        allow_abbrev=False,
     )
     parser.set_defaults(command=run)
     parser.add_argument("run_dirs", nargs="+", metavar="RUN_DIR", help="directories of runs")

@@ -40,6 +40,8 @@ _NO_FIELDS = (
     "print_config",
 )  # in a namespace, `env` is None where it isn't given
 
+_GROUPS = ("run", "checkpoints", "environment", "actors", "faults", "algorithm")
+
 
 def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     file = _config_file(argv)
@@ -48,14 +50,14 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         "train",
         help="train, and keep the run in a directory",
         usage="actor-learner train [ENV] [--FLAG VALUE ...]",
-        description="Trains with num_actors processes and keeps the run in a directory.",
-        allow_abbrev=False,
+        description="Trains with num_actors processes and keeps the run in a directory. An environment's preset, where "
+        "it has one, replaces defaults; --print-config prints what comes of it all.",
     )
     parser.set_defaults(command=run, config_file=file)
     parser.add_argument(
         "env", nargs="?", metavar="ENV", help="Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)"
     )
-    groups = {name: parser.add_argument_group(name) for name in ("run", "environment", "actors", "algorithm")}
+    groups = {name: parser.add_argument_group(name) for name in _GROUPS}
     title = f"{algorithm.__name__} (--algorithm NAME --help lists another's)"
     groups["hyperparameters"] = parser.add_argument_group(title)
     groups["network"] = parser.add_argument_group("network")

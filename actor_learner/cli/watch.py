@@ -13,7 +13,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "watch",
         help="show a run of another process",
         description="Shows a run, live until it ends, or as it ended. Reads its files alone, and writes none.",
-        allow_abbrev=False,
     )
     parser.set_defaults(command=run)
     parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run")

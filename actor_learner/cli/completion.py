@@ -1,0 +1,78 @@
+"""`actor-learner completion`: a script by which a shell completes commands, flags and their values."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from actor_learner.algorithms import BY_NAME
+from actor_learner.presets import PRESETS
+
+SHELLS = ("bash", "zsh", "fish", "tcsh")
+
+_INSTALL = """\
+for the bash that is running:
+  eval "$(actor-learner completion bash)"
+for every bash:
+  actor-learner completion bash \\
+    > ~/.local/share/bash-completion/completions/actor-learner
+for every zsh, in a folder of $fpath:
+  actor-learner completion zsh > _actor-learner
+"""
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "completion",
+        help="a script by which a shell completes flags",
+        description="Prints a script by which a shell completes commands, flags, files and names.",
+        epilog=_INSTALL,
+    )
+    parser.set_defaults(command=run)
+    parser.add_argument("shell", choices=SHELLS, help="which shell's")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """`actor-learner completion`: prints the script."""
+    try:
+        import shtab
+    except ImportError:
+        raise ImportError("`completion` needs shtab: pip install 'actor-learner[completion]'") from None
+    print(shtab.complete(_parser(), arguments.shell))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The command line's, with the hyperparameters of every algorithm, and marks on what stands for files and names."""
+    from actor_learner.cli import make_parser
+
+    parser, commands = make_parser(["train"])
+    known = {flag for action in commands["train"]._actions for flag in action.option_strings}
+    for name in BY_NAME:
+        for action in make_parser(["train", "--algorithm", name])[1]["train"]._actions:
+            if not known & {*action.option_strings} and action.option_strings:
+                known |= {*action.option_strings}
+                commands["train"]._add_action(action)
+    for command in commands.values():
+        for action in command._actions:
+            _mark(action)
+    return parser
+
+
+def _mark(action: argparse.Action) -> None:
+    """Tells shtab what an argument takes, which its metavar tells people."""
+    import shtab
+
+    names = {"ENV": _ids(), "--algorithm": [*BY_NAME], "--preset": ["none", *_ids()]}
+    metavar = str(action.metavar or "")
+    if metavar.endswith(("DIR", "FILE")):
+        action.complete = shtab.DIRECTORY if metavar.endswith("DIR") else shtab.FILE  # type: ignore[attr-defined]
+    elif metavar.startswith("{"):
+        action.choices = metavar.strip("{}").split(",")
+    elif choices := next((names[name] for name in (metavar, *action.option_strings) if name in names), None):
+        action.choices = choices
+
+
+def _ids() -> list[str]:
+    return [name for name in PRESETS if not name.endswith("*")]
