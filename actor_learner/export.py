@@ -105,7 +105,7 @@ def _write_litert(exported: ExportedPolicy, folder: Path) -> None:
 
 
 def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, format: str, folder: Path) -> None:
-    """The network and what stands around it when it acts, in float32, as one model; `masked`: with masks as an input."""
+    """The network and what stands around it when it acts, in float32, as one model; `masked`: masks are an input."""
     from actor_learner.networks import acting_network
     from actor_learner.policy.trace import computing_in_float32
 
