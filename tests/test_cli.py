@@ -197,6 +197,11 @@ def test_a_network_by_name(tmp_path):
         (["train", "--preset", "CartPol-v1"], "(did you mean 'CartPole-v1'?)"),
         (["train", "--init-from", "nowhere"], "Received: init_from='nowhere'"),
         (["train", "--run-dir", "/dev/null/run"], "`run_dir` can't be written: Not a directory. Received"),
+        (
+            ["train", "--config", "nowhere.toml"],
+            "`config` can't be read: No such file or directory. Received: config='",
+        ),
+        (["train", "--config"], "argument --config: expected one argument"),
         (["train", "--resume"], "argument --resume: expected one argument"),
         (["train", "--resume", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='now"),
         (["train", "--actor-timeout", "-1"], "`actor_timeout` must be a finite number above 0. Received: actor_timeo"),
@@ -271,6 +276,8 @@ def test_evaluate_as_json(trained, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["return_mean"] == pytest.approx(np.mean(result["returns"]))
     assert result["return_std"] == pytest.approx(np.std(result["returns"]))
+    low, high = result["return_interval"]
+    assert low <= result["return_mean"] <= high
     assert (result["episodes"], result["seed"], result["deterministic"]) == (3, 5, True)
     assert result["returns"] == result["lengths"]  # CartPole pays 1 a step
     assert al.evaluate(run, episodes=3, seed=5).mean == result["return_mean"]
@@ -279,19 +286,47 @@ def test_evaluate_as_json(trained, capsys):
 def test_evaluate_in_words(trained, capsys):
     run, _ = trained
     assert cli.main(["evaluate", str(run), "--episodes", "2", "--stochastic"]) == 0
-    assert "over 2 episodes" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert "over 2 episodes" in lines[0]
+    assert "95% confidence, bootstrap" in lines[1]
+
+
+def test_evaluate_as_a_table(trained, capsys):
+    run, _ = trained
+    kwargs = ["--env-kwargs", '{"max_episode_steps": 5}']
+    assert cli.main(["evaluate", str(run), "--episodes", "3", "--table", *kwargs]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "episode  return  steps",
+        "      1     5.0      5",
+        "      2     5.0      5",
+        "      3     5.0      5",
+        "return 5.0 +- 0.0 (std) over 3 episodes of 5.0 steps",
+        "mean: 5.0 to 5.0 (95% confidence, bootstrap)",
+    ]
+    assert cli.main(["evaluate", str(run), "--episodes", "1", *kwargs]) == 0
+    assert capsys.readouterr().out == "return 5.0 +- 0.0 (std) over 1 episode of 5.0 steps\n"
 
 
 def test_evaluate_writes_a_video_of_each_episode(trained, tmp_path, capsys):
     run, _ = trained
-    assert cli.main(["evaluate", str(run), "--episodes", "2", "--video", "videos"]) == 0
+    command = ["evaluate", str(run), "--episodes", "2", "--video", "videos", "--env-kwargs", '{"max_episode_steps": 9}']
+    assert cli.main(command) == 0
+    captured = capsys.readouterr()
+    assert "over 2 episodes of 9.0 steps" in captured.out
+    assert captured.err == ""
     assert len(list((tmp_path / "videos").glob("*.mp4"))) == 2
     assert all(video.stat().st_size > 1000 for video in (tmp_path / "videos").glob("*.mp4"))
+    assert cli.main(command) == 2
+    assert "must be a folder without earlier videos. Received: --video videos" in capsys.readouterr().err
 
 
 def test_evaluate_elsewhere_is_refused(trained, capsys):
     run, _ = trained
     assert "Received: env='Acrobot-v1'" in refusal_of(capsys, "evaluate", str(run), "--env", "Acrobot-v1")
+    assert "exclude each other" in refusal_of(capsys, "evaluate", str(run), "--render", "human", "--video", "v")
+    assert "has no window to show" in refusal_of(
+        capsys, "evaluate", str(run), "--env", "actor_learner/Catch-v0", "--render", "human"
+    )
     assert "`episodes` must be at least 1" in refusal_of(capsys, "evaluate", str(run), "--episodes", "0")
 
 
@@ -300,6 +335,59 @@ def test_a_run_is_not_overwritten_unasked(trained, capsys):
     before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
     assert "--overwrite" in refusal_of(capsys, "train", "--run-dir", str(run))
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("argv", [[], ["train"], ["evaluate"], ["watch"], ["plot"], ["doctor"], ["completion"]])
+def test_help_is_legible_at_80_columns(argv, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, help_of(capsys, *argv).splitlines())) <= 80
+
+
+def test_help_has_groups_units_and_defaults(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = [line.strip() for line in help_of(capsys, "train").splitlines()]
+    for group in ("run", "checkpoints", "environment", "actors", "faults", "algorithm", "network"):
+        assert f"{group}:" in lines
+    text = " ".join(" ".join(lines).split())
+    assert "--total-steps STEPS env steps to train for, over all environments (default: 500_000)" in text
+    assert "--actor-timeout SECONDS seconds without a sign of life until an actor is replaced (default: 60)" in text
+    assert "--[no-]overwrite replace" in text
+    assert "--num-actors, --num-workers N" in text
+
+
+COMPLETE = """
+source script
+function=$(complete -p actor-learner | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+COMP_WORDS=(actor-learner "$@"); COMP_CWORD=$#; $function; echo "${COMPREPLY[*]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("tra", "train"),
+        ("train --clip-range", "--clip-range --clip-range-vf"),
+        ("train --rho", "--rho-clip"),
+        ("train --algorithm i", "impala"),
+        ("train HalfC", "HalfCheetah-v5"),
+        ("train --device c", "cpu"),
+        ("evaluate fol", "folder"),
+        ("train --config scr", "script"),
+    ],
+)
+def test_a_shell_completes(words, completed, capsys, tmp_path):
+    pytest.importorskip("shtab")
+    assert cli.main(["completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    (tmp_path / "folder").mkdir()
+    command = ["bash", "-c", COMPLETE, "bash", *words.split()]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == completed
+
+
+def test_completion_names_the_extra_that_it_needs(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert "pip install 'actor-learner[completion]'" in refusal_of(capsys, "completion", "bash")
+    assert "invalid choice: 'ksh'" in refusal_of(capsys, "completion", "ksh")
 
 
 def test_version(capsys):

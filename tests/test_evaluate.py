@@ -83,6 +83,57 @@ def test_summary():
     assert evaluation.mean_length == pytest.approx(7 / 3)
 
 
+class TestConfidenceInterval:
+    def test_covers_the_mean_as_often_as_it_says(self):
+        """Of 150 samples of 30 returns from a skewed distribution with mean 1."""
+        rng = np.random.default_rng(1)
+        lengths = np.ones(30, np.int64)
+        covered = 0
+        for _ in range(150):
+            low, high = Evaluation(rng.exponential(size=30), lengths).confidence_interval()
+            covered += low <= 1.0 <= high
+        assert 0.86 < covered / 150 < 0.98
+
+    def test_is_narrower_at_a_lower_level_and_repeats(self):
+        evaluation = Evaluation(np.arange(20.0), np.ones(20, np.int64))
+        wide, narrow = evaluation.confidence_interval(), evaluation.confidence_interval(0.5)
+        assert wide[0] < narrow[0] < evaluation.mean < narrow[1] < wide[1]
+        assert evaluation.confidence_interval() == wide
+        assert wide[1] - wide[0] == pytest.approx(2 * 1.96 * evaluation.std / np.sqrt(20), rel=0.05)
+
+    def test_one_episode_has_none_and_equal_ones_a_point(self):
+        one = Evaluation(np.array([3.0]), np.array([3]))
+        assert np.isnan(one.confidence_interval()).all()
+        assert Evaluation(np.full(4, 3.0), np.full(4, 3)).confidence_interval() == (3.0, 3.0)
+
+    @pytest.mark.parametrize("level", [0, 1, 95])
+    def test_a_level_that_is_none(self, level):
+        with pytest.raises(ValueError, match=r"^`level` must be between 0 and 1.*Received: level="):
+            Evaluation(np.arange(3.0), np.arange(3)).confidence_interval(level)
+
+
+class Told(Fixed):
+    """Its last step's info has two entries, one of which comes in the first episode alone."""
+
+    episodes = 0
+
+    def step(self, action):
+        *rest, ended, _ = super().step(action)
+        self.episodes += ended
+        info = {"laps": 2.0 * self.episodes, **({"is_success": self.episodes == 1} if self.episodes < 2 else {})}
+        return *rest, ended, info if ended else {}
+
+
+def test_entries_of_the_last_info(network, tmp_path):
+    evaluation = evaluate(network, Told, episodes=2, num_envs=1)
+    np.testing.assert_array_equal(evaluation.info["is_success"], [1.0, np.nan])
+    assert set(evaluation.info) == {"is_success"}
+    run = create_run(TrainConfig(env="CartPole-v1", info_keys=("laps",), run_dir=tmp_path / "run"))
+    Policy.from_network(network, Discrete(2)).exported.save(run.policy)
+    assert evaluate(run.path, Told, episodes=2, num_envs=1).info["laps"].tolist() == [2.0, 4.0]
+    assert evaluate(run.path, Fixed, episodes=2).info == {}
+
+
 def test_run_directory_brings_its_environment(run_dir):
     assert evaluate(run_dir, episodes=3).returns.tolist() == [120.0] * 3
     assert evaluate(str(run_dir), episodes=1).lengths.tolist() == [120]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actor_learner.cli.flags import converter, json_object
@@ -48,13 +50,16 @@ def run(arguments: argparse.Namespace) -> int:
     check_backend()
     from actor_learner.evaluate import evaluate
 
-    evaluation = evaluate(
-        arguments.run_dir,
-        **_environment(arguments),
-        episodes=arguments.episodes,
-        seed=arguments.seed,
-        deterministic=not arguments.stochastic,
-    )
+    environment = _environment(arguments)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"gymnasium\.wrappers")  # that a folder for videos is there already
+        evaluation = evaluate(
+            arguments.run_dir,
+            **environment,
+            episodes=arguments.episodes,
+            seed=arguments.seed,
+            deterministic=not arguments.stochastic,
+        )
     if arguments.json:
         print(json.dumps(_as_json(evaluation, arguments)))
     else:
@@ -77,10 +82,18 @@ def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
 
     env, env_kwargs = run_environment(read_config(arguments.run_dir), arguments.env, arguments.env_kwargs)
     if arguments.video is not None:
+        _check_no_videos(Path(arguments.video))
         factory = recorded(env, env_kwargs, arguments.video, arguments.episodes)
     else:
         factory = in_a_window(env, env_kwargs)
     return {"env": factory, "env_kwargs": {}, "vectorization": "auto", "num_envs": 1}
+
+
+def _check_no_videos(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`--video` must be a folder. Received: --video {folder}")
+    if any(folder.glob("evaluation-*.mp4")):
+        raise ValueError(f"`--video` must be a folder without earlier videos. Received: --video {folder}")
 
 
 def _as_text(evaluation: Evaluation, *, table: bool) -> str:
