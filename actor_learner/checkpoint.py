@@ -71,7 +71,7 @@ class RunState:
             content = (folder / RUN_FILE).read_bytes()
         except OSError as error:
             kind = DamagedError if isinstance(error, FileNotFoundError) else ValueError
-            raise kind(f"{RUN_FILE} can't be read ({one_line(error)}). Received: {str(folder)!r}") from error
+            raise kind(f"{RUN_FILE} can't be read ({one_line(error)}). Received: folder={str(folder)!r}") from error
         try:
             data = json.loads(content.decode("utf-8"))
             known = data.pop("format") == FORMAT
@@ -79,10 +79,13 @@ class RunState:
             state._check()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DamagedError(
-                f"The folder is damaged: {RUN_FILE} is none of ours ({one_line(error)}). Received: {str(folder)!r}"
+                f"The folder is damaged: {RUN_FILE} is none of ours ({one_line(error)}). "
+                f"Received: folder={str(folder)!r}"
             ) from error
         if not known:
-            raise ValueError(f"{RUN_FILE} was written by another version. Received: {str(folder)!r}")
+            raise ValueError(
+                f"{RUN_FILE} was written by another version, which alone reads it. Received: folder={str(folder)!r}"
+            )
         return state
 
     def write(self, folder: Path) -> None:
@@ -182,10 +185,12 @@ def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError
     for path in checkpoint_folders(folder):
         try:
             if RUN_FILE not in check_folder(path):
-                raise DamagedError(f"The folder is damaged: it has no {RUN_FILE}. Received: {str(path)!r}")
+                raise DamagedError(f"The folder is damaged: it has no {RUN_FILE}. Received: folder={str(path)!r}")
             state = RunState.read(path)
             if state.updates != int(path.name):
-                raise DamagedError(f"The folder is damaged: it is named for other updates. Received: {str(path)!r}")
+                raise DamagedError(
+                    f"The folder is damaged: it is named for other updates. Received: folder={str(path)!r}"
+                )
             return path, state, damages
         except DamagedError as error:
             damages.append(error)

@@ -219,7 +219,9 @@ class TrainConfig:
         given = self.network_fields()
         if self.network is not None:
             if self.init_from is not None:
-                raise ValueError(f"`network` and `init_from` exclude each other. Received: init_from={self.init_from}")
+                raise ValueError(
+                    f"`network` and `init_from` exclude each other. Received: network, init_from={self.init_from}"
+                )
             if not callable(self.network):
                 raise ValueError(refusal("network", "a keras.Model or a callable that returns one", self.network))
             given.pop("normalize_observation", None)  # wraps the network that was passed

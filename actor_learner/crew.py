@@ -136,7 +136,7 @@ class LocalCrew:
     def check(self) -> None:
         """Raises RuntimeError if the crew is closed."""
         if self._closed:
-            raise RuntimeError("The pool is closed.")
+            raise RuntimeError("The pool is closed; make another.")
 
     def replaced(self) -> list[Restart]:
         """None: there is no process but the caller's own."""
@@ -344,8 +344,10 @@ class ProcessCrew:
         if isinstance(error, (ActorError, EnvError)):
             raise error
         if error is not None:
-            raise RuntimeError(f"Actors can't be started or watched: {error}") from error
-        raise RuntimeError("The pool is closed.")
+            raise RuntimeError(
+                f"Actors can't be started or watched: {error}; `actor-learner doctor` tells the limits"
+            ) from error
+        raise RuntimeError("The pool is closed; make another.")
 
     def replaced(self) -> list[Restart]:
         """The replacements since this was asked last."""

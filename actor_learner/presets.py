@@ -261,7 +261,7 @@ def unknown_preset(env: object, algorithm: str) -> ValueError:
     known = [name for name in PRESETS if preset_fields(name, algorithm) is not None]
     return ValueError(
         f"There is no preset of this name for {algorithm}{close_match(str(env), known)}; there are "
-        f"{', '.join(known) or 'none'}. Received: {env!r}"
+        f"{', '.join(known) or 'none'}. Received: preset={env!r}"
     )
 
 

@@ -100,7 +100,9 @@ def network_of(
     """`load_network` from the contents of a folder's files; `path` is what messages call it."""
     names = [name for name in _NAMES if name in contents]
     if not names:
-        raise ValueError(f"There is no network (network.keras) there. Received: path={str(path)!r}")
+        raise ValueError(
+            f"There is no network (network.keras) there; a run writes it when it ends. Received: path={str(path)!r}"
+        )
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / names[0]
         file.write_bytes(contents[names[0]])
@@ -233,4 +235,6 @@ def network_file(path: Path) -> Path:
     for name in _NAMES:
         if (path / name).exists():
             return path / name
-    raise ValueError(f"There is no network (network.keras) there. Received: path={str(path)!r}")
+    raise ValueError(
+        f"There is no network (network.keras) there; a run writes it when it ends. Received: path={str(path)!r}"
+    )

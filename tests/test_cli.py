@@ -119,7 +119,7 @@ def test_flags_become_hyperparameters(flags, algorithm):
 
 
 def test_every_field_is_a_flag_with_its_help(capsys):
-    text = " ".join(help_of(capsys, "train").split())
+    text = " ".join(help_of(capsys, "train").split()).replace("--[no-]", "--")
     for field in [*dataclasses.fields(al.TrainConfig), *dataclasses.fields(al.PPO)]:
         if field.name in ("env", "callbacks", "optimizer"):
             continue
@@ -190,7 +190,10 @@ def test_a_network_by_name(tmp_path):
         (["train", "--algorithm", "nowhere:Class"], "can't import 'nowhere'"),
         (["train", "--lerning-rate", "1"], "(did you mean '--learning-rate'?); --help lists all. Received: --lerning-"),
         (["train", "--learning", "1"], "There is no such flag"),
-        (["train", "CartPole-v1", "Acrobot-v1"], "There is an argument too many. Received: Acrobot-v1"),
+        (
+            ["train", "CartPole-v1", "Acrobot-v1"],
+            "There is an argument too many; --help says what there may be. Received: Acrobot-v1",
+        ),
         (["train", ""], "Received: env=''"),
         (["train", "CartPol-v1"], "`CartPole-v1`"),
         (["train", "nowhere:make"], "nowhere"),
@@ -324,9 +327,6 @@ def test_evaluate_elsewhere_is_refused(trained, capsys):
     run, _ = trained
     assert "Received: env='Acrobot-v1'" in refusal_of(capsys, "evaluate", str(run), "--env", "Acrobot-v1")
     assert "exclude each other" in refusal_of(capsys, "evaluate", str(run), "--render", "human", "--video", "v")
-    assert "has no window to show" in refusal_of(
-        capsys, "evaluate", str(run), "--env", "actor_learner/Catch-v0", "--render", "human"
-    )
     assert "`episodes` must be at least 1" in refusal_of(capsys, "evaluate", str(run), "--episodes", "0")
 
 
@@ -356,7 +356,7 @@ def test_help_has_groups_units_and_defaults(capsys, monkeypatch):
 
 
 COMPLETE = """
-source script
+source ./script
 function=$(complete -p actor-learner | sed 's/.*-F \\([^ ]*\\).*/\\1/')
 COMP_WORDS=(actor-learner "$@"); COMP_CWORD=$#; $function; echo "${COMPREPLY[*]}"
 """
@@ -387,7 +387,7 @@ def test_a_shell_completes(words, completed, capsys, tmp_path):
 def test_completion_names_the_extra_that_it_needs(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert "pip install 'actor-learner[completion]'" in refusal_of(capsys, "completion", "bash")
-    assert "invalid choice: 'ksh'" in refusal_of(capsys, "completion", "ksh")
+    assert "shell must be one of bash, zsh, fish, tcsh. Received: ksh" in refusal_of(capsys, "completion", "ksh")
 
 
 def test_version(capsys):

@@ -92,7 +92,7 @@ def make_parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str,
 def _refused_argument(unknown: Sequence[str], flags: Sequence[str]) -> ValueError:
     flag = next((word for word in unknown if word.startswith("-")), None)
     if flag is None:
-        return ValueError(f"There is an argument too many. Received: {unknown[0]}")
+        return ValueError(f"There is an argument too many; --help says what there may be. Received: {unknown[0]}")
     name = flag.partition("=")[0]
     return ValueError(f"There is no such flag{close_match(name, flags)}; --help lists all. Received: {name}")
 
@@ -104,9 +104,12 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, "formatter_class": Formatter, **options})
 
     def error(self, message: str) -> NoReturn:
-        if match := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            choices = [choice.strip(" '") for choice in match[2].split(",")]
-            message = f"{message}{close_match(match[1], choices)}"
+        if match := re.search(r"(?:argument )?(\S+): invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            choices = [choice.strip(" '") for choice in match[3].split(",")]
+            hint = close_match(match[2], choices)
+            message = f"{match[1]} must be one of {', '.join(choices)}{hint}. Received: {match[2]}"
+        elif "required" in message or "expected" in message:
+            message = f"{message}; --help says what it is. Received: none"
         raise ValueError(message)
 
 

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     environment = _environment(arguments)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"gymnasium\.wrappers")  # that a folder for videos is there already
+        warnings.filterwarnings("ignore", module=r"gymnasium\.")  # that a folder is there, or how a window is made
         evaluation = evaluate(
             arguments.run_dir,
             **environment,

@@ -130,14 +130,15 @@ class ExportedPolicy:
         folder = Path(directory)
         if not (folder / _DESCRIPTION).is_file():
             raise ValueError(
-                f"There is no exported policy (policy.json); a run writes it when it ends. Received: {str(folder)!r}"
+                "There is no exported policy (policy.json); a run writes it when it ends. "
+                f"Received: folder={str(folder)!r}"
             )
         contents = read_folder(folder)
         try:
             return cls._parse(contents)
         except Exception as error:  # a folder of a stranger may hold anything
             raise DamagedError(
-                f"This exported policy can't be read: {one_line(error)}. Received: {str(folder)!r}"
+                f"This exported policy can't be read: {one_line(error)}. Received: folder={str(folder)!r}"
             ) from error
 
     @classmethod
