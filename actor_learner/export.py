@@ -16,7 +16,7 @@ from actor_learner import spaces
 from actor_learner.config import check_backend, close_match
 from actor_learner.files import one_line, write_folder_atomically
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.quiet import import_keras, silent_stderr
+from actor_learner.quiet import check_tensorflow, import_keras, silent_stderr
 from actor_learner.run_directory import open_run, read_config, recorded_choices
 from actor_learner.saving import load_network, write_network
 
@@ -85,8 +85,7 @@ def _check_packages(format: str) -> None:
     """Raises ImportError where one is missing that the format needs, before anything is loaded."""
     if format != "litert":
         check_backend()
-        if importlib.util.find_spec("tensorflow") is None:
-            raise ImportError(f"`format={format!r}` needs TensorFlow and Keras: pip install actor-learner")
+        check_tensorflow(f"`format={format!r}`")
     if format == "onnx" and importlib.util.find_spec("tf2onnx") is None:
         raise ImportError("`format='onnx'` needs tf2onnx: pip install 'actor-learner[onnx]'")
 

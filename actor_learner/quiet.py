@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 import warnings
@@ -21,9 +22,21 @@ def import_keras() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if sys.stderr is not None:
         sys.stderr.flush()
+    check_tensorflow("training")
     with silent_stderr(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import keras  # noqa: F401
+
+
+def check_tensorflow(purpose: str) -> None:
+    """Raises ImportError, in one line, where TensorFlow or Keras isn't installed: to act, policies need neither."""
+    for name in ("tensorflow", "keras"):
+        if importlib.util.find_spec(name) is None:
+            version = ".".join(map(str, sys.version_info[:2]))
+            raise ImportError(
+                f"{purpose} needs TensorFlow and Keras (Python 3.11 to 3.13): pip install actor-learner. "
+                f"Received: no {name} in Python {version}"
+            )
 
 
 @contextlib.contextmanager

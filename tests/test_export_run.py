@@ -53,9 +53,8 @@ def runs(tmp_path_factory):
     for name, (observation_space, action_space, changes) in CASES.items():
         network = networks.default_network(observation_space, action_space, seed=1, **changes)
         rng, spread = np.random.default_rng(2), 0.02 if name == "cnn" else 0.2
-        network.set_weights(
-            [w + spread * rng.standard_normal(w.shape).astype(np.float32) for w in network.get_weights()]
-        )
+        changed = [weight + spread * rng.standard_normal(weight.shape) for weight in network.get_weights()]
+        network.set_weights(changed)
         made[name] = make_run(folder / name, observation_space, action_space, network), network
     return made
 
