@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner import spaces
 from actor_learner.config import check_backend, close_match
-from actor_learner.files import write_folder_atomically
+from actor_learner.files import one_line, write_folder_atomically
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.quiet import import_keras, silent_stderr
+from actor_learner.quiet import check_tensorflow, import_keras, silent_stderr
 from actor_learner.run_directory import open_run, read_config, recorded_choices
 from actor_learner.saving import load_network, write_network
 
@@ -85,8 +85,7 @@ def _check_packages(format: str) -> None:
     """Raises ImportError where one is missing that the format needs, before anything is loaded."""
     if format != "litert":
         check_backend()
-        if importlib.util.find_spec("tensorflow") is None:
-            raise ImportError(f"`format={format!r}` needs TensorFlow and Keras: pip install actor-learner")
+        check_tensorflow(f"`format={format!r}`")
     if format == "onnx" and importlib.util.find_spec("tf2onnx") is None:
         raise ImportError("`format='onnx'` needs tf2onnx: pip install 'actor-learner[onnx]'")
 
@@ -113,7 +112,7 @@ def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, f
     masked = masked or spaces.has_mask_leaf(observation_space)
     with computing_in_float32(network):
         model = acting_network(network, observation_space, action_space, masked=masked)
-        _WRITERS[format](model, folder)
+        _convert(model, format, folder)
     # Keras names a SavedModel's inputs as arguments of functions are.
     inputs = {name.replace(".", "_") if format == "saved_model" else name: x for name, x in model.input.items()}
     named = {"inputs": inputs, "outputs": model.output}
@@ -121,22 +120,31 @@ def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, f
     _write_json(folder / SPACES, {**_described_spaces(exported), **tensors})
 
 
+def _convert(model: keras.Model, format: str, folder: Path) -> None:
+    """Raises ValueError where the format can't express the network, OSError where the folder can't be written."""
+    try:
+        with _quietly():
+            _WRITERS[format](model, folder)
+    except OSError:
+        raise
+    except Exception as error:  # converters raise whatever they like
+        raise ValueError(
+            f"The network of this run can't be exported in this form ({one_line(error)}); try another. "
+            f"Received: format={format!r}"
+        ) from error
+
+
 def _write_keras(model: keras.Model, folder: Path) -> None:
     if write_network(model, folder).suffix != ".keras":
-        raise ValueError(
-            f"Keras can't rebuild network {model.name!r} from a file; export it as onnx or saved_model. "
-            "Received: format='keras'"
-        )
+        raise ValueError("Keras can't rebuild it from a file")
 
 
 def _write_onnx(model: keras.Model, folder: Path) -> None:
-    with _quietly():
-        model.export(folder / "policy.onnx", format="onnx", verbose=False)
+    model.export(folder / "policy.onnx", format="onnx", verbose=False, input_signature=[model.input])
 
 
 def _write_saved_model(model: keras.Model, folder: Path) -> None:
-    with _quietly():
-        model.export(folder, format="tf_saved_model", verbose=False)
+    model.export(folder, format="tf_saved_model", verbose=False)
 
 
 _WRITERS: dict[str, Callable[[Any, Path], None]] = {

@@ -22,6 +22,7 @@ def import_keras() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if sys.stderr is not None:
         sys.stderr.flush()
+    check_tensorflow("training")
     with silent_stderr(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import keras  # noqa: F401
@@ -35,6 +36,17 @@ def import_keras_before(reference: str) -> None:
     module, separator, _ = reference.partition(":")
     if separator and importlib.util.find_spec(module.partition(".")[0] or "?") is not None:
         import_keras()
+
+
+def check_tensorflow(purpose: str) -> None:
+    """Raises ImportError, in one line, where TensorFlow or Keras isn't installed: to act, policies need neither."""
+    for name in ("tensorflow", "keras"):
+        if importlib.util.find_spec(name) is None:
+            version = ".".join(map(str, sys.version_info[:2]))
+            raise ImportError(
+                f"{purpose} needs TensorFlow and Keras (Python 3.11 to 3.13): pip install actor-learner. "
+                f"Received: no {name} in Python {version}"
+            )
 
 
 @contextlib.contextmanager

@@ -150,13 +150,13 @@ def from_json(description: Mapping[str, Any]) -> Any:
     if kind == "MultiBinary":
         n = description["n"]
         return MultiBinary(tuple(n) if isinstance(n, list) else n)
+    if kind not in ("Discrete", "MultiDiscrete", "Box"):
+        raise ValueError(f"there is no kind of space called {str(kind)[:100]!r}")
     dtype = np.dtype(description["dtype"])
     if kind == "Discrete":
         return Discrete(description["n"], description["start"], dtype)
     if kind == "MultiDiscrete":
         return MultiDiscrete(np.array(description["nvec"]), np.array(description["start"]), dtype)
-    if kind != "Box":
-        raise ValueError(f"there is no kind of space called {str(kind)[:100]!r}")
     shape = tuple(description["shape"])
     low, high = (_bound_from_json(description[side], shape, dtype) for side in ("low", "high"))
     return Box(low, high, shape, dtype)

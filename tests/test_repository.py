@@ -11,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import actor_learner as al
 from tests.run_files import append_metrics, create_run
@@ -176,6 +178,9 @@ def test_what_an_actor_imports_leaves_tensorflow_unloaded(program, tmp_path):
         ["plot", "run"],
         ["plot", "nowhere"],
         ["evaluate", "nowhere"],
+        ["export", "--help"],
+        ["export", "run"],
+        ["export", "run", "--format", "keras"],
     ],
 )
 def test_help_plot_and_refusals_leave_tensorflow_unloaded(argv, tmp_path):
@@ -188,6 +193,16 @@ def test_help_plot_and_refusals_leave_tensorflow_unloaded(argv, tmp_path):
 def test_importing_the_package_imports_almost_nothing(tmp_path):
     program = "import sys, actor_learner; assert not {'numpy', 'gymnasium', 'argparse'} & set(sys.modules)"
     python(program, cwd=tmp_path)
+
+
+def test_exported_policies_act_on_a_python_that_cannot_train_yet():
+    """pip looks at `requires-python` even with `--no-deps`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    allowed, without_tensorflow = SpecifierSet(project["requires-python"]), {"python_version": "3.14"}
+    assert [minor for minor in range(9, 17) if f"3.{minor}" in allowed] == [11, 12, 13, 14]
+    wanted = [Requirement(text) for text in project["dependencies"]]
+    installed = {each.name for each in wanted if each.marker is None or each.marker.evaluate(without_tensorflow)}
+    assert installed == {"ai-edge-litert", "gymnasium", "numpy", "cloudpickle"}
 
 
 def test_lower_bounds_have_an_upper_one_where_internals_are_used():

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actor_learner import spaces
+from actor_learner import space_kinds, spaces
 from tests.random_spaces import ACTION_SPACES, CHOICES, OBSERVATION_SPACES
 
 ROBOT = Dict(camera=Tuple([Box(0, 255, (4, 4, 3), np.uint8), Box(-1, 1, (2,), np.float64)]), goal=Discrete(5, start=2))
@@ -272,6 +272,58 @@ class TestJson:
     def test_unsupported(self):
         with pytest.raises(ValueError, match="Received: Text"):
             spaces.to_json(Dict(a=Text(4)))
+
+
+class TestDescribedSpaces:
+    """What JSON describes does for a policy what Gymnasium's own spaces do."""
+
+    @given(space=ACTION_SPACES, seed=st.integers(0, 99))
+    def test_the_same_leaves_as_gymnasium_s(self, space, seed):
+        described = spaces.from_json(spaces.to_json(space))
+        assert spaces.to_json(described) == spaces.to_json(space)
+        ours, theirs = spaces.action_structure(described), spaces.action_structure(space)
+        space.seed(seed)
+        value = space.sample()
+        assert same(ours.unflatten(ours.flatten(value)), value)
+        assert spaces.parameter_size(described) == spaces.parameter_size(space)
+        for one, other in zip(ours.leaves, theirs.leaves, strict=True):
+            assert (one.path, one.shape, one.dtype, one.label) == (other.path, other.shape, other.dtype, other.label)
+            assert np.array_equal(one.start, other.start)
+            assert spaces.choice_counts(one.space) == spaces.choice_counts(other.space)
+            assert np.dtype(one.space.dtype) == other.space.dtype
+
+    def test_gymnasium_s_spaces_are_of_these_kinds_and_no_others_are(self):
+        class Own(Box):
+            pass
+
+        assert isinstance(Own(0, 1), space_kinds.Box)
+        assert isinstance(Dict(), space_kinds.Dict)
+        assert not isinstance(Dict(), (space_kinds.Box, space_kinds.Tuple, space_kinds.Discrete))
+        assert not isinstance(type("Box", (), {})(), space_kinds.Box)
+
+    @pytest.mark.parametrize(
+        "description",
+        [
+            {"type": "Discrete", "n": 0, "start": 0, "dtype": "int64"},
+            {"type": "Discrete", "n": 2.5, "start": 0, "dtype": "int64"},
+            {"type": "Discrete", "n": True, "start": 0, "dtype": "int64"},
+            {"type": "Discrete", "n": 2, "start": "0", "dtype": "int64"},
+            {"type": "Discrete", "n": 2, "start": 0, "dtype": "O"},
+            {"type": "MultiDiscrete", "nvec": [2, 0], "start": [0, 0], "dtype": "int64"},
+            {"type": "MultiDiscrete", "nvec": [2, 3], "start": [0], "dtype": "int64"},
+            {"type": "MultiDiscrete", "nvec": ["2"], "start": [0], "dtype": "int64"},
+            {"type": "MultiBinary", "n": [2, -1]},
+            {"type": "MultiBinary", "n": "2"},
+            {"type": "Box", "shape": [2], "dtype": "O", "low": 0, "high": 1},
+            {"type": "Box", "shape": [2], "dtype": "float32", "low": [0, 0, 0], "high": 1},
+            {"type": "Box", "shape": [-1], "dtype": "float32", "low": 0, "high": 1},
+            {"type": "Dict", "spaces": [[1, {"type": "MultiBinary", "n": 2}]]},
+            {"type": "Text"},
+        ],
+    )
+    def test_what_describes_no_space_is_refused(self, description):
+        with pytest.raises((ValueError, TypeError)):
+            spaces.from_json({"type": "Tuple", "spaces": [description]})
 
 
 def test_leaves_that_would_share_an_input_s_name_are_refused():

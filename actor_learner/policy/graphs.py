@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from actor_learner.policy.exported import Constant, ExportedPolicy, Graph
-from actor_learner.quiet import silent_stderr
+from actor_learner.quiet import check_tensorflow, silent_stderr
 
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import Interpreter
@@ -226,6 +226,7 @@ def _import_tensorflow() -> Any:
     if "tensorflow" in sys.modules:
         return sys.modules["tensorflow"]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    check_tensorflow("a policy whose network LiteRT can't run")
     import tensorflow as tf
 
     tf.config.set_visible_devices([], "GPU")
