@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 REFRESH_SECONDS = 0.5
 LARGEST_SHARE = 0.005
-"""Of a core, that drawing may take; where it is dearer it is done less often."""
+"""Of a core, that drawing may take; where it is dearer it is done less often, down to every `LONGEST_SECONDS`."""
+LONGEST_SECONDS = 2.0
 
 _STOPPING = "Ending this update and saving (Ctrl-C again ends at once)."
 _BEGINNING = "Waiting for the first update, which is compiled first."
@@ -95,7 +96,7 @@ class Progress:
             if state != shown:
                 shown = state
                 self._screen.draw(self._look, state[1])
-            wait = max(REFRESH_SECONDS, (time.thread_time() - started) / LARGEST_SHARE)
+            wait = min(LONGEST_SECONDS, max(REFRESH_SECONDS, (time.thread_time() - started) / LARGEST_SHARE))
 
 
 def verbose_line(look: Look, row: Mapping[str, Any]) -> str:

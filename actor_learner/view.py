@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -33,7 +34,7 @@ def fit(console: Console, look: Look, status: str = "", *, whole: bool = False) 
     ascii_only = console.options.ascii_only
     for detail in (2, 1, 0):
         view = layout(look, width, status, detail=detail, ascii_only=ascii_only)
-        if whole or len(console.render_lines(view, console.options.update(width=width))) < console.height:
+        if whole or len(console.render_lines(view)) < console.height:
             break
     return view
 
@@ -61,7 +62,7 @@ def layout(look: Look, width: int, status: str = "", *, detail: int = 2, ascii_o
             parts.append(_cut(Text(f"last restart: {look.cause}", "yellow"), ascii_only))
     if status:
         parts.append(Text(status, "bold"))
-    return Group(*parts)
+    return Constrain(Group(*parts), width)
 
 
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
