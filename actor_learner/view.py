@@ -20,7 +20,6 @@ WIDEST = 100
 _MOST_PROCESSES = 12
 """Listed one by one; of more, the range is shown."""
 _SPARKS = {False: "▁▂▃▄▅▆▇█", True: "_.-=+*%#"}  # the second where only ASCII can be written
-_BLOCKS = "▏▎▍▌▋▊▉█"
 _LEARNER_SHARES = {"learning": "learning", "collecting": "waiting", "between": "other"}
 _ACTOR_SHARES = {"env": "env", "acting": "acting", "other": "copying", "waiting": "waiting"}
 _LIMITS = {"learning": "learning", "environments": "env", "acting": "acting", "copying": "other"}
@@ -53,7 +52,7 @@ def layout(look: Look, width: int, status: str = "", *, detail: int = 2, ascii_o
     if look.updates or look.undone:
         parts.append(_returns(look, width, ascii_only))
         if detail == 2:
-            parts += ["", *_shares(look, width, ascii_only)]
+            parts += ["", *_shares(look, width, ascii_only), ""]
         parts += filter(None, [_limit(look)])
         if detail == 2:
             parts += filter(None, [_processes(look.processes, width, ascii_only)])
@@ -86,10 +85,10 @@ def _title(look: Look, separator: str, ascii_only: bool) -> Text:
 
 def _bar(look: Look, width: int, ascii_only: bool) -> Text:
     done, rest = "=-" if ascii_only else "━─"
-    room = width - 6
+    room = width - 5
     full = round(look.part_done * room)
     style = "green" if look.part_done == 1 else "cyan"
-    return Text.assemble((done * full, style), (rest * (room - full), "dim"), (f" {look.part_done:4.0%}", "bold"))
+    return Text.assemble((done * full, style), (rest * (room - full), "dim"), (f"{look.part_done:5.0%}", "bold"))
 
 
 def _steps(look: Look) -> list[Text]:
@@ -134,20 +133,19 @@ def _bars(
     lines = [Text(title.ljust(width), "dim")]
     for name, label in names.items():
         limits, share = name == limit, shares[name]
-        bar = _blocks(share, room, ascii_only).ljust(room)
+        bar = _stroke(share, room, ascii_only).ljust(room)
         percent = "" if math.isnan(share) else f"{min(share, 9.99):.0%}"
         style = "bold yellow" if limits else "blue"
         lines.append(Text.assemble((label.ljust(9), "bold" if limits else ""), (bar, style), percent.rjust(5)))
     return lines
 
 
-def _blocks(share: float, width: int, ascii_only: bool) -> str:
+def _stroke(share: float, width: int, ascii_only: bool) -> str:
+    """As long as its share of the width, to half a column."""
     if math.isnan(share):
         return ""
-    if ascii_only:
-        return "#" * round(min(share, 1.0) * width)
-    whole, eighths = divmod(round(max(0.0, min(share, 1.0)) * width * 8), 8)
-    return "█" * whole + (_BLOCKS[eighths - 1] if eighths else "")
+    full, half = divmod(round(2 * width * max(0.0, min(share, 1.0))), 2)
+    return "=" * full if ascii_only else "━" * full + "╸" * half
 
 
 def _limit(look: Look) -> Text | None:
