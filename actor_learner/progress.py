@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 REFRESH_SECONDS = 0.5
 LARGEST_SHARE = 0.005
-"""Of a core, that drawing may take; where it is dearer it is done less often."""
+"""Of this process's CPU time, that drawing may take; what takes more is drawn every `LONGEST_SECONDS` only."""
+LONGEST_SECONDS = 3.0
+FREE_SECONDS = 0.05
+"""The first views, before there is much CPU time to take a part of."""
 
 _STOPPING = "Ending this update and saving (Ctrl-C again ends at once)."
 _BEGINNING = "Waiting for the first update, which is compiled first."
@@ -30,7 +33,7 @@ _SEEN_ANYWAY = ("env_steps", "updates", "time_seconds", "steps_per_second", "epi
 class Progress:
     """Shows how far a run is: a view that is drawn in place, or lines.
 
-    On a terminal a thread draws it twice a second, while the learner computes. With `num_actors=0`, for debuggers,
+    On a terminal a thread draws it, twice a second while the learner computes. With `num_actors=0`, for debuggers,
     nothing is drawn in place.
 
     config: of the run; metrics: its metrics.jsonl, from which the rows of an earlier process are taken.
@@ -88,14 +91,14 @@ class Progress:
         return "" if self._updated else _BEGINNING
 
     def _draw_now_and_then(self) -> None:
-        wait, shown = 0.0, None
+        wait, shown, begun = 0.0, None, time.process_time()
         while not self._closed.wait(wait):
-            started = time.thread_time()
             state = self._summary.rows, self._status(), int(time.monotonic())
             if state != shown:
                 shown = state
                 self._screen.draw(self._look, state[1])
-            wait = max(REFRESH_SECONDS, (time.thread_time() - started) / LARGEST_SHARE)
+            is_dear = time.thread_time() > FREE_SECONDS + LARGEST_SHARE * (time.process_time() - begun)
+            wait = LONGEST_SECONDS if is_dear else REFRESH_SECONDS
 
 
 def verbose_line(look: Look, row: Mapping[str, Any]) -> str:

@@ -7,9 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from actor_learner.summary import Look, line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
 
 LINE_INTERVAL_SECONDS = 5.0
 NOTEBOOK_INTERVAL_SECONDS = 1.0
@@ -96,14 +100,11 @@ class Terminal:
         from rich.console import Console
         from rich.live import Live
 
+        from actor_learner.view import fit
+
+        self._fit, self._new_live = fit, Live  # imported here, because whoever draws is to take little time
         self._console = Console(file=stream, force_jupyter=False)
-        self._live = Live(
-            console=self._console,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            vertical_overflow="crop",
-        )
+        self._live: Live | None = None
         self._lock = threading.RLock()
         self._prompted = self.gone = False
         self._stand_ins = {
@@ -114,17 +115,28 @@ class Terminal:
 
     def draw(self, look: Callable[[], Look], status: str = "") -> None:
         """Draws a run in place of what was drawn before."""
-        from actor_learner.view import fit
-
         with self._lock:
             if not (self._prompted or self.gone):
-                self._write(lambda: self._show(fit(self._console, look(), status)))
+                self._write(lambda: self._show(self._fit(self._console, look(), status)))
 
-    def _show(self, view: Any) -> None:
-        if not self._live.is_started:
-            self._live.start()
-            self._console.show_cursor(True)
+    def _show(self, view: RenderableType) -> None:
+        if self._live is None:
+            self._live = self._begin()
         self._live.update(view, refresh=True)
+
+    def _begin(self) -> Live:
+        """Draws from where the cursor is."""
+        live = self._new_live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            vertical_overflow="crop",
+        )
+        live.start()
+        self._console.show_cursor(True)
+        return live
 
     def say(self, text: str) -> None:
         """Writes whole lines above the view."""
@@ -145,23 +157,21 @@ class Terminal:
 
     def close(self, look: Look | None, status: str = "") -> None:
         """Leaves the whole of the last view, and gives the streams back."""
-        from actor_learner.view import fit
-
         with self._lock:
             for name, stand_in in self._stand_ins.items():
                 if getattr(sys, name) is stand_in:
                     setattr(sys, name, stand_in.stream)
             self._write(self._remove)
             if look is not None:
-                view = fit(self._console, look, status, whole=True)
+                view = self._fit(self._console, look, status, whole=True)
                 self._write(lambda: self._console.print(view))
             for stand_in in self._stand_ins.values():
                 stand_in.finish()
 
     def _remove(self) -> None:
-        if self._live.is_started:
-            self._live.transient = True
+        if self._live is not None:
             self._live.stop()
+            self._live = None
 
     def _write(self, write: Callable[[], object]) -> None:
         if self.gone:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.constrain import Constrain
+from rich.segment import SegmentLines
 from rich.text import Text
 
 from actor_learner.summary import Look, Process, times
@@ -20,7 +20,6 @@ WIDEST = 100
 _MOST_PROCESSES = 12
 """Listed one by one; of more, the range is shown."""
 _SPARKS = {False: "▁▂▃▄▅▆▇█", True: "_.-=+*%#"}  # the second where only ASCII can be written
-_BLOCKS = "▏▎▍▌▋▊▉█"
 _LEARNER_SHARES = {"learning": "learning", "collecting": "waiting", "between": "other"}
 _ACTOR_SHARES = {"env": "env", "acting": "acting", "other": "copying", "waiting": "waiting"}
 _LIMITS = {"learning": "learning", "environments": "env", "acting": "acting", "copying": "other"}
@@ -33,9 +32,10 @@ def fit(console: Console, look: Look, status: str = "", *, whole: bool = False) 
     ascii_only = console.options.ascii_only
     for detail in (2, 1, 0):
         view = layout(look, width, status, detail=detail, ascii_only=ascii_only)
-        if whole or len(console.render_lines(view, console.options.update(width=width))) < console.height:
+        lines = console.render_lines(view, pad=False)
+        if whole or len(lines) < console.height:
             break
-    return view
+    return SegmentLines(lines, new_lines=True)
 
 
 def layout(look: Look, width: int, status: str = "", *, detail: int = 2, ascii_only: bool = False) -> RenderableType:
@@ -46,13 +46,13 @@ def layout(look: Look, width: int, status: str = "", *, detail: int = 2, ascii_o
     separator = " | " if ascii_only else " · "
     parts: list[RenderableType] = [
         _title(look, separator, ascii_only),
-        _bar(look, width),
+        _bar(look, width, ascii_only),
         _flow(_steps(look), width, separator),
     ]
     if look.updates or look.undone:
         parts.append(_returns(look, width, ascii_only))
         if detail == 2:
-            parts += ["", _shares(look, width, ascii_only)]
+            parts += ["", *_shares(look, width, ascii_only), ""]
         parts += filter(None, [_limit(look)])
         if detail == 2:
             parts += filter(None, [_processes(look.processes, width, ascii_only)])
@@ -61,7 +61,7 @@ def layout(look: Look, width: int, status: str = "", *, detail: int = 2, ascii_o
             parts.append(_cut(Text(f"last restart: {look.cause}", "yellow"), ascii_only))
     if status:
         parts.append(Text(status, "bold"))
-    return Group(*parts)
+    return Constrain(Group(*parts), width)
 
 
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
@@ -83,13 +83,12 @@ def _title(look: Look, separator: str, ascii_only: bool) -> Text:
     return _cut(title, ascii_only)
 
 
-def _bar(look: Look, width: int) -> RenderableType:
-    grid = Table.grid(padding=(0, 1))
-    bar = ProgressBar(
-        total=look.total_steps, completed=look.env_steps, width=width - 6, complete_style="cyan", finished_style="green"
-    )
-    grid.add_row(bar, Text(f"{look.part_done:4.0%}", "bold"))
-    return grid
+def _bar(look: Look, width: int, ascii_only: bool) -> Text:
+    done, rest = "=-" if ascii_only else "━─"
+    room = width - 5
+    full = round(look.part_done * room)
+    style = "green" if look.part_done == 1 else "cyan"
+    return Text.assemble((done * full, style), (rest * (room - full), "dim"), (f"{look.part_done:5.0%}", "bold"))
 
 
 def _steps(look: Look) -> list[Text]:
@@ -110,48 +109,43 @@ def _returns(look: Look, width: int, ascii_only: bool) -> RenderableType:
     return Text.assemble(head, curve, tail, no_wrap=True, overflow="crop")
 
 
-def _shares(look: Look, width: int, ascii_only: bool) -> RenderableType:
+def _shares(look: Look, width: int, ascii_only: bool) -> list[RenderableType]:
     """Where the time of the learner and of the actors goes."""
     shares = {**look.shares, "between": max(0.0, 1 - look.shares["learning"] - look.shares["collecting"])}
     limit = _LIMITS.get(look.limited_by.part) if look.limited_by else None
-    wide = width >= WIDE
-    room = (width - 4) // 2 if wide else width
+    gap = 4
+    room = (width - gap) // 2 if width >= WIDE else width
     learner = _bars("learner's time", _LEARNER_SHARES, shares, limit, room, ascii_only)
     who = "actors' time" if look.num_actors else "of its waiting"
     actors = _bars(who, _ACTOR_SHARES, shares, limit, room, ascii_only)
-    if not wide:
-        return Group(learner, actors)
-    grid = Table.grid(padding=(0, 4, 0, 0))
-    grid.add_row(learner, actors)
-    return grid
+    if width < WIDE:
+        return [*learner, *actors]
+    empty = Text(" " * room)
+    pairs = itertools.zip_longest(learner, actors, fillvalue=empty)
+    return [Text.assemble(left, " " * gap, right) for left, right in pairs]
 
 
 def _bars(
     title: str, names: Mapping[str, str], shares: Mapping[str, float], limit: str | None, width: int, ascii_only: bool
-) -> Table:
-    """A heading, and a bar for each share; the one that limits the run stands out."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=8)
-    grid.add_column(width=width - 8 - 4 - 2)
-    grid.add_column(width=4, justify="right")
+) -> list[Text]:
+    """A heading, and a bar for each share, all of one width; the one that limits the run stands out."""
+    room = width - 9 - 5
+    lines = [Text(title.ljust(width), "dim")]
     for name, label in names.items():
-        share = shares[name]
-        style = "bold yellow" if name == limit else "blue"
-        bar = Text(_blocks(share, width - 8 - 4 - 2, ascii_only), style, no_wrap=True)
-        grid.add_row(Text(label, "bold" if name == limit else ""), bar, "" if math.isnan(share) else f"{share:.0%}")
-    table = Table.grid()
-    table.add_row(Text(title, "dim"))
-    table.add_row(grid)
-    return table
+        limits, share = name == limit, shares[name]
+        bar = _stroke(share, room, ascii_only).ljust(room)
+        percent = "" if math.isnan(share) else f"{min(share, 9.99):.0%}"
+        style = "bold yellow" if limits else "blue"
+        lines.append(Text.assemble((label.ljust(9), "bold" if limits else ""), (bar, style), percent.rjust(5)))
+    return lines
 
 
-def _blocks(share: float, width: int, ascii_only: bool) -> str:
+def _stroke(share: float, width: int, ascii_only: bool) -> str:
+    """As long as its share of the width, to half a column."""
     if math.isnan(share):
         return ""
-    if ascii_only:
-        return "#" * round(min(share, 1.0) * width)
-    whole, eighths = divmod(round(min(share, 1.0) * width * 8), 8)
-    return "█" * whole + (_BLOCKS[eighths - 1] if eighths else "")
+    full, half = divmod(round(2 * width * max(0.0, min(share, 1.0))), 2)
+    return "=" * full if ascii_only else "━" * full + "╸" * half
 
 
 def _limit(look: Look) -> Text | None:

@@ -82,11 +82,11 @@ def parts(steps: int) -> dict[str, Any]:
     timed(MemorySampler, "metrics", "memory")
     with tempfile.TemporaryDirectory() as folder:
         config = al.preset("CartPole-v1", quiet=True, run_dir=f"{folder}/run", total_steps=steps)
-        started = _cpu_seconds()
+        started = cpu_seconds()
         wall = time.monotonic()
         al.train(config)
         wall = time.monotonic() - wall
-        total = _cpu_seconds() - started
+        total = cpu_seconds() - started
     rows = steps / config.envs_per_actor
     spent["heartbeats"] = rows * heartbeat_seconds()
     return {
@@ -132,7 +132,7 @@ def pairs(other: Path, steps: int, count: int) -> dict[str, Any]:
             seconds[checkout] = _run(checkout, steps)
         ratios.append(seconds[ROOT] / seconds[other])
         print(f"pair {number + 1}: {seconds[ROOT]:.2f} s / {seconds[other]:.2f} s = {ratios[-1]:.3f}", flush=True)
-    low, high = _interval(ratios)
+    low, high = interval(ratios)
     commit = subprocess.run(
         ["git", "-C", other, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
     )
@@ -156,14 +156,14 @@ def _run(checkout: Path, steps: int) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _interval(values: Sequence[float]) -> tuple[float, float]:
+def interval(values: Sequence[float]) -> tuple[float, float]:
     """95% of medians of samples drawn with replacement."""
     generator = random.Random(0)
     medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(10_000))
     return medians[250], medians[-251]
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
     """Of this process and of those of its children that have ended."""
     of = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in of)
