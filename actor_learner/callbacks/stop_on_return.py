@@ -26,7 +26,11 @@ class StopOnReturn(Callback):
 
     def __init__(self, threshold: float, *, episodes: int = 100, monitor: str = "episode_return") -> None:
         super().__init__()
-        if not isinstance(threshold, (int, float, np.number)) or isinstance(threshold, bool) or not math.isfinite(threshold):
+        if (
+            not isinstance(threshold, (int, float, np.number))
+            or isinstance(threshold, bool)
+            or not math.isfinite(threshold)
+        ):
             raise ValueError(f"`threshold` must be a finite number. Received: threshold={threshold!r}")
         if not isinstance(episodes, (int, np.integer)) or isinstance(episodes, bool) or episodes < 1:
             raise ValueError(f"`episodes` must be an integer of at least 1. Received: episodes={episodes!r}")
