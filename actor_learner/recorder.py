@@ -42,7 +42,7 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
     learned: what `Learner.update` gives. Which of `info_keys` an environment has shows when an episode ends.
     """
     shares = ("learning", "collecting", "env", "acting", "other", "waiting")
-    actors = (f"actor_{actor}" for actor in range(config.num_actors))
+    processes = ["learner", *(f"actor_{actor}" for actor in range(config.num_actors))]
     return [
         *("env_steps", "updates", "time_seconds", "steps_per_second", "episode_return", "episode_length"),
         *(f"episode/{key}" for key in config.info_keys),
@@ -50,7 +50,8 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
         *learned,
         *(f"time/{share}" for share in shares),
         "actor_restarts",
-        *(f"memory/{process}_mb" for process in ("learner", *actors)),
+        *(f"memory/{process}_mb" for process in processes),
+        *(f"cpu/{process}" for process in processes),
     ]
 
 

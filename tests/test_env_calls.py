@@ -200,35 +200,6 @@ def test_an_actor_that_replaces_another_one_makes_all_calls_and_an_unknown_metho
         assert actors.restart_count == restarts
 
 
-class Raise(al.callbacks.Callback):
-    """Makes it harder after the second update."""
-
-    def on_train_batch_end(self, batch, logs=None):
-        if logs["updates"] == 2:
-            self.actors.call("set_difficulty", 5)
-
-
-def test_a_run_that_goes_on_makes_the_calls_again(tmp_path):
-    config = al.TrainConfig(
-        env=Curriculum,
-        algorithm=al.A2C(),
-        num_actors=0,
-        envs_per_actor=2,
-        unroll_length=20,
-        total_steps=160,
-        hidden_sizes=(4,),
-        run_dir=tmp_path / "run",
-        quiet=True,
-        callbacks=[Raise()],
-    )
-    assert al.train(config).metrics["episode_return"] == pytest.approx((2 * 20 * 2 * 0 + 2 * 20 * 2 * 5) / 16)
-    state = RunState.read(tmp_path / "run/checkpoints/final")
-    assert state.calls == [["set_difficulty", [5]]]
-    al.train(config.replace(total_steps=240, callbacks=[]), resume=True)
-    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["episode_return"] == pytest.approx((8 * 0 + 16 * 50) / 24)
-
-
 @pytest.mark.parametrize("calls", [[["step", []]], [["set", "abc"]], [3], [["set", [1], 2]], [[1, []]], {"a": 1}])
 def test_a_checkpoint_that_holds_what_is_no_call_is_damaged(tmp_path, calls):
     (tmp_path / "run.json").write_text(json.dumps({"format": 1, "calls": calls}))

@@ -10,7 +10,14 @@ import keras
 import numpy as np
 
 from actor_learner.callbacks.callback import Callback
-from actor_learner.callbacks.checks import check_averages, check_rate, reported, resolve_monitors, watches
+from actor_learner.callbacks.checks import (
+    check_averages,
+    check_packages,
+    check_rate,
+    reported,
+    resolve_monitors,
+    watches,
+)
 from actor_learner.recorder import metric_names
 
 if TYPE_CHECKING:
@@ -51,6 +58,7 @@ class RunCallbacks:
         self._reports = reported(self._callbacks)
         self._names: list[str] = []
         self._of_epoch: dict[str, float] = {}
+        check_packages(self._callbacks)
         check_rate(self._callbacks, learner.algorithm, learner.optimizer)
         check_averages(self._callbacks, learner.optimizer)
         if watches(self._callbacks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -51,6 +52,16 @@ def check_averages(callbacks: Iterable[Any], optimizer: Any) -> None:
         raise ValueError(
             "SwapEMAWeights needs an optimizer that keeps averages: pass one with `use_ema=True`, as in "
             "al.PPO(optimizer=keras.optimizers.Adam(1e-3, use_ema=True)). Received: use_ema=False"
+        )
+
+
+def check_packages(callbacks: Iterable[Any]) -> None:
+    """Raises ImportError for Keras's TensorBoard without the package of that name, which its first batch needs."""
+    boards = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in callbacks)
+    if boards and importlib.util.find_spec("tensorboard") is None:
+        raise ImportError(
+            "keras.callbacks.TensorBoard needs tensorboard: pip install 'actor-learner[tensorboard]' "
+            "(the event files of a run itself don't)"
         )
 
 
