@@ -1,6 +1,6 @@
-"""The command line: `actor-learner train | watch | evaluate | plot`, a module each; flags are derived from dataclasses.
+"""The command line: `actor-learner train | watch | evaluate | plot | report`, a module each.
 
-`--help`, `watch`, `plot` and every refused argument leave TensorFlow unloaded.
+`--help`, `watch`, `plot`, `report` and every refused argument leave TensorFlow unloaded.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import actor_learner
-from actor_learner.cli import evaluate, plot, train, watch
+from actor_learner.cli import evaluate, plot, report, train, watch
 from actor_learner.config import close_match
 
 REFUSED = 2
 INTERRUPTED = 130
 
 _NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?|-inf", re.IGNORECASE)
-_OTHER_COMMANDS = {"watch": watch, "evaluate": evaluate, "plot": plot}
+_OTHER_COMMANDS = {"watch": watch, "evaluate": evaluate, "plot": plot, "report": report}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     prepare_process(config.num_actors, config.max_policy_lag)
     from actor_learner.train import train
 
-    with _one_line_warnings():
+    with one_line_warnings():
         result = train(config, resume=resume)
     print(_what_next(result.run_dir))
     return 0
@@ -140,7 +140,7 @@ def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
 
 
 @contextmanager
-def _one_line_warnings() -> Iterator[None]:
+def one_line_warnings() -> Iterator[None]:
     """Warnings without the line of code that they come from, which says nothing at a shell."""
     kept = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"actor-learner: warning: {message}\n"
