@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,8 @@ def _svg(metric: str, steps: Array, values: Array, large: bool) -> Markup:
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of characters that this font has not: the page has its own
         figure = Figure(figsize=_LARGE_SIZE if large else _SIZE, layout="constrained")
         axes = figure.subplots()
         few = np.unique(np.linspace(0, len(values) - 1, _MOST_POINTS).astype(int))

@@ -219,7 +219,7 @@ def _warn_of_differences(groups: dict[str, list[_Run]], keys: Sequence[str]) -> 
         for run in runs:
             for key, value in run.config.items():
                 values.setdefault(key, set()).add(repr(value))
-        aside = {*ASIDE, "seed", "num_actors", "envs_per_actor", *keys}
+        aside = {*ASIDE, "seed", *keys}
         differ = [key for key, found in values.items() if len(found) > 1 and key.partition(".")[0] not in aside]
         if differ:
             warnings.warn(

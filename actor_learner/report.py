@@ -22,7 +22,6 @@ from actor_learner import algorithms, findings
 from actor_learner.bottleneck import bottleneck
 from actor_learner.charts import charts
 from actor_learner.config import TrainConfig, refusal
-from actor_learner.cores import available_cores
 from actor_learner.files import write_atomically
 from actor_learner.flat_config import ASIDE, Value, flat_config
 from actor_learner.metrics_file import MetricsReader
@@ -221,13 +220,15 @@ def _mean(rows: Sequence[Mapping[str, Any]], metric: str) -> float | None:
 
 
 def _limited_by(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> str:
-    """What limited the run, on a machine with as many cores as this one; without a row that isn't known."""
-    counts = [config.get("num_actors"), config.get("max_policy_lag")]
+    """What limited the run; nothing where that can't be told."""
+    machine = config.get("machine")
+    cores = machine.get("cores") if isinstance(machine, Mapping) else None
+    counts = [config.get("num_actors"), config.get("max_policy_lag"), cores]
     names = {name for row in rows for name in row if name.startswith(("time/", "cpu/"))}
     means = {name: mean for name in names if (mean := _mean(rows, name)) is not None}
     if not all(isinstance(count, int) for count in counts):
         return ""
-    found = bottleneck(means, num_actors=counts[0], cores=available_cores(), max_policy_lag=counts[1])  # type: ignore[arg-type]
+    found = bottleneck(means, num_actors=counts[0], cores=counts[2], max_policy_lag=counts[1])  # type: ignore[arg-type]
     return "" if found is None else f"{str(found).capitalize()}."
 
 
@@ -269,7 +270,7 @@ def _commands(run: RunDirectory, status: str) -> list[tuple[str, str]]:
     path = shlex.quote(str(run.path))
     config = shlex.quote(str(run.config))
     found = [
-        ("train it again, from the beginning", f"actor-learner train --config {config} --run-dir NEW_DIR"),
+        ("train it again, from the beginning", f"actor-learner train --config {config}"),
         ("play episodes with what it learned", f"actor-learner evaluate {path} --episodes 20"),
         ("draw its curves", f"actor-learner plot {path} --output curve.svg"),
     ]

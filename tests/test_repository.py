@@ -171,6 +171,7 @@ def test_what_an_actor_imports_leaves_tensorflow_unloaded(program, tmp_path):
         ["train", "--resume", "nowhere"],
         ["train", "--resume", "run", "--gamma", "0.5"],
         ["plot", "run"],
+        ["report", "run"],
         ["plot", "nowhere"],
         ["evaluate", "nowhere"],
     ],
