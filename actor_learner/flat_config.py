@@ -9,7 +9,7 @@ from typing import Any
 ASIDE = frozenset(
     """run_dir overwrite quiet callbacks device info_keys updates_per_epoch checkpoint_minutes checkpoint_updates
     keep_checkpoints milestone_steps on_env_error max_restarts actor_timeout start_timeout max_undone_updates
-    tensorboard histogram_updates versions chosen finished""".split()
+    tensorboard histogram_updates versions machine git chosen finished""".split()
 )
 """Parts of config.json that only say how long, where and under whose eyes a run runs, or were added to it later."""
 

@@ -9,6 +9,7 @@ import math
 import numbers
 import os
 import stat
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:
     for number, line in enumerate(lines, 1):
         try:
             values = dict(json.loads(line))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             if number == len(lines):
                 break
             raise ValueError(f"metrics.jsonl is damaged in line {number}. Received: run_dir={str(path)!r}") from error
@@ -147,9 +148,13 @@ def _row(line: bytes) -> dict[str, Any]:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Those among a row's values, null as NaN."""
+    """Those among a row's values, null as NaN, without integers that no float can be."""
     values = {name: math.nan if value is None else value for name, value in values.items()}
-    return {name: value for name, value in values.items() if isinstance(value, int | float)}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
+    }
 
 
 def trim_metrics(file: Path, updates: int, size: int) -> int:

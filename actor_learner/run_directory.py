@@ -41,6 +41,7 @@ _CONTENTS = (
     "policy",
     "incidents",
     "logs",
+    "report.html",
 )
 _REPLACED = ".replaced"  # holds the old run until the new one has made its first update
 RECORDED = ("versions", "machine", "git", "chosen", "finished")

@@ -243,7 +243,10 @@ def test_train_says_where_the_result_is_and_what_to_type_next(trained):
     assert [command[1:] for command in commands] == [
         ["evaluate", "a run"],
         ["plot", "a run", "--output", "curve.png"],
+        ["report", "a run"],
     ]
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("With all beside it: tensorboard --logdir 'a run'"), "the folder above has anything in it"
     assert all(Path(command[0]).name == "actor-learner" for command in commands)
     assert read_config(run)["algorithm"]["gamma"] == 0.97
     assert read_metrics(run)[-1]["env_steps"] >= 3000
@@ -271,6 +274,11 @@ def test_the_printed_commands_work(trained):
         if line.startswith("  "):
             subprocess.run(line, shell=True, cwd=run.parent, env=environment, check=True, capture_output=True)
     assert (run.parent / "curve.png").stat().st_size > 0
+    page = (run / "report.html").read_text()
+    assert "CartPole-v1, PPO" in page
+    assert "finished" in page
+    assert "episode_return over env steps" in page
+    assert "Limited by: " in page
 
 
 def test_evaluate_as_json(trained, capsys):

@@ -26,7 +26,8 @@ quiet cgroups files untrusted space_kinds spaces masks trajectory conform return
 algorithms cores memory provenance config presets learner incidents policy transport env_spec observations vector_env
 atari envpool env_factory episodes masking env_calls environments actor hand_outs restarts crew pool run_lock
 flat_config event_file run_directory metrics_file run_log checkpoint resume evaluate export video config_file interrupts
-bottleneck summary view screens progress recorder callbacks train watch plot benchmark doctor cli
+bottleneck summary view screens progress recorder callbacks train watch curves plot charts findings report benchmark
+doctor cli
 """.split()
 
 PUBLIC = [
@@ -176,6 +177,7 @@ def test_what_an_actor_imports_leaves_tensorflow_unloaded(program, tmp_path):
         ["completion", "bash"],
         ["train", "--resume", "run", "--gamma", "0.5"],
         ["plot", "run"],
+        ["report", "run"],
         ["plot", "nowhere"],
         ["evaluate", "nowhere"],
         ["export", "--help"],

@@ -1,6 +1,6 @@
 """The command line: `actor-learner COMMAND`, a module for each; the flags of `train` are derived from dataclasses.
 
-`--help`, `watch`, `plot` and every refused argument leave TensorFlow unloaded.
+`--help`, `watch`, `plot`, `report` and every refused argument leave TensorFlow unloaded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import actor_learner
-from actor_learner.cli import completion, doctor, evaluate, export, plot, train, watch
+from actor_learner.cli import completion, doctor, evaluate, export, plot, report, train, watch
 from actor_learner.cli.flags import Formatter
 from actor_learner.config import close_match
 
@@ -26,6 +26,7 @@ _OTHER_COMMANDS = {
     "watch": watch,
     "evaluate": evaluate,
     "plot": plot,
+    "report": report,
     "export": export,
     "doctor": doctor,
     "completion": completion,

@@ -5,18 +5,51 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from actor_learner.cli.flags import converter
+from actor_learner.cli.train import one_line_warnings
+
+_BANDS = ("range", "quartiles", "bootstrap", "none")
+_AXES = ("steps", "seconds", "updates")
+
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "plot",
         help="draw learning curves",
-        description="Draws learning curves; runs of one environment and algorithm as mean, minimum and maximum.",
+        description="Draws learning curves: a panel for each environment and metric, a curve for each group of runs.",
     )
     parser.set_defaults(command=run)
     parser.add_argument("run_dirs", nargs="+", metavar="RUN_DIR", help="directories of runs")
     parser.add_argument("--output", default="curve.png", metavar="FILE", help=".png, .svg, .pdf (default: curve.png)")
     parser.add_argument(
-        "--metric", default="episode_return", metavar="NAME", help="from metrics.jsonl (default: episode_return)"
+        "--metric",
+        type=_names,
+        default=("episode_return",),
+        metavar="NAME,NAME",
+        help="from metrics.jsonl (default: episode_return)",
+    )
+    parser.add_argument("--x", choices=_AXES, default="steps", help="what the x-axis counts (default: steps)")
+    parser.add_argument(
+        "--group-by",
+        type=_names,
+        default=(),
+        metavar="KEY,KEY",
+        help="a curve for each value of these entries of config.json, such as algorithm.learning_rate "
+        "(default: for each algorithm)",
+    )
+    parser.add_argument(
+        "--band",
+        choices=_BANDS,
+        default="range",
+        help="of several runs. range: mean, minimum to maximum; quartiles: interquartile mean, quartiles; bootstrap: "
+        "interquartile mean, its 95%% interval (rliable's); none: mean (default: range)",
+    )
+    parser.add_argument(
+        "--smoothing",
+        type=converter(float),
+        default=0.02,
+        metavar="X",
+        help="part of a run's updates that a point is the mean of; 0: none (default: 0.02)",
     )
     return parser
 
@@ -25,5 +58,19 @@ def run(arguments: argparse.Namespace) -> int:
     """`actor-learner plot`: draws learning curves."""
     from actor_learner.plot import plot
 
-    print(plot(arguments.run_dirs, arguments.output, metric=arguments.metric))
+    with one_line_warnings():
+        output = plot(
+            arguments.run_dirs,
+            arguments.output,
+            metrics=arguments.metric,
+            x=arguments.x,
+            group_by=arguments.group_by,
+            band=arguments.band,
+            smoothing=arguments.smoothing,
+        )
+    print(output)
     return 0
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 import os
 import shlex
 import shutil
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from actor_learner import event_file
 from actor_learner.cli.flags import add_flag, flag_text
 from actor_learner.config import TrainConfig, algorithm_class, check_backend, resolve_reference
 from actor_learner.config_file import (
@@ -109,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     prepare_process(config.num_actors, config.max_policy_lag)
     from actor_learner.train import train
 
-    with _one_line_warnings():
+    with one_line_warnings():
         result = train(config, resume=resume)
     print(_what_next(result.run_dir))
     return 0
@@ -142,7 +144,7 @@ def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
 
 
 @contextmanager
-def _one_line_warnings() -> Iterator[None]:
+def one_line_warnings() -> Iterator[None]:
     """Warnings without the line of code that they come from, which says nothing at a shell."""
     kept = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"actor-learner: warning: {message}\n"
@@ -261,7 +263,18 @@ def _warn_of_differences(file: ConfigFile) -> None:
 
 def _what_next(run_dir: str | os.PathLike[str]) -> str:
     command, run = shlex.quote(_own_command()), shlex.quote(str(run_dir))
-    return f"The run is in {run}. Next:\n  {command} evaluate {run}\n  {command} plot {run} --output curve.png"
+    lines = [f"The run is in {run}. Next:", f"  {command} evaluate {run}", f"  {command} plot {run} --output curve.png"]
+    lines.append(f"  {command} report {run}")
+    if any(Path(run_dir).glob(f"{event_file.PREFIX}*")):
+        missing = "" if importlib.util.find_spec("tensorboard") else ", after pip install 'actor-learner[tensorboard]'"
+        lines.append(f"With all beside it: tensorboard --logdir {shlex.quote(_folder_of_runs(Path(run_dir)))}{missing}")
+    return "\n".join(lines)
+
+
+def _folder_of_runs(run_dir: Path) -> str:
+    """The folder that a run is in, unless that is one that has anything in it: then the run itself."""
+    anything = (Path.cwd(), Path.home(), Path(run_dir.anchor or "/"))
+    return str(run_dir if run_dir.resolve().parent in anything else run_dir.parent)
 
 
 def _own_command() -> str:
