@@ -1,0 +1,44 @@
+"""What MkDocs can't do by itself: pages for the examples and measurements outside of docs/, and formulas as MathML.
+
+Links of docs/*.md are written as they are right in the repository (`../examples/cnn.py`); here they are turned to the
+pages made of these files.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT_PAGE = "# {name}\n\n{about}\n\n```python\n{code}```\n"
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """Adds a page for each example, and the tables and pictures of benchmarks/."""
+    for script in sorted(ROOT.glob("examples/*.py")):
+        code = script.read_text(encoding="utf-8")
+        about = ast.get_docstring(ast.parse(code), clean=True).splitlines()[0]
+        content = SCRIPT_PAGE.format(name=script.name, about=about, code=code)
+        files.append(File.generated(config, f"examples/{script.stem}.md", content=content))
+    for pattern in ("*.md", "*.json", "*.png", "*.svg"):
+        for file in sorted(ROOT.glob(f"benchmarks/{pattern}")):
+            files.append(File.generated(config, f"benchmarks/{file.name}", abs_src_path=str(file)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Links into the repository, ```math blocks and $`formulas`$."""
+    if "/" not in page.file.src_uri:
+        markdown = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", markdown)
+        markdown = markdown.replace("](../benchmarks/", "](benchmarks/")
+    markdown = re.sub(r"```math\n(.*?)```", lambda match: _mathml(match[1], "block"), markdown, flags=re.DOTALL)
+    return re.sub(r"\$`(.+?)`\$", lambda match: _mathml(match[1], "inline"), markdown)
+
+
+def _mathml(formula: str, display: str) -> str:
+    return convert(" ".join(formula.split()), display=display)
