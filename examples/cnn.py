@@ -22,11 +22,11 @@ def network(observation_space, action_space):
     return keras.Model(pixels, (logits, layers.Dense(1)(h)))
 
 
-def main(total_steps: int = 60_000) -> float:
+def main(total_steps: int = 150_000) -> float:
     config = al.TrainConfig(
         env="actor_learner/Catch-v0",
         network=network,
-        algorithm=al.PPO(learning_rate=1e-3, epochs=4, minibatch_size=256, ent_coef=0.01),
+        algorithm=al.PPO(learning_rate="linear_2e-3", epochs=4, minibatch_size=256, ent_coef=0.01),
         total_steps=total_steps,
         envs_per_actor=16,
         unroll_length=32,

@@ -1,4 +1,4 @@
-"""Fine-tuning with frozen layers: the steering is connected the other way round, and only the heads may change.
+"""Fine-tuning with frozen layers: left is right now; the features stay as they are, and new heads are learned.
 
 python examples/fine_tune.py [TOTAL_STEPS]
 """
@@ -6,6 +6,7 @@ python examples/fine_tune.py [TOTAL_STEPS]
 import sys
 
 import gymnasium as gym
+import keras
 
 import actor_learner as al
 
@@ -21,7 +22,9 @@ def main(total_steps: int = 50_000) -> tuple[float, float]:
     network = al.load_network(trained.run_dir)
     before = al.evaluate(network, env=crossed, episodes=20, seed=1).mean
     for layer in network.layers:
-        layer.trainable = layer.name in ("logits", "value")  # the heads
+        layer.trainable = layer.name in ("logits", "value")  # the heads, which begin anew
+        for weight in layer.trainable_weights:
+            weight.assign(keras.ops.zeros(weight.shape))
     network.summary(show_trainable=True)
     tuned = al.train(
         al.TrainConfig(

@@ -11,12 +11,13 @@ import numpy as np
 
 import actor_learner as al
 
-ENV = "actor_learner/Acrobot-v1"  # Gymnasium's, many at a time
+ENV = "Acrobot-v1"
 
 
-def demonstrate(steps: int, num_envs: int = 32):
+def demonstrate(steps, num_envs=32):
     """What a rule does, 1 time in 4 at random: push the joint the way that it turns. [N, 6] and [N]."""
-    envs, rng = gym.make_vec(ENV, num_envs=num_envs), np.random.default_rng(0)
+    envs = gym.make_vec(ENV, num_envs=num_envs, vectorization_mode="sync")
+    rng = np.random.default_rng(0)
     observation, _ = envs.reset(seed=0)
     observations, actions = [], []
     for _ in range(steps // num_envs):
@@ -28,7 +29,7 @@ def demonstrate(steps: int, num_envs: int = 32):
     return np.concatenate(observations), np.concatenate(actions)
 
 
-def imitate(observations, actions, epochs: int):
+def imitate(observations, actions, epochs):
     """A network that does what was demonstrated; its value head is left for PPO to learn."""
     env = gym.make(ENV)
     network = al.default_network(env.observation_space, env.action_space)
@@ -42,7 +43,7 @@ def main(total_steps: int = 100_000) -> tuple[float, float]:
     observations, actions = demonstrate(steps=min(total_steps, 20_000))
     network = imitate(observations, actions, epochs=5)
     before = al.evaluate(network, env=ENV, episodes=50, seed=1, deterministic=False).mean
-    config = al.preset("Acrobot-v1", env=ENV, network=network, normalize_observation=False, total_steps=total_steps)
+    config = al.preset(ENV, network=network, normalize_observation=False, total_steps=total_steps)
     result = al.train(config)
     return before, al.evaluate(result.run_dir, episodes=50, seed=1).mean
 

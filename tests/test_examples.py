@@ -32,8 +32,10 @@ def load(name):
 
 
 @pytest.fixture(autouse=True)
-def _runs_go_elsewhere(tmp_path, monkeypatch):
+def _briefly_and_elsewhere(tmp_path, monkeypatch):
+    """Runs go into a folder of the test's; XLA, which compiles for longer than these learn, is left out."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("actor_learner.learner.learner.use_xla", lambda *_: False)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
@@ -51,7 +53,7 @@ def test_own_loop():
 
 
 def test_own_simulator():
-    assert load("own_simulator").main(total_steps=320) > load("own_simulator").main(total_steps=5_000)
+    assert load("own_simulator").main(total_steps=4_000) < 0.4  # from about 0.6
 
 
 def test_own_learner():
@@ -70,7 +72,7 @@ def test_cnn():
 def test_masked_knapsack():
     """Without its mask, an item could be taken twice, and the share be above 1."""
     example = load("masked_knapsack")
-    share = example.main(total_steps=1_024)
+    share = example.main(total_steps=512)
     assert 0 < share <= 1
     env = example.Knapsack()
     observation, _ = env.reset(seed=3)
@@ -80,7 +82,6 @@ def test_masked_knapsack():
     assert observation["action_mask"][example.ITEMS]
 
 
-@pytest.mark.skipif(not hasattr(al.ActorPool, "call"), reason="ActorPool has no `call`")
 def test_curriculum():
     example = load("curriculum")
     reached = []
@@ -91,7 +92,7 @@ def test_curriculum():
 
 def test_behaviour_cloning():
     """The rule alone climbs the hill, of which chance knows nothing within 200 steps."""
-    assert load("behaviour_cloning").main(total_steps=12_000, bc_coef=1.0) > -200
+    assert load("behaviour_cloning").main(total_steps=6_000, bc_coef=1.0) > -200
 
 
 def test_auxiliary_head():
