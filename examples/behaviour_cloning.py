@@ -1,7 +1,7 @@
 """PPO plus a behaviour-cloning term, by a subclass: a simple rule shows the way, then fades and is outdone.
 
-In MountainCar every step costs 1 until the hill is climbed, which chance never does. Pushing the way that the car
-already rolls does it, slowly. The term's weight is a schedule, so that the policy may become better than the rule.
+In MountainCar every step costs 1 until the hill is climbed, which chance hardly ever does. Pushing the way that the
+car already rolls does it, slowly. The term's weight is a schedule, so that the policy may become better than the rule.
 
     python examples/behaviour_cloning.py [TOTAL_STEPS]
 """
@@ -41,7 +41,7 @@ def fading(progress_remaining):
     return max(0.0, 2 * progress_remaining - 1)
 
 
-def main(total_steps: int = 300_000, bc_coef: Schedule = fading) -> float:
+def main(total_steps: int = 100_000, bc_coef: Schedule = fading) -> float:
     algorithm = ClonedPPO(
         bc_coef=bc_coef,
         learning_rate="linear_1e-3",

@@ -40,12 +40,12 @@ def imitate(observations, actions, epochs):
 
 
 def main(total_steps: int = 100_000) -> tuple[float, float]:
-    observations, actions = demonstrate(steps=min(total_steps, 20_000))
+    observations, actions = demonstrate(steps=10_000)
     network = imitate(observations, actions, epochs=5)
-    before = al.evaluate(network, env=ENV, episodes=50, seed=1, deterministic=False).mean
+    before = al.evaluate(network, env=ENV, episodes=20, seed=1, deterministic=False).mean
     config = al.preset(ENV, network=network, normalize_observation=False, total_steps=total_steps)
     result = al.train(config)
-    return before, al.evaluate(result.run_dir, episodes=50, seed=1).mean
+    return before, al.evaluate(result.run_dir, episodes=20, seed=1).mean
 
 
 if __name__ == "__main__":

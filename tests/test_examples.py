@@ -20,7 +20,9 @@ import actor_learner as al
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
-TESTED = {name.removeprefix("test_") for name in re.findall(r"^def (test_\w+)", Path(__file__).read_text(), re.MULTILINE)}
+TESTED = {
+    name.removeprefix("test_") for name in re.findall(r"^def (test_\w+)", Path(__file__).read_text(), re.MULTILINE)
+}
 
 
 def load(name):
@@ -97,8 +99,8 @@ def test_behaviour_cloning():
 
 def test_auxiliary_head():
     example = load("auxiliary_head")
-    error = example.main(total_steps=20_000)["prediction_error"]
-    assert 0 < error < 10  # it begins above 40: rewards are -16 to 0
+    error = example.main(total_steps=8_000)["prediction_error"]
+    assert 0 < error < 30  # it begins above 40: rewards are -16 to 0
 
 
 def test_warm_start():
@@ -113,18 +115,20 @@ def test_fine_tune():
     (first,) = Path("runs/CartPole-v1").iterdir()
     (second,) = (path for path in Path("runs").glob("*crossed*/*"))
     before, after = (
-        {weight.path.partition("/")[2] or weight.path: weight.numpy() for weight in al.load_network(run).weights}
-        for run in (first, second)
+        {weight.path: weight.numpy() for weight in al.load_network(run).weights} for run in (first, second)
     )
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert {name.split("/")[0] for name in changed} == {"logits", "value"}
 
 
-def test_search_optuna():
-    pytest.importorskip("optuna")
-    study = load("search_optuna").main(total_steps=1_024, trials=2)
-    assert len(study.trials) == 2
-    assert study.best_value >= 8
+def test_search_optuna(monkeypatch):
+    """A trial that nothing can save is pruned as soon as an epoch ends in which episodes did."""
+    optuna = pytest.importorskip("optuna")
+    monkeypatch.setattr(optuna.pruners, "MedianPruner", lambda **_: optuna.pruners.ThresholdPruner(lower=1e6))
+    (trial,) = load("search_optuna").main(total_steps=20_000, trials=1).trials
+    assert trial.state == optuna.trial.TrialState.PRUNED
+    assert list(trial.intermediate_values) == [0]
+    assert trial.intermediate_values[0] >= 8
 
 
 def test_population():
