@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,16 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Links into the repository, ```math blocks and $`formulas`$."""
+    """Links into the repository, and ```math blocks."""
     if "/" not in page.file.src_uri:
         markdown = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", markdown)
         markdown = markdown.replace("](../benchmarks/", "](benchmarks/")
-    markdown = re.sub(r"```math\n(.*?)```", lambda match: _mathml(match[1], "block"), markdown, flags=re.DOTALL)
-    return re.sub(r"\$`(.+?)`\$", lambda match: _mathml(match[1], "inline"), markdown)
+    return re.sub(r"```math\n(.*?)```", lambda match: _mathml(match[1], "block"), markdown, flags=re.DOTALL)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """$`formulas`$ within a line."""
+    return re.sub(r"\$<code>(.+?)</code>\$", lambda match: _mathml(unescape(match[1]), "inline"), content)
 
 
 def _mathml(formula: str, display: str) -> str:

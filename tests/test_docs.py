@@ -80,7 +80,7 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
 
 def test_formulas_and_examples_are_rendered(site):
     algorithms = (site / "algorithms.html").read_text(encoding="utf-8")
-    assert algorithms.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == 4
-    assert "$`" not in algorithms
+    assert algorithms.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == 5
+    assert "$<code>" not in algorithms
     assert "ActorPool" in (site / "examples" / "own_loop.html").read_text(encoding="utf-8")
     assert "envs_per_actor" in (site / "reference" / "training.html").read_text(encoding="utf-8")
