@@ -1,0 +1,61 @@
+"""A trained policy behind a small HTTP endpoint. Standard library, NumPy and LiteRT: no TensorFlow in this process.
+
+    python examples/serve_policy.py RUN_DIR [PORT]
+    curl localhost:8000/act --data '[0.01, 0.02, -0.03, 0.04]'
+
+The body is one observation or a batch of them, as JSON: lists, or an object with the keys of a Dict space.
+"""
+
+import json
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
+
+import numpy as np
+
+import actor_learner as al
+
+
+def as_arrays(value):
+    """Lists of a JSON value as arrays, objects as dicts of these."""
+    return {key: as_arrays(part) for key, part in value.items()} if isinstance(value, dict) else np.asarray(value)
+
+
+def as_json(value):
+    """The other way round, for actions."""
+    if isinstance(value, dict):
+        return {key: as_json(part) for key, part in value.items()}
+    return np.asarray(value).tolist()
+
+
+def make_server(policy: al.Policy, port: int) -> ThreadingHTTPServer:
+    lock = Lock()  # a policy is for one thread at a time
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self):
+            try:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                with lock:
+                    self.answer(200, {"action": as_json(policy.act(as_arrays(json.loads(body))))})
+            except (TypeError, ValueError) as error:  # not JSON, or not an observation of the policy's space
+                self.answer(400, {"error": str(error)})
+
+        def answer(self, status, content):
+            content = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    return ThreadingHTTPServer(("127.0.0.1", port), Endpoint)
+
+
+def main(run_dir: str, port: int = 8000) -> None:
+    server = make_server(al.load_policy(run_dir), port)
+    print(f"http://127.0.0.1:{server.server_port}/act", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

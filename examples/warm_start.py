@@ -1,0 +1,53 @@
+"""A warm start from demonstrations: Keras's own `fit` imitates a rule, then PPO improves on it.
+
+python examples/warm_start.py [TOTAL_STEPS]
+"""
+
+import sys
+
+import gymnasium as gym
+import keras
+import numpy as np
+
+import actor_learner as al
+
+ENV = "Acrobot-v1"
+
+
+def demonstrate(steps, num_envs=32):
+    """What a rule does, 1 time in 4 at random: push the joint the way that it turns. [N, 6] and [N]."""
+    envs = gym.make_vec(ENV, num_envs=num_envs, vectorization_mode="sync")
+    rng = np.random.default_rng(0)
+    observation, _ = envs.reset(seed=0)
+    observations, actions = [], []
+    for _ in range(steps // num_envs):
+        rule = np.where(observation[:, 5] < 0, 2, 0)
+        observations.append(observation.copy())
+        actions.append(rule)
+        random = rng.random(num_envs) < 0.25
+        observation, *_ = envs.step(np.where(random, rng.integers(3, size=num_envs), rule))
+    return np.concatenate(observations), np.concatenate(actions)
+
+
+def imitate(observations, actions, epochs):
+    """A network that does what was demonstrated; its value head is left for PPO to learn."""
+    env = gym.make(ENV)
+    network = al.default_network(env.observation_space, env.action_space)
+    policy = keras.Model(network.input, network.output[0])  # shares the layers
+    policy.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    policy.fit(observations, actions, batch_size=256, epochs=epochs, verbose=2)
+    return network
+
+
+def main(total_steps: int = 100_000) -> tuple[float, float]:
+    observations, actions = demonstrate(steps=10_000)
+    network = imitate(observations, actions, epochs=5)
+    before = al.evaluate(network, env=ENV, episodes=20, seed=1, deterministic=False).mean
+    config = al.preset(ENV, network=network, normalize_observation=False, total_steps=total_steps)
+    result = al.train(config)
+    return before, al.evaluate(result.run_dir, episodes=20, seed=1).mean
+
+
+if __name__ == "__main__":
+    before, after = main(*map(int, sys.argv[1:]))
+    print(f"return after imitation: {before:.1f}, after PPO: {after:.1f}")
