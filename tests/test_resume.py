@@ -20,6 +20,8 @@ from actor_learner.run_lock import RunLock
 from tests.run_files import append_metrics, create_run
 from tests.small_networks import Unserializable
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 STEPS = 12 * 64
 AFTER = 5
 """Updates after which the run is killed; it has checkpoints of the first and the third."""
