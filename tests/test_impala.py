@@ -18,6 +18,8 @@ from tests.test_learner import linear_network, on_policy, same_weights, weights_
 from tests.test_vtrace import naive_vtrace
 from tests.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 
 def stepped(algorithm, trajectory, action_space=TWO_ACTIONS, network=None):
     """The weights after one update of a fresh network, and its metrics."""
@@ -112,6 +114,7 @@ def test_on_policy_it_is_a2c():
     assert metrics["rho_clip_fraction"] == 0.0
 
 
+@pytest.mark.xla
 def test_off_policy_one_step_of_plain_sgd_by_hand():
     """Targets from the paper's sums, gradients of a linear network written down."""
     algorithm = al.Impala(optimizer=sgd(), ent_coef=0.0, vf_coef=0.5, gae_lambda=0.9, rho_clip=1.2, c_clip=0.8)

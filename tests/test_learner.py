@@ -14,6 +14,8 @@ from actor_learner.returns import gae
 from tests.small_networks import linear_network, same_weights, weights_of
 from tests.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 
 def expected_gradients(trajectory, policy, value, *, gamma, gae_lambda, vf_coef, ent_coef, normalize):
     """Gradients of the loss at the first step, where PPO's ratio is 1 and its gradient is A2C's, in NumPy."""
@@ -55,6 +57,7 @@ def on_policy(trajectory, network):
     return trajectory._replace(behaviour_log_prob=chosen.reshape(trajectory.reward.shape).astype(np.float32))
 
 
+@pytest.mark.xla
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -95,7 +98,9 @@ def test_gradients_are_clipped_by_their_global_norm():
     assert moved == pytest.approx(0.01, rel=1e-4)
 
 
-@pytest.mark.parametrize("action_space", [TWO_ACTIONS, TORQUES], ids=["discrete", "box"])
+@pytest.mark.parametrize(
+    "action_space", [TWO_ACTIONS, pytest.param(TORQUES, marks=pytest.mark.xla)], ids=["discrete", "box"]
+)
 def test_invalid_rows_change_nothing(action_space):
     """An update from a batch with NaN in invalid rows equals one where harmless numbers stand there."""
     trajectory = random_trajectory(action_space, invalid_rate=0.3)
@@ -356,7 +361,7 @@ class RatioPPO(al.PPO):
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("normalize", [False, pytest.param(True, marks=pytest.mark.xla)])
 def test_the_ratio_is_1_in_the_compiled_update(env, normalize):
     """Of what actors collected; one whole-batch step, so that the ratio is that of the first minibatch."""
 
@@ -406,6 +411,7 @@ def test_reward_scaling_and_clipping_reach_the_targets_only():
     np.testing.assert_array_equal(trajectory.reward, raw)
 
 
+@pytest.mark.xla
 def test_repeated_runs_are_byte_identical():
     def run():
         network = al.default_network(VECTOR, TWO_ACTIONS, seed=3)

@@ -22,6 +22,8 @@ from tests.identity_env import IdentityEnv
 from tests.small_networks import linear_network, same_weights, weights_of
 from tests.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 SMALL_SENSES = Dict({key: space for key, space in SENSES.spaces.items() if key != "camera"})
 
 
@@ -62,7 +64,7 @@ def on_policy(trajectory, network, action_space):
 @pytest.mark.parametrize(
     ("action_space", "masked", "distribution"),
     [
-        (HYBRID, True, "squashed"),
+        pytest.param(HYBRID, True, "squashed", marks=pytest.mark.xla),
         (HYBRID, False, "gaussian"),
         (MultiDiscrete([3, 2]), True, "gaussian"),
         (MultiBinary(3), False, "gaussian"),

@@ -16,6 +16,8 @@ from actor_learner.learner.state import write_learner
 from tests.small_networks import linear_network, same_weights, weights_of
 from tests.trajectories import TWO_ACTIONS, VECTOR, random_trajectory
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Halving(al.PPO):
@@ -67,7 +69,7 @@ ALGORITHMS = {
 }
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [pytest.param("ppo-schedules", marks=pytest.mark.xla), *list(ALGORITHMS)[1:]])
 def test_ten_updates_a_file_and_ten_more_are_twenty_byte_for_byte(tmp_path, name):
     """Network, optimizer, statistics, counters, random state and metrics."""
     network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(8,), normalize_observation=True)

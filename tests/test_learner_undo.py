@@ -15,6 +15,8 @@ import actor_learner as al
 from tests.small_networks import linear_network
 from tests.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 
 def variables_of(learner):
     scaling = learner._reward_scaling.variables if learner._reward_scaling else []

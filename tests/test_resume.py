@@ -22,6 +22,8 @@ from tests.event_reading import scalars_of
 from tests.run_files import append_metrics, create_run
 from tests.small_networks import Unserializable
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 STEPS = 12 * 64
 AFTER = 5
 """Updates after which the run is killed; it has checkpoints of the first and the third."""

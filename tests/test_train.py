@@ -24,6 +24,8 @@ from tests.small_networks import Unserializable
 
 LINUX_ONLY = pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 
 def config(tmp_path, **changes):
     fields = {
@@ -43,6 +45,7 @@ def same_weights(first, second):
     return len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.xla
 def test_a_run_leaves_all_that_it_should(tmp_path):
     result = al.train(config(tmp_path, info_keys=("is_success", "unknown")))
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -66,7 +69,7 @@ def test_a_run_leaves_all_that_it_should(tmp_path):
     assert al.load_policy(result.run_dir).act(observation) == int(ops.argmax(logits[0]))
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [0, pytest.param(1, marks=pytest.mark.xla)])
 def test_a_run_repeats_byte_for_byte(tmp_path, lag):
     weights = [
         al.train(
