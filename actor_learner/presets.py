@@ -192,13 +192,13 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     **{f"{name}-v5": {"ppo": _MUJOCO} for name in _MUJOCO_NAMES},
     "actor_learner/Catch-v0": {
         "ppo": {
-            "total_steps": 20_000,
+            "total_steps": 24_000,
             "unroll_length": 32,
-            "minibatch_size": 64,
+            "minibatch_size": 128,
             "epochs": 3,
             "gamma": 0.95,
             "gae_lambda": 0.9,
-            "learning_rate": 1e-3,
+            "learning_rate": "linear_2e-3",
             "ent_coef": 0.01,
         },
     },

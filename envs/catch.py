@@ -17,18 +17,18 @@ from gymnasium.vector.utils import batch_space
 
 Array = np.ndarray[Any, Any]
 
-ROWS, COLUMNS, CELL = 12, 12, 4  # 48 by 48 pixels
+ROWS, COLUMNS, CELL = 12, 12, 5  # 60 by 60 pixels
 BALL, PADDLE = 255, 128
 RENDER_FPS = 10
 
 
 def observation_space() -> Box:
-    """One grey image [48, 48, 1] uint8."""
+    """One grey image [60, 60, 1] uint8."""
     return Box(0, 255, (ROWS * CELL, COLUMNS * CELL, 1), np.uint8)
 
 
 def draw(ball_row: Array, ball_column: Array, paddle: Array) -> Array:
-    """Images [b, 48, 48, 1] uint8 of b boards; ball and paddle are cell numbers, [b] each."""
+    """Images [b, 60, 60, 1] uint8 of b boards; ball and paddle are cell numbers, [b] each."""
     boards = np.zeros((len(paddle), ROWS, COLUMNS), dtype=np.uint8)
     every = np.arange(len(paddle))
     boards[every, ROWS - 1, paddle] = PADDLE
@@ -68,7 +68,7 @@ class CatchEnv(gym.Env[Array, np.int64]):
         return self._observation(), 1.0 if caught else -1.0, True, False, {"is_success": caught}
 
     def render(self) -> Array | None:
-        """The board as [84, 84, 3] uint8."""
+        """The board as [60, 60, 3] uint8."""
         return self._observation().repeat(3, axis=-1) if self.render_mode == "rgb_array" else None
 
     def _observation(self) -> Array:

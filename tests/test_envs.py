@@ -118,7 +118,7 @@ def follow(images):
 def test_image():
     env = catch.CatchEnv()
     image, _ = env.reset(seed=0)
-    assert (image.shape, image.dtype) == ((84, 84, 1), np.uint8)
+    assert (image.shape, image.dtype) == ((60, 60, 1), np.uint8)
     assert env.observation_space.contains(image)
     ball, paddle = ball_and_paddle(image)
     assert ball[0] == 0
@@ -156,7 +156,7 @@ def test_reward_comes_with_the_end(caught):
 def test_render():
     env = catch.CatchEnv(render_mode="rgb_array")
     env.reset(seed=0)
-    assert env.render().shape == (84, 84, 3)
+    assert env.render().shape == (60, 60, 3)
     assert catch.CatchEnv().render() is None
 
 
