@@ -376,7 +376,12 @@ def test_scripts_work_from_anywhere_and_through_a_link(finished_set_up, tmp_path
 
 
 def test_ci_runs_the_same_check_that_people_run(finished_set_up):
-    expected = ["ruff check .", "ruff format --check .", "mypy --strict actor_learner", "pytest --numprocesses 2 -k x"]
+    expected = [
+        "ruff check .",
+        "ruff format --check .",
+        "mypy --strict actor_learner",
+        "pytest --numprocesses 2 --dist worksteal -k x",
+    ]
     for done in (
         script(finished_set_up, "test", "-k", "x"),
         script(finished_set_up, "../.ci/run", "-k", "x"),

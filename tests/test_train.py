@@ -20,6 +20,7 @@ from keras import ops
 import actor_learner as al
 from actor_learner.networks import call_network, network_distribution
 from actor_learner.returns import gae
+from tests.processes import is_alive, wait_until
 from tests.small_networks import Unserializable
 
 LINUX_ONLY = pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
@@ -352,8 +353,14 @@ def test_a_run_that_learned_nothing_replaces_none(tmp_path):
     assert before == ((tmp_path / "run/config.json").read_bytes(), (tmp_path / "run/network.keras").read_bytes())
 
 
-def test_training_goes_on_from_another_runs_network(tmp_path):
-    first = al.train(config(tmp_path, run_dir=tmp_path / "first", normalize_observation=True))
+@pytest.fixture(scope="module")
+def normalized(tmp_path_factory):
+    """What a run with observation normalization left, for others to start from."""
+    return al.train(config(tmp_path_factory.mktemp("normalized"), normalize_observation=True))
+
+
+def test_training_goes_on_from_another_runs_network(tmp_path, normalized):
+    first = normalized
     before = [weight.copy() for weight in first.network.get_weights()]
 
     class Compare(al.callbacks.Callback):
@@ -415,48 +422,59 @@ SCRIPT = """
 import signal, sys
 import actor_learner as al
 print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, flush=True)
-config = al.TrainConfig(run_dir=sys.argv[1], total_steps=100_000_000, unroll_length=16, quiet=True)
 class Say(al.callbacks.Callback):
     said = False
     def on_train_batch_end(self, batch, logs=None):
         if not self.said:
             print("training", flush=True)
         self.said = True
-try:
-    al.train(config.replace(callbacks=[Say()]))
-finally:
-    print(sys.exc_info()[0].__name__, flush=True)
+for run_dir in sys.argv[1:]:
+    try:
+        al.train(al.TrainConfig(
+            run_dir=run_dir, total_steps=100_000_000, unroll_length=16, quiet=True, callbacks=[Say()]
+        ))
+    except BaseException as end:
+        print(type(end).__name__, getattr(end, "code", None), flush=True)
+        if run_dir == sys.argv[-1]:
+            raise
 """
+
+ENDS = {
+    signal.SIGTERM: f"SystemExit {128 + signal.SIGTERM}",
+    signal.SIGHUP: f"SystemExit {128 + signal.SIGHUP}",
+    signal.SIGINT: "KeyboardInterrupt None",
+}
+
+
+def descendants_of(pid):
+    return [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
 
 
 @LINUX_ONLY
-@pytest.mark.parametrize(
-    ("number", "expected", "code"),
-    [
-        (signal.SIGINT, "KeyboardInterrupt", -signal.SIGINT),
-        (signal.SIGTERM, "SystemExit", 128 + signal.SIGTERM),
-        (signal.SIGHUP, "SystemExit", 128 + signal.SIGHUP),
-    ],
-)
-def test_a_signal_ends_the_run_with_everything_saved(tmp_path, number, expected, code):
+def test_a_signal_ends_the_run_with_everything_saved(tmp_path):
+    """One run after the other in a process, which only the last one ends; no actor outlives its run."""
+    runs = [tmp_path / number.name for number in ENDS]
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "run")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SCRIPT, *runs], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout.readline() == "False\n"
-        assert process.stdout.readline() == "training\n"
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        process.send_signal(number)
-        output, errors = process.communicate(timeout=60)
+        for number, end in ENDS.items():
+            assert process.stdout.readline() == "training\n"
+            children = descendants_of(process.pid)
+            assert len(children) >= 2
+            process.send_signal(number)
+            assert process.stdout.readline() == f"{end}\n"
+            assert wait_until(lambda children=children: not any(map(is_alive, children)), 5)
+        _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait(timeout=10)
-    assert output.strip().splitlines()[-1] == expected, errors
-    assert process.returncode == code
-    assert not any(Path(f"/proc/{child}").exists() for child in children)
-    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert al.Learner.load(tmp_path / "run/checkpoints/final").updates == rows[-1]["updates"]
-    assert math.isfinite(al.evaluate(tmp_path / "run", episodes=2).mean)
+    assert process.returncode == -signal.SIGINT, errors
+    for run in runs:
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert al.Learner.load(run / "checkpoints/final").updates == rows[-1]["updates"]
+        assert math.isfinite(al.evaluate(run, episodes=1).mean)
 
 
 @LINUX_ONLY
@@ -494,15 +512,15 @@ def test_a_network_that_keras_cannot_save_is_said_at_the_start(tmp_path):
     assert any("its weights alone will be saved" in line for line in said)
 
 
-def test_statistics_taken_over_can_be_capped(tmp_path):
-    first = al.train(config(tmp_path, run_dir=tmp_path / "first", normalize_observation=True))
+def test_statistics_taken_over_can_be_capped(tmp_path, normalized):
     seen = []
 
     class Count(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):
             seen.append(float(self.model.get_layer("observation_normalization").count))
+            self.model.stop_training = True
 
-    changes = {"init_from": first.run_dir, "init_from_count": 10, "callbacks": [Count()]}
+    changes = {"init_from": normalized.run_dir, "init_from_count": 10, "callbacks": [Count()]}
     al.train(config(tmp_path, run_dir=tmp_path / "second", **changes))
     assert seen == [10.0]
 
