@@ -69,6 +69,7 @@ class CautiousPPO(al.PPO):
         ("network", 3, "`network` must be a keras.Model or a callable that returns one. Received: network=3"),
         ("activation", None, "`activation` must be a Keras name. Received: activation=None"),
         ("quiet", "yes", "`quiet` must be True or False. Received: quiet='yes'"),
+        ("verbose", 1, "`verbose` must be True or False. Received: verbose=1"),
         (
             "checkpoint_minutes",
             0,
@@ -293,3 +294,8 @@ def test_resolve_reference_goes_into_attributes():
 
 def test_callable_name_of_an_object_is_its_class():
     assert callable_name(json.JSONEncoder()) == "json.encoder:JSONEncoder"
+
+
+def test_quiet_and_verbose_exclude_each_other():
+    with pytest.raises(ValueError, match="`quiet` and `verbose` exclude each other. Received: "):
+        TrainConfig(quiet=True, verbose=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ import actor_learner as al
 from actor_learner.interrupts import Interrupts
 from actor_learner.metrics_file import MetricsFile
 from actor_learner.progress import Progress
+from actor_learner.run_log import run_log
 from actor_learner.screens import Notebook, Terminal, choose_screen
 from actor_learner.summary import Summary
 from tests.processes import wait_until
@@ -89,6 +91,17 @@ def test_verbose_prints_a_line_for_every_update(start, captured):
     assert [line.split("  ")[0] for line in lines] == ["update 1", "update 2", "update 3"]
     assert "  policy_lag=0  " in lines[1]
     assert lines[1].endswith("policy_loss=-0.25")
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_verbose_shows_what_goes_into_the_log(verbose, tmp_path, captured, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", captured)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own: then the program shows what it likes
+    with run_log(tmp_path, verbose=verbose):
+        for level in (logging.INFO, logging.WARNING, logging.ERROR):
+            logging.getLogger("actor_learner").log(level, "of level %d", level)
+    shown = ["actor-learner: info: of level 20", "actor-learner: warning: of level 30"]
+    assert captured.getvalue().splitlines() == (shown if verbose else shown[1:])
 
 
 def test_a_stream_that_is_gone_is_not_the_end(start, monkeypatch, clock):

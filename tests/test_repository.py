@@ -176,6 +176,7 @@ def test_what_an_actor_imports_leaves_tensorflow_unloaded(program, tmp_path):
         ["doctor", "--no-self-test"],
         ["completion", "bash"],
         ["train", "--resume", "run", "--gamma", "0.5"],
+        ["watch", "run"],
         ["plot", "run"],
         ["report", "run"],
         ["plot", "nowhere"],
@@ -187,7 +188,7 @@ def test_what_an_actor_imports_leaves_tensorflow_unloaded(program, tmp_path):
 )
 def test_help_plot_and_refusals_leave_tensorflow_unloaded(argv, tmp_path):
     run = create_run(al.TrainConfig(run_dir=tmp_path / "run"))
-    append_metrics(run, {"env_steps": 1, "episode_return": 1.0})
+    append_metrics(run, {"env_steps": 1, "time_seconds": 1.0, "episode_return": 1.0})
     program = f"import sys\nfrom actor_learner.cli import main\ntry:\n    main({argv})\nexcept SystemExit: pass\n"
     python(program + WITHOUT_TENSORFLOW, cwd=tmp_path)
 
@@ -210,7 +211,7 @@ def test_exported_policies_act_on_a_python_that_cannot_train_yet():
 def test_lower_bounds_have_an_upper_one_where_internals_are_used():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     bounds = {requirement.split(">=")[0]: requirement for requirement in project["dependencies"]}
-    assert set(bounds) == {"tensorflow", "keras", "ai-edge-litert", "gymnasium", "numpy", "cloudpickle"}
+    assert set(bounds) == {"tensorflow", "keras", "ai-edge-litert", "gymnasium", "numpy", "cloudpickle", "rich"}
     assert all(">=" in requirement for requirement in bounds.values())
     for name in ("tensorflow", "keras", "ai-edge-litert"):
         assert "<" in bounds[name]
