@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _SIZE = (4.0, 2.3)  # inches
-_LARGE_SIZE = (5.6, 2.9)
+_LARGE_SIZE = (4.5, 2.5)
 _MOST_POINTS = 600
 _MOST_METRICS = 80  # of what may be a stranger's run
 _INK, _CURVE = "#010203", "#010204"  # stand-ins for the page's colours
@@ -30,15 +30,9 @@ _STYLE: Any = {
     "grid.color": _INK,
 }
 _FIRST = ("episode_return", "episode_length")
-_LAST = ("steps_per_second", "policy_lag", "policy_lag_max", "actor_restarts", "memory/", "cpu/")
-_LEFT_OUT = (
-    "env_steps",
-    "updates",
-    "time_seconds",
-    "undone",
-    "actor_restart_causes",
-    "time/",
-)  # the time has a part of its own
+_SPEED = ("steps_per_second", "policy_lag")
+_PROCESSES = ("memory/", "cpu/")
+_LEFT_OUT = ("env_steps", "updates", "time_", "undone", "actor_restart", "time/")  # these have parts of their own
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class Charts:
 
 def charts(rows: Sequence[dict[str, Any]]) -> Charts:
     """The curves of a run's rows of metrics. Needs matplotlib and markupsafe."""
-    groups: dict[str, list[Chart]] = {"returns": [], "learning": [], "speed and memory": []}
+    groups: dict[str, list[Chart]] = {"returns": [], "learning": [], "speed": [], "processes": []}
     constant = []
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if not name.startswith(_LEFT_OUT)]
     for metric in names[:_MOST_METRICS]:
@@ -78,7 +72,9 @@ def charts(rows: Sequence[dict[str, Any]]) -> Charts:
 def _group(metric: str) -> str:
     if metric.startswith((*_FIRST, "episode/", "evaluation/")):
         return "returns"
-    return "speed and memory" if metric.startswith(_LAST) else "learning"
+    if metric.startswith(_PROCESSES):
+        return "processes"
+    return "speed" if metric.startswith(_SPEED) else "learning"
 
 
 def _svg(metric: str, steps: Array, values: Array, large: bool) -> Markup:
