@@ -83,4 +83,6 @@ def test_formulas_and_examples_are_rendered(site):
     assert algorithms.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == 5
     assert "$<code>" not in algorithms
     assert "ActorPool" in (site / "examples" / "own_loop.html").read_text(encoding="utf-8")
-    assert "envs_per_actor" in (site / "reference" / "training.html").read_text(encoding="utf-8")
+    reference = (site / "reference" / "training.html").read_text(encoding="utf-8")
+    assert "envs_per_actor" in reference
+    assert 'id="actor_learner.train.train"' in reference  # the function, not the module of its name
