@@ -21,7 +21,7 @@ def demonstrate(steps, num_envs=32):
     observation, _ = envs.reset(seed=0)
     observations, actions = [], []
     for _ in range(steps // num_envs):
-        rule = np.where(observation[:, 5] < 0, 2, 0)
+        rule = np.where(observation[:, 5] < 0, 0, 2)
         observations.append(observation.copy())
         actions.append(rule)
         random = rng.random(num_envs) < 0.25

@@ -12,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import actor_learner as al
+
 ROOT = Path(__file__).parents[1]
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "object": "data"}
 
@@ -83,4 +85,11 @@ def test_formulas_and_examples_are_rendered(site):
     assert algorithms.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == 5
     assert "$<code>" not in algorithms
     assert "ActorPool" in (site / "examples" / "own_loop.html").read_text(encoding="utf-8")
-    assert "envs_per_actor" in (site / "reference" / "training.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted({*al.__all__} - {"__version__", "algorithms", "callbacks"}))
+def test_the_reference_has_every_public_name(name, pages):
+    """Where a function is named like its module, that name alone would be the module's page."""
+    anchors = set().union(*(references.anchors for page, references in pages.items() if "reference" in page.parts))
+    is_module = (ROOT / "actor_learner" / f"{name}.py").exists()
+    assert (f"actor_learner.{name}.{name}" if is_module else f"actor_learner.{name}") in anchors

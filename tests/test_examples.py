@@ -33,11 +33,12 @@ def load(name):
     return module
 
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
+
 @pytest.fixture(autouse=True)
-def _briefly_and_elsewhere(tmp_path, monkeypatch):
-    """Runs go into a folder of the test's; XLA, which compiles for longer than these learn, is left out."""
+def _runs_go_elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("actor_learner.learner.learner.use_xla", lambda *_: False)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
