@@ -45,7 +45,9 @@ def test_an_unknown_field_names_the_close_match():
 
 
 def test_an_unknown_environment_names_the_close_match_and_those_with_a_preset():
-    with pytest.raises(ValueError, match=r"did you mean 'CartPole-v1'\?.*HalfCheetah-v5.*Received: preset='CartPole-v0'"):
+    with pytest.raises(
+        ValueError, match=r"did you mean 'CartPole-v1'\?.*HalfCheetah-v5.*Received: preset='CartPole-v0'"
+    ):
         al.preset("CartPole-v0")
 
 
