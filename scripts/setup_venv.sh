@@ -64,9 +64,9 @@ extras() {
     if [ "$kind" = dev ]; then
         echo dev
     elif [ "$(uname -s)-$(uname -m)" = Linux-aarch64 ]; then
-        echo plots,mujoco # Box2D has no wheel here
+        echo plots,report,video,mujoco # Box2D has no wheel here
     else
-        echo plots,mujoco,box2d
+        echo plots,report,video,mujoco,box2d
     fi
 }
 
