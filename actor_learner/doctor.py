@@ -185,11 +185,12 @@ def _requirements() -> Iterator[str]:
     except ImportError:  # no keras; or this package, run from its folder, isn't installed
         return
     for requirement in map(Requirement, required):
-        if requirement.marker is not None:  # of an extra
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
         version = _version(requirement.name)
         if version is None or not requirement.specifier.contains(version, prereleases=True):
-            yield f"{requirement} is needed: pip install '{requirement}'. Received: {version or 'none'}"
+            needed = f"{requirement.name}{requirement.specifier}"
+            yield f"{needed} is needed: pip install '{needed}'. Received: {requirement.name}={version or 'none'}"
 
 
 def _shortages(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

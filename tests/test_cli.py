@@ -345,7 +345,7 @@ def test_a_run_is_not_overwritten_unasked(trained, capsys):
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
 
 
-@pytest.mark.parametrize("argv", [[], ["train"], ["evaluate"], ["watch"], ["plot"], ["doctor"], ["completion"]])
+@pytest.mark.parametrize("argv", [[], *([name] for name in cli.make_parser([])[1])], ids=" ".join)
 def test_help_is_legible_at_80_columns(argv, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert max(map(len, help_of(capsys, *argv).splitlines())) <= 80

@@ -57,8 +57,9 @@ def test_what_is_wrong_is_a_line_that_says_what_to_do(monkeypatch, capsys):
     import resource
 
     real = importlib.metadata.version
+    requirements = ["cloudpickle<4,>=3.1; python_version > '3'", "no; python_version < '3'", "nothing; extra == 'x'"]
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1" if name == "cloudpickle" else real(name))
-    monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["cloudpickle<4,>=3.1", "nothing; extra == 'x'"])
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: requirements)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 128) if which == resource.RLIMIT_NOFILE else (-1, -1))
     monkeypatch.setattr(doctor, "cgroup_limit", lambda: 5e8)
     monkeypatch.delitem(sys.modules, "keras", raising=False)
@@ -66,7 +67,7 @@ def test_what_is_wrong_is_a_line_that_says_what_to_do(monkeypatch, capsys):
     assert cli.main(["doctor", "--no-self-test"]) == 1
     problems = [line[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("- ")]
     expected = [
-        "cloudpickle<4,>=3.1 is needed: pip install 'cloudpickle<4,>=3.1'. Received: 0.1",
+        "cloudpickle<4,>=3.1 is needed: pip install 'cloudpickle<4,>=3.1'. Received: cloudpickle=0.1",
         "The limit of open files is low; raise it: ulimit -n 1024. Received: 64",
         "Little memory is left: a run takes 1 GB and more; end something else. Received: 0.5 GB",
         "actor_learner runs on Keras's TensorFlow backend; unset KERAS_BACKEND or set it to tensorflow. Received: "
