@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What TensorBoard's event files cost, in runs of CartPole-v1's preset.
 
-    scripts/measure_tensorboard.py --output benchmarks/tensorboard.json    # one run, then 20 pairs
+    scripts/measure_tensorboard.py --output benchmarks/tensorboard.json    # one run by the clock, then 20 pairs
     scripts/measure_tensorboard.py --pairs 0 --histogram-updates 100       # the first alone, with histograms
 
 The first counts the CPU time that the learner's thread spends on them, as a part of the run's, actors included. The
