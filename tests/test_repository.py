@@ -205,7 +205,8 @@ def test_exported_policies_act_on_a_python_that_cannot_train_yet():
     assert [minor for minor in range(9, 17) if f"3.{minor}" in allowed] == [11, 12, 13, 14]
     wanted = [Requirement(text) for text in project["dependencies"]]
     installed = {each.name for each in wanted if each.marker is None or each.marker.evaluate(without_tensorflow)}
-    assert installed == {"ai-edge-litert", "gymnasium", "numpy", "cloudpickle"}
+    assert {"ai-edge-litert", "numpy"} <= installed
+    assert not {"tensorflow", "keras"} & installed
 
 
 def test_lower_bounds_have_an_upper_one_where_internals_are_used():
