@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import importlib.util
 import os
 import shlex
@@ -141,6 +142,8 @@ def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(learner_cores))
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
     import_keras()
+    gc.collect()
+    gc.freeze()  # TensorFlow's own objects stay; the collector needn't walk through them again and again
 
 
 @contextmanager
