@@ -15,17 +15,17 @@ ENV = "Acrobot-v1"
 
 
 def demonstrate(steps, num_envs=32):
-    """What a rule does, 1 time in 4 at random: push the joint the way that it turns. [N, 6] and [N]."""
+    """What somebody does who knows the rule (push the joint the way that it turns) and errs half of the time."""
     envs = gym.make_vec(ENV, num_envs=num_envs, vectorization_mode="sync")
     rng = np.random.default_rng(0)
     observation, _ = envs.reset(seed=0)
     observations, actions = [], []
     for _ in range(steps // num_envs):
-        rule = np.where(observation[:, 5] < 0, 0, 2)
+        action = np.where(observation[:, 5] < 0, 0, 2)
+        action = np.where(rng.random(num_envs) < 0.5, rng.integers(3, size=num_envs), action)
         observations.append(observation.copy())
-        actions.append(rule)
-        random = rng.random(num_envs) < 0.25
-        observation, *_ = envs.step(np.where(random, rng.integers(3, size=num_envs), rule))
+        actions.append(action)
+        observation, *_ = envs.step(action)
     return np.concatenate(observations), np.concatenate(actions)
 
 
@@ -45,7 +45,7 @@ def main(total_steps: int = 100_000) -> tuple[float, float]:
     before = al.evaluate(network, env=ENV, episodes=20, seed=1, deterministic=False).mean
     config = al.preset(ENV, network=network, normalize_observation=False, total_steps=total_steps)
     result = al.train(config)
-    return before, al.evaluate(result.run_dir, episodes=20, seed=1).mean
+    return before, al.evaluate(result.run_dir, episodes=20, seed=1, deterministic=False).mean
 
 
 if __name__ == "__main__":

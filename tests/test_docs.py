@@ -59,6 +59,13 @@ def test_every_page_is_in_the_navigation_or_linked(site, pages):
     assert set(map(Path.resolve, pages)) <= linked
 
 
+def test_the_navigation_names_each_page_once(site):
+    index = (site / "index.html").read_text(encoding="utf-8")
+    named = re.findall(r'<a href="([^"#]+)" class="md-nav__link', index)
+    assert len(named) > 10
+    assert [target for target in named if named.count(target) > 1 and target not in ("./", "index.html")] == []
+
+
 def test_links_lead_somewhere(pages):
     anchors = {page.resolve(): references.anchors for page, references in pages.items()}
     for page, references in pages.items():
