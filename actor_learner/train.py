@@ -76,7 +76,8 @@ def train(config: TrainConfig, *, resume: bool = False) -> Result:
             actors.repeat(start.state.calls)
             result = _train(config, start, actors, interrupts)
         learned = start.confirmed or start.checkpoint is not None
-        interrupts.raise_received(f"the run is saved in {start.run.path}" if learned else "nothing was learned yet")
+        saved = f"the run is saved in {start.run.path}, and goes on from there with --resume (resume=True)"
+        interrupts.raise_received(saved if learned else "nothing was learned yet")
     return result
 
 

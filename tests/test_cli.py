@@ -395,7 +395,9 @@ def test_a_shell_completes(words, completed, capsys, tmp_path):
 def test_completion_names_the_extra_that_it_needs(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert "pip install 'actor-learner[completion]'" in refusal_of(capsys, "completion", "bash")
-    assert "shell must be one of bash, zsh, fish, tcsh. Received: ksh" in refusal_of(capsys, "completion", "ksh")
+    assert "shell must be one of bash, zsh, fish, tcsh (did you mean 'zsh'?). Received: ksh" in refusal_of(
+        capsys, "completion", "ksh"
+    )
 
 
 def test_version(capsys):

@@ -14,7 +14,7 @@ import pytest
 import actor_learner as al
 from actor_learner import cli, event_file
 from actor_learner.checkpoint import Checkpoints, RunState, checkpoint_folders
-from actor_learner.cli.train import resumed_config
+from actor_learner.cli.train import resumed_config, train_config
 from actor_learner.resume import MAY_DIFFER, check_fits, check_resume, event_files, trim_event_files
 from actor_learner.run_directory import RunDirectory, read_config
 from actor_learner.run_lock import RunLock
@@ -447,6 +447,16 @@ def test_a_config_json_that_is_none_is_refused_in_one_line(begun, capsys, text):
     assert rest == ""
     assert begun.config.read_text() == text
     assert line.startswith("actor-learner: error: ") or text == "{}"
+
+
+def test_callbacks_are_left_out_at_the_command_line_which_is_said(begun, capsys):
+    data = json.loads(begun.config.read_text())
+    begun.config.write_text(json.dumps({**data, "callbacks": [{"callable": "somewhere:EarlyStopping"}]}))
+    for argv in (["--resume", "run"], ["--config", "run/config.json"]):
+        arguments = cli.parse(["train", *argv])
+        make = resumed_config if "--resume" in argv else train_config
+        assert make(arguments).callbacks == ()
+        assert "warning: EarlyStopping of the run are left out" in capsys.readouterr().err
 
 
 def test_a_finished_run_needs_no_tensorflow_to_say_so(begun, capsys, monkeypatch):

@@ -102,9 +102,9 @@ class Evaluate(Callback):
             self.evaluation = self._play(self._factory, self.episodes, min(_MOST_ENVS, self.episodes))
             metrics |= {"return_mean": self.evaluation.mean, "return_std": self.evaluation.std}
             if self.video:
-                folder = self._video_folder()
-                folder.mkdir(parents=True, exist_ok=True)
-                self._play(recorded(self._source, self._kwargs, folder, self.video), self.video, 1)
+                self._play(
+                    recorded(self._source, self._kwargs, self._video_folder(), self.video), self.video, num_envs=1
+                )
         finally:
             self.callbacks.call("on_test_end", metrics)
         return self.evaluation

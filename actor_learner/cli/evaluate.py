@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(_as_json(evaluation, arguments)))
     else:
         print(_as_text(evaluation, table=arguments.table))
+        if arguments.video is not None:
+            print(f"The videos are in {arguments.video}.")
     return 0
 
 

@@ -12,14 +12,14 @@ import shutil
 import sys
 import typing
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from actor_learner import event_file
 from actor_learner.cli.flags import add_flag, flag_text
-from actor_learner.config import TrainConfig, algorithm_class, check_backend, resolve_reference
+from actor_learner.config import TrainConfig, algorithm_class, callable_marks, check_backend, resolve_reference
 from actor_learner.config_file import (
     NO_FILE,
     ConfigFile,
@@ -198,7 +198,20 @@ def train_config(arguments: argparse.Namespace) -> TrainConfig:
     Raises ValueError for what the dataclasses refuse, and for an unknown preset.
     """
     check_backend()
-    return build(arguments.config_file, _changes(arguments), arguments.preset)
+    file = arguments.config_file
+    changes = {**_changes(arguments), **_no_callbacks(file.fields, f"al.load_config({file.path!r}, callbacks=[...])")}
+    return build(file, changes, arguments.preset)
+
+
+def _no_callbacks(recorded: Mapping[str, Any], in_python: str) -> dict[str, Any]:
+    """A run's callbacks are left out, which is said: no flag can give them again."""
+    if not recorded.get("callbacks"):
+        return {}
+    names = ", ".join(mark.rpartition(":")[2] for mark in callable_marks(list(recorded["callbacks"])))
+    print(
+        f"actor-learner: warning: {names} of the run are left out; Python can give them: {in_python}", file=sys.stderr
+    )
+    return {"callbacks": ()}
 
 
 def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -232,6 +245,9 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
     names = {field.name for field in dataclasses.fields(TrainConfig)}
     changes = {name: given.pop(name) for name in names & set(given)}
     algorithm = changes.pop("algorithm", None)
+    file = str(Path(arguments.resume) / "config.json")
+    in_python = f"al.train(al.load_config({file!r}, run_dir={arguments.resume!r}, callbacks=[...]), resume=True)"
+    changes |= _no_callbacks(recorded, in_python)
     config = TrainConfig.from_json(recorded, **changes, run_dir=arguments.resume, overwrite=False)
     if algorithm is not None and algorithm_class(algorithm) is not type(config.algorithm):
         return config.replace(algorithm=algorithm_class(algorithm)(**given))
