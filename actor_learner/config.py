@@ -317,6 +317,9 @@ _OPTIONAL_INTEGERS = (
     "channel_axis",
 )
 
+_LARGEST_INTEGER = 2**53
+"""Up to there a float, as metrics are, holds every integer."""
+
 _POSITIVE_NUMBERS = ("checkpoint_minutes", "actor_timeout", "start_timeout", "undone_rate_factor")
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
@@ -417,6 +420,8 @@ def _integer(name: str, value: Any) -> int | None:
         raise ValueError(refusal(name, "an integer", value))
     if minimum is not None and number < minimum:
         raise ValueError(refusal(name, f"at least {minimum}", number))
+    if number > _LARGEST_INTEGER:
+        raise ValueError(f"`{name}` must be at most 2**53. Received: {name}={str(number)[:20]}...")
     return number
 
 
@@ -429,16 +434,23 @@ def _index(value: Any) -> int | None:
 
 
 def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(_as_float(value)):
         raise ValueError(refusal(name, "a finite number", value))
     return float(value)
+
+
+def _as_float(value: numbers.Real) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an integer may be larger than any float
+        return math.inf
 
 
 def _positive(name: str, value: Any) -> float | None:
     if value is None and name == "checkpoint_minutes":
         return None
     expected = "a finite number above 0"
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < float(value) < math.inf:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < _as_float(value) < math.inf:
         raise ValueError(refusal(name, f"{expected}, or None" if name == "checkpoint_minutes" else expected, value))
     return float(value)
 

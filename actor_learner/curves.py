@@ -25,6 +25,7 @@ SMOOTHING = 0.02
 
 _POINTS = 300  # of a curve: as many as a column of print can show
 _RESAMPLES = 1000
+_LARGEST_SHOWN = 1e300  # beyond it the arithmetic of axes gives infinity
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def series(rows: Iterable[dict[str, float]], metric: str, x: str = "steps") -> t
     """A metric over what `X_AXES` calls `x`, both `[n]`, where both are finite; in rising order."""
     pairs = [(row.get(X_AXES[x], np.nan), row.get(metric, np.nan)) for row in rows]
     values = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    values = values[np.isfinite(values).all(1)]
+    values = values[(np.abs(values) <= _LARGEST_SHOWN).all(1)]
     values = values[np.argsort(values[:, 0], kind="stable")]
     return values[:, 0], values[:, 1]
 

@@ -154,7 +154,7 @@ def run_environment(
     own = config.get("env")
     by_name_only = isinstance(own, Mapping)  # a callable, of which config.json holds the name
     if env is None and (own is None or by_name_only):
-        reason = f"the run's was the callable {own['callable']}" if isinstance(own, Mapping) else "there is no run"
+        reason = f"the run's was the callable {own.get('callable')}" if isinstance(own, Mapping) else "there is no run"
         raise ValueError(f"`env` must be given, because {reason}. Received: env=None")
     if env_kwargs is None and (env is None or by_name_only or env == own):
         env_kwargs = config.get("env_kwargs")

@@ -173,6 +173,17 @@ def read_array(content: bytes) -> Array:
     return flat.reshape(shape, order="F" if fortran_order else "C")
 
 
+def parse_json(text: str | bytes) -> Any:
+    r"""What JSON stands for. Half a character (`"\ud800"`), which nothing can write or draw, is replaced by "?".
+
+    Raises ValueError as `json.loads` does.
+    """
+    value = json.loads(text)
+    if (b"\\ud" if isinstance(text, bytes) else "\\ud") in text.lower():  # type: ignore[operator]
+        return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
+
+
 def one_line(error: BaseException) -> str:
     """What an exception says, on a line that is short enough to be part of another message."""
     lines = str(error).strip().splitlines()

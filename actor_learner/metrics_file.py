@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from actor_learner.files import parse_json
 from actor_learner.run_directory import RunDirectory
 
 _MOST_WAITING = 10_000
@@ -83,7 +84,7 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            values = dict(json.loads(line))
+            values = dict(parse_json(line))
         except (ValueError, TypeError, RecursionError) as error:
             if number == len(lines):
                 break
@@ -137,7 +138,7 @@ class MetricsReader:
 def _row(line: bytes) -> dict[str, Any]:
     """What a line says; nothing if it is damaged."""
     try:
-        values = dict(json.loads(line))
+        values = dict(parse_json(line))
         row: dict[str, Any] = {
             name: value if math.isfinite(value) else math.nan for name, value in _numbers(values).items()
         }

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 from actor_learner import event_file
 from actor_learner.config import TrainConfig, refusal
+from actor_learner.files import parse_json
 from actor_learner.provenance import provenance
 from actor_learner.run_lock import check_unlocked
 from actor_learner.saving import network_file, write_atomically
@@ -171,11 +172,15 @@ def abandon_run(run: RunDirectory) -> None:
 
 
 def open_run(path: str | os.PathLike[str]) -> RunDirectory:
-    """The run in a directory. Raises ValueError if there is none."""
+    """The run in a directory. Raises ValueError if there is none, or if a part of it leads elsewhere or never ends."""
     run = RunDirectory(Path(path))
     if not run.config.exists():
         what = "has no config.json" if run.path.is_dir() else "isn't there"
         raise ValueError(f"`run_dir` holds no run: the directory {what}. Received: run_dir={str(path)!r}")
+    check_no_links(run)
+    for file in (run.config, run.metrics):
+        if file.exists() and not file.is_file():  # a pipe, say, which a reader would wait at for ever
+            raise ValueError(f"{file.name} must be a plain file. Received: run_dir={str(path)!r}")
     return run
 
 
@@ -186,7 +191,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     file = open_run(path).config
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = parse_json(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"config.json is damaged ({error}). Received: run_dir={str(path)!r}") from error
     if not isinstance(data, dict):

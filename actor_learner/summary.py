@@ -250,7 +250,7 @@ def _count(row: Mapping[str, float], name: str) -> int:
 
 def _integer(config: Mapping[str, Any], name: str) -> int:
     value = config.get(name)
-    return value if isinstance(value, int) else 0
+    return value if isinstance(value, int) and abs(value) <= 2**53 else 0
 
 
 def _processes(row: Mapping[str, float]) -> list[Process]:

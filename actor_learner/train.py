@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator
@@ -31,10 +32,15 @@ if TYPE_CHECKING:
     from actor_learner.callbacks.calls import RunCallbacks
     from actor_learner.learner import Learner
 
+_log = logging.getLogger("actor_learner")
+
 
 @dataclass(frozen=True)
 class Result:
-    """What a run leaves: the trained network, the metrics of its last update, and where all is kept."""
+    """What a run leaves: the trained network, the metrics of its last update, and where all is kept.
+
+    Where a callback stopped training before the first update there are no metrics, and no run is kept.
+    """
 
     network: keras.Model
     metrics: dict[str, float]
@@ -78,6 +84,8 @@ def train(config: TrainConfig, *, resume: bool = False) -> Result:
         learned = start.confirmed or start.checkpoint is not None
         saved = f"the run is saved in {start.run.path}, and goes on from there with --resume (resume=True)"
         interrupts.raise_received(saved if learned else "nothing was learned yet")
+        if not learned:
+            _log.warning("nothing was learned: a callback stopped training before the first update; no run is kept")
     return result
 
 

@@ -299,3 +299,14 @@ def test_callable_name_of_an_object_is_its_class():
 def test_quiet_and_verbose_exclude_each_other():
     with pytest.raises(ValueError, match="`quiet` and `verbose` exclude each other. Received: "):
         TrainConfig(quiet=True, verbose=True)
+
+
+@pytest.mark.parametrize("field", ["total_steps", "num_actors", "seed", "actor_timeout"])
+def test_integers_beyond_any_float_are_refused(field):
+    with pytest.raises(ValueError, match=f"`{field}` must be"):
+        al.TrainConfig(**{field: 10**400})
+
+
+def test_a_learning_rate_beyond_any_float_is_refused():
+    with pytest.raises(ValueError, match="`learning_rate` must be a finite number"):
+        al.PPO(learning_rate=10**400)

@@ -492,3 +492,8 @@ def test_a_manifest_can_be_written_anew(saved):
     (saved / "weights").write_bytes(b"others")
     write_manifest(saved)
     assert read_folder(saved) == {**CONTENTS, "weights": b"others"}
+
+
+@pytest.mark.parametrize("text", ['{"a\\ud800": "\\uD834\\uDD1E"}', b'{"a\\uD800": "\\ud834\\udd1e"}'])
+def test_half_characters_in_json_are_replaced_and_whole_ones_stay(text):
+    assert files.parse_json(text) == {"a?": "\U0001d11e"}

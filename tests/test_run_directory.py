@@ -1,6 +1,7 @@
 """The run directory: names, config.json, what is overwritten and what comes back."""
 
 import logging
+import os
 import threading
 
 import pytest
@@ -221,3 +222,22 @@ def test_links_among_the_logs_are_not_followed(tmp_path):
     with run_log(run.logs):
         logging.getLogger("actor_learner").warning("for everybody")
     assert "WARNING for everybody" in (run.logs / "run.log").read_text()
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "policy"])
+def test_a_run_with_a_part_that_lies_elsewhere_is_not_read(name, tmp_path):
+    run = create_run(al.TrainConfig(run_dir=tmp_path / "run"))
+    (tmp_path / "elsewhere").write_text("{}")
+    (run.path / name).unlink(missing_ok=True)
+    (run.path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=f"holds a link, {name}.*Received: run_dir="):
+        read_config(run.path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl"])
+def test_a_pipe_in_a_run_is_not_waited_at(name, tmp_path):
+    run = create_run(al.TrainConfig(run_dir=tmp_path / "run"))
+    (run.path / name).unlink(missing_ok=True)
+    os.mkfifo(run.path / name)
+    with pytest.raises(ValueError, match=f"{name} must be a plain file. Received: run_dir="):
+        read_config(run.path)

@@ -124,7 +124,9 @@ def test_weights_that_do_not_fit_are_one_line(tmp_path):
 
 
 def test_no_network_there(tmp_path):
-    with pytest.raises(ValueError, match=r"no network \(network.keras\) there. Received: path="):
+    with pytest.raises(
+        ValueError, match=r"no network \(network.keras\) there; a run writes it when it ends. Received: path="
+    ):
         network_file(tmp_path)
 
 

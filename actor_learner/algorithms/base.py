@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -99,8 +100,8 @@ class Algorithm(ABC):
             expected = f"between {low:g} and {high:g}" if math.isfinite(high) else f"a number, at least {low:g}"
             expected = expected if math.isfinite(low) else "a finite number"
             raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
-        if not math.isfinite(value):
-            raise ValueError(f"`{name}` must be a finite number. Received: {name}={value!r}")
+        if not abs(value) <= sys.float_info.max:  # an integer may be larger than any float
+            raise ValueError(f"`{name}` must be a finite number. Received: {name}={str(value)[:20]}")
 
     def _check_flag(self, name: str) -> None:
         if not isinstance(getattr(self, name), bool):

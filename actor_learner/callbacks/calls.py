@@ -136,7 +136,7 @@ class RunCallbacks:
         others = [one for one in self._callbacks if one not in reporting]
         self.call("on_train_batch_end", batch, logs=logs, but=others)
         self.call("on_train_batch_end", batch, logs=logs, but=reporting)
-        found = {name: float(logs[name]) for name in self._reports if name in logs}
+        found = {name: _number(name, logs[name]) for name in self._reports if name in logs}
         metrics.update(found)
         self._of_epoch |= found
 
@@ -174,6 +174,15 @@ class RunCallbacks:
             except Exception as error:
                 error.add_note(f"In the callback {type(callback).__name__}, {hook}.")
                 raise
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"The metric {name!r}, which a callback `reports`, must be a number. Received: {value!r}"
+        ) from error
 
 
 def _flat(callbacks: Iterable[Any]) -> Iterator[Any]:

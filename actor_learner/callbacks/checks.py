@@ -77,10 +77,19 @@ def monitored(callback: Any) -> str | None:
 
 
 def reported(callbacks: Iterable[Any]) -> dict[str, str | None]:
-    """The metrics that callbacks add, and which way is better: "max", "min", or None where they don't say."""
+    """The metrics that callbacks add, and which way is better: "max", "min", or None where they don't say.
+
+    Raises ValueError for a name that two of them add.
+    """
     result: dict[str, str | None] = {}
     for callback in callbacks:
         names = getattr(callback, "reports", ())
+        if twice := result.keys() & set(names):
+            kind = type(callback).__name__
+            raise ValueError(
+                f"Two callbacks report the same metric; give one of them another name ({kind}(..., name=...)). "
+                f"Received: {min(twice)!r} twice"
+            )
         result.update(names if isinstance(names, Mapping) else dict.fromkeys(names))
     return result
 

@@ -44,7 +44,7 @@ class MemoryLimit(Callback):
     ) -> None:
         super().__init__()
         for name, value in (("gigabytes", gigabytes), ("seconds", seconds), ("pause_minutes", pause_minutes)):
-            if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 < value < math.inf:
+            if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 < value < 1e18:
                 raise ValueError(f"`{name}` must be a finite number above 0. Received: {name}={value!r}")
         if action not in _ACTIONS:
             raise ValueError(f"`action` must be one of {', '.join(map(repr, _ACTIONS))}. Received: action={action!r}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
+import sys
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class StopOnReturn(Callback):
     def __init__(self, threshold: float, *, episodes: int = 100, monitor: str = "episode_return") -> None:
         super().__init__()
         is_number = isinstance(threshold, (int, float, np.number)) and not isinstance(threshold, bool)
-        if not is_number or not math.isfinite(threshold):
+        if not is_number or not abs(threshold) <= sys.float_info.max:
             raise ValueError(f"`threshold` must be a finite number. Received: threshold={threshold!r}")
         if not isinstance(episodes, (int, np.integer)) or isinstance(episodes, bool) or episodes < 1:
             raise ValueError(f"`episodes` must be an integer of at least 1. Received: episodes={episodes!r}")
