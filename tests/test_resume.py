@@ -122,7 +122,7 @@ def test_a_killed_run_goes_on_from_its_newest_checkpoint(run_of):
     with run.metrics.open("a") as file:
         file.write('{"env_steps": 99999, "upd')  # killed while it wrote
     assert [path.name[-2:] for path in checkpoint_folders(run.checkpoints)] == ["03", "01"]
-    assert len(scalars_of(run.path)["updates"]) == AFTER
+    assert 3 <= len(scalars_of(run.path)["updates"]) <= AFTER  # written every two seconds, and with checkpoints
     batch = {"num_actors": 2, "envs_per_actor": 2}  # of as many environments as before
     al.train(config(run.path, **batch, callbacks=[watch]), resume=True)
     rows = rows_of(run)
