@@ -21,6 +21,8 @@ from actor_learner.restarts import ASKED_TO
 from tests.leaking_env import LeakingEnv
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 MB = 1_000_000
 HEADROOM = 100 * MB
 """How far above what is in use a limit is set; what grows here grows by twice as much."""

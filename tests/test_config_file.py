@@ -18,6 +18,8 @@ from actor_learner.metrics_file import read_metrics
 from actor_learner.run_directory import read_config
 from tests.run_files import create_run
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 NESTED = """
 env = "Acrobot-v1"
 total_steps = 1e4

@@ -16,6 +16,8 @@ from actor_learner.flat_config import ASIDE, flat_config
 from actor_learner.metrics_file import read_metrics
 from tests.event_reading import events_of, scalars_of
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 STALE = f"{event_file.PREFIX}1.host.1"
 HYPERPARAMETERS = {"env": "CartPole-v1", "algorithm.gamma": 0.99, "seed": 3, "normalize_observation": True}
 

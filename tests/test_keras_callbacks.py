@@ -25,6 +25,8 @@ from actor_learner.checkpoint import RunState
 from actor_learner.metrics_file import read_metrics
 from actor_learner.recorder import metric_names
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 EPOCHS, UPDATES = 5, 3
 """Of a run, and updates in an epoch."""
 ROWS = 32

@@ -11,6 +11,8 @@ import actor_learner as al
 from actor_learner.checkpoint import RunState, checkpoint_folders
 from tests.counting_env import CountingEnv
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 UPDATES = 3
 
 

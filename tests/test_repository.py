@@ -382,7 +382,7 @@ def test_ci_runs_the_same_check_that_people_run(finished_set_up):
         "ruff check .",
         "ruff format --check .",
         "mypy --strict actor_learner",
-        "pytest --numprocesses 2 --dist worksteal -k x",
+        "pytest --numprocesses 3 --dist worksteal -k x",
     ]
     for done in (
         script(finished_set_up, "test", "-k", "x"),

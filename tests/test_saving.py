@@ -11,6 +11,8 @@ import actor_learner as al
 from actor_learner.files import check_folder, write_folder_atomically
 from actor_learner.saving import network_file, save_network, write_network
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 OBSERVATION = Box(-1.0, 1.0, (3,), np.float32)
 ACTION = Box(-1.0, 1.0, (2,), np.float32)
 
