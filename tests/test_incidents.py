@@ -15,8 +15,6 @@ from actor_learner.incidents import write_incident
 from tests.small_networks import linear_network, same_weights
 from tests.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
 
-pytestmark = pytest.mark.usefixtures("without_xla")
-
 
 @pytest.fixture(scope="module")
 def undone():
