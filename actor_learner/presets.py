@@ -192,7 +192,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     **{f"{name}-v5": {"ppo": _MUJOCO} for name in _MUJOCO_NAMES},
     "actor_learner/Catch-v0": {
         "ppo": {
-            "total_steps": 24_000,
+            "total_steps": 30_000,
             "unroll_length": 32,
             "minibatch_size": 128,
             "epochs": 3,
