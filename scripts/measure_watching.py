@@ -138,7 +138,7 @@ def pairs(other: Path, steps: int, count: int) -> dict[str, Any]:
     )
     return {
         "pairs": {
-            "what": f"CPU time of CartPole-v1's preset, {steps:,} steps, start-up included, here / {commit.stdout.strip()}",
+            "what": f"CPU time of CartPole-v1's preset, {steps:,} steps with start-up, here / {commit.stdout.strip()}",
             "pairs": count,
             "median": round(statistics.median(ratios), 4),
             "interval_95": [round(low, 4), round(high, 4)],
