@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 _Episode = tuple[float, float, dict[str, float]]  # return, length, entries of the last step's info
-_MOST_ENVS = 8
+MOST_ENVS = 8
+"""Environments that are stepped together, unless told otherwise."""
 _RESAMPLES = 10_000
 
 
@@ -112,7 +113,7 @@ def evaluate(
             raise ValueError(f"`{name}` must be an integer. Received: {name}={value!r}")
         if value < least:
             raise ValueError(f"`{name}` must be at least {least}. Received: {name}={value}")
-    num_envs = min(num_envs or _MOST_ENVS, episodes)
+    num_envs = min(num_envs or MOST_ENVS, episodes)
     config: dict[str, Any] = {}
     if isinstance(run_dir_or_network, (str, os.PathLike)):
         config = read_config(run_dir_or_network)

@@ -26,7 +26,7 @@ from actor_learner.files import write_atomically
 from actor_learner.flat_config import ASIDE, Value, flat_config
 from actor_learner.metrics_file import MetricsReader
 from actor_learner.plot import check_matplotlib
-from actor_learner.run_directory import RunDirectory, check_no_links, finished_steps, open_run, read_config
+from actor_learner.run_directory import RunDirectory, finished_steps, open_run, read_config
 from actor_learner.run_lock import is_locked
 from actor_learner.summary import duration
 
@@ -91,7 +91,6 @@ def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | Non
     if output.suffix.lower() not in (".html", ".htm"):
         raise ValueError(refusal("output", "a file name that ends in .html", str(output)))
     run = open_run(run_dir)
-    check_no_links(run)
     facts = read_facts(run, output.parent)
     check_matplotlib("report", "report")
     try:

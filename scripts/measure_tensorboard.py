@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import machine
-from measure_watching import STEPS, cpu_seconds, interval
+from measure_watching import STEPS, compare, cpu_seconds
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -111,24 +109,11 @@ def run(kind: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def pairs(arguments: argparse.Namespace) -> dict[str, Any]:
-    """CPU and wall seconds of runs with the files / without, the order within each pair by chance."""
-    ratios: dict[str, list[float]] = {"cpu_seconds": [], "seconds": []}
-    for number in range(arguments.pairs):
-        order = ["with", "without"]
-        random.Random(number).shuffle(order)
-        figures = {kind: run(kind, arguments) for kind in order}
-        for name, found in ratios.items():
-            found.append(figures["with"][name] / figures["without"][name])
-        said = ", ".join(f"{name} {found[-1]:.3f}" for name, found in ratios.items())
-        print(f"pair {number + 1}: {said}", flush=True)
-    medians = {
-        name: {"median": round(statistics.median(found), 4), "interval_95": [round(v, 4) for v in interval(found)]}
-        for name, found in ratios.items()
-    }
+    """CPU and wall seconds of runs with it / without."""
     return {
         "what": f"runs of CartPole-v1's preset, {arguments.steps:,} steps, with event files / tensorboard=False",
         "pairs": arguments.pairs,
-        **medians,
+        **compare(lambda kind: run(kind, arguments), "with", "without", arguments.pairs),
     }
 
 

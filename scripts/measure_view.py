@@ -15,8 +15,6 @@ import contextlib
 import fcntl
 import json
 import os
-import random
-import statistics
 import struct
 import subprocess
 import sys
@@ -28,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import machine
-from measure_watching import STEPS, cpu_seconds, interval
+from measure_watching import STEPS, compare, cpu_seconds
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS, ROWS = 100, 30
@@ -124,27 +122,11 @@ def _read_all(controller: int) -> None:
 
 
 def pairs(steps: int, count: int) -> dict[str, Any]:
-    """CPU and wall seconds of runs with the view / without, the order within each pair by chance."""
-    ratios: dict[str, list[float]] = {"cpu_seconds": [], "seconds": []}
-    for number in range(count):
-        order = ["view", "quiet"]
-        random.Random(number).shuffle(order)
-        figures = {kind: run(kind, steps) for kind in order}
-        for name, found in ratios.items():
-            found.append(figures["view"][name] / figures["quiet"][name])
-        print(
-            f"pair {number + 1}: " + ", ".join(f"{name} {found[-1]:.3f}" for name, found in ratios.items()), flush=True
-        )
+    """CPU and wall seconds of runs with it / without."""
     return {
         "what": f"runs of CartPole-v1's preset, {steps:,} steps, with the view / with quiet=True",
         "pairs": count,
-        **{
-            name: {
-                "median": round(statistics.median(found), 4),
-                "interval_95": [round(bound, 4) for bound in interval(found)],
-            }
-            for name, found in ratios.items()
-        },
+        **compare(lambda kind: run(kind, steps), "view", "quiet", count),
     }
 
 

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,26 @@ def _run(checkout: Path, steps: int) -> float:
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def compare(run: Callable[[str], dict[str, Any]], kind: str, other: str, count: int) -> dict[str, Any]:
+    """CPU and wall seconds of runs of one kind / another, the order within each pair by chance: medians and intervals.
+
+    run: a kind -> its figures, with "cpu_seconds" and "seconds".
+    """
+    ratios: dict[str, list[float]] = {"cpu_seconds": [], "seconds": []}
+    for number in range(count):
+        order = [kind, other]
+        random.Random(number).shuffle(order)
+        figures = {each: run(each) for each in order}
+        for name, found in ratios.items():
+            found.append(figures[kind][name] / figures[other][name])
+        said = ", ".join(f"{name} {found[-1]:.3f}" for name, found in ratios.items())
+        print(f"pair {number + 1}: {said}", flush=True)
+    return {
+        name: {"median": round(statistics.median(found), 4), "interval_95": [round(v, 4) for v in interval(found)]}
+        for name, found in ratios.items()
+    }
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

@@ -10,11 +10,9 @@ import numpy as np
 
 from actor_learner.callbacks.callback import Callback
 from actor_learner.environments import EnvFactory, resolve_env
-from actor_learner.evaluate import Evaluation, check_playable, evaluate
+from actor_learner.evaluate import MOST_ENVS, Evaluation, check_playable, evaluate
 from actor_learner.policy.policy import Policy
 from actor_learner.video import recorded
-
-_MOST_ENVS = 8
 
 
 class Evaluate(Callback):
@@ -79,7 +77,7 @@ class Evaluate(Callback):
         self._policy = Policy.from_network(
             self.model,
             self.actors.action_space,
-            batch_size=min(_MOST_ENVS, self.episodes),
+            batch_size=min(MOST_ENVS, self.episodes),
             observation_space=self.actors.observation_space,
         )
         check_playable(self._policy, self._factory, autoreset_mode=self.config.autoreset_mode)
@@ -99,7 +97,7 @@ class Evaluate(Callback):
         self.callbacks.call("on_test_begin", {})  # here SwapEMAWeights puts the averages in, as in `Model.evaluate`
         try:
             self._policy.set_weights(self.model.get_weights())
-            self.evaluation = self._play(self._factory, self.episodes, min(_MOST_ENVS, self.episodes))
+            self.evaluation = self._play(self._factory, self.episodes, min(MOST_ENVS, self.episodes))
             metrics |= {"return_mean": self.evaluation.mean, "return_std": self.evaluation.std}
             if self.video:
                 self._play(

@@ -11,7 +11,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "export",
         help="write a trained policy to use it elsewhere",
         description="Writes the policy that a run has learned into a new folder, with its spaces as JSON.",
-        allow_abbrev=False,
     )
     parser.set_defaults(command=run)
     parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run that has ended")

@@ -11,7 +11,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "report",
         help="describe a run in one HTML file",
         description="Writes one HTML file about a run: curves, where the time went, what happened, how to repeat it.",
-        allow_abbrev=False,
     )
     parser.set_defaults(command=run)
     parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run, which may still be going")

@@ -150,7 +150,7 @@ def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
 def one_line_warnings() -> Iterator[None]:
     """Warnings without the line of code that they come from, which says nothing at a shell."""
     kept = warnings.formatwarning
-    warnings.formatwarning = lambda message, *_, **__: f"actor-learner: warning: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: _as_warning(message)
     try:
         yield
     finally:
@@ -208,9 +208,7 @@ def _no_callbacks(recorded: Mapping[str, Any], in_python: str) -> dict[str, Any]
     if not recorded.get("callbacks"):
         return {}
     names = ", ".join(mark.rpartition(":")[2] for mark in callable_marks(list(recorded["callbacks"])))
-    print(
-        f"actor-learner: warning: {names} of the run are left out; Python can give them: {in_python}", file=sys.stderr
-    )
+    _warn(f"{names} of the run are left out; Python can give them: {in_python}")
     return {"callbacks": ()}
 
 
@@ -274,10 +272,15 @@ def _print_preset(arguments: argparse.Namespace, config: TrainConfig) -> None:
 def _warn_of_differences(file: ConfigFile) -> None:
     """Says where a run that is repeated was made otherwise."""
     if found := differences(file.recorded, provenance()) if file.recorded else []:
-        print(
-            f"actor-learner: warning: the run was made with {', '.join(found)}; the last bits may come out otherwise",
-            file=sys.stderr,
-        )
+        _warn(f"the run was made with {', '.join(found)}; the last bits may come out otherwise")
+
+
+def _warn(text: str) -> None:
+    print(_as_warning(text), file=sys.stderr, end="")
+
+
+def _as_warning(message: object) -> str:
+    return f"actor-learner: warning: {message}\n"
 
 
 def _what_next(run_dir: str | os.PathLike[str]) -> str:
