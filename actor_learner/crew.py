@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from actor_learner.actor import Actor, Leaves, Startup, describe_spaces, make_environments
+from actor_learner.capacity import check_rest, starts_with_one
 from actor_learner.env_calls import Call, Calls, encode
 from actor_learner.env_spec import EnvError
 from actor_learner.environments import EnvFactory, Environments
@@ -180,7 +181,8 @@ class ProcessCrew:
         self._plan: ArenaPlan | None = None
         self._stop_everywhere: Array | None = None
         self._hand_outs: HandOuts | None = None
-        self._starting = set(range(self._count))
+        self._one_first = starts_with_one(self._count)
+        self._starting: set[int] = set()
         self._ready: set[int] = set()
         self._agreed: dict[str, Any] = {}
         """What all that are ready say of their spaces."""
@@ -230,6 +232,16 @@ class ProcessCrew:
             self._heartbeats.idle(actor)
         self._restarts.unroll_finished(actor)
         return self._hand_outs.done(actor, payload)
+
+    def may_start(self, actor: int) -> bool:
+        """All at once, unless memory might not suffice: then the first one has to be ready, and to be small enough."""
+        if not self._one_first or actor == 0:
+            return True
+        if 0 not in self._ready:
+            return False
+        check_rest(self._count, self._watcher.process_ids()[0])
+        self._one_first = False
+        return True
 
     def ended(self, end: ActorEnd) -> Exception | None:
         """An actor is gone."""
@@ -341,7 +353,7 @@ class ProcessCrew:
 
     def _raise(self) -> NoReturn:
         error = self._watcher.error
-        if isinstance(error, (ActorError, EnvError)):
+        if isinstance(error, (ActorError, EnvError, MemoryError)):
             raise error
         if error is not None:
             raise RuntimeError(

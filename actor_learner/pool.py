@@ -18,6 +18,7 @@ import numpy as np
 
 from actor_learner import spaces
 from actor_learner.actor import Startup
+from actor_learner.capacity import check_memory
 from actor_learner.cores import available_cores
 from actor_learner.crew import Crew, LocalCrew, ProcessCrew
 from actor_learner.env_calls import make_call
@@ -129,12 +130,13 @@ class ActorPool:
         Raises:
             ValueError: An argument, the environment or the network can't be used (`EnvError` for the second).
             ActorError: An actor died, again and again.
-            MemoryError: The batches don't fit into memory.
+            MemoryError: The batches, or so many actors, don't fit into memory.
             TimeoutError: Actors weren't ready in time.
         """
         _check_arguments(num_actors, envs_per_actor, unroll_length, max_policy_lag, seed)
         _check_info_keys(info_keys)
         _check_care(start_timeout, actor_timeout, on_env_error, max_restarts)
+        check_memory(num_actors)
         _warn_of_crowding(num_actors)
         factory = resolve_env(env, env_kwargs, vectorization, check_pickle=num_actors > 0)
         self.env_name = factory.name

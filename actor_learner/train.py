@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actor_learner.capacity import check_memory
 from actor_learner.config import TrainConfig
 from actor_learner.cores import available_cores
 from actor_learner.environments import resolve_env
@@ -61,6 +62,7 @@ def train(config: TrainConfig, *, resume: bool = False) -> Result:
 
     Raises:
         ValueError: something in the config can't work; nothing was started, nothing overwritten.
+        MemoryError: the batches, or so many actors, don't fit into memory.
         ActorError: actors died again and again; names one, with its traceback or signal.
         RuntimeError: update after update gave what isn't finite.
     """
@@ -71,6 +73,7 @@ def train(config: TrainConfig, *, resume: bool = False) -> Result:
     else:
         check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
+    check_memory(config.num_actors)
     if config.device == "gpu":  # TensorFlow alone knows whether there is one; "auto" and "cpu" start actors meanwhile
         from actor_learner.learner import resolve_device
 

@@ -93,6 +93,7 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner train`: trains, and says where the result is and what to type next."""
+    from actor_learner.capacity import check_memory
     from actor_learner.environments import resolve_env
     from actor_learner.run_directory import check_run_dir
 
@@ -106,6 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not resume:
         check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)  # refused before TensorFlow is loaded
+    check_memory(config.num_actors)
     if not resume:
         _print_preset(arguments, config)
         _warn_of_differences(arguments.config_file)
