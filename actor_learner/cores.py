@@ -15,6 +15,14 @@ def available_cores() -> int:
     return max(1, math.floor(min(affinity, cpu_quota())))
 
 
+def learner_cores(num_actors: int, max_policy_lag: int) -> int:
+    """The cores that TensorFlow computes on unless it is told: in lock-step all, since the actors wait; else the rest.
+
+    At least 1, however many actors go on meanwhile.
+    """
+    return max(1, available_cores() - num_actors) if max_policy_lag else available_cores()
+
+
 def cpu_quota(cgroups: Path = MOUNTED, own_cgroup: Path = OWN) -> float:
     """CPU seconds per second that this process's cgroups (version 1 or 2) allow; inf where none says.
 
