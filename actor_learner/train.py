@@ -163,22 +163,27 @@ def _goes_on(config: TrainConfig, learner: Learner, interrupts: Interrupts) -> b
 
 
 def _start_actors(config: TrainConfig, start: Start) -> ActorPool:
-    def make_network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
-        return _make_network(config, start.checkpoint, observation_space, action_space)
+    def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
+        return make_network(config, start.checkpoint, observation_space, action_space)
 
+    return make_pool(config, network, seed=_seed(config, start), logs_dir=start.run.logs)
+
+
+def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
+    """The actors that a config describes. network: as for `ActorPool`."""
     return ActorPool(
         config.env,
-        make_network,
+        network,
         env_kwargs=dict(config.env_kwargs),
         vectorization=config.vectorization,
         num_actors=config.num_actors,
         envs_per_actor=config.envs_per_actor,
         unroll_length=config.unroll_length,
         max_policy_lag=config.max_policy_lag,
-        seed=_seed(config, start),
+        seed=seed,
         info_keys=config.info_keys,
         autoreset_mode=config.autoreset_mode,
-        logs_dir=start.run.logs,
+        logs_dir=logs_dir,
         start_timeout=config.start_timeout,
         actor_timeout=config.actor_timeout,
         on_env_error=config.on_env_error,
@@ -193,7 +198,7 @@ def _seed(config: TrainConfig, start: Start) -> int:
     return int(np.random.SeedSequence([config.seed, start.state.updates]).generate_state(1)[0])
 
 
-def _make_network(
+def make_network(
     config: TrainConfig, checkpoint: Path | None, observation_space: Space[Any], action_space: Space[Any]
 ) -> keras.Model:
     """The network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
@@ -301,7 +306,7 @@ def _finished(config: TrainConfig, run: RunDirectory) -> Result:
         network = load_network(run.path)
     else:
         policy = load_policy(run.policy)
-        network = _make_network(config, run.path, policy.observation_space, policy.action_space)
+        network = make_network(config, run.path, policy.observation_space, policy.action_space)
     return Result(network, _last_metrics(run), run.path)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import actor_learner
-from actor_learner.cli import completion, doctor, evaluate, export, plot, report, train, watch
+from actor_learner.cli import benchmark, completion, doctor, evaluate, export, plot, report, train, watch
 from actor_learner.cli.flags import Formatter
 from actor_learner.config import close_match
 
@@ -81,11 +81,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def make_parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser for these arguments (the flags of `train` depend on the algorithm), and those of its commands."""
+    """The parser for these arguments (the flags of `train` and `benchmark` depend on the algorithm), and those of its commands."""
     parser = _Parser(prog="actor-learner", description="The actor-learner for Keras 3.", epilog=_EXAMPLES)
     parser.add_argument("--version", action="version", version=actor_learner.__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    options = {"train": train.add_parser(commands, argv)}
+    options = {"train": train.add_parser(commands, argv), "benchmark": benchmark.add_parser(commands, argv)}
     options |= {name: module.add_parser(commands) for name, module in _OTHER_COMMANDS.items()}
     return parser, options
 

@@ -12,7 +12,7 @@ import shutil
 import sys
 import typing
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ _GROUPS = ("run", "checkpoints", "environment", "actors", "faults", "algorithm")
 
 def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     file = _config_file(argv)
-    algorithm = _named_algorithm(argv, file)
+    algorithm = named_algorithm(argv, file)
     parser: argparse.ArgumentParser = commands.add_parser(
         "train",
         help="train, and keep the run in a directory",
@@ -61,12 +61,6 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         "env", nargs="?", metavar="ENV", help="Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)"
     )
     groups = {name: parser.add_argument_group(name) for name in _GROUPS}
-    title = f"{algorithm.__name__} (--algorithm NAME --help lists another's)"
-    groups["hyperparameters"] = parser.add_argument_group(title)
-    groups["network"] = parser.add_argument_group("network")
-    groups["algorithm"].add_argument(
-        "--preset", metavar="NAME", help="settings of this environment id; none: no settings (default: ENV's own)"
-    )
     groups["run"].add_argument(
         "--resume",
         metavar="RUN_DIR",
@@ -80,15 +74,37 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     groups["run"].add_argument(
         "--print-config", action="store_true", help="print all settings as a file for --config, and end"
     )
+    add_config_flags(parser, groups, algorithm)
+    return parser
+
+
+def add_config_flags(
+    parser: argparse.ArgumentParser,
+    groups: dict[str, Any],
+    algorithm: type[Any],
+    leave_out: Collection[str] = ("env",),
+) -> None:
+    """A flag for each field of TrainConfig but those to leave out, and for each hyperparameter; and `--preset`.
+
+    groups: of the parser, by the name that fields give theirs; those that are missing are made.
+    """
+    fields = [field for field in dataclasses.fields(TrainConfig) if field.name not in (*leave_out, "callbacks")]
+    for field in fields:
+        if (name := field.metadata["group"]) != "network" and name not in groups:
+            groups[name] = parser.add_argument_group(name)
+    title = f"{algorithm.__name__} (--algorithm NAME --help lists another's)"
+    groups["hyperparameters"] = parser.add_argument_group(title)
+    groups["network"] = parser.add_argument_group("network")
+    groups["algorithm"].add_argument(
+        "--preset", metavar="NAME", help="settings of this environment id; none: no settings (default: ENV's own)"
+    )
     hints = typing.get_type_hints(TrainConfig)
-    for field in dataclasses.fields(TrainConfig):
-        if field.name != "env":
-            add_flag(groups.get(field.metadata["group"]), field, hints[field.name])
+    for field in fields:
+        add_flag(groups[field.metadata["group"]], field, hints[field.name])
     hints = typing.get_type_hints(algorithm)
     for field in dataclasses.fields(algorithm):
         if field.init:
             add_flag(groups["hyperparameters"], field, hints[field.name])
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -163,7 +179,7 @@ def _config_file(argv: Sequence[str]) -> ConfigFile:
     return NO_FILE if path is None else read_config_file(path)
 
 
-def _named_algorithm(argv: Sequence[str], file: ConfigFile) -> type[Any]:
+def named_algorithm(argv: Sequence[str], file: ConfigFile) -> type[Any]:
     """The class that `--algorithm` names: its hyperparameters are flags, so it is looked up before parsing."""
     name = _flag_value(argv, "--algorithm") or file.algorithm
     if name is None and (run_dir := _flag_value(argv, "--resume")) is not None:
