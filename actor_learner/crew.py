@@ -65,6 +65,10 @@ class Crew(Protocol):
     def wait(self, hand_outs: HandOuts, seconds: float) -> None:
         """Returns when there is a batch to take."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether the actors have filled all that was handed out to them."""
+
     def check(self) -> None:
         """Raises what `wait` would, if an actor has failed by now."""
 
@@ -133,6 +137,11 @@ class LocalCrew:
         except BaseException:  # the environments are somewhere within an unroll
             self.close()
             raise
+
+    @property
+    def idle(self) -> bool:
+        """Always: what is handed out is filled in `wait` alone."""
+        return True
 
     def check(self) -> None:
         """Raises RuntimeError if the crew is closed."""
@@ -329,6 +338,12 @@ class ProcessCrew:
                 f"{_named(late)} not filled the columns of the batch within {seconds:g} s. "
                 f"Received: timeout={seconds:g}"
             )
+
+    @property
+    def idle(self) -> bool:
+        """Whether no actor has columns to fill."""
+        with self.lock:
+            return not any(self._outstanding.values())
 
     def _wait(self, complete: Callable[[], bool], seconds: float) -> bool:
         deadline = time.monotonic() + seconds

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from actor_learner.benchmark.system import still
 from actor_learner.config_file import load_config
 from actor_learner.quiet import import_keras
 
@@ -175,10 +176,13 @@ def serve(config: TrainConfig, requests: Iterable[str], answers: TextIO) -> None
 
 
 class Bench:
-    """Measures one setting after another. Those of the same batch share a learner, whose update is compiled once."""
+    """Measures one setting after another. Those of the same batch share a learner, whose update is compiled once.
+
+    The learning rate is 0, so that the policy, and what environments and updates take, is the same for each.
+    """
 
     def __init__(self, config: TrainConfig) -> None:
-        self._config = config
+        self._config = still(config)
         self._learners: dict[tuple[int, int], Learner] = {}
 
     def measure(self, setting: Setting, seconds: float) -> Throughput:
@@ -214,7 +218,6 @@ class Bench:
                 seed=config.seed,
                 device=config.device,
             )
-        self._learners[batch].env_steps = 0  # schedules begin anew
         return self._learners[batch]
 
 
