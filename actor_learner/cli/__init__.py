@@ -81,7 +81,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def make_parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser for these arguments (the flags of `train` and `benchmark` depend on the algorithm), and those of its commands."""
+    """The parser for these arguments (some flags depend on the algorithm), and those of its commands."""
     parser = _Parser(prog="actor-learner", description="The actor-learner for Keras 3.", epilog=_EXAMPLES)
     parser.add_argument("--version", action="version", version=actor_learner.__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
