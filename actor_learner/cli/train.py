@@ -29,7 +29,7 @@ from actor_learner.config_file import (
     preset_below,
     read_config_file,
 )
-from actor_learner.cores import available_cores
+from actor_learner.cores import learner_cores, suggest_threads
 from actor_learner.provenance import provenance
 from actor_learner.quiet import import_keras, import_keras_before
 
@@ -133,13 +133,8 @@ def _has_finished(config: TrainConfig) -> bool:
 
 
 def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
-    """Sets what can't change once TensorFlow has started, then imports it without its start-up messages.
-
-    In lock-step the learner may use every core, since the actors wait; beside actors that go on, what they leave.
-    """
-    cores = available_cores()
-    learner_cores = max(1, cores - num_actors) if max_policy_lag else cores
-    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(learner_cores))
+    """Sets what can't change once TensorFlow has started, then imports it without its start-up messages."""
+    suggest_threads(learner_cores(num_actors, max_policy_lag))
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
     import_keras()
     gc.collect()
