@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actor_learner import spaces
 from actor_learner.capacity import check_memory
 from actor_learner.config import TrainConfig
-from actor_learner.cores import learner_cores
+from actor_learner.cores import learner_cores, renew_suggestion
 from actor_learner.environments import resolve_env
 from actor_learner.interrupts import Interrupts
 from actor_learner.metrics_file import read_metrics
@@ -218,6 +219,7 @@ def make_network(
     )
 
     check_callbacks(config.callbacks)
+    renew_suggestion(_learner_cores(config, observation_space))
     resolve_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
     use_threads(config.learner_threads)
     keras.utils.set_random_seed(config.seed)
@@ -242,11 +244,19 @@ def make_network(
     return load_network(checkpoint, network)
 
 
+def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
+    """What TensorFlow should compute on, once it is known what is observed."""
+    from actor_learner.networks import is_image
+
+    images = any(is_image(leaf.space) for leaf in spaces.observation_structure(observation_space).leaves)
+    return learner_cores(config.num_actors, config.max_policy_lag, images=images)
+
+
 def _make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Learner:
     from actor_learner.learner import Learner, warn_of_threads
 
     if config.max_policy_lag and config.num_actors and config.learner_threads is None:
-        warn_of_threads(learner_cores(config.num_actors, config.max_policy_lag))
+        warn_of_threads(_learner_cores(config, actors.observation_space))
     if start.checkpoint is not None:
         learner = Learner.load(
             start.checkpoint, algorithm=config.algorithm, network=actors.network, device=config.device
