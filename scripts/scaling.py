@@ -101,7 +101,13 @@ class Station:
     """
 
     def __init__(
-        self, stack: contextlib.ExitStack, learner: Any, actors: int, step_seconds: float, lag: int = 1, **env_kwargs: Any
+        self,
+        stack: contextlib.ExitStack,
+        learner: Any,
+        actors: int,
+        step_seconds: float,
+        lag: int = 1,
+        **env_kwargs: Any,
     ) -> None:
         import actor_learner as al
 
@@ -200,7 +206,10 @@ def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Found:
         for turn in range(rounds):
             for count, station in stations.items():
                 found[count].append(station.measure(batches))
-            _tell(f"round {turn + 1}: " + ", ".join(f"{count}: {rows[-1]['of_ideal']:.3f}" for count, rows in found.items()))
+            _tell(
+                f"round {turn + 1}: "
+                + ", ".join(f"{count}: {rows[-1]['of_ideal']:.3f}" for count, rows in found.items())
+            )
         medians = {count: _medians(rows) for count, rows in found.items()}
         return {
             "rounds": found,
@@ -271,7 +280,10 @@ def measure_tails(rounds: int, batches: int) -> Found:
         for turn in range(rounds):
             for lag, station in stations.items():
                 found[lag].append(station.measure(2 * batches))
-            _tell(f"tails {turn + 1}: " + ", ".join(f"lag {lag}: {rows[-1]['of_ideal']:.3f}" for lag, rows in found.items()))
+            _tell(
+                f"tails {turn + 1}: "
+                + ", ".join(f"lag {lag}: {rows[-1]['of_ideal']:.3f}" for lag, rows in found.items())
+            )
     ratios = {
         lag: statistics.median(
             row["steps_per_second"] / lock_step["steps_per_second"]
@@ -289,7 +301,9 @@ def measure_tails(rounds: int, batches: int) -> Found:
 def summary(found: Found) -> str:
     """The figures in a few lines."""
     learner, memory = found["learner"], found["memory_mb"]
-    lines = [f"{'actors':>6} {'steps/s':>10} {'of ideal':>9} {'cores used':>11} {'MB each':>8} {'pool ms':>8} {'update ms':>10}"]
+    lines = [
+        f"{'actors':>6} {'steps/s':>10} {'of ideal':>9} {'cores used':>11} {'MB each':>8} {'pool ms':>8} {'update ms':>10}"
+    ]
     for count, row in found["actors"].items():
         size = memory[count]["pss"]
         lines.append(

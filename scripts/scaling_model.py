@@ -41,7 +41,9 @@ def simulate(found: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "actor_seconds_per_step": actor_seconds,
         "minibatch": {"call_seconds": update.call_seconds, "row_seconds": update.row_seconds},
-        "measured_over_simulated": {count: round(medians[count]["steps_per_second"] / again[count], 4) for count in medians},
+        "measured_over_simulated": {
+            count: round(medians[count]["steps_per_second"] / again[count], 4) for count in medians
+        },
         "heavy_tails_of_ideal": _simulate_tails(found, actor_seconds),
         "cores": many_cores(update, actor_seconds, learner["pool_seconds_per_actor_and_batch"]),
     }

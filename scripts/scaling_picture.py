@@ -1,4 +1,4 @@
-"""The picture of scripts/scaling: measured throughput against ideal, heavy tails, and what a model says of more cores."""
+"""The picture of scripts/scaling: throughput against ideal, heavy tails, and what a model says of more cores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("svg")
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
 
 _SIZE = (6.4, 7.6)
 """Inches: a column's width, so that letters stay as large as the text's."""
@@ -49,12 +49,17 @@ def _draw_tails(axes: Any, found: Mapping[str, Any]) -> None:
     labels = [f"{names.get(int(lag), '')}\n(lag {lag})" for lag in lags]
     places = range(len(labels))
     axes.bar([place - 0.2 for place in places], [row["of_ideal"] for row in lags.values()], 0.36, label="measured")
-    axes.bar([place + 0.2 for place in places], [simulated[lag] for lag in simulated], 0.36, label="simulated", alpha=0.5)
+    axes.bar(
+        [place + 0.2 for place in places], [simulated[lag] for lag in simulated], 0.36, label="simulated", alpha=0.5
+    )
     axes.set_xticks(places, labels)
     axes.set(ylim=(0, 1.15), ylabel="throughput / ideal")
     axes.legend(loc="upper left")
     actors, mean, exponent = found["heavy_tails"]["work"].values()
-    axes.set_title(f"{actors} actors, steps of Pareto-distributed length (exponent {exponent:g}, mean {1e3 * mean:g} ms)", fontsize=10)
+    axes.set_title(
+        f"{actors} actors, steps of Pareto-distributed length (exponent {exponent:g}, mean {1e3 * mean:g} ms)",
+        fontsize=10,
+    )
 
 
 def _draw_cores(axes: Any, simulated: Mapping[Any, Mapping[Any, float]]) -> None:
