@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import actor_learner
 from actor_learner.cli import completion, doctor, evaluate, export, plot, report, train, watch
 from actor_learner.cli.flags import Formatter
-from actor_learner.config import close_match
+from actor_learner.names import close_match
 
 REFUSED = 2
 INTERRUPTED = 130
