@@ -48,8 +48,13 @@ class Result:
     metrics: dict[str, float]
     run_dir: Path
 
+    def __repr__(self) -> str:
+        said = {name: self.metrics[name] for name in ("env_steps", "episode_return") if name in self.metrics}
+        figures = "".join(f", {name}={value:.6g}" for name, value in said.items())
+        return f"Result(run_dir={str(self.run_dir)!r}{figures})"
 
-def train(config: TrainConfig, *, resume: bool = False) -> Result:
+
+def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result:
     """Trains a network, and saves it with its policy, metrics and config in a run directory.
 
     Ctrl-C, SIGTERM and SIGHUP end the current update and save everything; then KeyboardInterrupt
@@ -60,6 +65,7 @@ def train(config: TrainConfig, *, resume: bool = False) -> Result:
         resume: go on with the run in `config.run_dir` from its newest whole checkpoint, however it ended. The config
             must be the run's own, but for what doesn't change what is learned (see `actor_learner.resume`), and
             `total_steps`, which may grow. A run that has finished is returned as it is. Environments start anew.
+        fields: none are taken: they belong in the config.
 
     Raises:
         ValueError: something in the config can't work; nothing was started, nothing overwritten.
@@ -69,6 +75,10 @@ def train(config: TrainConfig, *, resume: bool = False) -> Result:
     """
     if not isinstance(config, TrainConfig):
         raise ValueError(f"`config` must be an actor_learner.TrainConfig. Received: config={config!r}")
+    if fields:
+        config.replace(**fields)  # a name that there isn't is answered there
+        name, value = next(iter(fields.items()))
+        raise TypeError(f"Fields belong in the config: train(config.replace({name}=...)). Received: {name}={value!r}")
     if resume:
         check_resume(config)
     else:
@@ -138,7 +148,8 @@ def _train(config: TrainConfig, start: Start, actors: ActorPool, interrupts: Int
             try:
                 recorder.close()
             finally:
-                _save(start.run, learner, actors.observation_space)
+                if recorder.ends_finite():
+                    _save(start.run, learner, actors.observation_space)
     if learner.env_steps >= config.total_steps:
         record_finished(start.run, learner.env_steps)
     return Result(learner.network, metrics or _last_metrics(start.run), start.run.path)
