@@ -143,6 +143,8 @@ def better_setting(peer: Peer, python: Path, task: Found, threads: int | None) -
 def peer_settings(peer: Peer, threads: int | None) -> list[Found]:
     """What is tried: one actor or one for each core, of ours; one thread or all, of the peers."""
     cores = len(os.sched_getaffinity(0))
+    if peer.settings is not None:
+        return list(peer.settings)
     if peer.venv is None:
         return [{"actors": 2}] if threads else [{"actors": count} for count in sorted({1, min(cores, 8), 2})]
     return [{"threads": threads}] if threads else [{"threads": count} for count in sorted({1, cores})]

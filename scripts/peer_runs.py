@@ -43,6 +43,8 @@ class Peer:
     """Of every task."""
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By work, what its tasks can't have as the others do."""
+    settings: tuple[dict[str, Any], ...] | None = None
+    """That are tried, where they aren't one thread and one for each core."""
     worker: str = r"$^"
     """What the command lines of its worker processes match."""
     deadline: float = 120.0

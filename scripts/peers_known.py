@@ -37,4 +37,36 @@ PEERS: dict[str, Peer] = {
         with_processes=True,
         clock=_SB3_CLOCK,
     ),
+    "sample_factory": Peer(
+        *("Sample Factory", "sample_factory", "sample_factory", ("sample-factory", "torch")),
+        works=("cartpole", "cartpole64", *OWN_WORKS),
+        options={"workers": 2},
+        settings=({"threads": 1},),  # it sets one thread itself
+        worker=r"multiprocessing.spawn",
+        clock="observer's call after each iteration",
+    ),
+    "pufferlib": Peer(
+        *("PufferLib", "pufferlib_ppo", "pufferlib", ("pufferlib", "torch")),
+        works=FOUR,
+        clock="the return of `train()`",
+        solves=False,  # its settings are for CartPole-v0 with clipped observations
+    ),
+    "cleanrl": Peer(
+        *("CleanRL's way, EnvPool", "cleanrl", "cleanrl", ("torch", "envpool")),
+        works=FOUR,
+        clock="the end of each update",
+    ),
+    "cleanrl_jax": Peer(
+        *("CleanRL's way, EnvPool, JAX", "cleanrl_jax", "cleanrl_jax", ("jax", "flax", "envpool")),
+        works=FOUR,
+        clock="the end of each update",
+    ),
+    "rllib": Peer(
+        *("RLlib", "rllib", "rllib", ("ray", "torch")),
+        works=("cartpole",),
+        options={"workers": 2},
+        worker=r"^ray::SingleAgentEnvRunner",
+        deadline=300.0,
+        clock="the return of `Algorithm.train`",
+    ),
 }
