@@ -368,7 +368,7 @@ def test_a_run_that_recorded_no_times_has_no_roof(run):
 def test_the_command_measures_and_writes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = "benchmark --preset none --num-actors 0 --envs-per-actor 2 --unroll-length 8 --epochs 1 --hidden-sizes 8"
-    words += " --rounds 1 --seconds 0.02 --json --output timeline.png --trace trace.json"
+    words += " --rounds 1 --seconds 0.02 --minibatch-size 16 --json --output timeline.png --trace trace.json"
     assert cli.main(words.split()) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["env"] == "CartPole-v1"
@@ -391,7 +391,7 @@ def test_the_command_measures_and_writes(tmp_path, monkeypatch, capsys):
         ("--num-actors 1 -2", "`num_actors` must be at least 0"),
         ("--num-actors 1 2 --output x.svg", "can't stand beside several `--num-actors`"),
         ("--devices cpu --trace x", "can't stand beside `--devices`"),
-        ("--devices tpu", "--devices must be one of cpu, gpu. Received: tpu"),
+        ("--devices tpu", "--devices must be one of cpu, gpu"),
         ("--total-steps 5", "There is no such flag"),
         (".", "holds no run"),
     ],
@@ -414,6 +414,15 @@ def test_a_gpu_that_is_not_there_is_one_line(capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("actor-learner: error: `--devices gpu` needs a GPU")
     assert devices.present(["cpu", "gpu"]) == (["cpu"], ["gpu"])
+
+
+def test_a_folder_named_like_the_environment_is_no_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.makedirs("CartPole-v1")
+    assert not cli.benchmark._is_run("CartPole-v1")
+    assert cli.benchmark._is_run("./CartPole-v1")
+    (tmp_path / "CartPole-v1" / "config.json").touch()
+    assert cli.benchmark._is_run("CartPole-v1")
 
 
 def test_several_numbers_of_actors_are_measured_one_after_the_other():
