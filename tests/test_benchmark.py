@@ -86,6 +86,7 @@ def test_every_process_is_accounted_for(measured):
             known = {"environments", "acting", "copying", "waiting"}
         assert known | {"other"} == set(parts)
     assert shares[LEARNER]["learning"] > 0
+    assert measured.cpu_beside_parts > 0
     assert shares["actor_1"]["environments"] > 0
     assert sum(measured.cores_used.values()) == pytest.approx(1.0, abs=0.2)  # CPU time is told in hundredths of seconds
 

@@ -124,6 +124,17 @@ class Measured:
         return {name: self.shares.get("actor_0", {}).get(name, 0.0) for name in ("environments", "acting", "copying")}
 
     @property
+    def cpu_beside_parts(self) -> float:
+        """CPU time of a batch in the whole system over that of its parts alone."""
+        found = []
+        for each in self.rounds:
+            costs, run = each.costs, each.run
+            actor = costs["env"].cpu + costs["acting"].cpu + costs["copying"].cpu
+            parts = costs["update"].cpu + max(1, self.config.num_actors) * actor
+            found.append(sum(run.cpu.values()) * run.seconds / run.batches / parts)
+        return statistics.median(found)
+
+    @property
     def slower_than_alone(self) -> dict[str, float]:
         """By what factor each part takes longer in the whole system than alone."""
         factors: dict[str, list[float]] = {name: [] for name in NAMES}
@@ -196,6 +207,7 @@ def as_json(measured: Measured) -> dict[str, Any]:
         "batch_seconds": {"achieved": _batch_seconds(measured), "roof": best.seconds},
         "parts": {name: _part_json(getattr(parts, name), [each.costs[name] for each in rounds]) for name in NAMES},
         "slower_than_alone": measured.slower_than_alone,
+        "cpu_beside_parts": measured.cpu_beside_parts,
         "shares": measured.shares,
         "cores": {"count": measured.cores, **measured.cores_used},
         "rounds": {

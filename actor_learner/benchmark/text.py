@@ -34,6 +34,9 @@ def show(measured: Measured, console: Console) -> None:
     console.print(_processes(measured.shares))
     console.print(f"cores: {cores_line(measured.cores_used)}", highlight=False, soft_wrap=True)
     console.print(
+        f"CPU time of a batch: {measured.cpu_beside_parts:.2f} times that of its parts alone", highlight=False
+    )
+    console.print(
         f"achieved {measured.achieved:,.0f} steps/s, roof {measured.roof.steps_per_second:,.0f}: "
         f"[bold]{measured.ratio:.0%}[/bold]{_spread(measured.ratios)}",
         highlight=False,
