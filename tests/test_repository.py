@@ -173,6 +173,8 @@ def test_what_an_actor_imports_leaves_tensorflow_unloaded(program, tmp_path):
         ["train", "--init-from", "nowhere"],
         ["train", "--resume", "nowhere"],
         ["train", "--config", "run/config.json", "--print-config"],
+        ["tune", "--budget", "0"],
+        ["tune", "--output", "run"],
         ["doctor", "--no-self-test"],
         ["completion", "bash"],
         ["train", "--resume", "run", "--gamma", "0.5"],

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _OWN = ("budget", "allow", "most_actors", "output", "json")
 _LEFT_OUT = ("env", "run_dir", "overwrite")
-_ALLOWED = ("envs", "unroll_length")
 
 
 def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
@@ -48,7 +47,6 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     group.add_argument(
         "--allow",
         nargs="+",
-        choices=_ALLOWED,
         default=(),
         metavar="NAME",
         help="change what alters learning, too: envs, unroll_length; with both, the batch keeps its size",
@@ -57,7 +55,8 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     group.add_argument("--output", metavar="FILE", help="config file to write (default: <env>-tuned.toml)")
     group.add_argument("--config", metavar="FILE", help="settings from a TOML or JSON file, below the flags")
     group.add_argument("--json", action="store_true", help="print one JSON object")
-    add_config_flags(parser, {"search": group}, named_algorithm(argv, file), _LEFT_OUT)
+    algorithm = named_algorithm(argv if argv[:1] == ["tune"] else (), file)
+    add_config_flags(parser, {"search": group}, algorithm, _LEFT_OUT)
     return parser
 
 
@@ -140,7 +139,7 @@ def _print(tuning: Tuning, output: Path) -> None:
         print(note)
     print(f"The config is in {output}. Next:")
     print(f"  {_command(output)}")
-    print(f"With other flags of yours: {' '.join(_flags(best.setting))}")
+    print(f"The same as flags: {' '.join(_flags(best.setting))}")
 
 
 def _gain(best: Trial, before: Trial) -> str:
