@@ -97,7 +97,7 @@ class Measured:
 
     @property
     def cores_used(self) -> dict[str, float]:
-        """What the cores were used for, as parts of all their time; with `idle` they add up to 1."""
+        """What the cores were used for, as parts of all their time, which add up to 1. `others`: by other programs."""
         used = dict.fromkeys((*_WALL_OF.values(), "publishing"), 0.0)
         for process, own in self.shares.items():
             busy = {name: own.get(name, 0.0) for name in used}
@@ -106,6 +106,7 @@ class Measured:
             total = sum(busy.values())
             for name, part in busy.items():
                 used[name] += own["cpu"] * part / total / self.cores if total else 0.0
+        used["others"] = statistics.median(each.run.others for each in self.rounds) / self.cores
         return {**used, "idle": max(0.0, 1.0 - sum(used.values()))}
 
     def _in_process(self) -> dict[str, float]:
@@ -126,20 +127,17 @@ class Measured:
         return {NAMES[name]: statistics.median(values) for name, values in factors.items() if values}
 
 
-def measure_setting(
-    config: TrainConfig, *, rounds: int, seconds: float, device: str | None = None, say: Say = lambda text: None
-) -> Measured:
+def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Say = lambda text: None) -> Measured:
     """Measures the parts and the whole in turns.
 
     Args:
         config: the setting.
         rounds: how often.
         seconds: for each part, and for the whole, in each round; more where one batch takes longer.
-        device: TensorFlow's name of the learner's, as for `System`.
         say: hears what is going on.
     """
     say("starting")
-    with System(config, device) as system, _part_processes(system) as alone:
+    with System(config) as system, _part_processes(system) as alone:
         found = []
         for number in range(1, rounds + 1):
             say(f"round {number} of {rounds}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from actor_learner.benchmark.stopwatch import Stopwatch
 from actor_learner.config import TrainConfig
+from actor_learner.cores import busy_seconds
 from actor_learner.memory import cpu_shares, measure
 from actor_learner.roof import Cost
 from actor_learner.trajectory import Trajectory
@@ -49,6 +50,8 @@ class Run:
     steps: int
     rows: int
     cpu: dict[str, float]
+    others: float
+    """CPU seconds per second that other programs took from the same cores; 0 where the system doesn't tell."""
     spans: list[Span]
 
     @property
@@ -64,23 +67,18 @@ class System:
     batch to the last, and `target_kl` ends no update early. An environment that raises ends the measurement.
     """
 
-    def __init__(self, config: TrainConfig, device: str | None = None) -> None:
-        """Starts the actors, compiles the update, and keeps a batch.
-
-        Args:
-            config: what is measured.
-            device: TensorFlow's name of the device that learns; by default the one that the config names.
-        """
+    def __init__(self, config: TrainConfig) -> None:
+        """Starts the actors, compiles the update, and keeps a batch."""
         from actor_learner.learner import Learner, resolve_device
         from actor_learner.train import make_network, make_pool
 
         self.config = config = still(config)
-        self.device = device or resolve_device(config.device)
+        device = resolve_device(config.device)
 
         def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
             import tensorflow as tf
 
-            with tf.device(self.device):
+            with tf.device(device):
                 return make_network(config, None, observation_space, action_space)
 
         self.actors = make_pool(config, network, seed=config.seed, logs_dir=None)
@@ -115,15 +113,16 @@ class System:
         for _ in range(self.config.max_policy_lag + 1):
             self._turn(spans)
         steps = rows = batches = 0
-        before, started = measure(self.actors.pids), time.perf_counter()
+        before, busy_before, started = measure(self.actors.pids), busy_seconds(), time.perf_counter()
         while batches < LEAST_BATCHES or time.perf_counter() - started < seconds:
             valid = self._turn(spans)
             steps, rows, batches = steps + int(valid.sum()), rows + valid.size, batches + 1
-        elapsed, after = time.perf_counter() - started, measure(self.actors.pids)
+        elapsed, busy, after = time.perf_counter() - started, busy_seconds(), measure(self.actors.pids)
         for _ in range(self.config.max_policy_lag + 1):  # brings what the actors have begun
             self._turn(spans)
         cpu = {_name(owner): share for owner, share in cpu_shares(before, after, elapsed).items()}
-        return Run(elapsed, batches, steps, rows, cpu, _within(spans, started, started + elapsed))
+        others = 0.0 if busy is None or busy_before is None else (busy - busy_before) / elapsed - sum(cpu.values())
+        return Run(elapsed, batches, steps, rows, cpu, max(0.0, others), _within(spans, started, started + elapsed))
 
     def wait_until_idle(self) -> None:
         """Until the actors have done what was handed out to them."""
@@ -166,6 +165,12 @@ def still(config: TrainConfig) -> TrainConfig:
         with contextlib.suppress(TypeError, ValueError):  # one's own algorithm may have no such field
             algorithm = dataclasses.replace(algorithm, learning_rate=0.0)
     return config.replace(algorithm=algorithm, on_env_error="raise", max_restarts=0, quiet=True)
+
+
+def default_network_is_used(config: TrainConfig, observation_space: Space[Any]) -> bool:
+    """Whether the config describes a network with hidden layers of some width, and not one for images."""
+    shape = getattr(observation_space, "shape", None)
+    return config.network is None and shape is not None and len(shape) == 1
 
 
 def _name(owner: int | None) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from actor_learner.benchmark.system import LEARNER, Span
 from actor_learner.config import refusal
@@ -65,7 +66,7 @@ def draw(spans: Sequence[Span], title: str, output: str | os.PathLike[str]) -> N
         patches = [Patch(color=colour, label=name) for name, colour in _COLOURS.items() if name in shown]
         figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
         suffix = Path(output).suffix[1:]
-        options = {"metadata": {"Date": None}} if suffix == "svg" else {}
+        options: Any = {"metadata": {"Date": None}} if suffix == "svg" else {}
         write_atomically(Path(output), lambda partial: figure.savefig(partial, format=suffix, dpi=150, **options))
 
 

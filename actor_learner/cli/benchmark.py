@@ -12,7 +12,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from actor_learner.cli.flags import converter
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _several(arguments, configs)
     prepare_process(config.num_actors, config.max_policy_lag)
     with one_line_warnings(), _one_line_failures():
-        return _measure(arguments, config)
+        return (_measure if arguments.devices is None else _measure_devices)(arguments, config)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -117,6 +117,11 @@ def _check(arguments: argparse.Namespace) -> None:
         check_picture(arguments.output)
     if arguments.trace is not None:
         check_folder("trace", arguments.trace)
+    several = len(getattr(arguments, "num_actors", ())) > 1
+    for flag in ("output", "trace", "devices"):
+        if getattr(arguments, flag) is not None and (several or (flag != "devices" and arguments.devices)):
+            beside = "several `--num-actors`" if several else "`--devices`"
+            raise ValueError(f"`--{flag}` can't stand beside {beside}. Received: --{flag} {getattr(arguments, flag)}")
 
 
 def _config(arguments: argparse.Namespace, num_actors: int | None) -> TrainConfig:
@@ -141,6 +146,30 @@ def _measure(arguments: argparse.Namespace, config: TrainConfig) -> int:
         print(json.dumps({**as_json(measured), **_surroundings(arguments)}))
     else:
         _show(measured)
+    return 0
+
+
+def _measure_devices(arguments: argparse.Namespace, config: TrainConfig) -> int:
+    from rich.console import Console
+
+    from actor_learner.benchmark.devices import compare_devices, present
+    from actor_learner.benchmark.text import show_devices
+
+    devices, missing = present(arguments.devices)
+    if missing:
+        print(f"There is no {missing[0]} here: only {devices[0]} is measured.", file=sys.stderr)
+    with contextlib.redirect_stdout(sys.stderr), _progress() as say:
+        found = compare_devices(
+            config,
+            {device: device for device in devices},
+            rounds=arguments.rounds,
+            seconds=arguments.seconds,
+            say=say,
+        )
+    if arguments.json:
+        print(json.dumps({**found, "missing": missing, **_surroundings(arguments)}))
+    else:
+        show_devices(found, Console(soft_wrap=not sys.stdout.isatty()))
     return 0
 
 
