@@ -126,10 +126,7 @@ def tune(
             ranking = successive_halving(found, search.measure)
     best = choose(ranking[:2], search.trials, before)
     if best is None:
-        raise ValueError(
-            "`budget` is too short for one measurement: TensorFlow and the actors have to start, and the update to be "
-            f"compiled, before it. Received: budget={budget:g}"
-        )
+        raise _nothing_measured(search.trials.values(), budget)
     order = list(dict.fromkeys([best, *ranking, *search.trials]))
     return Tuning(
         tuple(search.trials[setting] for setting in order),
@@ -146,6 +143,16 @@ def _check(budget: float, allow: Collection[str], most_actors: int | None) -> No
         raise ValueError(f"`most_actors` must be at least 1. Received: most_actors={most_actors!r}")
     if unknown := [name for name in allow if name not in ALLOWED]:
         raise ValueError(f"`allow` must be of {', '.join(ALLOWED)}. Received: allow={unknown[0]!r}")
+
+
+def _nothing_measured(trials: Iterable[Trial], budget: float) -> Exception:
+    """Why that is."""
+    if failure := next((trial.failure for trial in trials if trial.failure), None):
+        return RuntimeError(f"No setting could be measured: {failure}")
+    return ValueError(
+        "`budget` is too short for one measurement: TensorFlow and the actors have to start, and the update to be "
+        f"compiled, before it. Received: budget={budget:g}"
+    )
 
 
 def setting_of(config: TrainConfig) -> Setting:
@@ -340,6 +347,7 @@ def _noting_failure(trial: Trial) -> Iterator[None]:
         yield
     except (MemoryError, LateError) as error:
         trial.failure = str(error)
+        trial.measured.clear()
 
 
 def _place(setting: Setting, settings: Sequence[Setting]) -> int:

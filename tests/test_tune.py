@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -112,6 +113,14 @@ def test_of_settings_that_are_as_fast_the_simplest_is_taken():
 def test_a_rate_is_that_of_all_rounds():
     assert Trial(Setting(1, 1, 1, 0, 1), [Throughput(100, 1.0), Throughput(200, 3.0)]).rate == 75
     assert Trial(Setting(1, 1, 1, 0, 1)).rate == 0
+
+
+def test_what_can_not_be_measured_is_left_out(monkeypatch):
+    monkeypatch.setattr("actor_learner.capacity.available_memory", lambda: 50_000_000)
+    small, large = Setting(2, 2, 8, 0, 1), Setting(4, 1, 8, 0, 1)
+    search = tune.Search(Path("config.toml"), [small, large], 0.0, lambda stage, detail: None)
+    assert search.trials[small].failure is None
+    assert "lower `num_actors`. Received: num_actors=4" in search.trials[large].failure
 
 
 @pytest.fixture
