@@ -6,7 +6,6 @@ Nothing here imports TensorFlow or keras, so that a refused value is answered at
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import math
 import numbers
@@ -16,9 +15,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from actor_learner import algorithms
+from actor_learner.names import NamedFields, close_match
 
 
 def _field(default: Any, help: str, group: str = "run") -> Any:
@@ -30,7 +30,7 @@ def _field(default: Any, help: str, group: str = "run") -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(NamedFields):
     """What `train` runs. Every field is a flag of `actor-learner train`, except those that only code can give.
 
     A value that can't work raises ValueError here, before anything is started or written.
@@ -89,6 +89,8 @@ class TrainConfig:
         >>> import actor_learner as al
         >>> config = al.TrainConfig(env="CartPole-v1", algorithm=al.PPO(learning_rate=1e-3), total_steps=50_000)
     """
+
+    WHOSE: ClassVar[str] = "TrainConfig"
 
     env: str | Callable[..., Any] = _field("CartPole-v1", "Gymnasium id, module:Id-v0 or module:factory", "environment")
     env_kwargs: Mapping[str, Any] = _field(dict, "keyword arguments for the environment", "environment")
@@ -344,12 +346,6 @@ def refusal(name: str, expected: str, value: object) -> str:
     return f"`{name}` must be {expected}. Received: {name}={value!r}"
 
 
-def close_match(word: str, words: Iterable[str]) -> str:
-    """` (did you mean "x"?)` where a known word is close, else nothing."""
-    matches = difflib.get_close_matches(word, list(words), n=1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
-
-
 def check_backend() -> None:
     """Raises ValueError if Keras runs, or would run, on another backend than TensorFlow."""
     keras = sys.modules.get("keras")
@@ -385,7 +381,7 @@ def _algorithm_from_json(data: Mapping[str, Any]) -> Any:
     try:
         return algorithm_class(name)(**_tuples(hyperparameters))
     except TypeError as error:  # hyperparameters that it doesn't have
-        raise ValueError(f"`algorithm`: {error}. Received: algorithm={dict(data)!r}") from error
+        raise ValueError(f"`algorithm`: {error}") from error
 
 
 def algorithm_reference(cls: type[Any]) -> str:

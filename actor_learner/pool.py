@@ -43,6 +43,10 @@ __all__ = ["ActorError", "ActorPool", "Restart"]
 
 Array = np.ndarray[Any, Any]
 _logger = logging.getLogger(__name__)
+NICENESS = 10
+"""Of actors that collect while the learner learns: it never waits for a core that one of them has, and they have the
+rest. Whoever of the two is slower, no core is idle."""
+
 _SPARE_SLOTS = 2
 """Beside those that actors may be reading: for the newest version, and for the one being written."""
 
@@ -155,7 +159,8 @@ class ActorPool:
         self._blocks: list[Block] = []
         self._trajectories: list[Trajectory] = []
         startups = [
-            Startup(envs_per_actor, self._info_keys, autoreset_mode, seed, actor) for actor in range(self._num_actors)
+            Startup(envs_per_actor, self._info_keys, autoreset_mode, seed, actor, niceness=NICENESS if self._lag else 0)
+            for actor in range(self._num_actors)
         ]
         self._arena = Arena.create()
         self._end: weakref.finalize[..., ActorPool] = weakref.finalize(self, self._arena.close)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actor_learner import spaces
 from actor_learner.capacity import check_memory
 from actor_learner.config import TrainConfig
-from actor_learner.cores import learner_cores
+from actor_learner.cores import learner_cores, renew_suggestion
 from actor_learner.environments import resolve_env
 from actor_learner.interrupts import Interrupts
 from actor_learner.metrics_file import read_metrics
@@ -47,8 +48,13 @@ class Result:
     metrics: dict[str, float]
     run_dir: Path
 
+    def __repr__(self) -> str:
+        said = {name: self.metrics[name] for name in ("env_steps", "episode_return") if name in self.metrics}
+        figures = "".join(f", {name}={value:.6g}" for name, value in said.items())
+        return f"Result(run_dir={str(self.run_dir)!r}{figures})"
 
-def train(config: TrainConfig, *, resume: bool = False) -> Result:
+
+def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result:
     """Trains a network, and saves it with its policy, metrics and config in a run directory.
 
     Ctrl-C, SIGTERM and SIGHUP end the current update and save everything; then KeyboardInterrupt
@@ -59,6 +65,7 @@ def train(config: TrainConfig, *, resume: bool = False) -> Result:
         resume: go on with the run in `config.run_dir` from its newest whole checkpoint, however it ended. The config
             must be the run's own, but for what doesn't change what is learned (see `actor_learner.resume`), and
             `total_steps`, which may grow. A run that has finished is returned as it is. Environments start anew.
+        fields: none are taken: they belong in the config.
 
     Raises:
         ValueError: something in the config can't work; nothing was started, nothing overwritten.
@@ -68,6 +75,10 @@ def train(config: TrainConfig, *, resume: bool = False) -> Result:
     """
     if not isinstance(config, TrainConfig):
         raise ValueError(f"`config` must be an actor_learner.TrainConfig. Received: config={config!r}")
+    if fields:
+        config.replace(**fields)  # a name that there isn't is answered there
+        name, value = next(iter(fields.items()))
+        raise TypeError(f"Fields belong in the config: train(config.replace({name}=...)). Received: {name}={value!r}")
     if resume:
         check_resume(config)
     else:
@@ -137,7 +148,8 @@ def _train(config: TrainConfig, start: Start, actors: ActorPool, interrupts: Int
             try:
                 recorder.close()
             finally:
-                _save(start.run, learner, actors.observation_space)
+                if recorder.ends_finite():
+                    _save(start.run, learner, actors.observation_space)
     if learner.env_steps >= config.total_steps:
         record_finished(start.run, learner.env_steps)
     return Result(learner.network, metrics or _last_metrics(start.run), start.run.path)
@@ -218,6 +230,7 @@ def make_network(
     )
 
     check_callbacks(config.callbacks)
+    renew_suggestion(_learner_cores(config, observation_space))
     resolve_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
     use_threads(config.learner_threads)
     keras.utils.set_random_seed(config.seed)
@@ -242,11 +255,19 @@ def make_network(
     return load_network(checkpoint, network)
 
 
+def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
+    """What TensorFlow should compute on, once it is known what is observed."""
+    from actor_learner.networks import is_image
+
+    images = any(is_image(leaf.space) for leaf in spaces.observation_structure(observation_space).leaves)
+    return learner_cores(config.num_actors, config.max_policy_lag, images=images)
+
+
 def _make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Learner:
     from actor_learner.learner import Learner, warn_of_threads
 
     if config.max_policy_lag and config.num_actors and config.learner_threads is None:
-        warn_of_threads(learner_cores(config.num_actors, config.max_policy_lag))
+        warn_of_threads(_learner_cores(config, actors.observation_space))
     if start.checkpoint is not None:
         learner = Learner.load(
             start.checkpoint, algorithm=config.algorithm, network=actors.network, device=config.device

@@ -156,7 +156,11 @@ def _nothing_measured(trials: Iterable[Trial], budget: float) -> Exception:
 
 
 def setting_of(config: TrainConfig) -> Setting:
-    """The setting that a config has; where it steps in its own process, that of one actor."""
+    """The setting that a config has; where it steps in its own process, that of one actor.
+
+    Threads are those of the command line, which takes all cores for images beside actors that go on, too: what is
+    observed isn't known here.
+    """
     actors, lag = max(config.num_actors, 1), config.max_policy_lag
     threads = config.learner_threads or learner_cores(actors, lag)
     return Setting(actors, config.envs_per_actor, config.unroll_length, lag, threads)

@@ -27,7 +27,7 @@ from actor_learner.cli import (
     watch,
 )
 from actor_learner.cli.flags import Formatter
-from actor_learner.config import close_match
+from actor_learner.names import close_match
 
 REFUSED = 2
 INTERRUPTED = 130

@@ -29,7 +29,7 @@ from actor_learner.config_file import (
     preset_below,
     read_config_file,
 )
-from actor_learner.cores import learner_cores
+from actor_learner.cores import learner_cores, suggest_threads
 from actor_learner.provenance import provenance
 from actor_learner.quiet import import_keras, import_keras_before
 
@@ -152,7 +152,7 @@ def _has_finished(config: TrainConfig) -> bool:
 
 def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
     """Sets what can't change once TensorFlow has started, then imports it without its start-up messages."""
-    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(learner_cores(num_actors, max_policy_lag)))
+    suggest_threads(learner_cores(num_actors, max_policy_lag))
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
     import_keras()
     gc.collect()

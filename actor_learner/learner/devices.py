@@ -10,7 +10,7 @@ import warnings
 import keras
 import tensorflow as tf
 
-from actor_learner.cores import available_cores
+from actor_learner.cores import THREADS, available_cores
 from actor_learner.networks import all_layers
 
 XLA_MAXIMUM_FLOPS = 6e7
@@ -58,7 +58,7 @@ def use_threads(count: int | None) -> None:
 
 def _threads() -> int:
     """How many TensorFlow was told to use; 0: one for each core."""
-    return int(tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get(_THREADS) or 0)
+    return int(tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get(THREADS) or 0)
 
 
 def warn_of_threads(free_cores: int) -> None:
@@ -67,13 +67,10 @@ def warn_of_threads(free_cores: int) -> None:
     if (threads or available_cores()) > free_cores:
         warnings.warn(
             "TensorFlow's threads and the actors want the same cores, which slows both; before TensorFlow is "
-            f"imported, set {_THREADS}={free_cores}. Received: {threads or 'all'} threads, {available_cores()} cores",
+            f"imported, set {THREADS}={free_cores}. Received: {threads or 'all'} threads, {available_cores()} cores",
             UserWarning,
             stacklevel=2,
         )
-
-
-_THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
 def use_xla(network: keras.Model, device: str, minibatch_flops: float) -> bool:
