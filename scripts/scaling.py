@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from leftovers import memory_of
 from machine import machine
 from scaling_model import line_through, simulate
+from scaling_table import table
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -50,9 +51,10 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="`minibatch_size` is larger than a batch")
     found = json.loads(arguments.read.read_text()) if arguments.read else measure_all(arguments)
     found["simulated"] = simulate(found)
-    print(summary(found))
+    print(table(found))
     if arguments.output:
         arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+        arguments.output.with_suffix(".md").write_text(table(found))
     if arguments.picture:
         from scaling_picture import draw
 
@@ -66,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--actors", type=int, nargs="+", default=ACTORS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=6, help="of each round (default: 6)")
-    parser.add_argument("--output", type=Path, help="JSON file to write")
+    parser.add_argument("--output", type=Path, help="JSON file to write, and beside it the figures as .md")
     parser.add_argument("--picture", type=Path, help="SVG file to write")
     parser.add_argument("--from", dest="read", type=Path, help="JSON file of an earlier run, to draw it again")
     return parser
@@ -300,27 +302,6 @@ def measure_tails(rounds: int, batches: int) -> Found:
         "rounds": found,
         "lags": {lag: {**_medians(rows), "of_lock_step": round(ratios[lag], 4)} for lag, rows in found.items()},
     }
-
-
-def summary(found: Found) -> str:
-    """The figures in a few lines."""
-    learner, memory = found["learner"], found["memory_mb"]
-    lines = ["actors    steps/s  of ideal  cores used  MB each  pool ms  update ms"]
-    for count, row in found["actors"].items():
-        size, pool = memory[count]["pss"], 1e3 * row["pool_seconds"]
-        lines.append(
-            f"{count:>6} {row['steps_per_second']:>10,.0f}  {row['of_ideal']:>8.3f}  {row['cores']:>10.0%}  "
-            f"{size:>7.1f}  {pool:>7.2f}  {1e3 * row['update_seconds']:>9.1f}"
-        )
-    lines += [
-        f"one more actor: {1e6 * learner['pool_seconds_per_actor_and_batch']:.0f} us of the learner's process a batch, "
-        f"{learner['share_of_2048_steps']:.2%} of what that takes for 2,048 steps",
-        f"the learner is saturated by {learner['saturated_by_actors']:,} such actors; overloaded, it does "
-        f"{found['overload']['of_the_learners_rate']:.1%} of what the update alone would",
-    ]
-    for lag, row in found["heavy_tails"]["lags"].items():
-        lines.append(f"heavy tails, lag {lag}: {row['of_ideal']:.3f} of ideal, {row['of_lock_step']:.2f} x lock-step")
-    return "\n".join(lines)
 
 
 def _newest(found: dict[int, list[Found]]) -> str:
