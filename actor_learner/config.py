@@ -49,6 +49,8 @@ class TrainConfig(NamedFields):
         unroll_length: env steps of each environment in a batch.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run
             freely, and what is learned from is at most n versions old (see `ActorPool`).
+        learner_threads: cores that TensorFlow computes on, which is settled when it starts. None: at the command line
+            all, or those that actors leave which go on during an update; from Python, as TensorFlow was told.
         seed: seeds networks, environments, sampling and shuffling.
         device: "auto" takes a GPU where TensorFlow sees one; "gpu" insists; "cpu".
         run_dir: where the run is kept. None: runs/<env>/<algorithm>-<seed>-<n>, n free.
@@ -106,6 +108,9 @@ class TrainConfig(NamedFields):
     unroll_length: int = _field(128, "env steps of each environment in a batch", "actors")
     max_policy_lag: int = _field(
         0, "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely", "actors"
+    )
+    learner_threads: int | None = _field(
+        None, "cores that TensorFlow computes on; default: all, or what actors that go on meanwhile leave", "actors"
     )
     seed: int = _field(0, "seeds networks, environments, sampling and shuffling")
     device: Literal["auto", "cpu", "gpu"] = _field("auto", "auto takes a GPU where TensorFlow sees one")
@@ -297,6 +302,7 @@ _INTEGER_MINIMUMS = {
     "envs_per_actor": 1,
     "unroll_length": 1,
     "max_policy_lag": 0,
+    "learner_threads": 1,
     "total_steps": 1,
     "seed": 0,
     "init_from_count": 1,
@@ -311,6 +317,7 @@ _INTEGER_MINIMUMS = {
     "channel_axis": None,
 }
 _OPTIONAL_INTEGERS = (
+    "learner_threads",
     "init_from_count",
     "updates_per_epoch",
     "checkpoint_updates",

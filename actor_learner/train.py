@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actor_learner import spaces
+from actor_learner.capacity import check_memory
 from actor_learner.config import TrainConfig
-from actor_learner.cores import available_cores
+from actor_learner.cores import learner_cores, renew_suggestion
 from actor_learner.environments import resolve_env
 from actor_learner.interrupts import Interrupts
 from actor_learner.metrics_file import read_metrics
@@ -67,6 +69,7 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
 
     Raises:
         ValueError: something in the config can't work; nothing was started, nothing overwritten.
+        MemoryError: the batches, or so many actors, don't fit into memory.
         ActorError: actors died again and again; names one, with its traceback or signal.
         RuntimeError: update after update gave what isn't finite.
     """
@@ -81,6 +84,7 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
     else:
         check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
+    check_memory(config.num_actors)
     if config.device == "gpu":  # TensorFlow alone knows whether there is one; "auto" and "cpu" start actors meanwhile
         from actor_learner.learner import resolve_device
 
@@ -174,22 +178,27 @@ def _goes_on(config: TrainConfig, learner: Learner, interrupts: Interrupts) -> b
 
 
 def _start_actors(config: TrainConfig, start: Start) -> ActorPool:
-    def make_network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
-        return _make_network(config, start.checkpoint, observation_space, action_space)
+    def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
+        return make_network(config, start.checkpoint, observation_space, action_space)
 
+    return make_pool(config, network, seed=_seed(config, start), logs_dir=start.run.logs)
+
+
+def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
+    """The actors that a config describes. network: as for `ActorPool`."""
     return ActorPool(
         config.env,
-        make_network,
+        network,
         env_kwargs=dict(config.env_kwargs),
         vectorization=config.vectorization,
         num_actors=config.num_actors,
         envs_per_actor=config.envs_per_actor,
         unroll_length=config.unroll_length,
         max_policy_lag=config.max_policy_lag,
-        seed=_seed(config, start),
+        seed=seed,
         info_keys=config.info_keys,
         autoreset_mode=config.autoreset_mode,
-        logs_dir=start.run.logs,
+        logs_dir=logs_dir,
         start_timeout=config.start_timeout,
         actor_timeout=config.actor_timeout,
         on_env_error=config.on_env_error,
@@ -204,14 +213,14 @@ def _seed(config: TrainConfig, start: Start) -> int:
     return int(np.random.SeedSequence([config.seed, start.state.updates]).generate_state(1)[0])
 
 
-def _make_network(
+def make_network(
     config: TrainConfig, checkpoint: Path | None, observation_space: Space[Any], action_space: Space[Any]
 ) -> keras.Model:
     """The network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
     import keras
 
     from actor_learner.callbacks.checks import check_callbacks
-    from actor_learner.learner import resolve_device
+    from actor_learner.learner import resolve_device, use_threads
     from actor_learner.networks import (
         cap_statistics,
         check_network,
@@ -221,7 +230,9 @@ def _make_network(
     )
 
     check_callbacks(config.callbacks)
+    renew_suggestion(_learner_cores(config, observation_space))
     resolve_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
+    use_threads(config.learner_threads)
     keras.utils.set_random_seed(config.seed)
     if config.network is None and checkpoint is not None:
         return load_network(checkpoint)
@@ -244,11 +255,19 @@ def _make_network(
     return load_network(checkpoint, network)
 
 
+def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
+    """What TensorFlow should compute on, once it is known what is observed."""
+    from actor_learner.networks import is_image
+
+    images = any(is_image(leaf.space) for leaf in spaces.observation_structure(observation_space).leaves)
+    return learner_cores(config.num_actors, config.max_policy_lag, images=images)
+
+
 def _make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Learner:
     from actor_learner.learner import Learner, warn_of_threads
 
-    if config.max_policy_lag and config.num_actors:
-        warn_of_threads(max(1, available_cores() - config.num_actors))
+    if config.max_policy_lag and config.num_actors and config.learner_threads is None:
+        warn_of_threads(_learner_cores(config, actors.observation_space))
     if start.checkpoint is not None:
         learner = Learner.load(
             start.checkpoint, algorithm=config.algorithm, network=actors.network, device=config.device
@@ -312,7 +331,7 @@ def _finished(config: TrainConfig, run: RunDirectory) -> Result:
         network = load_network(run.path)
     else:
         policy = load_policy(run.policy)
-        network = _make_network(config, run.path, policy.observation_space, policy.action_space)
+        network = make_network(config, run.path, policy.observation_space, policy.action_space)
     return Result(network, _last_metrics(run), run.path)
 
 

@@ -54,6 +54,9 @@ class Done(NamedTuple):
     acting: float
     other: float
     waiting: float
+    actor: int = 0
+    ended: float = 0.0
+    """When it was done, by `time.perf_counter`, which Linux's processes have in common."""
 
 
 class Failure(NamedTuple):

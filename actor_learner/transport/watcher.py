@@ -59,6 +59,9 @@ class Owner(Protocol):
     def ended(self, end: ActorEnd) -> Exception | None:
         """An actor is gone, with all that it started. None: another process is to do its work; else why all end."""
 
+    def may_start(self, actor: int) -> bool:
+        """Whether this actor's first process may be started now; asked again after each turn until it may."""
+
     def tick(self, seconds: float) -> None:
         """So many seconds have passed since the last one."""
 
@@ -163,10 +166,11 @@ class Watcher:
         warden = None
         try:
             warden = Warden()
-            for number in range(self._num_actors):
-                self._start_actor(number, warden)
+            waiting = deque(range(self._num_actors))
             last = time.monotonic()
             while not self._closing:
+                while waiting and self._may_start(waiting[0]):
+                    self._start_actor(waiting.popleft(), warden)
                 self._turn(self._tick_seconds, warden)
                 self._start_missing(warden)
                 if (elapsed := time.monotonic() - last) >= self._tick_seconds:
@@ -181,6 +185,10 @@ class Watcher:
         with self.condition:
             self.error = self.error or error
             self._closing = True
+
+    def _may_start(self, number: int) -> bool:
+        with self.condition:
+            return not self._closing and self._owner.may_start(number)
 
     def _start_actor(self, number: int, warden: Warden) -> None:
         if self._closing:
