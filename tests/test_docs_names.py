@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import shlex
 from operator import attrgetter
@@ -40,7 +41,7 @@ def shown(page):
 def commands(page):
     """What is to be typed, in blocks that aren't run or within a sentence; not what is shown to be refused."""
     lines = [*shown(page), ""]
-    accepted = [line for line, next_one in zip(lines, lines[1:], strict=False) if "error: " not in next_one]
+    accepted = [line for line, next_one in itertools.pairwise(lines) if "error: " not in next_one]
     for line in [*accepted, *re.findall(r"`([^`\n]+)`", page)]:
         if match := COMMAND.match(line.partition("  #")[0].strip()):
             words = shlex.split(match[2])
