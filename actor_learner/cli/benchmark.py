@@ -31,7 +31,15 @@ if TYPE_CHECKING:
 
 _CONFIG_FIELDS = (
     *("env_kwargs", "vectorization", "autoreset_mode", "info_keys"),
-    *("num_actors", "envs_per_actor", "unroll_length", "max_policy_lag", "actor_timeout", "start_timeout"),
+    *(
+        "num_actors",
+        "envs_per_actor",
+        "unroll_length",
+        "max_policy_lag",
+        "learner_threads",
+        "actor_timeout",
+        "start_timeout",
+    ),
     *("algorithm", "seed", "device", "hidden_sizes", "activation", "orthogonal_init", "initial_log_std"),
     *("image_network", "channel_axis", "normalize_observation", "distribution", "noise_hold", "network"),
 )
