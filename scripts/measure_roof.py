@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from machine import machine
-
 from works import WORKS, Work
 
 

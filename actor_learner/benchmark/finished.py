@@ -77,7 +77,8 @@ def show_run(found: Mapping[str, Any]) -> str:
         lines.append(achieved)
     else:
         lines.append(f"{achieved}, roof at least {found['roof_steps_per_second']:,.0f}: {found['ratio']:.0%} at most")
-    expected = expectations(list(map(Prospect, found["expected"], found["expected"].values()))) if found["ratio"] is not None else ""
+    prospects = list(map(Prospect, found["expected"], found["expected"].values()))
+    expected = "" if found["ratio"] is None else expectations(prospects)
     lines.append(". ".join(filter(None, (found["limited_by"], expected))))
     lines += [f"not known: {what}" for what in found["unknown"]]
     return "\n".join(lines)
