@@ -92,12 +92,14 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     if arguments.env is not None and _is_run(arguments.env):
         return _run_of_directory(arguments)
+    from actor_learner.capacity import check_memory
     from actor_learner.environments import resolve_env
 
     counts = getattr(arguments, "num_actors", [None])
     configs = [_config(arguments, count) for count in counts]
     config = configs[0]
     resolve_env(config.env, config.env_kwargs, config.vectorization)  # refused before TensorFlow is loaded
+    check_memory(max(each.num_actors for each in configs))
     if len(configs) > 1:
         return _several(arguments, configs)
     prepare_process(config.num_actors, config.max_policy_lag)
