@@ -50,7 +50,7 @@ class Peer:
     """That are tried, where they aren't one thread and one for each core."""
     worker: str = r"$^"
     """What the command lines of its worker processes match."""
-    deadline: float = 120.0
+    deadline: float = 75.0
     """Seconds for a run."""
     with_processes: bool = False
     """Whether it can step environments in processes of its own, and by default doesn't."""

@@ -64,6 +64,7 @@ PEERS: dict[str, Peer] = {
         *("RLlib", "rllib", "rllib", ("ray", "torch")),
         works=("cartpole",),
         options={"workers": 2},
+        settings=({"threads": 1},),  # a run takes long, and its network is small
         worker=r"^ray::SingleAgentEnvRunner",
         deadline=300.0,
         clock="the return of `Algorithm.train`",
