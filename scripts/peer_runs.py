@@ -42,8 +42,6 @@ class Peer:
     works: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     """Of every task."""
-    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By work, what its tasks can't have as the others do."""
     note: str = ""
     """What is to be said of its figures."""
     settings: tuple[dict[str, Any], ...] | None = None

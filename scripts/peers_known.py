@@ -41,6 +41,7 @@ PEERS: dict[str, Peer] = {
         works=("cartpole", "cartpole64", *OWN_WORKS),
         options={"workers": 2},
         settings=({"threads": 1},),  # it sets one thread itself
+        note="2 workers, rollouts of at most a minibatch, a batch collected while the one before is learned",
         worker=r"multiprocessing.spawn",
         clock="observer's call after each iteration",
     ),
@@ -48,6 +49,7 @@ PEERS: dict[str, Peer] = {
         *("PufferLib", "pufferlib_ppo", "pufferlib", ("pufferlib", "torch")),
         works=FOUR,
         clock="the return of `train()`",
+        note="pieces of at most 64 steps and a quarter of a minibatch; two threads are two processes of environments, too",
         solves=False,  # its settings are for CartPole-v0 with clipped observations
     ),
     "cleanrl": Peer(
@@ -68,5 +70,6 @@ PEERS: dict[str, Peer] = {
         worker=r"^ray::SingleAgentEnvRunner",
         deadline=300.0,
         clock="the return of `Algorithm.train`",
+        note="2 env runners",
     ),
 }
