@@ -49,7 +49,7 @@ PEERS: dict[str, Peer] = {
         *("PufferLib", "pufferlib_ppo", "pufferlib", ("pufferlib", "torch")),
         works=FOUR,
         clock="the return of `train()`",
-        note="pieces of at most 64 steps and a quarter of a minibatch; two threads are two processes of environments, too",
+        note="pieces of at most 64 steps or a quarter of a minibatch; at two threads two processes of environments",
         solves=False,  # its settings are for CartPole-v0 with clipped observations
     ),
     "cleanrl": Peer(
