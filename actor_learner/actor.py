@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actor_learner import spaces
+from actor_learner.cores import lower_priority
 from actor_learner.env_calls import Call, CallError, decode
 from actor_learner.env_spec import EnvError, describe_error
 from actor_learner.environments import EnvFactory, Environments, Episodes
@@ -42,7 +43,8 @@ _PARENT_CHECK_SECONDS = 5.0
 class Startup:
     """What an actor is told before it begins.
 
-    num_envs: its environments. actor: its number. incarnation: how many before it had this number.
+    num_envs: its environments. actor: its number. incarnation: how many before it had this number. niceness: of a
+    process of its own.
     """
 
     num_envs: int
@@ -51,6 +53,7 @@ class Startup:
     seed: int
     actor: int
     incarnation: int = 0
+    niceness: int = 0
 
     def seeds(self) -> tuple[int, np.random.SeedSequence]:
         """The environments' seed and the policy's, the same wherever this actor runs."""
@@ -268,7 +271,7 @@ class Actor:
         waiting, self._finished = started - self._finished, time.perf_counter()
         other = self._finished - started - times.env - times.acting
         calling, self._calling = self._calling, 0.0
-        return Done(hand_out.batch, times.env + calling, times.acting, other, waiting)
+        return Done(hand_out.batch, times.env + calling, times.acting, other, waiting, self._actor, self._finished)
 
 
 def _nan_of_network(columns: Columns, missing: Array) -> str:
@@ -293,6 +296,7 @@ def main(connection: int, mailbox: int, arena: int, offset: int) -> None:
         if _next_message(channel)[0] is Message.CLOSE:
             raise _PoolGoneError
         startup, sys.argv[:], factory = pickle.loads(read_startup(mailbox, offset))
+        lower_priority(startup.niceness)  # before there are threads of the environments' own
         environments, observation = make_environments(pickle.loads(factory), startup)
         starting = False
         _serve(channel, Arena(arena), startup, environments, observation)
@@ -315,7 +319,9 @@ def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Envir
     actor = Actor(startup, environments, observation, exported, arena, plan)
     gc.collect()
     gc.freeze()  # what is here now stays; the collector needn't look at it again
+    gives_way = False
     while (received := _next_message(channel))[0] is not Message.CLOSE:
+        gives_way = gives_way or lower_priority(startup.niceness)  # many at once are refused at first
         if received[0] is Message.CALL:
             actor.call(decode(received[1]))
             continue

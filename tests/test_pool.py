@@ -20,7 +20,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from actor_learner import networks
-from actor_learner.pool import ActorError, ActorPool
+from actor_learner.pool import NICENESS, ActorError, ActorPool
 from actor_learner.transport import shared_memory
 from tests.counting_env import (
     ArgumentsEnv,
@@ -391,6 +391,8 @@ def test_closing_does_not_wait_for_the_end_of_an_unroll(network):
     pool = make_pool(network, functools.partial(SlowEnv, 0.02), max_policy_lag=1)
     pool.collect()
     pids = children()
+    for pid in pool.pids.values():
+        assert os.getpriority(os.PRIO_PROCESS, pid) == max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
     started = time.monotonic()
     pool.close()
     assert time.monotonic() - started < 2
