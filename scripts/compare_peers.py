@@ -1,6 +1,6 @@
 """Speed, memory and start-up beside other libraries, each in a virtual environment of its own.
 
-    scripts/compare_peers --rounds 5 --output benchmarks/peers.json     # all works, all peers: about MINUTES minutes
+    scripts/compare_peers --rounds 5 --output benchmarks/peers.json     # all works, all peers: 50 minutes
     scripts/compare_peers --works cartpole --peers sb3 sbx --rounds 3
 
 Environment, batch, minibatch and epochs are the same for all. Each peer, and ours at lag 0 and 1, is first run at each
@@ -19,6 +19,7 @@ import importlib.metadata
 import json
 import os
 import random
+import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,14 +36,16 @@ ROOT = Path(__file__).resolve().parent.parent
 GOAL = 475
 ALL_WORKS = {**WORKS, **OWN_WORKS}
 SOLVE = "solve"
-SOLVE_DEADLINE = 180.0
-_SETTINGS = ("threads", "actors")
+SOLVE_DEADLINE = 75.0
+TRIAL_SECONDS = 1.0
 Found = dict[str, Any]
 
 
 def main() -> None:
     """Measures work after work, and writes what is there after each."""
     arguments = _parser().parse_args()
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))  # so that the run that is on is killed
     pythons, failures = prepare_all(arguments.peers, arguments.venvs)
     found = _read(arguments.output)
     found |= {"versions": found.get("versions", {}) | _versions(pythons), "not_installed": failures}
@@ -73,9 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--works", nargs="+", choices=works, default=works)
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0, help="that a run is measured (default: 5)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="that a run is measured (default: 3)")
     parser.add_argument("--threads", type=int, help="of the peers; none are tried out then")
-    parser.add_argument("--seeds", type=int, default=5, help='of the work "solve" (default: 5)')
+    parser.add_argument("--seeds", type=int, default=3, help='of the work "solve" (default: 3)')
     parser.add_argument("--seed", type=int, default=0, help="of the order within a round")
     parser.add_argument("--venvs", type=Path, default=ROOT / ".venv-peers", help="folder of the virtual environments")
     parser.add_argument("--output", type=Path, help="JSON file; works that it has already stay unless measured again")
@@ -98,45 +101,56 @@ def prepare_all(names: Iterable[str], folder: Path) -> tuple[dict[str, Path], di
 def compare(name: str, pythons: dict[str, Path], arguments: argparse.Namespace, chance: random.Random) -> Found:
     """All peers that do this work, alternated, each at its better setting."""
     everyone = {key: peer for key, peer in {**OURS, **PEERS}.items() if key in pythons and name in peer.works}
-    work = ALL_WORKS[name]
-    tasks: dict[str, Found] = {}
     failures: dict[str, str] = {}
+    settings: dict[str, Found] = {}
     for key, peer in everyone.items():
-        task = {**dataclasses.asdict(work), "seconds": arguments.seconds, **peer.changes.get(name, {})}
         try:
-            tasks[key] = task | better_setting(peer, pythons[key], task, arguments.threads)
+            settings[key] = better_setting(key, peer, pythons[key], name, arguments.threads)
         except RunFailedError as error:
             failures[key] = _told(name, peer, error)
-    runs: dict[str, list[Found | None]] = {key: [] for key in tasks}
+    runs: dict[str, list[Found | None]] = {key: [] for key in settings}
     for turn in range(arguments.rounds):
-        for key in chance.sample(list(tasks), len(tasks)):
+        for key in chance.sample(list(settings), len(settings)):
             runs[key].append(None)
             if key in failures:
                 continue
+            task = {**dataclasses.asdict(ALL_WORKS[name]), **settings[key], "seconds": arguments.seconds, "seed": turn}
             try:
-                runs[key][-1] = figures(run_peer(everyone[key], pythons[key], {**tasks[key], "seed": turn}))
+                runs[key][-1] = figures(run_peer(everyone[key], pythons[key], task))
             except RunFailedError as error:
                 failures[key] = _told(name, everyone[key], error)
                 continue
             print(f"{name}, round {turn + 1}: {everyone[key].title} {runs[key][-1]['speed']:,.0f} steps/s", flush=True)
-    settings = {key: {part: task[part] for part in _SETTINGS if part in task} for key, task in tasks.items()}
-    return {"work": dataclasses.asdict(work), "settings": settings, "runs": runs, "failures": failures}
+    return {"work": dataclasses.asdict(ALL_WORKS[name]), "settings": settings, "runs": runs, "failures": failures}
 
 
-def better_setting(peer: Peer, python: Path, task: Found, threads: int | None) -> Found:
-    """The one of its settings at which a run was faster. Raises RunFailedError if it fails at all of them."""
+_better: dict[tuple[str, str], Found] = {}
+"""Settings that were found out, by peer and work."""
+
+
+def better_setting(key: str, peer: Peer, python: Path, name: str, threads: int | None) -> Found:
+    """The one of its settings at which a short run was faster. Raises RunFailedError if it fails at all of them.
+
+    A peer's threads are found out once for all works with vectors, on the quickest of them.
+    """
     settings = peer_settings(peer, threads)
     if len(settings) == 1:
         return settings[0]
+    if peer.venv is not None and not ALL_WORKS[name].env.startswith("ALE/"):
+        name = "cartpole64"
+    if (key, name) in _better:
+        return _better[key, name]
     speeds: list[tuple[float, Found]] = []
     for setting in settings:
+        task = {**dataclasses.asdict(ALL_WORKS[name]), **setting, "seconds": TRIAL_SECONDS}
         try:
-            speeds.append((run_peer(peer, python, {**task, **setting}).speed, setting))
+            speeds.append((run_peer(peer, python, task).speed, setting))
         except RunFailedError as error:
             failure = error
     if not speeds:
         raise failure
-    return max(speeds, key=lambda pair: pair[0])[1]
+    _better[key, name] = max(speeds, key=lambda pair: pair[0])[1]
+    return _better[key, name]
 
 
 def peer_settings(peer: Peer, threads: int | None) -> list[Found]:

@@ -42,15 +42,13 @@ class Peer:
     works: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     """Of every task."""
-    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By work, what its tasks can't have as the others do."""
     note: str = ""
     """What is to be said of its figures."""
     settings: tuple[dict[str, Any], ...] | None = None
     """That are tried, where they aren't one thread and one for each core."""
     worker: str = r"$^"
     """What the command lines of its worker processes match."""
-    deadline: float = 120.0
+    deadline: float = 75.0
     """Seconds for a run."""
     with_processes: bool = False
     """Whether it can step environments in processes of its own, and by default doesn't."""

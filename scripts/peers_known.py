@@ -41,6 +41,7 @@ PEERS: dict[str, Peer] = {
         works=("cartpole", "cartpole64", *OWN_WORKS),
         options={"workers": 2},
         settings=({"threads": 1},),  # it sets one thread itself
+        note="2 workers, rollouts of at most a minibatch, a batch collected while the one before is learned",
         worker=r"multiprocessing.spawn",
         clock="observer's call after each iteration",
     ),
@@ -48,6 +49,7 @@ PEERS: dict[str, Peer] = {
         *("PufferLib", "pufferlib_ppo", "pufferlib", ("pufferlib", "torch")),
         works=FOUR,
         clock="the return of `train()`",
+        note="pieces of at most 64 steps or a quarter of a minibatch; at two threads two processes of environments",
         solves=False,  # its settings are for CartPole-v0 with clipped observations
     ),
     "cleanrl": Peer(
@@ -64,8 +66,10 @@ PEERS: dict[str, Peer] = {
         *("RLlib", "rllib", "rllib", ("ray", "torch")),
         works=("cartpole",),
         options={"workers": 2},
+        settings=({"threads": 1},),  # a run takes long, and its network is small
         worker=r"^ray::SingleAgentEnvRunner",
         deadline=300.0,
         clock="the return of `Algorithm.train`",
+        note="2 env runners",
     ),
 }
