@@ -271,7 +271,7 @@ class Actor:
         waiting, self._finished = started - self._finished, time.perf_counter()
         other = self._finished - started - times.env - times.acting
         calling, self._calling = self._calling, 0.0
-        return Done(hand_out.batch, times.env + calling, times.acting, other, waiting)
+        return Done(hand_out.batch, times.env + calling, times.acting, other, waiting, self._actor, self._finished)
 
 
 def _nan_of_network(columns: Columns, missing: Array) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _SIZE = (4.0, 2.3)  # inches
 _LARGE_SIZE = (4.5, 2.5)
 _MOST_POINTS = 600
+_MARKED_POINTS = 20  # of evaluations there are few, and a line alone would hide when they were made
 _MOST_METRICS = 80  # of what may be a stranger's run
 _INK, _CURVE = "#010203", "#010204"  # stand-ins for the page's colours
 _STYLE: Any = {
@@ -91,7 +92,8 @@ def _svg(metric: str, steps: Array, values: Array, large: bool) -> Markup:
         few = np.unique(np.linspace(0, len(values) - 1, _MOST_POINTS).astype(int))
         mean = smooth(values, max(1, round(SMOOTHING * len(values))))
         axes.plot(steps[few], values[few], color=_CURVE, linewidth=0.8, alpha=0.3)
-        axes.plot(steps[few], mean[few], color=_CURVE, linewidth=1.8)
+        marker = "o" if len(values) <= _MARKED_POINTS else ""
+        axes.plot(steps[few], mean[few], color=_CURVE, linewidth=1.8, marker=marker, markersize=4)
         axes.set_title(metric.replace("_", " "))
         axes.set_xlabel("env steps")
         axes.xaxis.set_major_locator(MaxNLocator(5))

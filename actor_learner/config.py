@@ -6,7 +6,6 @@ Nothing here imports TensorFlow or keras, so that a refused value is answered at
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import math
 import numbers
@@ -16,9 +15,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from actor_learner import algorithms
+from actor_learner.names import NamedFields, close_match
 
 
 def _field(default: Any, help: str, group: str = "run") -> Any:
@@ -30,7 +30,7 @@ def _field(default: Any, help: str, group: str = "run") -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(NamedFields):
     """What `train` runs. Every field is a flag of `actor-learner train`, except those that only code can give.
 
     A value that can't work raises ValueError here, before anything is started or written.
@@ -49,6 +49,8 @@ class TrainConfig:
         unroll_length: env steps of each environment in a batch.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run
             freely, and what is learned from is at most n versions old (see `ActorPool`).
+        learner_threads: cores that TensorFlow computes on, which is settled when it starts. None: at the command line
+            all, or those that actors leave which go on during an update; from Python, as TensorFlow was told.
         seed: seeds networks, environments, sampling and shuffling.
         device: "auto" takes a GPU where TensorFlow sees one; "gpu" insists; "cpu".
         run_dir: where the run is kept. None: runs/<env>/<algorithm>-<seed>-<n>, n free.
@@ -88,6 +90,8 @@ class TrainConfig:
         >>> config = al.TrainConfig(env="CartPole-v1", algorithm=al.PPO(learning_rate=1e-3), total_steps=50_000)
     """
 
+    WHOSE: ClassVar[str] = "TrainConfig"
+
     env: str | Callable[..., Any] = _field("CartPole-v1", "Gymnasium id, module:Id-v0 or module:factory", "environment")
     env_kwargs: Mapping[str, Any] = _field(dict, "keyword arguments for the environment", "environment")
     vectorization: Literal["auto", "sync"] = _field(
@@ -104,6 +108,9 @@ class TrainConfig:
     unroll_length: int = _field(128, "env steps of each environment in a batch", "actors")
     max_policy_lag: int = _field(
         0, "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely", "actors"
+    )
+    learner_threads: int | None = _field(
+        None, "cores that TensorFlow computes on; default: all, or what actors that go on meanwhile leave", "actors"
     )
     seed: int = _field(0, "seeds networks, environments, sampling and shuffling")
     device: Literal["auto", "cpu", "gpu"] = _field("auto", "auto takes a GPU where TensorFlow sees one")
@@ -295,6 +302,7 @@ _INTEGER_MINIMUMS = {
     "envs_per_actor": 1,
     "unroll_length": 1,
     "max_policy_lag": 0,
+    "learner_threads": 1,
     "total_steps": 1,
     "seed": 0,
     "init_from_count": 1,
@@ -309,6 +317,7 @@ _INTEGER_MINIMUMS = {
     "channel_axis": None,
 }
 _OPTIONAL_INTEGERS = (
+    "learner_threads",
     "init_from_count",
     "updates_per_epoch",
     "checkpoint_updates",
@@ -335,12 +344,6 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 def refusal(name: str, expected: str, value: object) -> str:
     """The one line that answers a refused value."""
     return f"`{name}` must be {expected}. Received: {name}={value!r}"
-
-
-def close_match(word: str, words: Iterable[str]) -> str:
-    """` (did you mean "x"?)` where a known word is close, else nothing."""
-    matches = difflib.get_close_matches(word, list(words), n=1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def check_backend() -> None:
@@ -378,7 +381,7 @@ def _algorithm_from_json(data: Mapping[str, Any]) -> Any:
     try:
         return algorithm_class(name)(**_tuples(hyperparameters))
     except TypeError as error:  # hyperparameters that it doesn't have
-        raise ValueError(f"`algorithm`: {error}. Received: algorithm={dict(data)!r}") from error
+        raise ValueError(f"`algorithm`: {error}") from error
 
 
 def algorithm_reference(cls: type[Any]) -> str:

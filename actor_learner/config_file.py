@@ -17,6 +17,7 @@ import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date, time
 from typing import Any
 
 from actor_learner import presets
@@ -25,9 +26,9 @@ from actor_learner.config import (
     TrainConfig,
     algorithm_class,
     callable_marks,
-    close_match,
     resolve_reference,
 )
+from actor_learner.names import close_match
 from actor_learner.quiet import import_keras_before
 from actor_learner.run_directory import RECORDED
 
@@ -132,7 +133,8 @@ def preset_below(file: ConfigFile, changes: Mapping[str, Any], preset: str | Non
     algorithm = _algorithm(file, changes)
     found = presets.preset_fields(named or changes.get("env", file.fields.get("env", "CartPole-v1")), algorithm)
     if found is None and named is not None:
-        raise presets.unknown_preset(named, algorithm)
+        with file.naming_lines(*(["preset"] if preset else [])):
+            raise presets.unknown_preset(named, algorithm)
     brings_network = any(file.fields.get(name) is not None for name in ("network", "init_from"))
     dropped = {*DEFAULT_NETWORK_FIELDS} if brings_network else set()
     return {name: value for name, value in (found or {}).items() if name not in dropped}
@@ -223,6 +225,7 @@ def _flat(path: str, data: Mapping[str, Any], lines: Mapping[tuple[str, ...], in
         cls = algorithm_class(algorithm or "ppo")
     _check_keys(file, top, nested, cls)
     fields = _converted({**top, **nested}, cls)
+    _check_kinds(file, fields)
     for name in _NOT_REPEATED if recorded else ():
         fields.pop(name, None)
     if algorithm is not None:
@@ -258,6 +261,32 @@ def _check_keys(file: ConfigFile, top: Mapping[str, Any], nested: Mapping[str, A
             f"{file.where(name)}: `{name}` stands in the file's table `algorithm` too; leave one out. "
             f"Received: {name}={top[name]!r} and {nested[name]!r}"
         )
+
+
+def _check_kinds(file: ConfigFile, fields: Mapping[str, Any]) -> None:
+    """What TOML can say and no field can take, and what no file can say."""
+    preset, callbacks = fields.get("preset", "none"), fields.get("callbacks", ())
+    if not isinstance(preset, str):
+        raise ValueError(f"{file.where('preset')}: `preset` must be a name. Received: preset={preset!r}")
+    if callbacks and not callable_marks(callbacks):
+        raise ValueError(
+            f"{file.where('callbacks')}: `callbacks` are objects, which Python alone can give: "
+            f"al.load_config(file, callbacks=[...]). Received: callbacks={callbacks!r}"
+        )
+    for name, value in fields.items():
+        if any(isinstance(leaf, (date, time)) for leaf in _leaves(value)):
+            raise ValueError(
+                f"{file.where(name)}: `{name}` must not be or hold a date or time; as text, it is quoted. "
+                f"Received: {name}={value!r}"
+            )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(part)
+    else:
+        yield value
 
 
 def _check_references(file: ConfigFile, fields: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""How many cores this process may use."""
+"""How many cores this process may use, and how busy they are."""
 
 from __future__ import annotations
 
@@ -86,3 +86,13 @@ def _quota(group: Group) -> float:
     quota_and_period = "".join(read_lines(group.folder / "cpu.max")) or "max 100000"
     first, second = quota_and_period.split()
     return math.inf if first == "max" else float(first) / float(second)
+
+
+def busy_seconds(stat: Path = Path("/proc/stat")) -> float | None:
+    """CPU seconds that the cores which this process may use have spent on anybody's work; None if nobody tells."""
+    allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
+    fields = [line.split() for line in read_lines(stat)]
+    ticks = [list(map(int, words[1:])) for words in fields if words and words[0] in allowed]
+    # user, nice, system, idle, iowait, irq, softirq, steal; what guests take is part of user and nice.
+    busy = sum(sum(counts[:8]) - sum(counts[3:5]) for counts in ticks)
+    return busy / os.sysconf("SC_CLK_TCK") if ticks else None

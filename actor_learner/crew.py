@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from actor_learner.actor import Actor, Leaves, Startup, describe_spaces, make_environments
+from actor_learner.capacity import check_rest, starts_with_one
 from actor_learner.env_calls import Call, Calls, encode
 from actor_learner.env_spec import EnvError
 from actor_learner.environments import EnvFactory, Environments
@@ -63,6 +64,10 @@ class Crew(Protocol):
 
     def wait(self, hand_outs: HandOuts, seconds: float) -> None:
         """Returns when there is a batch to take."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether the actors have filled all that was handed out to them."""
 
     def check(self) -> None:
         """Raises what `wait` would, if an actor has failed by now."""
@@ -133,6 +138,11 @@ class LocalCrew:
             self.close()
             raise
 
+    @property
+    def idle(self) -> bool:
+        """Always: what is handed out is filled in `wait` alone."""
+        return True
+
     def check(self) -> None:
         """Raises RuntimeError if the crew is closed."""
         if self._closed:
@@ -180,7 +190,8 @@ class ProcessCrew:
         self._plan: ArenaPlan | None = None
         self._stop_everywhere: Array | None = None
         self._hand_outs: HandOuts | None = None
-        self._starting = set(range(self._count))
+        self._one_first = starts_with_one(self._count)
+        self._starting: set[int] = set()
         self._ready: set[int] = set()
         self._agreed: dict[str, Any] = {}
         """What all that are ready say of their spaces."""
@@ -230,6 +241,16 @@ class ProcessCrew:
             self._heartbeats.idle(actor)
         self._restarts.unroll_finished(actor)
         return self._hand_outs.done(actor, payload)
+
+    def may_start(self, actor: int) -> bool:
+        """All at once, unless memory might not suffice: then the first one has to be ready, and to be small enough."""
+        if not self._one_first or actor == 0:
+            return True
+        if 0 not in self._ready:
+            return False
+        check_rest(self._count, self._watcher.process_ids()[0])
+        self._one_first = False
+        return True
 
     def ended(self, end: ActorEnd) -> Exception | None:
         """An actor is gone."""
@@ -318,6 +339,12 @@ class ProcessCrew:
                 f"Received: timeout={seconds:g}"
             )
 
+    @property
+    def idle(self) -> bool:
+        """Whether no actor has columns to fill."""
+        with self.lock:
+            return not any(self._outstanding.values())
+
     def _wait(self, complete: Callable[[], bool], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         watcher, condition = self._watcher, self._watcher.condition
@@ -341,7 +368,7 @@ class ProcessCrew:
 
     def _raise(self) -> NoReturn:
         error = self._watcher.error
-        if isinstance(error, (ActorError, EnvError)):
+        if isinstance(error, (ActorError, EnvError, MemoryError)):
             raise error
         if error is not None:
             raise RuntimeError(

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.config import close_match, refusal
+from actor_learner.config import refusal
 from actor_learner.flat_config import ASIDE, Value, flat_config
 from actor_learner.metrics_file import read_metrics
+from actor_learner.names import close_match
 from actor_learner.run_directory import read_config
 
 Array = np.ndarray[Any, Any]

@@ -41,6 +41,9 @@ class Evaluation:
     lengths: Array
     info: Mapping[str, Array] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Evaluation(mean={self.mean:.6g}, std={self.std:.6g}, episodes={len(self.returns)})"
+
     @property
     def mean(self) -> float:
         """Mean return."""

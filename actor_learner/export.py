@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actor_learner import spaces
-from actor_learner.config import check_backend, close_match
+from actor_learner.config import check_backend
 from actor_learner.files import one_line, write_folder_atomically
+from actor_learner.names import close_match
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.quiet import check_tensorflow, import_keras, silent_stderr
 from actor_learner.run_directory import open_run, read_config, recorded_choices
@@ -46,7 +47,8 @@ def export(
         run_dir: A run that has ended, whether or not it took all its steps.
         output: Must not exist yet; by default `<name of the run>-<format>` in the working directory.
         format: "litert", "keras", "onnx" or "saved_model".
-        network: Where Keras can't rebuild the run's network from its file: a built one, which gets the weights.
+        network: Where Keras can't rebuild the run's network from its file: a built one, which gets the weights; litert
+            needs none.
 
     Returns:
         The folder.
@@ -59,6 +61,11 @@ def export(
     if format not in FORMATS:
         match = close_match(str(format), FORMATS)
         raise ValueError(f"`format` must be one of {list(FORMATS)}{match}. Received: format={format!r}")
+    if network is not None and format == "litert":
+        raise ValueError(
+            "`network` can't stand beside format='litert', which is the policy as the run exported it. "
+            f"Received: network={network!r}"
+        )
     run = open_run(run_dir)
     output = Path(f"{run.path.resolve().name}-{format}" if output is None else output)
     if os.path.lexists(output):

@@ -18,6 +18,9 @@ _LARGEST_SHARE = 0.005
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
+_PROPORTIONAL = ("Pss", "SwapPss")
+_OWN = ("Private_Dirty", "SwapPss")
+
 _LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
 """By cgroup version. Above `memory.high` nothing is killed, but everything is slowed down to give memory back."""
 
@@ -104,16 +107,16 @@ def _name(owner: int | None) -> str:
     return "learner" if owner is None else f"actor_{owner}"
 
 
-def measure(actors: Mapping[int, int], proc: Path = Path("/proc")) -> Usage:
+def measure(actors: Mapping[int, int], proc: Path = Path("/proc"), counted: Collection[str] = _PROPORTIONAL) -> Usage:
     """What this process's tree takes now.
 
     actors: process id of each. Its processes are those in its group or session or below it, so that a simulator counts
     whose own parent has ended. One that is gone takes nothing. proc: without it (macOS), `ps` is asked, and what is
-    shared counts in full everywhere.
+    shared counts in full everywhere. counted: fields of `smaps_rollup`.
 
     Raises OSError where that can't be read.
     """
-    table = _process_table(proc)
+    table = _process_table(proc, counted)
     numbers = {pid: actor for actor, pid in actors.items()}
     sizes: dict[int | None, int] = dict.fromkeys([None, *actors], 0)
     cpu_seconds = {}
@@ -124,6 +127,14 @@ def measure(actors: Mapping[int, int], proc: Path = Path("/proc")) -> Usage:
             sizes[owner] += process.size()
             cpu_seconds[owner, pid] = process.cpu_seconds
     return Usage(sizes[None], {actor: sizes[actor] for actor in actors}, cpu_seconds)
+
+
+def own_memory(pid: int) -> int:
+    """Bytes that an actor's process and all that it started have for themselves: what another one like it takes, too.
+
+    Code and data that are the same files in each are left out, where the kernel tells; the batches are as well.
+    """
+    return measure({0: pid}, counted=_OWN).actors[0]
 
 
 def cgroup_limit(root: Path = Path("/")) -> float:
@@ -161,17 +172,18 @@ def _root(pid: int, table: Mapping[int, _Process], actors: Collection[int]) -> i
     return None
 
 
-def _process_table(proc: Path) -> dict[int, _Process]:
-    return dict(_processes(proc) if (proc / "self/stat").exists() else _processes_by_ps())
+def _process_table(proc: Path, counted: Collection[str]) -> dict[int, _Process]:
+    return dict(_processes(proc, counted) if (proc / "self/stat").exists() else _processes_by_ps())
 
 
-def _processes(proc: Path) -> Iterator[tuple[int, _Process]]:
+def _processes(proc: Path, counted: Collection[str]) -> Iterator[tuple[int, _Process]]:
     for name in os.listdir(proc):
         if name.isdigit() and (line := _read(f"{proc}/{name}/stat")):
             fields = line.rpartition(")")[2].split()  # up to there it is a name, which may be anything
             parent, group, session = map(int, fields[1:4])
             seconds = sum(map(int, fields[11:13])) / _TICKS  # user and system time of all its threads
-            yield int(name), _Process(parent, group, session, seconds, functools.partial(_size, f"{proc}/{name}"))
+            size = functools.partial(_size, f"{proc}/{name}", counted)
+            yield int(name), _Process(parent, group, session, seconds, size)
 
 
 def _processes_by_ps() -> Iterator[tuple[int, _Process]]:
@@ -192,13 +204,13 @@ def _seconds(text: str) -> float:
     return 86400 * int(days or 0) + sum(float(part) * 60.0**power for power, part in enumerate(parts))
 
 
-def _size(folder: str) -> int:
-    """Bytes of one process, swapped ones included: its proportional set size, or else what is resident.
+def _size(folder: str, counted: Collection[str]) -> int:
+    """Bytes of one process, swapped ones included: those that are counted, or else what is resident.
 
     The first needs Linux 4.14 and the right to trace the process, which a set-user-id program denies.
     """
-    fields = _fields(f"{folder}/smaps_rollup", ("Pss", "SwapPss"))
-    if "Pss" not in fields:
+    fields = _fields(f"{folder}/smaps_rollup", counted)
+    if not fields:
         fields = _fields(f"{folder}/status", ("VmRSS", "VmSwap"))
     return 1024 * sum(fields.values())
 

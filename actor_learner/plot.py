@@ -86,7 +86,7 @@ def check_matplotlib(what: str, extra: str) -> None:
 
 
 def draw(curves: Sequence[Curve], *, x: str, band: str, smoothing: float) -> Figure:
-    """A figure with a panel for each environment and metric, one below the other."""
+    """A figure with a panel for each environment and metric, one below the other; what holds for all is said once."""
     from matplotlib.figure import Figure
 
     panels: dict[tuple[str, str], list[Curve]] = {}
@@ -94,13 +94,18 @@ def draw(curves: Sequence[Curve], *, x: str, band: str, smoothing: float) -> Fig
         panels.setdefault((curve.env, curve.metric), []).append(curve)
     figure = Figure(figsize=(PANEL_SIZE[0], PANEL_SIZE[1] * len(panels)), layout="constrained")
     all_axes = figure.subplots(len(panels), squeeze=False)[:, 0]
+    said: tuple[str, list[str]] | None = None
     for ((env, metric), of_panel), axes in zip(panels.items(), all_axes, strict=True):
         _draw_panel(axes, of_panel)
-        axes.set_title(env)
+        labels = [curve.label for curve in of_panel]
+        if said is None or said[0] != env:
+            axes.set_title(env)
         axes.set_xlabel(_X_LABELS[x])
         axes.set_ylabel(_y_label(metric, smoothing if any(curve.smoothed for curve in of_panel) else 0))
         several = any(curve.num_runs > 1 for curve in of_panel)
-        axes.legend(frameon=False, title=BANDS[band].description if several else None, title_fontsize="small")
+        if said != (env, labels):
+            axes.legend(frameon=False, title=BANDS[band].description if several else None, title_fontsize="small")
+        said = env, labels
     return figure
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from actor_learner import spaces
 from actor_learner.actor import Startup
+from actor_learner.capacity import check_memory
 from actor_learner.cores import available_cores
 from actor_learner.crew import Crew, LocalCrew, ProcessCrew
 from actor_learner.env_calls import make_call
@@ -80,6 +81,10 @@ class ActorPool:
         episodes: Episodes that ended in the last batch: "return", "length" and those of `info_keys` that
             occurred, as 1-D float32 arrays.
         timings: Where the actors' time went in the last batch, as fractions: "env", "acting", "other", "waiting".
+        exported: The policy as the actors have it, by the first weights.
+        layout: Of a batch in shared memory.
+        unrolls: What each actor did for the last batch, in seconds: `env`, `acting`, `other`, `waiting` before it,
+            and when it had `ended` by `time.perf_counter`.
         restarts: Actors that were replaced while the last batch was collected, with the causes.
         restart_count: All that were replaced so far.
     """
@@ -133,17 +138,19 @@ class ActorPool:
         Raises:
             ValueError: An argument, the environment or the network can't be used (`EnvError` for the second).
             ActorError: An actor died, again and again.
-            MemoryError: The batches don't fit into memory.
+            MemoryError: The batches, or so many actors, don't fit into memory.
             TimeoutError: Actors weren't ready in time.
         """
         _check_arguments(num_actors, envs_per_actor, unroll_length, max_policy_lag, seed)
         _check_info_keys(info_keys)
         _check_care(start_timeout, actor_timeout, on_env_error, max_restarts)
+        check_memory(num_actors)
         _warn_of_crowding(num_actors)
         factory = resolve_env(env, env_kwargs, vectorization, check_pickle=num_actors > 0)
         self.env_name = factory.name
         self.episodes: dict[str, Array] = {}
         self.timings: dict[str, float] = {}
+        self.unrolls: list[Done] = []
         self.restarts: list[Restart] = []
         self._restarts = Restarts(on_env_error, max_restarts)
         self._num_actors, self._envs_per_actor = max(num_actors, 1), envs_per_actor
@@ -191,6 +198,7 @@ class ActorPool:
         stop_words.fill(0)
         plan.heartbeats(self._arena).fill(0)
         plan.policy(self._arena)[...] = policy
+        self.exported, self.layout = exported, plan.layout
         self._slots = WeightSlots(plan.slots(self._arena), weights)
         self._blocks = plan.blocks(self._arena)
         structures = spaces.observation_structure(self.observation_space), spaces.action_structure(self.action_space)
@@ -231,6 +239,11 @@ class ActorPool:
     def restart_count(self) -> int:
         """How many actors were replaced so far."""
         return self._restarts.count
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was handed out is filled."""
+        return self._crew.idle
 
     @property
     def pids(self) -> dict[int, int]:
@@ -309,7 +322,7 @@ class ActorPool:
             self._check_written(self._blocks[index])
         self._note_restarts()
         self.episodes = self._blocks[index].episodes()
-        self.timings = _fractions(done)
+        self.timings, self.unrolls = _fractions(done), done
         return self._trajectories[index]
 
     def upcoming(self) -> Trajectory | None:

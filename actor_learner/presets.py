@@ -11,7 +11,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from actor_learner.config import DEFAULT_NETWORK_FIELDS, TrainConfig, algorithm_class, algorithm_reference, close_match
+from actor_learner.config import DEFAULT_NETWORK_FIELDS, TrainConfig, algorithm_class, algorithm_reference
+from actor_learner.names import close_match
 
 _MUJOCO: dict[str, Any] = {
     "total_steps": 1_000_000,

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import os
+import signal
 import sys
+import threading
+import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_PUT_OFF = ("matplotlib", "matplotlib.pyplot", "matplotlib.patches", "scipy.sparse")
+"""What Keras imports for its galleries, and TensorFlow for its own old Keras: a quarter of what the import takes."""
 
 
 def import_keras() -> None:
@@ -23,9 +31,83 @@ def import_keras() -> None:
     if sys.stderr is not None:
         sys.stderr.flush()
     check_tensorflow("training")
-    with silent_stderr(), warnings.catch_warnings():
+    with keeping_interrupts(), silent_stderr(), warnings.catch_warnings(), _putting_off(_PUT_OFF), _without_collector():
         warnings.simplefilter("ignore")
         import keras  # noqa: F401
+
+
+class _Later(types.ModuleType):
+    """Stands for a module that is imported when something of it is called, or looked up after `_putting_off`.
+
+    Whoever has taken a function out of it (`from scipy.sparse import issparse`) has one that does the same.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is not self:
+            return getattr(importlib.import_module(self.__name__), name)
+        if (part := sys.modules.get(f"{self.__name__}.{name}")) is not None:
+            return part
+        return lambda *args, **options: getattr(importlib.import_module(self.__name__), name)(*args, **options)
+
+
+@contextlib.contextmanager
+def _putting_off(names: Iterable[str]) -> Iterator[None]:
+    """Whatever imports these modules meanwhile, and few use, gets them on first use; others get them as always."""
+    put_off = {name: _Later(name) for name in names if name not in sys.modules and _is_installed(name)}
+    sys.modules.update(put_off)
+    try:
+        yield
+    finally:
+        for name, module in put_off.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+
+
+def _is_installed(name: str) -> bool:
+    """Whether the package that a module is of is there: those that need it mustn't be told that it is."""
+    top = name.partition(".")[0]
+    return top in sys.modules or importlib.util.find_spec(top) is not None
+
+
+@contextlib.contextmanager
+def keeping_interrupts() -> Iterator[None]:
+    """Ctrl-C stays KeyboardInterrupt: within TensorFlow one becomes an ImportError, or nothing comes of it."""
+    interrupted = False
+
+    def interrupt(signal_number: int, frame: types.FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.default_int_handler(signal_number, frame)
+
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ours = ours and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception as error:
+        if interrupted:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """The objects that imports make stay: the collector would look through them again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def import_keras_before(reference: str) -> None:

@@ -184,7 +184,7 @@ class Recorder:
         """Writes a checkpoint, unless there is one of this update, nothing to save yet, or it has other weights now."""
         if self._learner.updates == self._saved.updates if self._has_checkpoint else not self.rows:
             return
-        if self._updating or self._has_other_weights():
+        if self._updating or self._has_other_weights() or not self._is_finite():
             return
         from actor_learner.learner.state import write_learner
 
@@ -204,7 +204,7 @@ class Recorder:
     def close(self) -> None:
         """The last checkpoint, and the link to it; rows that wait for room. Half an update is taken back."""
         if self._updating:
-            self._take_back()
+            self._restore(f"update {self._next} was cut short")
         self.checkpoint()
         if self._has_checkpoint:
             try:
@@ -215,6 +215,16 @@ class Recorder:
         if self._events is not None:
             self._events.close(finished=self._learner.env_steps >= self._config.total_steps)
 
+    def ends_finite(self) -> bool:
+        """Whether the network's weights are finite, or else could be replaced by those of the last checkpoint."""
+        if self._is_finite():
+            return True
+        what = "a callback left weights that aren't finite"
+        if not self._has_checkpoint:
+            _log.warning("%s, and there is no checkpoint: no network is saved", what)
+            return False
+        return self._restore(what)
+
     def _append_events(self, events: EventFile, metrics: Mapping[str, float]) -> None:
         env_steps, every = self._learner.env_steps, self._config.histogram_updates
         events.append(env_steps, {name: value for name, value in metrics.items() if name != "env_steps"})
@@ -222,17 +232,21 @@ class Recorder:
             weights = self._learner.network.weights
             events.append_histograms(env_steps, ((weight.path, weight.numpy()) for weight in weights))
 
-    def _take_back(self) -> None:
-        """Gives the network the weights of the last checkpoint."""
+    def _restore(self, what: str) -> bool:
+        """Gives the network the weights of the last checkpoint, because of what has happened; whether it has them."""
         path = self._checkpoints.path(self._saved.updates)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Keras misses the optimizer's variables, which aren't needed any more
                 load_network(path, self._learner.network)
         except (OSError, ValueError) as error:
-            _log.warning("update %d was cut short; the network may be half of it: %s", self._next, one_line(error))
-        else:
-            _log.warning("update %d was cut short; the network that is saved is that of %s", self._next, path)
+            _log.warning("%s; its last checkpoint can't be read: %s", what, one_line(error))
+            return False
+        _log.warning("%s; the network that is saved is that of %s", what, path)
+        return True
+
+    def _is_finite(self) -> bool:
+        return all(np.isfinite(variable.numpy()).all() for variable in self._learner.network.weights)
 
     def _has_other_weights(self) -> bool:
         """Whether callbacks have put in others since the epoch's end."""

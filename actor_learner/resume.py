@@ -36,6 +36,7 @@ MAY_DIFFER = frozenset(
         "verbose",
         "callbacks",
         "device",
+        "learner_threads",
         "info_keys",
         "updates_per_epoch",
         "num_actors",

@@ -128,15 +128,15 @@ def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str])
         return network
     if file.suffix != ".keras":
         raise ValueError(
-            "Keras couldn't save this network whole; build it and give it: load_network(path, network=...). "
+            "Keras couldn't save this network whole; build it, and give it as `network=` in Python. "
             f"Received: path={str(path)!r}"
         )
     try:
         return keras.saving.load_model(file, compile=False)
     except Exception as error:  # layers, h5py and TensorFlow raise whatever they like
         raise ValueError(
-            f"Keras can't rebuild this network ({one_line(error)}); build it and give it: "
-            f"load_network(path, network=...). Received: path={str(path)!r}"
+            f"Keras can't rebuild this network ({one_line(error)}); build it, and give it as `network=` in Python. "
+            f"Received: path={str(path)!r}"
         ) from error
 
 

@@ -117,7 +117,7 @@ class Summary:
         row = self._row
         means = (self._on_the_whole if over else self._lately).values()
         steps, seconds = row.get("env_steps", 0), row.get("time_seconds", 0.0)
-        speed = means.pop("steps_per_second")
+        speed = means.pop("steps_per_second") if self.rows > 1 else math.nan  # the first update was compiled
         return Look(
             env=self._env,
             algorithm=self._algorithm,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner import spaces
+from actor_learner.capacity import check_memory
 from actor_learner.config import TrainConfig
 from actor_learner.cores import learner_cores, renew_suggestion
 from actor_learner.environments import resolve_env
@@ -48,8 +49,13 @@ class Result:
     metrics: dict[str, float]
     run_dir: Path
 
+    def __repr__(self) -> str:
+        said = {name: self.metrics[name] for name in ("env_steps", "episode_return") if name in self.metrics}
+        figures = "".join(f", {name}={value:.6g}" for name, value in said.items())
+        return f"Result(run_dir={str(self.run_dir)!r}{figures})"
 
-def train(config: TrainConfig, *, resume: bool = False) -> Result:
+
+def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result:
     """Trains a network, and saves it with its policy, metrics and config in a run directory.
 
     Ctrl-C, SIGTERM and SIGHUP end the current update and save everything; then KeyboardInterrupt
@@ -60,19 +66,26 @@ def train(config: TrainConfig, *, resume: bool = False) -> Result:
         resume: go on with the run in `config.run_dir` from its newest whole checkpoint, however it ended. The config
             must be the run's own, but for what doesn't change what is learned (see `actor_learner.resume`), and
             `total_steps`, which may grow. A run that has finished is returned as it is. Environments start anew.
+        fields: none are taken: they belong in the config.
 
     Raises:
         ValueError: something in the config can't work; nothing was started, nothing overwritten.
+        MemoryError: the batches, or so many actors, don't fit into memory.
         ActorError: actors died again and again; names one, with its traceback or signal.
         RuntimeError: update after update gave what isn't finite.
     """
     if not isinstance(config, TrainConfig):
         raise ValueError(f"`config` must be an actor_learner.TrainConfig. Received: config={config!r}")
+    if fields:
+        config.replace(**fields)  # a name that there isn't is answered there
+        name, value = next(iter(fields.items()))
+        raise TypeError(f"Fields belong in the config: train(config.replace({name}=...)). Received: {name}={value!r}")
     if resume:
         check_resume(config)
     else:
         check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
+    check_memory(config.num_actors)
     if config.device == "gpu":  # TensorFlow alone knows whether there is one; "auto" and "cpu" start actors meanwhile
         from actor_learner.learner import resolve_device
 
@@ -136,7 +149,8 @@ def _train(config: TrainConfig, start: Start, actors: ActorPool, interrupts: Int
             try:
                 recorder.close()
             finally:
-                _save(start.run, learner, actors.observation_space)
+                if recorder.ends_finite():
+                    _save(start.run, learner, actors.observation_space)
     if learner.env_steps >= config.total_steps:
         record_finished(start.run, learner.env_steps)
     return Result(learner.network, metrics or _last_metrics(start.run), start.run.path)
@@ -167,22 +181,27 @@ def _goes_on(config: TrainConfig, learner: Learner, interrupts: Interrupts) -> b
 
 
 def _start_actors(config: TrainConfig, start: Start) -> ActorPool:
-    def make_network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
-        return _make_network(config, start.checkpoint, observation_space, action_space)
+    def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
+        return make_network(config, start.checkpoint, observation_space, action_space)
 
+    return make_pool(config, network, seed=_seed(config, start), logs_dir=start.run.logs)
+
+
+def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
+    """The actors that a config describes. network: as for `ActorPool`."""
     return ActorPool(
         config.env,
-        make_network,
+        network,
         env_kwargs=dict(config.env_kwargs),
         vectorization=config.vectorization,
         num_actors=config.num_actors,
         envs_per_actor=config.envs_per_actor,
         unroll_length=config.unroll_length,
         max_policy_lag=config.max_policy_lag,
-        seed=_seed(config, start),
+        seed=seed,
         info_keys=config.info_keys,
         autoreset_mode=config.autoreset_mode,
-        logs_dir=start.run.logs,
+        logs_dir=logs_dir,
         start_timeout=config.start_timeout,
         actor_timeout=config.actor_timeout,
         on_env_error=config.on_env_error,
@@ -197,14 +216,14 @@ def _seed(config: TrainConfig, start: Start) -> int:
     return int(np.random.SeedSequence([config.seed, start.state.updates]).generate_state(1)[0])
 
 
-def _make_network(
+def make_network(
     config: TrainConfig, checkpoint: Path | None, observation_space: Space[Any], action_space: Space[Any]
 ) -> keras.Model:
     """The network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
     import keras
 
     from actor_learner.callbacks.checks import check_callbacks
-    from actor_learner.learner import resolve_device
+    from actor_learner.learner import resolve_device, use_threads
     from actor_learner.networks import (
         cap_statistics,
         check_network,
@@ -216,6 +235,7 @@ def _make_network(
     check_callbacks(config.callbacks)
     renew_suggestion(_learner_cores(config, observation_space))
     resolve_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
+    use_threads(config.learner_threads)
     keras.utils.set_random_seed(config.seed)
     if config.network is None and checkpoint is not None:
         return load_network(checkpoint)
@@ -249,7 +269,7 @@ def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
 def _make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Learner:
     from actor_learner.learner import Learner, warn_of_threads
 
-    if config.max_policy_lag and config.num_actors:
+    if config.max_policy_lag and config.num_actors and config.learner_threads is None:
         warn_of_threads(_learner_cores(config, actors.observation_space))
     if start.checkpoint is not None:
         learner = Learner.load(
@@ -314,7 +334,7 @@ def _finished(config: TrainConfig, run: RunDirectory) -> Result:
         network = load_network(run.path)
     else:
         policy = load_policy(run.policy)
-        network = _make_network(config, run.path, policy.observation_space, policy.action_space)
+        network = make_network(config, run.path, policy.observation_space, policy.action_space)
     return Result(network, _last_metrics(run), run.path)
 
 

@@ -11,7 +11,7 @@ from rich.constrain import Constrain
 from rich.segment import SegmentLines
 from rich.text import Text
 
-from actor_learner.summary import Look, Process, times
+from actor_learner.summary import SMOOTHING_SECONDS, Look, Process, times
 
 WIDE = 72
 """Columns from which on the shares of time of learner and actors stand side by side."""
@@ -93,8 +93,10 @@ def _bar(look: Look, width: int, ascii_only: bool) -> Text:
 
 def _steps(look: Look) -> list[Text]:
     items = [f"{look.env_steps:,} of {look.total_steps:,} steps"]
+    if not math.isnan(look.speed):
+        items.append(f"{look.speed:,.0f} steps/s")
     if look.updates:
-        items += [f"{look.speed:,.0f} steps/s", f"{look.updates:,} update{_plural(look.updates)}"]
+        items.append(f"{look.updates:,} update{_plural(look.updates)}")
     return [Text(item) for item in [*items, *times(look)]]
 
 
@@ -151,7 +153,9 @@ def _stroke(share: float, width: int, ascii_only: bool) -> str:
 def _limit(look: Look) -> Text | None:
     if look.limited_by is None:
         return None
-    return Text.assemble(("limited by: " + look.limited_by.part, "bold yellow"), "; " + look.limited_by.advice)
+    when = "over the whole run" if look.over else f"over the last {SMOOTHING_SECONDS:.0f} s"
+    advice = "; " + look.limited_by.advice
+    return Text.assemble(("limited by: " + look.limited_by.part, "bold yellow"), advice, (f" ({when})", "dim"))
 
 
 def _processes(processes: Sequence[Process], width: int, ascii_only: bool) -> Text | None:

@@ -23,6 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from machine import machine
 
 import actor_learner as al
+from actor_learner.memory import own_memory
 
 STEPS, BATCHES, VERSIONS = 1000, 30, 200
 
@@ -61,6 +62,7 @@ def measure_actor(env: str, envs: int) -> dict[str, Any]:
         maps = Path(f"/proc/{actor_pid()}/maps").read_text().lower()
         return {
             "resident_megabytes": resident_megabytes(actor_pid()),
+            "own_megabytes": own_memory(actor_pid()) / 1e6,
             "tensorflow_mapped": "tensorflow" in maps or "keras" in maps,
             "env_step_us": statistics.median(microseconds["env"]),
             "acting_us": statistics.median(microseconds["acting"]),

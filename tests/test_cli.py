@@ -190,6 +190,7 @@ def test_a_network_by_name(tmp_path):
         (["train", "--algorithm", "nowhere:Class"], "can't import 'nowhere'"),
         (["train", "--lerning-rate", "1"], "(did you mean '--learning-rate'?); --help lists all. Received: --lerning-"),
         (["train", "--learning", "1"], "There is no such flag"),
+        (["train", "--clip-coef", "0.1"], "There is no such flag (did you mean '--clip-range'?)"),
         (
             ["train", "CartPole-v1", "Acrobot-v1"],
             "There is an argument too many; --help says what there may be. Received: Acrobot-v1",

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import json
 import subprocess
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import actor_learner as al
+from actor_learner import algorithms
 from actor_learner.config import (
     DEFAULT_NETWORK_FIELDS,
     TrainConfig,
@@ -16,6 +18,7 @@ from actor_learner.config import (
     callable_name,
     resolve_reference,
 )
+from actor_learner.names import ELSEWHERE
 
 
 def make_environment(**kwargs):
@@ -261,6 +264,46 @@ def test_env_name():
 @pytest.mark.parametrize("cls", [al.PPO, al.A2C])
 def test_algorithms_by_name(cls):
     assert algorithm_class(algorithm_reference(cls)) is cls
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: al.PPO(n_epochs=3), "PPO has no such field (did you mean 'epochs'?). Received: n_epochs=3"),
+        (lambda: al.PPO(batch_size=64), "(did you mean 'minibatch_size'?). Received: batch_size=64"),
+        (lambda: al.PPO(n_steps=8), "(did you mean 'unroll_length' of TrainConfig?). Received: n_steps=8"),
+        (lambda: al.A2C(gama=0.9), "A2C has no such field (did you mean 'gamma'?). Received: gama=0.9"),
+        (lambda: al.TrainConfig(clip_coef=0.1), "(did you mean 'clip_range' of the algorithm?). Received: clip_coef"),
+        (lambda: al.TrainConfig().replace(sead=1), "TrainConfig has no such field (did you mean 'seed'?)"),
+        (lambda: al.PPO("MlpPolicy"), "PPO takes its fields by name, as in PPO(learning_rate=...). Received: 'MlpP"),
+        (
+            lambda: al.train(al.TrainConfig(), callbacks=[]),
+            "train(config.replace(callbacks=...)). Received: callbacks=[]",
+        ),
+        (lambda: al.train(al.TrainConfig(), total_timesteps=1), "TrainConfig has no such field (did you mean 'total_s"),
+    ],
+)
+def test_a_field_that_there_isn_t_is_answered_with_what_was_meant(call, message):
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_of_other_libraries_stand_for_fields_that_there_are():
+    classes = (al.TrainConfig, *algorithms.BY_NAME.values())
+    fields = {field.name for cls in classes for field in dataclasses.fields(cls)}
+    assert set(ELSEWHERE.values()) <= fields
+    assert not fields & set(ELSEWHERE)
+
+
+def test_an_algorithm_with_an_init_of_its_own_takes_what_that_takes():
+    class Own(al.PPO):
+        def __init__(self, strength=1.0, /, **fields):
+            super().__init__(ent_coef=strength, **fields)
+
+    assert Own(2.0, gamma=0.9) == Own(2.0, gamma=0.9)
+    assert copy.deepcopy(Own(2.0)).ent_coef == 2.0
 
 
 def test_an_unknown_algorithm_names_the_close_match():

@@ -278,11 +278,13 @@ def test_a_network_that_keras_can_t_rebuild(tmp_path):
     network = Unserializable(2)
     network(np.zeros((1, 3), np.float32))
     run_dir = make_run(tmp_path / "run", space, actions, network)
-    with pytest.raises(ValueError, match=r"build it and give it"):
+    with pytest.raises(ValueError, match=r"build it, and give it as `network=`"):
         al.export(run_dir, tmp_path / "out", format="saved_model")
     again = Unserializable(2)
     again(np.zeros((1, 3), np.float32))
     with pytest.raises(ValueError, match=r"can't be exported in this form.*Received: format='keras'"):
         al.export(run_dir, tmp_path / "out", format="keras", network=again)
+    with pytest.raises(ValueError, match=r"`network` can't stand beside format='litert'.*Received: network="):
+        al.export(run_dir, tmp_path / "out", network=again)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert al.load_policy(al.export(run_dir, tmp_path / "out")).act([0.1, 0.2, 0.3]) in (4, 5)

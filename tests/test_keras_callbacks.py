@@ -609,3 +609,32 @@ def test_wandb_logs_every_update_offline(pieces, tmp_path, monkeypatch):
     callbacks.end({}, interrupted=False)
     assert wandb.run is None
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+
+
+class Spoils(al.callbacks.Callback):
+    """Puts NaN into the network: where a run ends, or after its first update."""
+
+    def __init__(self, hook):
+        super().__init__()
+        setattr(self, hook, self.spoil)
+
+    def spoil(self, *_, **__):
+        self.model.set_weights([np.full_like(weight, np.nan) for weight in self.model.get_weights()])
+
+
+def test_weights_that_are_not_finite_are_not_what_is_saved(tmp_path, caplog):
+    result = al.train(config(tmp_path, [Spoils("on_train_end")]))
+    assert "a callback left weights that aren't finite; the network that is saved is that of" in caplog.text
+    kept = trainable(al.load_network(result.run_dir / "checkpoints/final"))
+    assert np.isfinite(np.concatenate([np.ravel(weight) for weight in kept])).all()
+    for network in (result.network, al.load_network(result.run_dir)):
+        np.testing.assert_array_equal(trainable(network), kept)
+    steps, value = result.metrics["env_steps"], result.metrics["episode_return"]
+    assert repr(result) == f"Result(run_dir={str(result.run_dir)!r}, env_steps={steps:.6g}, episode_return={value:.6g})"
+
+
+def test_without_finite_weights_nothing_is_saved(tmp_path, caplog):
+    with pytest.raises(ValueError, match="Weights must be finite"):
+        al.train(config(tmp_path, [Spoils("on_train_batch_end")], checkpoint_minutes=None))
+    assert "and there is no checkpoint: no network is saved" in caplog.text
+    assert not (tmp_path / "run/network.keras").exists()

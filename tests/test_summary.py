@@ -44,6 +44,7 @@ def test_before_the_first_row():
 def test_the_first_row_compiles_and_counts_no_more_after_the_second():
     compiled = row(1, time__learning=1.0, steps_per_second=1.0)
     assert summary([compiled]).look().shares["learning"] == pytest.approx(1.0)
+    assert math.isnan(summary([compiled]).look().speed)
     look = summary([compiled, row(2)]).look()
     assert look.shares["learning"] == pytest.approx(0.25)
     assert look.speed == pytest.approx(50.0)

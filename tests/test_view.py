@@ -39,7 +39,7 @@ def test_all_that_there_is_to_see():
     assert lines[3].endswith("1.0 to 59.0")
     assert lines[5].split("  ")[0] == "learner's time"
     assert [word for word in lines[6].split() if not set(word) & set("━╸")] == ["learning", "25%", "env", "50%"]
-    assert "limited by: environments; another actor would help" in lines
+    assert "limited by: environments; another actor would help (over the last 5 s)" in lines
     assert "learner  125% CPU    812 MB │ actor 0   50% CPU     54 MB │ actor 1   75% CPU     55 MB" in lines
     assert lines[-2:] == ["policy lag 0.0 · no actor restarts · no undone updates", "Something is to be said."]
 

@@ -15,6 +15,7 @@ import numpy as np
 from actor_learner.algorithms import optimizers, schedules
 from actor_learner.algorithms.optimizers import Optimizer
 from actor_learner.algorithms.schedules import Schedule
+from actor_learner.names import NamedFields
 
 if TYPE_CHECKING:
     import keras
@@ -30,7 +31,7 @@ def hyperparameter(default: Any, documentation: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(ABC):
+class Algorithm(NamedFields, ABC):
     """Hyperparameters that every actor-critic algorithm here has.
 
     An algorithm of one's own subclasses this, `A2C` or `PPO`, as a frozen dataclass, and overrides
@@ -54,6 +55,8 @@ class Algorithm(ABC):
     optimizer: Optimizer = hyperparameter(
         None, "adam or rmsprop; none: the algorithm's own; in code also a Keras optimizer to clone, with its own rate"
     )
+
+    WHOSE: ClassVar[str] = "the algorithm"
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "ent_coef")
     """Fields that may be schedules; each update sees them as tensors."""

@@ -133,4 +133,4 @@ class MemoryLimit(Callback):
 
 
 def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.2f} GB"
+    return f"{size / 1e9:.2f} GB" if size < math.inf else "no limit"

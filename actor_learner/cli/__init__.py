@@ -14,14 +14,27 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import actor_learner
-from actor_learner.cli import completion, doctor, evaluate, export, plot, report, train, watch
+from actor_learner.cli import (
+    benchmark,
+    completion,
+    doctor,
+    evaluate,
+    export,
+    plot,
+    report,
+    train,
+    tune,
+    watch,
+)
 from actor_learner.cli.flags import Formatter
-from actor_learner.config import close_match
+from actor_learner.names import close_match
 
 REFUSED = 2
 INTERRUPTED = 130
 
 _NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?|-inf", re.IGNORECASE)
+_WITH_CONFIG = {"train": train, "benchmark": benchmark, "tune": tune}
+"""Commands whose flags depend on the algorithm."""
 _OTHER_COMMANDS = {
     "watch": watch,
     "evaluate": evaluate,
@@ -81,11 +94,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def make_parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser for these arguments (the flags of `train` depend on the algorithm), and those of its commands."""
+    """The parser for these arguments (some flags depend on the algorithm), and those of its commands."""
     parser = _Parser(prog="actor-learner", description="The actor-learner for Keras 3.", epilog=_EXAMPLES)
     parser.add_argument("--version", action="version", version=actor_learner.__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    options = {"train": train.add_parser(commands, argv)}
+    options = {name: module.add_parser(commands, argv) for name, module in _WITH_CONFIG.items()}
     options |= {name: module.add_parser(commands) for name, module in _OTHER_COMMANDS.items()}
     return parser, options
 

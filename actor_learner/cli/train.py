@@ -12,7 +12,7 @@ import shutil
 import sys
 import typing
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,8 @@ _GROUPS = ("run", "checkpoints", "environment", "actors", "faults", "algorithm")
 
 
 def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
-    file = _config_file(argv)
-    algorithm = _named_algorithm(argv, file)
+    file = config_file(argv, "train")
+    algorithm = named_algorithm(argv, file)
     parser: argparse.ArgumentParser = commands.add_parser(
         "train",
         help="train, and keep the run in a directory",
@@ -61,12 +61,6 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         "env", nargs="?", metavar="ENV", help="Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)"
     )
     groups = {name: parser.add_argument_group(name) for name in _GROUPS}
-    title = f"{algorithm.__name__} (--algorithm NAME --help lists another's)"
-    groups["hyperparameters"] = parser.add_argument_group(title)
-    groups["network"] = parser.add_argument_group("network")
-    groups["algorithm"].add_argument(
-        "--preset", metavar="NAME", help="settings of this environment id; none: no settings (default: ENV's own)"
-    )
     groups["run"].add_argument(
         "--resume",
         metavar="RUN_DIR",
@@ -80,19 +74,42 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     groups["run"].add_argument(
         "--print-config", action="store_true", help="print all settings as a file for --config, and end"
     )
+    add_config_flags(parser, groups, algorithm)
+    return parser
+
+
+def add_config_flags(
+    parser: argparse.ArgumentParser,
+    groups: dict[str, Any],
+    algorithm: type[Any],
+    leave_out: Collection[str] = ("env",),
+) -> None:
+    """A flag for each field of TrainConfig but those to leave out, and for each hyperparameter; and `--preset`.
+
+    groups: of the parser, by the name that fields give theirs; those that are missing are made.
+    """
+    fields = [field for field in dataclasses.fields(TrainConfig) if field.name not in (*leave_out, "callbacks")]
+    for field in fields:
+        if (name := field.metadata["group"]) != "network" and name not in groups:
+            groups[name] = parser.add_argument_group(name)
+    title = f"{algorithm.__name__} (--algorithm NAME --help lists another's)"
+    groups["hyperparameters"] = parser.add_argument_group(title)
+    groups["network"] = parser.add_argument_group("network")
+    groups["algorithm"].add_argument(
+        "--preset", metavar="NAME", help="settings of this environment id; none: no settings (default: ENV's own)"
+    )
     hints = typing.get_type_hints(TrainConfig)
-    for field in dataclasses.fields(TrainConfig):
-        if field.name != "env":
-            add_flag(groups.get(field.metadata["group"]), field, hints[field.name])
+    for field in fields:
+        add_flag(groups[field.metadata["group"]], field, hints[field.name])
     hints = typing.get_type_hints(algorithm)
     for field in dataclasses.fields(algorithm):
         if field.init:
             add_flag(groups["hyperparameters"], field, hints[field.name])
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner train`: trains, and says where the result is and what to type next."""
+    from actor_learner.capacity import check_memory
     from actor_learner.environments import resolve_env
     from actor_learner.run_directory import check_run_dir
 
@@ -106,6 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not resume:
         check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)  # refused before TensorFlow is loaded
+    check_memory(config.num_actors)
     if not resume:
         _print_preset(arguments, config)
         _warn_of_differences(arguments.config_file)
@@ -152,13 +170,16 @@ def one_line_warnings() -> Iterator[None]:
         warnings.formatwarning = kept
 
 
-def _config_file(argv: Sequence[str]) -> ConfigFile:
-    """What `--config` names, or a file that says nothing: it may name the algorithm, so it is read before parsing."""
-    path = _flag_value(argv, "--config") if argv[:1] == ["train"] else None
+def config_file(argv: Sequence[str], command: str) -> ConfigFile:
+    """What a command's `--config` names, or a file that says nothing.
+
+    It may name the algorithm, so it is read before parsing.
+    """
+    path = _flag_value(argv, "--config") if argv[:1] == [command] else None
     return NO_FILE if path is None else read_config_file(path)
 
 
-def _named_algorithm(argv: Sequence[str], file: ConfigFile) -> type[Any]:
+def named_algorithm(argv: Sequence[str], file: ConfigFile) -> type[Any]:
     """The class that `--algorithm` names: its hyperparameters are flags, so it is looked up before parsing."""
     name = _flag_value(argv, "--algorithm") or file.algorithm
     if name is None and (run_dir := _flag_value(argv, "--resume")) is not None:
@@ -279,7 +300,7 @@ def _as_warning(message: object) -> str:
 
 
 def _what_next(run_dir: str | os.PathLike[str]) -> str:
-    command, run = shlex.quote(_own_command()), shlex.quote(str(run_dir))
+    command, run = shlex.quote(own_command()), shlex.quote(str(run_dir))
     lines = [f"The run is in {run}. Next:", f"  {command} evaluate {run}", f"  {command} plot {run} --output curve.png"]
     lines.append(f"  {command} report {run}")
     if any(Path(run_dir).glob(f"{event_file.PREFIX}*")):
@@ -294,7 +315,7 @@ def _folder_of_runs(run_dir: Path) -> str:
     return str(run_dir if run_dir.resolve().parent in anything else run_dir.parent)
 
 
-def _own_command() -> str:
+def own_command() -> str:
     """What to type to get this command: its name where the shell finds it, else its path."""
     if shutil.which("actor-learner"):
         return "actor-learner"

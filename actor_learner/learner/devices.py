@@ -37,9 +37,33 @@ def resolve_device(device: str) -> str:
     return "/GPU:0" if gpus else "/CPU:0"
 
 
+def use_threads(count: int | None) -> None:
+    """Lets TensorFlow compute on so many cores; None leaves that as it is.
+
+    Warns where it can't be changed any more, because TensorFlow has started.
+    """
+    if count is None:
+        return
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(count)
+    except RuntimeError:
+        if (threads := _threads()) != count:
+            warnings.warn(
+                f"TensorFlow has started already, with {threads or 'all'} threads, which can't be changed any more. "
+                f"Received: learner_threads={count}",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+def _threads() -> int:
+    """How many TensorFlow was told to use; 0: one for each core."""
+    return int(tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get(THREADS) or 0)
+
+
 def warn_of_threads(free_cores: int) -> None:
     """Warns if TensorFlow would compute on more cores than actors that go on meanwhile leave it."""
-    threads = tf.config.threading.get_intra_op_parallelism_threads() or int(os.environ.get(THREADS) or 0)
+    threads = _threads()
     if (threads or available_cores()) > free_cores:
         warnings.warn(
             "TensorFlow's threads and the actors want the same cores, which slows both; before TensorFlow is "

@@ -87,6 +87,10 @@ class Policy:
 
         return cls(export_policy(network, action_space, batch_size, observation_space, masked=True), seed)
 
+    def __repr__(self) -> str:
+        observation_space, action_space = self.exported.observation_space, self.exported.action_space
+        return f"Policy({spaces.from_json(observation_space)} -> {spaces.from_json(action_space)})"
+
     @property
     def action_space(self) -> Space[Any]:
         """The action space that `to_env` and `act` give actions of; imports Gymnasium."""

@@ -33,7 +33,7 @@ from actor_learner.actor import main
 main(connection, mailbox, arena, 8 + size)
 """
 
-_ONE_THREAD = dict.fromkeys(
+ONE_THREAD = dict.fromkeys(
     (
         "OMP_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",
@@ -44,6 +44,7 @@ _ONE_THREAD = dict.fromkeys(
     ),
     "1",
 )
+"""In the environment of a process that steps environments: for BLAS and OpenMP."""
 
 _READ_SIZE = 1 << 16
 _MOST_READS = 256
@@ -179,11 +180,11 @@ def read_startup(mailbox: int, offset: int) -> bytes:
 
 
 def _write_startup(mailbox: int, payload: bytes) -> None:
-    paths = os.fsencode("\0".join(_search_path()))
+    paths = os.fsencode("\0".join(search_path()))
     write_all(mailbox, len(paths).to_bytes(8, "little") + paths + payload)
 
 
-def _search_path() -> list[str]:
+def search_path() -> list[str]:
     """The caller's `sys.path`, made absolute: the actor must find what the caller finds."""
     paths = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
     assert actor_learner.__file__ is not None
@@ -199,7 +200,7 @@ def _start(number: int, connection: int, mailbox: int, arena: int, output: int) 
     return subprocess.Popen(
         [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, f"actor-{number}", *numbers],
         pass_fds=(connection, mailbox, arena),
-        env=os.environ | _ONE_THREAD,
+        env=os.environ | ONE_THREAD,
         start_new_session=True,  # the terminal's Ctrl-C, Ctrl-Z and hang-up are the caller's alone
         stdin=subprocess.DEVNULL,
         stdout=output,

@@ -1,0 +1,218 @@
+"""How fast a setting is and could be: its parts and the whole system, measured in turns."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from actor_learner.actor import Startup
+from actor_learner.benchmark.alone import PartProcesses, unroll_cost
+from actor_learner.benchmark.part_process import PARTS
+from actor_learner.benchmark.system import LEARNER, Run, System
+from actor_learner.config import TrainConfig
+from actor_learner.cores import available_cores
+from actor_learner.environments import resolve_env
+from actor_learner.roof import NAMES, Cost, Parts, Prospect, Roof, prospects, roof
+from actor_learner.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from gymnasium.spaces import Space
+
+Say = Callable[[str], None]
+
+_WALL_OF = {"env": "environments", "acting": "acting", "copying": "copying", "update": "learning"}
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round found: a part each, alone, and the whole system."""
+
+    costs: Mapping[str, Cost]
+    run: Run
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What all rounds found, of which medians count.
+
+    batch: one that the actors collected. spaces: of observations and actions.
+    """
+
+    config: TrainConfig
+    cores: int
+    rounds: list[Round]
+    batch: Trajectory
+    spaces: tuple[Space[Any], Space[Any]]
+
+    @property
+    def rows(self) -> int:
+        """Of a batch, those that only reset included."""
+        return int(self.batch.valid.size)
+
+    @property
+    def achieved(self) -> float:
+        """Env steps per second of the whole system."""
+        return statistics.median(each.run.steps_per_second for each in self.rounds)
+
+    @property
+    def roof(self) -> Roof:
+        """Of the parts' medians."""
+        return roof(self.parts)
+
+    @property
+    def ratio(self) -> float:
+        """What of the roof is achieved."""
+        return self.achieved / self.roof.steps_per_second
+
+    @property
+    def prospects(self) -> list[Prospect]:
+        """What would raise the roof."""
+        return prospects(self.parts)
+
+    @property
+    def parts(self) -> Parts:
+        """Medians over the rounds."""
+        return self._parts({name: _median([each.costs[name] for each in self.rounds]) for name in NAMES})
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of each round, against the roof of its own parts."""
+        return [each.run.steps_per_second / roof(self._parts(each.costs)).steps_per_second for each in self.rounds]
+
+    def _parts(self, costs: Mapping[str, Cost]) -> Parts:
+        valid = sum(each.run.steps for each in self.rounds) / sum(each.run.rows for each in self.rounds)
+        return Parts(
+            steps=self.rows * valid,
+            **costs,
+            num_actors=self.config.num_actors,
+            cores=self.cores,
+            max_policy_lag=self.config.max_policy_lag,
+        )
+
+    @property
+    def shares(self) -> dict[str, dict[str, float]]:
+        """By process: parts of its time, over all rounds, which add up to 1; and `cpu`, CPU seconds per second."""
+        total = sum(each.run.seconds for each in self.rounds)
+        found: dict[str, dict[str, float]] = {process: {} for process in sorted(self.rounds[0].run.cpu, key=_place)}
+        for each in self.rounds:
+            for span in each.run.spans:
+                own = found.setdefault(span.process, {})
+                own[span.name] = own.get(span.name, 0.0) + (span.end - span.start) / total
+        for process, own in found.items():
+            own["other"] = max(0.0, 1.0 - sum(own.values()))
+            own["cpu"] = statistics.median(each.run.cpu.get(process, 0.0) for each in self.rounds)
+        return found
+
+    @property
+    def cores_used(self) -> dict[str, float]:
+        """What the cores were used for, as parts of all their time, which add up to 1. `others`: by other programs."""
+        used = dict.fromkeys((*_WALL_OF.values(), "publishing"), 0.0)
+        for process, own in self.shares.items():
+            busy = {name: own.get(name, 0.0) for name in used}
+            if process == LEARNER and not self.config.num_actors:
+                busy |= self._in_process()
+            total = sum(busy.values())
+            for name, part in busy.items():
+                used[name] += own["cpu"] * part / total / self.cores if total else 0.0
+        used["others"] = statistics.median(each.run.others for each in self.rounds) / self.cores
+        return {**used, "idle": max(0.0, 1.0 - sum(used.values()))}
+
+    def _in_process(self) -> dict[str, float]:
+        """With `num_actors=0`, what the learner's process does while it waits for a batch, as it were."""
+        return {name: self.shares.get("actor_0", {}).get(name, 0.0) for name in ("environments", "acting", "copying")}
+
+    @property
+    def slower_than_alone(self) -> dict[str, float]:
+        """By what factor each part takes longer in the whole system than alone."""
+        factors: dict[str, list[float]] = {name: [] for name in NAMES}
+        actors = max(1, self.config.num_actors)
+        for each in self.rounds:
+            for name, label in _WALL_OF.items():
+                seconds = sum(span.end - span.start for span in each.run.spans if span.name == label)
+                per_batch = seconds / each.run.batches / (1 if name == "update" else actors)
+                if each.costs[name].wall > 0:
+                    factors[name].append(per_batch / each.costs[name].wall)
+        return {NAMES[name]: statistics.median(values) for name, values in factors.items() if values}
+
+
+def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Say = lambda text: None) -> Measured:
+    """Measures the parts and the whole in turns.
+
+    Args:
+        config: the setting.
+        rounds: how often.
+        seconds: for each part, and for the whole, in each round; more where one batch takes longer.
+        say: hears what is going on.
+    """
+    say("starting")
+    with System(config) as system, _part_processes(system) as alone:
+        found = []
+        for number in range(1, rounds + 1):
+            say(f"round {number} of {rounds}")
+            system.wait_until_idle()
+            costs = {part: unroll_cost(alone.measure(part, seconds), config.unroll_length) for part in PARTS}
+            costs["update"] = system.measure_update(seconds)
+            found.append(Round(costs, system.run(seconds)))
+        spaces = system.actors.observation_space, system.actors.action_space
+        return Measured(config, available_cores(), found, system.batch, spaces)
+
+
+def _part_processes(system: System) -> PartProcesses:
+    config, actors = system.config, system.actors
+    startups = [
+        Startup(config.envs_per_actor, config.info_keys, config.autoreset_mode, config.seed, actor)
+        for actor in range(max(1, config.num_actors))
+    ]
+    factory = resolve_env(config.env, config.env_kwargs, config.vectorization)
+    return PartProcesses(factory, startups, actors.exported, actors.layout, config.actor_timeout)
+
+
+def _median(costs: list[Cost]) -> Cost:
+    return Cost(statistics.median(cost.wall for cost in costs), statistics.median(cost.cpu for cost in costs))
+
+
+def _place(process: str) -> tuple[bool, int, str]:
+    return process != LEARNER, len(process), process
+
+
+def as_json(measured: Measured) -> dict[str, Any]:
+    """All that was found, as JSON; `command`, machine and versions are the caller's to add."""
+    config, best, parts = measured.config, measured.roof, measured.parts
+    rounds = measured.rounds
+    return {
+        "achieved_steps_per_second": measured.achieved,
+        "roof_steps_per_second": best.steps_per_second,
+        "ratio": measured.ratio,
+        "limit": best.limit,
+        "expected": {prospect.change: prospect.gain for prospect in measured.prospects},
+        "env": config.env_name,
+        "algorithm": config.algorithm_name,
+        "num_actors": config.num_actors,
+        "envs_per_actor": config.envs_per_actor,
+        "unroll_length": config.unroll_length,
+        "max_policy_lag": config.max_policy_lag,
+        "batch_seconds": {"achieved": _batch_seconds(measured), "roof": best.seconds},
+        "parts": {name: _part_json(getattr(parts, name), [each.costs[name] for each in rounds]) for name in NAMES},
+        "slower_than_alone": measured.slower_than_alone,
+        "shares": measured.shares,
+        "cores": {"count": measured.cores, **measured.cores_used},
+        "rounds": {
+            "steps_per_second": [each.run.steps_per_second for each in rounds],
+            "ratio": measured.ratios,
+        },
+    }
+
+
+def _batch_seconds(measured: Measured) -> float:
+    return statistics.median(each.run.seconds / each.run.batches for each in measured.rounds)
+
+
+def _part_json(cost: Cost, rounds: list[Cost]) -> dict[str, Any]:
+    return {
+        "wall_seconds": cost.wall,
+        "cpu_seconds": cost.cpu,
+        "rounds_wall_seconds": [each.wall for each in rounds],
+        "rounds_cpu_seconds": [each.cpu for each in rounds],
+    }

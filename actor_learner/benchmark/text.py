@@ -1,0 +1,156 @@
+"""What was measured, in words and tables for a terminal."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from actor_learner.benchmark.measure import Measured
+from actor_learner.benchmark.system import LEARNER
+from actor_learner.bottleneck import Bottleneck, bottleneck
+from actor_learner.roof import NAMES, Prospect
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_COLUMNS = ("learning", "publishing", "environments", "acting", "copying", "waiting", "other")
+_DISTURBING = 0.1
+"""Of the cores' time."""
+_NOTABLE = 1.15
+"""A part that takes this much longer in the whole system than alone is worth a mention."""
+
+
+def show(measured: Measured, console: Console) -> None:
+    """Parts, achieved and roof, where the time went, and what would help."""
+    config = measured.config
+    console.print(
+        f"{config.env_name}, {config.algorithm_name}: {config.num_actors} actors x {config.envs_per_actor} "
+        f"environments x {config.unroll_length} steps, lag {config.max_policy_lag}, {measured.cores} cores",
+        highlight=False,
+    )
+    console.print(_parts(measured))
+    console.print(_processes(measured.shares))
+    console.print(f"cores: {cores_line(measured.cores_used)}", highlight=False, soft_wrap=True)
+    console.print(
+        f"achieved {measured.achieved:,.0f} steps/s, roof {measured.roof.steps_per_second:,.0f}: "
+        f"[bold]{measured.ratio:.0%}[/bold]{_spread(measured.ratios)}",
+        highlight=False,
+    )
+    console.print(sentence(measured), highlight=False, soft_wrap=True)
+    if (others := measured.cores_used["others"]) >= _DISTURBING:
+        console.print(f"Other programs took {others:.0%} of the cores meanwhile: measure again when it is quiet.")
+
+
+def show_devices(found: Mapping[str, Any], console: Console) -> None:
+    """Which device is faster, and where that changes."""
+    table = _table("learner on", "steps/s", "of the roof", "update, ms", "GPU busy")
+    for name, own in found["devices"].items():
+        busy = found["gpu_busy"][name]
+        update = 1e3 * own["parts"]["update"]["wall_seconds"]
+        cells = (f"{own['achieved_steps_per_second']:,.0f}", f"{own['ratio']:.0%}", f"{update:,.1f}")
+        table.add_row(name, *cells, "" if busy is None else f"{busy:.0%}")
+    console.print(table)
+    for title, key in (("minibatch size", "update_by_minibatch_size"), ("hidden layers' width", "update_by_width")):
+        if found[key]:
+            console.print(_sizes(title, found[key]))
+    console.print(verdict(found), highlight=False, soft_wrap=True)
+
+
+def verdict(found: Mapping[str, Any]) -> str:
+    """The faster device, where it changes, and whether a device should act."""
+    names, flips = list(found["devices"]), found["flips"]
+    text = f"Only {names[0]} was measured." if len(names) == 1 else f"{found['fastest']} is faster here."
+    turns = [f"{label} {flips[key]}" for key, label in (("minibatch_size", "minibatch size"), ("width", "width"))
+             if flips[key] is not None]  # fmt: skip
+    if len(names) > 1:
+        text += f" For the update it changes at {' and '.join(turns)}." if turns else " It is so at every size tried."
+    for name, own in found["acting"].items():
+        better = own["roof_steps_per_second"] > own["roof_steps_per_second_in_actors"]
+        text += f" Acting on {name} would {'raise' if better else 'not raise'} the roof: a call for all environments"
+        text += f" takes {1e3 * own['seconds_a_step']:.2f} ms, for one actor's in its process "
+        text += f"{1e3 * own['seconds_a_step_in_actors']:.2f} ms."
+    return text
+
+
+def _sizes(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    names = list(rows[0]["seconds"])
+    table = _table(title, *(f"{name}, ms an epoch" for name in names), "faster")
+    for row in rows:
+        table.add_row(str(row["size"]), *(f"{1e3 * row['seconds'][name]:,.1f}" for name in names), row["fastest"])
+    return table
+
+
+def sentence(measured: Measured) -> str:
+    """What limits a setting, what would help, and by how much as far as the model knows."""
+    found = limited_by(measured)
+    expected = expectations(measured.prospects)
+    text = f"{found}." if found else ""
+    slower = {name: factor for name, factor in measured.slower_than_alone.items() if factor >= _NOTABLE}
+    if slower and measured.ratio < 1:
+        listed = ", ".join(f"{name} {factor:.2f} times" for name, factor in slower.items())
+        text += f" Beside each other they take longer than alone: {listed}."
+    return f"{text} {expected}".strip()
+
+
+def limited_by(measured: Measured) -> Bottleneck | None:
+    """What the shares of time say."""
+    shares, config = measured.shares, measured.config
+    learner = shares[LEARNER]
+    actors = [own for process, own in shares.items() if process != LEARNER]
+    names = {"env": "environments", "acting": "acting", "other": "copying"}
+    metrics = {f"time/{name}": statistics.fmean(own.get(label, 0.0) for own in actors) for name, label in names.items()}
+    metrics["time/waiting"] = 1 - sum(metrics.values())
+    metrics |= {"time/learning": learner.get("learning", 0.0), "time/collecting": learner.get("waiting", 0.0)}
+    if config.num_actors:
+        metrics |= {f"cpu/{process}": own["cpu"] for process, own in shares.items() if process != LEARNER}
+    return bottleneck(metrics, num_actors=config.num_actors, cores=measured.cores, max_policy_lag=config.max_policy_lag)
+
+
+def expectations(found: Sequence[Prospect]) -> str:
+    """`Expected: one more actor +38%, max_policy_lag=1 +20%.`"""
+    if not found:
+        return "No single change is expected to raise the roof by 5%."
+    return "Expected: " + ", ".join(f"{each.change} {each.gain:+.0%}" for each in found) + "."
+
+
+def cores_line(used: Mapping[str, float]) -> str:
+    """What the cores were used for, the most first."""
+    shown = sorted(((part, name) for name, part in used.items() if part >= 0.005), reverse=True)
+    return ", ".join(f"{name} {part:.0%}" for part, name in shown)
+
+
+def _parts(measured: Measured) -> Table:
+    table = _table("part, alone", "milliseconds of", "wall", "CPU", "in the whole")
+    parts, slower = measured.parts, measured.slower_than_alone
+    for name, label in NAMES.items():
+        cost = getattr(parts, name)
+        factor = f"{slower[label]:.2f}x" if label in slower else ""
+        whose = "a batch" if name == "update" else "an actor's unroll"
+        table.add_row(label, whose, f"{1e3 * cost.wall:,.2f}", f"{1e3 * cost.cpu:,.2f}", factor)
+    return table
+
+
+def _processes(shares: Mapping[str, Mapping[str, float]]) -> Table:
+    columns = [name for name in _COLUMNS if any(own.get(name, 0.0) >= 0.005 for own in shares.values())]
+    table = _table("process", *columns, "CPU")
+    for process, own in shares.items():
+        cells = [f"{own[name]:.0%}" if own.get(name, 0.0) >= 0.005 else "" for name in columns]
+        table.add_row(process.replace("_", " "), *cells, f"{own['cpu']:.0%}")
+    return table
+
+
+def _table(first: str, *columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column(first)
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    return f" ({min(ratios):.0%} to {max(ratios):.0%} in {len(ratios)} rounds)" if len(ratios) > 1 else ""

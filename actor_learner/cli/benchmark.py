@@ -1,0 +1,274 @@
+"""`actor-learner benchmark`: how fast a setting is, how fast it could be, and what lies between."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from actor_learner.cli.flags import converter
+from actor_learner.cli.train import (
+    add_config_flags,
+    named_algorithm,
+    one_line_warnings,
+    prepare_process,
+    train_config,
+)
+from actor_learner.config import TrainConfig, refusal
+from actor_learner.config_file import NO_FILE
+
+if TYPE_CHECKING:
+    from actor_learner.benchmark.measure import Measured
+
+_CONFIG_FIELDS = (
+    *("env_kwargs", "vectorization", "autoreset_mode", "info_keys"),
+    *(
+        "num_actors",
+        "envs_per_actor",
+        "unroll_length",
+        "max_policy_lag",
+        "learner_threads",
+        "actor_timeout",
+        "start_timeout",
+    ),
+    *("algorithm", "seed", "device", "hidden_sizes", "activation", "orthogonal_init", "initial_log_std"),
+    *("image_network", "channel_axis", "normalize_observation", "distribution", "noise_hold", "network"),
+)
+"""What has to do with speed, or with whether the environment runs at all."""
+
+_OWN = ("command", "config_file", "rounds", "seconds", "json", "output", "trace", "devices", "argv")
+
+
+def add_parser(commands: Any, argv: Sequence[str] = ()) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "benchmark",
+        help="how fast it is here, how fast it could be, and what would help",
+        usage="actor-learner benchmark [ENV | RUN_DIR] [--FLAG VALUE ...]",
+        description="Measures environments, acting, copying and learning alone, then the whole system, in turns, and "
+        "says what of the roof is reached: of what perfect overlap of these parts would reach on these cores. For the "
+        "directory of a run it tells the same from the run's own records.",
+    )
+    parser.set_defaults(command=run, config_file=NO_FILE, argv=list(argv[1:]))
+    parser.add_argument(
+        "env", nargs="?", metavar="ENV", help="as for train (default: CartPole-v1), or the directory of a run"
+    )
+    group = parser.add_argument_group("measuring")
+    group.add_argument("--rounds", type=converter(int), default=5, metavar="N", help="how often (default: 5)")
+    group.add_argument(
+        "--seconds",
+        type=converter(float),
+        default=1.0,
+        metavar="X",
+        help="for each part, and for the whole, in each round; more where one batch takes longer (default: 1)",
+    )
+    group.add_argument(
+        "--devices", nargs="+", choices=["cpu", "gpu"], help="learn on each of them, and say which is faster"
+    )
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print one JSON object")
+    group.add_argument("--output", metavar="PICTURE", help="draw what each process does when; .svg, .png or .pdf")
+    group.add_argument("--trace", metavar="FILE", help="write that as a trace for Perfetto or chrome://tracing")
+    leave_out = [field.name for field in dataclasses.fields(TrainConfig) if field.name not in _CONFIG_FIELDS]
+    algorithm = named_algorithm(argv if argv[:1] == ["benchmark"] else (), NO_FILE)
+    add_config_flags(parser, {}, algorithm, leave_out)
+    for action in parser._actions:
+        if action.dest == "num_actors":
+            action.nargs = "+"
+            action.help = "actor processes; several numbers are measured one after the other (default: 2)"
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """`actor-learner benchmark`: measures, and prints what it found."""
+    _check(arguments)
+    if arguments.env is not None and _is_run(arguments.env):
+        return _run_of_directory(arguments)
+    from actor_learner.environments import resolve_env
+
+    counts = getattr(arguments, "num_actors", [None])
+    configs = [_config(arguments, count) for count in counts]
+    config = configs[0]
+    resolve_env(config.env, config.env_kwargs, config.vectorization)  # refused before TensorFlow is loaded
+    if len(configs) > 1:
+        return _several(arguments, configs)
+    prepare_process(config.num_actors, config.max_policy_lag)
+    with one_line_warnings(), _one_line_failures():
+        return (_measure if arguments.devices is None else _measure_devices)(arguments, config)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises ValueError for what can't be, before anything is started."""
+    from actor_learner.benchmark.timeline import check_folder, check_picture
+
+    if arguments.rounds < 1:
+        raise ValueError(refusal("rounds", "an integer of at least 1", arguments.rounds))
+    if not 0 < arguments.seconds < math.inf:
+        raise ValueError(refusal("seconds", "a finite number above 0", arguments.seconds))
+    if arguments.output is not None:
+        check_picture(arguments.output)
+    if arguments.trace is not None:
+        check_folder("trace", arguments.trace)
+    several = len(getattr(arguments, "num_actors", ())) > 1
+    for flag in ("output", "trace", "devices"):
+        if getattr(arguments, flag) is not None and (several or (flag != "devices" and arguments.devices)):
+            beside = "several `--num-actors`" if several else "`--devices`"
+            raise ValueError(f"`--{flag}` can't stand beside {beside}. Received: --{flag} {getattr(arguments, flag)}")
+
+
+def _config(arguments: argparse.Namespace, num_actors: int | None) -> TrainConfig:
+    given = {name: value for name, value in vars(arguments).items() if name not in _OWN}
+    if num_actors is not None:
+        given["num_actors"] = num_actors
+    return train_config(argparse.Namespace(config_file=arguments.config_file, **given))
+
+
+def _measure(arguments: argparse.Namespace, config: TrainConfig) -> int:
+    from actor_learner.benchmark.measure import as_json, measure_setting
+    from actor_learner.benchmark.timeline import draw, write_trace
+
+    with contextlib.redirect_stdout(sys.stderr), _progress() as say:  # what environments print is no result
+        measured = measure_setting(config, rounds=arguments.rounds, seconds=arguments.seconds, say=say)
+    last = measured.rounds[-1].run.spans
+    if arguments.output is not None:
+        draw(last, f"{config.env_name}: {measured.ratio:.0%} of the roof", arguments.output)
+    if arguments.trace is not None:
+        write_trace(last, arguments.trace)
+    if arguments.json:
+        print(json.dumps({**as_json(measured), **_surroundings(arguments)}))
+    else:
+        _show(measured)
+    return 0
+
+
+def _measure_devices(arguments: argparse.Namespace, config: TrainConfig) -> int:
+    from rich.console import Console
+
+    from actor_learner.benchmark.devices import compare_devices, present
+    from actor_learner.benchmark.text import show_devices
+
+    devices, missing = present(arguments.devices)
+    if missing:
+        print(f"There is no {missing[0]} here: only {devices[0]} is measured.", file=sys.stderr)
+    with contextlib.redirect_stdout(sys.stderr), _progress() as say:
+        found = compare_devices(
+            config,
+            {device: device for device in devices},
+            rounds=arguments.rounds,
+            seconds=arguments.seconds,
+            say=say,
+        )
+    if arguments.json:
+        print(json.dumps({**found, "missing": missing, **_surroundings(arguments)}))
+    else:
+        show_devices(found, Console(soft_wrap=not sys.stdout.isatty()))
+    return 0
+
+
+def _several(arguments: argparse.Namespace, configs: Sequence[TrainConfig]) -> int:
+    """Each setting in a process of its own, because TensorFlow's threads can't be changed."""
+    found = []
+    for config in configs:
+        words = [*_without_num_actors(arguments.argv), "--num-actors", str(config.num_actors)]
+        own = [word for word in words if word != "--json"]
+        command = [sys.executable, "-P", "-m", "actor_learner.cli", "benchmark", *own, "--json"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            return done.returncode
+        found.append(json.loads(done.stdout))
+    best = max(found, key=lambda each: each["achieved_steps_per_second"])
+    if arguments.json:
+        print(json.dumps({**best, "settings": found, **_surroundings(arguments)}))
+    else:
+        print(_comparison(found))
+    return 0
+
+
+def _without_num_actors(argv: Sequence[str]) -> list[str]:
+    """The arguments without that flag and its numbers."""
+    kept: list[str] = []
+    dropping = False
+    for word in argv:
+        if word.partition("=")[0] in ("--num-actors", "--num-workers"):
+            dropping = True
+        elif not (dropping and word.replace("_", "").isdigit()):
+            dropping = False
+            kept.append(word)
+    return kept
+
+
+def _comparison(found: Sequence[dict[str, Any]]) -> str:
+    lines = ["num_actors   achieved       roof   ratio"]
+    lines += [
+        f"{each['num_actors']:>10} {each['achieved_steps_per_second']:>10,.0f} "
+        f"{each['roof_steps_per_second']:>10,.0f} {each['ratio']:>7.0%}"
+        for each in found
+    ]
+    return "\n".join(lines)
+
+
+def _is_run(env: str) -> bool:
+    """Whether a run's directory is meant, and not an environment after which a folder is named."""
+    is_path = env in (os.curdir, os.pardir) or env.startswith((f".{os.sep}", f"..{os.sep}", os.sep))
+    return os.path.isdir(env) and (is_path or os.path.exists(os.path.join(env, "config.json")))
+
+
+def _run_of_directory(arguments: argparse.Namespace) -> int:
+    from actor_learner.benchmark.finished import of_run, show_run
+
+    found = of_run(arguments.env)
+    if arguments.json:
+        print(json.dumps({**found, **_surroundings(arguments)}))
+    else:
+        print(show_run(found))
+    return 0
+
+
+def _show(measured: Measured) -> None:
+    from rich.console import Console
+
+    from actor_learner.benchmark.text import show
+
+    show(measured, Console(soft_wrap=not sys.stdout.isatty()))
+
+
+def _surroundings(arguments: argparse.Namespace) -> dict[str, Any]:
+    from actor_learner.provenance import provenance
+
+    command = shlex.join(["actor-learner", "benchmark", *arguments.argv])
+    return {"command": command, "date": datetime.date.today().isoformat(), **provenance()}
+
+
+@contextlib.contextmanager
+def _progress() -> Any:
+    """A line that is written over, where somebody looks at it."""
+    shows = sys.stderr is not None and sys.stderr.isatty()
+
+    def say(text: str) -> None:
+        if shows:
+            print(f"\r\033[K{text} ...", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield say
+    finally:
+        if shows:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _one_line_failures() -> Any:
+    """An actor's failure without its traceback."""
+    from actor_learner.restarts import ActorError
+
+    try:
+        yield
+    except ActorError as error:
+        raise RuntimeError(str(error).partition("\n")[0]) from error

@@ -1,0 +1,218 @@
+"""`actor-learner tune`: the fastest setting for this machine, as a table, a command and a config file."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actor_learner.cli.train import add_config_flags, config_file, named_algorithm, own_command, train_config
+from actor_learner.config_file import config_toml
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from actor_learner.config import TrainConfig
+    from actor_learner.throughput import Setting
+    from actor_learner.tune import Trial, Tuning
+
+_OWN = ("argv", "budget", "allow", "most_actors", "output", "json")
+_LEFT_OUT = ("env", "run_dir", "overwrite")
+
+
+def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
+    file = config_file(argv, "tune")
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "tune",
+        help="find the fastest setting for this machine",
+        usage="actor-learner tune [ENV] [--budget SECONDS] [--FLAG VALUE ...]",
+        description="Measures settings of num_actors, envs_per_actor, max_policy_lag (0 and 1) and learner_threads on "
+        "this machine, the better half ever longer, and writes the fastest into a config file. The number of "
+        "environments and all hyperparameters stay as they are; flags say what they are, as for train. "
+        "--max-policy-lag and --learner-threads, where given, are kept.",
+    )
+    parser.set_defaults(command=run, config_file=file, argv=list(argv[1:]))
+    parser.add_argument(
+        "env", nargs="?", metavar="ENV", help="Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)"
+    )
+    group = parser.add_argument_group("search")
+    group.add_argument("--budget", type=float, default=120.0, metavar="SECONDS", help="for all of it (default: 120)")
+    group.add_argument(
+        "--allow",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        help="change what alters learning, too: envs, unroll_length; with both, the batch keeps its size",
+    )
+    group.add_argument("--most-actors", type=int, metavar="N", help="actors to try (default: four for each core)")
+    group.add_argument("--output", metavar="FILE", help="config file to write (default: <env>-tuned.toml)")
+    group.add_argument("--config", metavar="FILE", help="settings from a TOML or JSON file, below the flags")
+    group.add_argument("--json", action="store_true", help="print one JSON object")
+    algorithm = named_algorithm(argv if argv[:1] == ["tune"] else (), file)
+    add_config_flags(parser, {"search": group}, algorithm, _LEFT_OUT)
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """`actor-learner tune`: measures, prints, writes the config file."""
+    from actor_learner.capacity import check_memory
+    from actor_learner.environments import resolve_env
+
+    given = {name: value for name, value in vars(arguments).items() if name not in _OWN}
+    config = train_config(argparse.Namespace(**given))
+    output = _new_file(arguments.output, config)
+    resolve_env(config.env, config.env_kwargs, config.vectorization)
+    check_memory(config.num_actors)
+    from actor_learner.tune import tune
+
+    with _progress(config.quiet) as say:
+        tuning = tune(
+            config,
+            budget=arguments.budget,
+            allow=arguments.allow,
+            lags=_only(given.get("max_policy_lag")),
+            threads=_only(given.get("learner_threads")),
+            most_actors=arguments.most_actors,
+            say=say,
+        )
+    with open(output, "x", encoding="utf-8") as file:
+        file.write(config_toml(tuning.config))
+    if arguments.json:
+        print(json.dumps({**_as_json(tuning, output), **_surroundings(arguments)}))
+    else:
+        _print(tuning, output)
+    return 0
+
+
+def _only(value: int | None) -> tuple[int, ...] | None:
+    return None if value is None else (value,)
+
+
+def _new_file(path: str | None, config: TrainConfig) -> Path:
+    """Where the config goes. Raises ValueError, before anything is measured, if that is taken or has no folder."""
+    name = re.sub(r"[^\w.-]+", "-", config.env_name).strip("-")
+    output = Path(f"{name}-tuned.toml" if path is None else path)
+    if os.path.lexists(output):
+        raise ValueError(f"`--output` must be a new file: nothing is overwritten. Received: --output {output}")
+    if not os.access(output.parent, os.W_OK):
+        raise ValueError(f"`--output` must be in a folder that can be written. Received: --output {output}")
+    return output
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str, str], None]]:
+    """What is going on, on standard error: in one line of a terminal, else a line for each round."""
+    from rich.console import Console
+
+    console = Console(stderr=True, quiet=quiet, force_jupyter=False)
+    if console.is_terminal and not console.is_dumb_terminal:
+        with console.status("") as status:
+            yield lambda stage, detail: status.update(": ".join(filter(None, (stage, detail))))
+        return
+    said: set[str] = set()
+
+    def say(stage: str, detail: str) -> None:
+        if stage not in said and not quiet:
+            print(stage, file=sys.stderr, flush=True)
+        said.add(stage)
+
+    yield say
+
+
+def _print(tuning: Tuning, output: Path) -> None:
+    from rich.console import Console
+
+    Console(force_jupyter=False).print(_table(tuning))
+    best, before = tuning.best, tuning.before
+    if best is before:
+        print("The setting as it was is the fastest, or as good as it.")
+    else:
+        print(f"{best.rate:,.0f} steps/s with {best.setting}{_gain(best, before)}.")
+    for note in _notes(tuning):
+        print(note)
+    print(f"The config is in {output}. Next:")
+    print(f"  {_command(output)}")
+    print(f"The same as flags: {' '.join(_flags(best.setting))}")
+
+
+def _gain(best: Trial, before: Trial) -> str:
+    return f", {best.rate / before.rate:.2f} times those of the setting as it was" if before.rate else ""
+
+
+def _notes(tuning: Tuning) -> list[str]:
+    """What somebody should know who takes the best setting."""
+    notes = []
+    if tuning.best.setting.max_policy_lag and not tuning.before.setting.max_policy_lag:
+        lag = tuning.best.setting.max_policy_lag
+        notes.append(
+            f"Lag {lag} learns from batches that are {lag} version of the weights old; --max-policy-lag 0 doesn't."
+        )
+    if (left := sum(not trial.measured and trial.failure is None for trial in tuning.trials)) > 0:
+        notes.append(f"{left} of {len(tuning.trials)} settings weren't measured; a longer --budget takes in more.")
+    notes += [f"Left out: {trial.setting}: {trial.failure}" for trial in tuning.trials if trial.failure]
+    if tuning.best.setting.num_actors == max(trial.setting.num_actors for trial in tuning.trials):
+        notes.append("The most actors that were tried are the fastest: --most-actors N tries more.")
+    return notes
+
+
+def _table(tuning: Tuning) -> Table:
+    """A row for each setting that was measured, the best first."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    headings = ("actors", "envs each", "steps", "lag", "threads", "steps/s", "against before", "rounds")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    before = tuning.before.rate
+    for trial in tuning.trials:
+        if trial.measured:
+            ratio = "as it was" if trial is tuning.before else f"{trial.rate / before:.2f}" if before else ""
+            numbers = (*map(str, trial.setting), f"{trial.rate:,.0f}", ratio, str(len(trial.measured)))
+            table.add_row(*numbers, style="bold" if trial is tuning.best else None)
+    return table
+
+
+def _command(output: Path) -> str:
+    return f"{shlex.quote(own_command())} train --config {shlex.quote(str(output))}"
+
+
+def _flags(setting: Setting) -> list[str]:
+    return [f"--{name.replace('_', '-')} {value}" for name, value in setting._asdict().items()]
+
+
+def _as_json(tuning: Tuning, output: Path) -> dict[str, Any]:
+    best, before = tuning.best, tuning.before
+    return {
+        "best": _trial_as_json(best),
+        "before": _trial_as_json(before),
+        "ratio": best.rate / before.rate if before.rate else None,
+        "trials": [_trial_as_json(trial) for trial in tuning.trials],
+        "seconds": tuning.seconds,
+        "config": str(output),
+        "next": _command(output),
+    }
+
+
+def _surroundings(arguments: argparse.Namespace) -> dict[str, Any]:
+    from actor_learner.provenance import provenance
+
+    command = shlex.join(["actor-learner", "tune", *arguments.argv])
+    return {"command": command, "date": datetime.date.today().isoformat(), **provenance()}
+
+
+def _trial_as_json(trial: Trial) -> dict[str, Any]:
+    return {
+        **trial.setting._asdict(),
+        "steps_per_second": trial.rate or None,
+        "rounds": len(trial.measured),
+        "measured_seconds": sum(throughput.seconds for throughput in trial.measured),
+        "failure": trial.failure,
+    }

@@ -1,0 +1,71 @@
+"""Who is compared: ours at two lags, and the peers, with what each can do."""
+
+from __future__ import annotations
+
+from peer_runs import Peer
+from works import WORKS, Work
+
+FOUR = tuple(WORKS)
+OWN_WORKS: dict[str, Work] = {
+    # Sample Factory's own best on two cores: 2 workers x 16 environments.
+    "cartpole32": Work("CartPole-v1", 32, 32, 1024, 4, 400),
+}
+_OURS = {"worker": r"\bactor-\d+", "works": (*FOUR, *OWN_WORKS), "clock": "`time_seconds` of metrics.jsonl"}
+
+OURS: dict[str, Peer] = {
+    "lag0": Peer("ours, lag 0", "ours", None, options={"lag": 0}, **_OURS),
+    "lag1": Peer("ours, lag 1", "ours", None, options={"lag": 1}, **_OURS),
+}
+_SB3_CLOCK = "callback at the start of each rollout"
+_SB3_WORKER = r"multiprocessing.forkserver"
+
+PEERS: dict[str, Peer] = {
+    "sb3": Peer(
+        *("SB3", "sb3", "sb3", ("stable-baselines3", "torch")),
+        works=FOUR,
+        options={"peer": "sb3"},
+        worker=_SB3_WORKER,
+        with_processes=True,
+        clock=_SB3_CLOCK,
+    ),
+    "sbx": Peer(
+        *("SBX", "sb3", "sb3", ("sbx-rl", "jax")),
+        works=FOUR,
+        options={"peer": "sbx"},
+        worker=_SB3_WORKER,
+        with_processes=True,
+        clock=_SB3_CLOCK,
+    ),
+    "sample_factory": Peer(
+        *("Sample Factory", "sample_factory", "sample_factory", ("sample-factory", "torch")),
+        works=("cartpole", "cartpole64", *OWN_WORKS),
+        options={"workers": 2},
+        settings=({"threads": 1},),  # it sets one thread itself
+        worker=r"multiprocessing.spawn",
+        clock="observer's call after each iteration",
+    ),
+    "pufferlib": Peer(
+        *("PufferLib", "pufferlib_ppo", "pufferlib", ("pufferlib", "torch")),
+        works=FOUR,
+        clock="the return of `train()`",
+        solves=False,  # its settings are for CartPole-v0 with clipped observations
+    ),
+    "cleanrl": Peer(
+        *("CleanRL's way, EnvPool", "cleanrl", "cleanrl", ("torch", "envpool")),
+        works=FOUR,
+        clock="the end of each update",
+    ),
+    "cleanrl_jax": Peer(
+        *("CleanRL's way, EnvPool, JAX", "cleanrl_jax", "cleanrl_jax", ("jax", "flax", "envpool")),
+        works=FOUR,
+        clock="the end of each update",
+    ),
+    "rllib": Peer(
+        *("RLlib", "rllib", "rllib", ("ray", "torch")),
+        works=("cartpole",),
+        options={"workers": 2},
+        worker=r"^ray::SingleAgentEnvRunner",
+        deadline=300.0,
+        clock="the return of `Algorithm.train`",
+    ),
+}

@@ -1,0 +1,185 @@
+"""What many actors and several learners would do: the pool's own hand-outs, driven by a clock that is only counted.
+
+Assumptions, which docs/scaling.md names: each actor has a core of its own; an env step takes what its distribution says
+and `actor_seconds` beside; a batch keeps the learner busy for `update_seconds`, and for `hand_out_seconds` per actor on
+top, one after the other; messages take no time. Everything else is the pool's code: who fills what, who waits for whom.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from actor_learner.hand_outs import FreeRunning, HandOuts, Rounds
+from actor_learner.transport.messages import Done, HandOut
+from actor_learner.transport.weights import WeightSlots
+
+Array = np.ndarray[Any, Any]
+Draw = Callable[[np.random.Generator], float]
+"""Seconds of one env step."""
+_BYTES_OF_A_PARAMETER = 4
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is simulated. Times are seconds.
+
+    step: draws the time of one step of an actor's environments. actor_seconds: of an actor's own work in each step.
+    update_seconds: of one batch. hand_out_seconds: of the learner's process, for each actor and batch.
+    """
+
+    actors: int
+    envs_per_actor: int
+    unroll_length: int
+    lag: int
+    step: Draw
+    actor_seconds: float = 0.0
+    update_seconds: float = 0.0
+    hand_out_seconds: float = 0.0
+
+
+def throughput(setting: Setting, batches: int = 30, warm_up: int = 3, seed: int = 0) -> float:
+    """Env steps per second that the learner gets, after the first batches."""
+    clockwork = _Clockwork(setting, seed)
+    for _ in range(warm_up):
+        clockwork.collect()
+        clockwork.learn()
+    steps, since = clockwork.steps, clockwork.now
+    for _ in range(batches):
+        clockwork.collect()
+        clockwork.learn()
+    return (clockwork.steps - steps) * setting.envs_per_actor / (clockwork.now - since)
+
+
+@dataclass
+class _Unroll:
+    """What an actor is at: when each of its steps ends."""
+
+    hand_out: HandOut
+    step_ends: Array
+    rows: int
+
+
+class _Clockwork:
+    """A pool and a learner in simulated time; `steps` counts the rows of the batches that were learned from."""
+
+    def __init__(self, setting: Setting, seed: int) -> None:
+        self._setting, self._generator = setting, np.random.default_rng(seed)
+        self.now, self.steps = 0.0, 0
+        self._rows: dict[int, int] = {}
+        self._unrolls: dict[int, _Unroll] = {}
+        self._to_do: dict[int, deque[HandOut]] = {actor: deque() for actor in range(setting.actors)}
+        self._ends: list[tuple[float, int]] = []
+        self._stop_words = np.zeros(setting.lag + 1, np.int64)
+        self._slots = WeightSlots(np.zeros((setting.actors + setting.lag + 3, 1), np.float32), [np.zeros(1)])
+        self._hand_outs = self._make_hand_outs()
+
+    def _make_hand_outs(self) -> HandOuts:
+        setting = self._setting
+        blocks: Any = [_Block() for _ in range(setting.lag + 1)]
+        shape = {"num_actors": setting.actors, "envs_per_actor": setting.envs_per_actor, "lag": setting.lag}
+        if setting.lag > 1:
+            return FreeRunning(blocks, self._slots, self._send, self._stop_words, **shape)
+        return Rounds(blocks, self._slots, self._send, **shape)
+
+    def collect(self) -> None:
+        """Lets time go by until there is a batch."""
+        self._hand_outs.begin()
+        while not self._hand_outs.complete():
+            self._cut_short()
+            self._next_end()
+        index, _ = self._hand_outs.take()
+        self.steps += self._rows.pop(index)
+
+    def learn(self) -> None:
+        """Lets the time of an update go by, and publishes."""
+        setting = self._setting
+        until = self.now + setting.update_seconds + setting.actors * setting.hand_out_seconds
+        while self._ends and self._ends[0][0] <= until:
+            self._next_end()
+        self.now = until
+        self._slots.publish([np.zeros(1)])
+
+    def _send(self, actor: int, hand_out: HandOut) -> None:
+        self._to_do[actor].append(hand_out)
+        if actor not in self._unrolls:
+            self._begin(actor)
+
+    def _begin(self, actor: int) -> None:
+        setting = self._setting
+        seconds = [setting.step(self._generator) + setting.actor_seconds for _ in range(setting.unroll_length)]
+        ends = self.now + np.cumsum(seconds)
+        self._unrolls[actor] = _Unroll(self._to_do[actor].popleft(), ends, setting.unroll_length)
+        heapq.heappush(self._ends, (float(ends[-1]), actor))
+
+    def _cut_short(self) -> None:
+        """Actors of a block that was stopped end their unrolls after the step that they are in."""
+        for actor, unroll in self._unrolls.items():
+            if self._stop_words[unroll.hand_out.block] and unroll.rows == self._setting.unroll_length:
+                step = min(int(np.searchsorted(unroll.step_ends, self.now, side="right")), unroll.rows - 1)
+                unroll.rows = step + 1
+                heapq.heappush(self._ends, (float(unroll.step_ends[step]), actor))
+
+    def _next_end(self) -> None:
+        """The next unroll ends, and its actor goes on with what it has to do."""
+        end, actor = heapq.heappop(self._ends)
+        unroll = self._unrolls.get(actor)
+        if unroll is None or unroll.step_ends[unroll.rows - 1] != end:
+            return  # of an unroll that was cut short since
+        self.now = max(self.now, end)
+        del self._unrolls[actor]
+        block = unroll.hand_out.block
+        self._rows[block] = self._rows.get(block, 0) + unroll.rows
+        self._hand_outs.done(actor, Done(unroll.hand_out.batch, 0.0, 0.0, 0.0, 0.0))
+        if actor not in self._unrolls and self._to_do[actor]:
+            self._begin(actor)
+
+
+class _Block:
+    """Nothing is written, so nothing is erased."""
+
+    def erase(self, start: int = 0, stop: int | None = None) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update takes: `call_seconds` a minibatch and `row_seconds` for each of its rows.
+
+    parameters: of the network. hop_seconds, bytes_per_second: of one message between two learners.
+    """
+
+    call_seconds: float
+    row_seconds: float
+    epochs: int
+    minibatch_size: int
+    parameters: int = 10_000
+    hop_seconds: float = 10e-6
+    bytes_per_second: float = 5e9
+
+    def seconds(self, batch_size: int, learners: int = 1) -> float:
+        """Of one batch, by several learners that share each minibatch and sum their gradients around a ring."""
+        rows = self.minibatch_size / learners
+        minibatch = self.call_seconds + rows * self.row_seconds + self._ring_seconds(learners)
+        return self.epochs * batch_size / self.minibatch_size * minibatch
+
+    def _ring_seconds(self, learners: int) -> float:
+        """Ring all-reduce: 2 (K - 1) messages of a K-th of the gradient, one after the other."""
+        piece = self.parameters * _BYTES_OF_A_PARAMETER / learners
+        return 2 * (learners - 1) * (self.hop_seconds + piece / self.bytes_per_second)
+
+
+def fit_update(seconds: dict[int, float], batch_size: int, epochs: int) -> tuple[float, float]:
+    """Seconds of a minibatch's call and of one row, from updates of the same batch in minibatches of two sizes.
+
+    seconds: of an update, by the minibatch's size.
+    """
+    (small, first), (large, second) = sorted(seconds.items())
+    per_minibatch = {size: total * size / (epochs * batch_size) for size, total in ((small, first), (large, second))}
+    row = (per_minibatch[large] - per_minibatch[small]) / (large - small)
+    return max(0.0, per_minibatch[small] - small * row), row
