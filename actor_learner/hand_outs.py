@@ -28,6 +28,9 @@ class HandOuts(Protocol):
     def complete(self) -> bool:
         """Whether there is a batch to take."""
 
+    def upcoming(self) -> int | None:
+        """The block that `take` will give next, once it is complete and settled; asking changes nothing."""
+
     def late(self) -> list[int]:
         """The actors that the batch is waiting for."""
 
@@ -80,6 +83,11 @@ class Rounds:
     def complete(self) -> bool:
         """Whether every actor has filled its columns of the batch that is next."""
         return len(self._done[self._taken]) == self._num_actors
+
+    def upcoming(self) -> int | None:
+        """The block of the next batch, once it is complete."""
+        complete = len(self._done.get(self._taken, ())) == self._num_actors
+        return self._taken % len(self._blocks) if complete else None
 
     def late(self) -> list[int]:
         """The actors that haven't."""
@@ -202,6 +210,10 @@ class FreeRunning:
         version = self._slots.newest.number + 1
         others = [filling for filling in self._filling if filling is not taken]
         return all(version + place <= filling.version + self._lag for place, filling in enumerate(others))
+
+    def upcoming(self) -> None:
+        """None: which block is next depends on when the learner asks."""
+        return
 
     def late(self) -> list[int]:
         """The actors that the first block waits for."""

@@ -325,6 +325,16 @@ class ActorPool:
         self.timings, self.unrolls = _fractions(done), done
         return self._trajectories[index]
 
+    def upcoming(self) -> Trajectory | None:
+        """The batch that the next `collect` returns, if it is complete by now: as views that live until then.
+
+        From any thread; asking hands nothing out. None with `max_policy_lag` 0, and above 1, where which batch is next
+        is settled when it is collected.
+        """
+        with self._crew.lock:
+            index = self._hand_outs.upcoming()
+            return None if index is None or not self._trajectories else self._trajectories[index]
+
     def blank_trajectory(self) -> Trajectory:
         """A batch as `collect` gives it, but all zeros, where each step ends an episode: to compile an update with."""
         block = self._trajectories[0]

@@ -139,7 +139,7 @@ class Recorder:
     def end_epoch(self) -> None:
         """Callbacks may put other weights in now, averages or the best; a checkpoint has those that were learned."""
         if self._learned is None:
-            self._learned = self._trainable()
+            self._learned = self._learner.get_weights()
 
     def learned(self, trajectory: Trajectory, losses: Mapping[str, float]) -> bool:
         """Whether an update was learned. One that was undone leaves an incident, and lowers the learning rate."""
@@ -248,12 +248,9 @@ class Recorder:
     def _is_finite(self) -> bool:
         return all(np.isfinite(variable.numpy()).all() for variable in self._learner.network.weights)
 
-    def _trainable(self) -> list[np.ndarray[Any, Any]]:
-        return [variable.numpy().copy() for variable in self._learner.network.trainable_variables]
-
     def _has_other_weights(self) -> bool:
         """Whether callbacks have put in others since the epoch's end."""
-        return self._learned is not None and not all(map(np.array_equal, self._learned, self._trainable()))
+        return self._learned is not None and not all(map(np.array_equal, self._learned, self._learner.get_weights()))
 
     def _state(self) -> RunState:
         if self._events is not None:

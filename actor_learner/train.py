@@ -21,6 +21,7 @@ from actor_learner.interrupts import Interrupts
 from actor_learner.metrics_file import read_metrics
 from actor_learner.policy import load_policy
 from actor_learner.pool import ActorPool
+from actor_learner.prefetch import prefetching
 from actor_learner.progress import Progress
 from actor_learner.recorder import Recorder
 from actor_learner.resume import Start, check_resume, start_run
@@ -159,6 +160,7 @@ def updates(
     config: TrainConfig, actors: ActorPool, learner: Learner, recorder: Recorder, interrupts: Interrupts
 ) -> Iterator[dict[str, float]]:
     """The loop itself: yields the metrics of each update; weights are published when the caller comes back."""
+    copies_ahead = config.max_policy_lag == 1 and "GPU" in learner.device
     ahead = recorder.begin()  # by the updates that this run goes on from; the actors' versions begin at 0
     while _goes_on(config, learner, interrupts):
         started = time.perf_counter()
@@ -166,7 +168,8 @@ def updates(
         trajectory = trajectory._replace(policy_version=trajectory.policy_version + ahead)
         collected = time.perf_counter()
         recorder.begin_update()
-        losses = learner.update(trajectory)
+        with prefetching(actors, learner, useful=copies_ahead):
+            losses = learner.update(trajectory)
         learned = recorder.learned(trajectory, losses)
         yield recorder.row(trajectory, losses, collected - started, time.perf_counter() - collected)
         if learned:

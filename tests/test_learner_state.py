@@ -50,13 +50,33 @@ def test_an_algorithm_may_adapt_the_learning_rate_from_what_an_update_reports():
     np.testing.assert_allclose(rates, [1e-3, 0.5e-3, 0.25e-3], rtol=1e-6)
 
 
-def test_changing_schedules_trace_the_update_once():
-    learner = al.Learner(
-        linear_network(), al.PPO(clip_range="linear", epochs=1), action_space=TWO_ACTIONS, total_steps=10_000
+def test_fifty_updates_with_changing_schedules_trace_once_for_each_shape_of_batch():
+    algorithm = al.PPO(
+        learning_rate="linear_1e-3", clip_range="linear", ent_coef=lambda left: left, epochs=1, minibatch_size=16
     )
-    for seed in range(20):
-        learner.update(random_trajectory(seed=seed, invalid_rate=0.1 * (seed % 3)))
-    assert learner._compiled.experimental_get_tracing_count() == 1
+    learner = al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, total_steps=10_000)
+    columns = [4 if update % 10 else 2 for update in range(50)]
+    for update in range(50):
+        batch = random_trajectory(seed=update, columns=columns[update], invalid_rate=0.1 * (update % 3))
+        learner.update(batch)
+        learner.get_weights()
+    assert learner._compiled.experimental_get_tracing_count() == 2
+    assert len(learner._traced) == 2, "and each is looked up by its shapes alone"
+
+
+def test_weights_are_read_as_the_network_gives_them():
+    network = linear_network()
+    steps = network.add_weight(name="steps", shape=(3,), dtype="int32", initializer="ones", trainable=False)
+    learner = al.Learner(network, al.PPO(epochs=1), action_space=TWO_ACTIONS)
+    before = learner.get_weights()
+    kept = [array.copy() for array in before]
+    learner.update(random_trajectory())
+    steps.assign([1, 2, 3])
+    after = learner.get_weights()
+    assert [array.dtype for array in after] == [array.dtype for array in network.get_weights()]
+    assert same_weights(after, network.get_weights())
+    assert same_weights(before, kept)
+    assert not same_weights(before, after)
 
 
 ALGORITHMS = {

@@ -26,8 +26,8 @@ quiet cgroups files untrusted space_kinds spaces masks trajectory conform return
 names algorithms cores memory provenance config presets learner incidents policy transport env_spec observations
 vector_env atari envpool env_factory episodes masking env_calls environments actor hand_outs restarts capacity crew
 pool run_lock flat_config event_file run_directory metrics_file run_log checkpoint resume evaluate export video
-config_file interrupts bottleneck summary view screens progress recorder callbacks train watch curves plot charts
-findings report roof simulation benchmark throughput tune doctor cli
+config_file interrupts bottleneck summary view screens progress recorder prefetch callbacks train watch curves plot
+charts findings report roof simulation benchmark throughput tune doctor cli
 """.split()
 
 PUBLIC = [

@@ -22,6 +22,7 @@ from actor_learner.learner.devices import multiplications, resolve_device, use_x
 from actor_learner.learner.rows import tensors
 from actor_learner.learner.state import load_learner, write_learner
 from actor_learner.learner.update import Update, computes_in_low_precision
+from actor_learner.learner.weights import Weights
 from actor_learner.networks import (
     CHECKED_ROWS,
     check_contract,
@@ -79,6 +80,7 @@ class Learner:
         self.device = resolve_device(device)
         self.env_steps = 0
         self.updates = 0
+        self.begun = 0
         self.not_finite: tuple[str, ...] = ()
         network_distribution(network, action_space)  # one that doesn't fit the space is refused here
         self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4]))
@@ -86,6 +88,9 @@ class Learner:
         self._reward_scaling: RewardScaling | None = None
         self._update: Update | None = None
         self._compiled: Any = None
+        self._traced: dict[Any, Any] = {}
+        self._weights: Weights | None = None
+        self._prefetched: tuple[Trajectory, dict[str, Any]] | None = None
         self._observed: dict[str, tuple[int, ...]] = {}
         self._ready = False
         self.compiled_with_xla: bool | None = None
@@ -98,8 +103,10 @@ class Learner:
 
     def get_weights(self) -> list[np.ndarray[Any, Any]]:
         """What `network.get_weights()` gives: for `ActorPool.publish` or `Policy.set_weights`."""
-        weights: list[np.ndarray[Any, Any]] = self.network.get_weights()
-        return weights
+        if self._weights is None and self.network.built:
+            with tf.device(self.device):
+                self._weights = Weights(self.network)
+        return self.network.get_weights() if self._weights is None else self._weights.read()
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
         """One update from a batch. Returns metrics; those that have no value this time are absent.
@@ -114,12 +121,14 @@ class Learner:
         Raises:
             ValueError: a batch that doesn't fit the network, or layers whose `trainable` was changed.
         """
+        prefetched = self._take_prefetched(trajectory)
         trajectory = self._checked(trajectory)
         valid = trajectory.valid
         random_state = self._rng.bit_generator.state
         order, num_minibatches = self._minibatch_order(valid)
         with tf.device(self.device):
-            values, finite = self._compiled(*self._arguments(trajectory, order, num_minibatches))
+            arguments = self._arguments(trajectory, order, num_minibatches, prefetched)
+            values, finite = self._traced_for(arguments)(*arguments)
         result = self._read_metrics(values, learned=num_minibatches > 0)
         self.not_finite = self._names_of(finite) if "undone" in result else ()
         if self.not_finite:
@@ -131,6 +140,19 @@ class Learner:
             self.optimizer.learning_rate = rate
         return result
 
+    def prefetch(self, trajectory: Trajectory) -> None:
+        """Copies a batch to the device, for the next update that begins: if it is of this batch, it takes these copies.
+
+        In another thread while `update` runs (`begun` counts those that have begun), and to its end before the next one
+        begins. Nothing is learned.
+
+        Raises:
+            ValueError: a batch that breaks its space; the update would say so, too.
+        """
+        conformed = conform(trajectory, self.action_space)
+        with tf.device(self.device):
+            self._prefetched = trajectory, tensors(conformed)
+
     def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
         """The metrics that `update` gives for such a batch, whose values don't matter: nothing is learned.
 
@@ -139,7 +161,7 @@ class Learner:
         trajectory = self._checked(trajectory)
         nothing = np.full(self._order_shape(trajectory.valid.size), -1, np.int32)
         with tf.device(self.device):
-            self._compiled.get_concrete_function(*self._arguments(trajectory, nothing, 0))
+            self._traced_for(self._arguments(trajectory, nothing, 0))
         assert self._update is not None
         return tuple(name for name in self._update.metric_names if name != "undone")
 
@@ -152,10 +174,22 @@ class Learner:
         self._check_trainable()
         return trajectory
 
-    def _arguments(self, trajectory: Trajectory, order: np.ndarray[Any, Any], num_minibatches: int) -> tuple[Any, ...]:
-        """What the compiled update takes."""
+    def _take_prefetched(self, trajectory: Trajectory) -> dict[str, Any] | None:
+        """The copies of this very batch, if it was prefetched; older ones are dropped."""
+        prefetched, self._prefetched = self._prefetched, None
+        self.begun += 1
+        return prefetched[1] if prefetched is not None and prefetched[0].reward is trajectory.reward else None
+
+    def _arguments(
+        self,
+        trajectory: Trajectory,
+        order: np.ndarray[Any, Any],
+        num_minibatches: int,
+        prefetched: dict[str, Any] | None = None,
+    ) -> tuple[Any, ...]:
+        """What the compiled update takes. prefetched: the batch's tensors, if they are there already."""
         return (
-            self._tensors(trajectory),
+            self._tensors(trajectory, prefetched),
             tf.constant(order),
             tf.constant(num_minibatches, tf.int32),
             {
@@ -164,12 +198,20 @@ class Learner:
             },
         )
 
-    def _tensors(self, trajectory: Trajectory) -> dict[str, Any]:
+    def _traced_for(self, arguments: tuple[Any, ...]) -> Any:
+        """The update as traced for arguments of these shapes; TensorFlow takes half a millisecond to look that up."""
+        batch, order, _, schedule = arguments
+        shapes = (*((leaf.shape, leaf.dtype) for leaf in tf.nest.flatten(batch)), order.shape, *schedule)
+        if (traced := self._traced.get(shapes)) is None:
+            traced = self._traced[shapes] = self._compiled.get_concrete_function(*arguments)
+        return traced
+
+    def _tensors(self, trajectory: Trajectory, prefetched: dict[str, Any] | None = None) -> dict[str, Any]:
         """The batch on the device; in mixed precision also which columns the present weights have collected.
 
         With one publish for each update, their version is the number of updates.
         """
-        batch = tensors(trajectory)
+        batch = prefetched or tensors(trajectory)
         if computes_in_low_precision(self.network):
             batch["on_policy"] = tf.constant(np.asarray(trajectory.policy_version) == self.updates)
         return batch
@@ -303,6 +345,7 @@ class Learner:
         )
         self.compiled_with_xla = with_xla
         self._compiled = tf.function(self._update, jit_compile=with_xla, autograph=False)
+        self._traced = {}
 
     def _check_network(self, observation: Any) -> None:
         """Calls the network once, which builds it, and compares what it gives with what is needed."""
