@@ -29,7 +29,12 @@ def import_keras() -> None:
     if sys.stderr is not None:
         sys.stderr.flush()
     check_tensorflow("training")
-    with silent_stderr(), warnings.catch_warnings(), _putting_off(_PUT_OFF), _without_collector():
+    with (
+        silent_stderr(),
+        warnings.catch_warnings(),
+        _putting_off(_PUT_OFF),
+        _collecting_nothing(),
+    ):
         warnings.simplefilter("ignore")
         import keras  # noqa: F401
 
@@ -70,15 +75,26 @@ def _is_installed(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
+def _collecting_nothing() -> Iterator[None]:
     """The objects that imports make stay: the collector would look through them again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if _freezes:
+            gc.freeze()
         if enabled:
             gc.enable()
+
+
+_freezes = False
+
+
+def freeze_what_is_imported() -> None:
+    """Lets the collector never look at what is there after the import: for processes that do nothing but train."""
+    global _freezes
+    _freezes = True
 
 
 def import_keras_before(reference: str) -> None:

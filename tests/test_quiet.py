@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from actor_learner.quiet import _putting_off, _without_collector
+from actor_learner.quiet import _collecting_nothing, _putting_off
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def test_a_package_that_is_not_there_stays_so_and_one_that_is_loaded_too(package
 
 
 def test_the_collector_is_on_again_where_it_was():
-    with _without_collector():
+    with _collecting_nothing():
         assert not gc.isenabled()
     assert gc.isenabled()
     gc.disable()
     try:
-        with _without_collector():
+        with _collecting_nothing():
             pass
         assert not gc.isenabled()
     finally:
