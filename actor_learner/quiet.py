@@ -106,8 +106,19 @@ def _without_collector() -> Iterator[None]:
     try:
         yield
     finally:
+        if _freezes:
+            gc.freeze()
         if enabled:
             gc.enable()
+
+
+_freezes = False
+
+
+def freeze_what_is_imported() -> None:
+    """Lets the collector never look at what is there after the import: for processes that do nothing but train."""
+    global _freezes
+    _freezes = True
 
 
 def import_keras_before(reference: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner import spaces
+from actor_learner import compile_cache, spaces
 from actor_learner.capacity import check_memory
 from actor_learner.config import TrainConfig
 from actor_learner.cores import learner_cores, renew_suggestion
@@ -86,6 +86,7 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
         check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
     check_memory(config.num_actors)
+    compile_cache.begin()
     if config.device == "gpu":  # TensorFlow alone knows whether there is one; "auto" and "cpu" start actors meanwhile
         from actor_learner.learner import resolve_device
 

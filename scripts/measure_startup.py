@@ -143,9 +143,7 @@ def run_here(output: Path, flags: list[str]) -> None:
     note("interpreter")
     for place, name in BEFORE_TENSORFLOW.items():
         note_end_of(place, name, note)
-    begun = importlib.import_module("actor_learner.pool").ActorPool
     note_end_of("actor_learner.pool:_import_learner_side", "", lambda _: _with_tensorflow(note))
-    assert begun
     status = importlib.import_module("actor_learner.cli").main(["train", *flags])
     output.write_text(json.dumps(marks))
     sys.exit(status)
@@ -157,13 +155,16 @@ def _with_tensorflow(note: Callable[[str], None]) -> None:
 
 
 def note_end_of(place: str, name: str, note: Callable[[str], None]) -> None:
-    """Notes `name` whenever the function at "module:path" has returned."""
+    """Notes `name` whenever the function at "module:path" has returned; another version may have none."""
     module, _, path = place.partition(":")
     *parents, last = path.split(".")
-    home: Any = importlib.import_module(module)
-    for parent in parents:
-        home = getattr(home, parent)
-    original = getattr(home, last)
+    try:
+        home: Any = importlib.import_module(module)
+        for parent in parents:
+            home = getattr(home, parent)
+        original = getattr(home, last)
+    except (ImportError, AttributeError):
+        return
 
     def noted(*arguments: Any, **options: Any) -> Any:
         result = original(*arguments, **options)

@@ -1,7 +1,8 @@
-"""Set before anything imports TensorFlow: no start-up messages, and one core for each of pytest's workers."""
+"""Set before anything imports TensorFlow: no start-up messages, one core for each worker, a cache of our own."""
 
 import gc
 import os
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
+os.environ.setdefault("ACTOR_LEARNER_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "actor_learner"))
 
 
 def pytest_collection_finish():

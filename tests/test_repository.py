@@ -22,12 +22,12 @@ PACKAGE = ROOT / "actor_learner"
 
 # Modules import only from those above them. A package counts as one module.
 ORDER = """
-quiet cgroups files untrusted space_kinds spaces masks trajectory conform returns distributions networks rewards saving
-names algorithms cores memory provenance config presets learner incidents policy transport env_spec observations
-vector_env atari envpool env_factory episodes masking env_calls environments actor hand_outs restarts capacity crew
-pool run_lock flat_config event_file run_directory metrics_file run_log checkpoint resume evaluate export video
-config_file interrupts bottleneck summary view screens progress recorder prefetch callbacks train watch curves plot
-charts findings report roof simulation benchmark throughput tune doctor cli
+compile_cache quiet cgroups files untrusted space_kinds spaces masks trajectory conform returns distributions networks
+rewards saving names algorithms cores memory provenance config presets learner incidents policy transport env_spec
+observations vector_env atari envpool env_factory episodes masking env_calls environments actor hand_outs restarts
+capacity crew pool run_lock flat_config event_file run_directory metrics_file run_log checkpoint resume evaluate export
+video config_file interrupts bottleneck summary view screens progress recorder prefetch callbacks train watch curves
+plot charts findings report roof simulation benchmark throughput tune doctor cli
 """.split()
 
 PUBLIC = [

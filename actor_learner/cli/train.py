@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import gc
 import importlib.util
 import os
 import shlex
@@ -31,7 +30,7 @@ from actor_learner.config_file import (
 )
 from actor_learner.cores import learner_cores, suggest_threads
 from actor_learner.provenance import provenance
-from actor_learner.quiet import import_keras, import_keras_before
+from actor_learner.quiet import freeze_what_is_imported, import_keras_before
 
 _NO_FIELDS = (
     "command",
@@ -154,9 +153,7 @@ def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
     """Sets what can't change once TensorFlow has started, then imports it without its start-up messages."""
     suggest_threads(learner_cores(num_actors, max_policy_lag))
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
-    import_keras()
-    gc.collect()
-    gc.freeze()  # TensorFlow's own objects stay; the collector needn't walk through them again and again
+    freeze_what_is_imported()  # TensorFlow's own objects stay; the collector needn't walk through them again and again
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import tensorflow as tf
 from gymnasium.spaces import Space
 from keras import ops
 
-from actor_learner import spaces
+from actor_learner import compile_cache, spaces
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.conform import conform
@@ -93,6 +93,7 @@ class Learner:
         self._prefetched: tuple[Trajectory, dict[str, Any]] | None = None
         self._observed: dict[str, tuple[int, ...]] = {}
         self._ready = False
+        self._has_run = False
         self.compiled_with_xla: bool | None = None
         with tf.device(self.device):
             self.optimizer = algorithm.make_optimizer()
@@ -127,8 +128,7 @@ class Learner:
         random_state = self._rng.bit_generator.state
         order, num_minibatches = self._minibatch_order(valid)
         with tf.device(self.device):
-            arguments = self._arguments(trajectory, order, num_minibatches, prefetched)
-            values, finite = self._traced_for(arguments)(*arguments)
+            values, finite = self._run(*self._arguments(trajectory, order, num_minibatches, prefetched))
         result = self._read_metrics(values, learned=num_minibatches > 0)
         self.not_finite = self._names_of(finite) if "undone" in result else ()
         if self.not_finite:
@@ -164,6 +164,16 @@ class Learner:
             self._traced_for(self._arguments(trajectory, nothing, 0))
         assert self._update is not None
         return tuple(name for name in self._update.metric_names if name != "undone")
+
+    def _run(self, *arguments: Any) -> tuple[Tensor, Tensor]:
+        """The compiled update; XLA compiles it in the first call, unless what it made of it in another run was kept."""
+        traced = self._traced_for(arguments)
+        if self._has_run or not self.compiled_with_xla:
+            result: tuple[Tensor, Tensor] = traced(*arguments)
+        else:
+            result = compile_cache.call(traced, *arguments)
+        self._has_run = True
+        return result
 
     def _checked(self, trajectory: Trajectory) -> Trajectory:
         """The batch in its dtypes; the first one is what the update is compiled for."""
