@@ -6,7 +6,9 @@ import contextlib
 import gc
 import importlib.util
 import os
+import signal
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Iterable, Iterator
@@ -29,7 +31,7 @@ def import_keras() -> None:
     if sys.stderr is not None:
         sys.stderr.flush()
     check_tensorflow("training")
-    with silent_stderr(), warnings.catch_warnings(), _putting_off(_PUT_OFF), _without_collector():
+    with keeping_interrupts(), silent_stderr(), warnings.catch_warnings(), _putting_off(_PUT_OFF), _without_collector():
         warnings.simplefilter("ignore")
         import keras  # noqa: F401
 
@@ -67,6 +69,33 @@ def _is_installed(name: str) -> bool:
     """Whether the package that a module is of is there: those that need it mustn't be told that it is."""
     top = name.partition(".")[0]
     return top in sys.modules or importlib.util.find_spec(top) is not None
+
+
+@contextlib.contextmanager
+def keeping_interrupts() -> Iterator[None]:
+    """Ctrl-C stays KeyboardInterrupt: within TensorFlow one becomes an ImportError, or nothing comes of it."""
+    interrupted = False
+
+    def interrupt(signal_number: int, frame: types.FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.default_int_handler(signal_number, frame)
+
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ours = ours and threading.current_thread() is threading.main_thread()
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception as error:
+        if interrupted:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

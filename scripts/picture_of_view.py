@@ -18,7 +18,7 @@ from actor_learner.run_directory import open_run, read_config
 from actor_learner.summary import Summary
 from actor_learner.view import fit
 
-_SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" xml:space="preserve">
+SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" xml:space="preserve">
 <style>
 text {{ font: {char_height}px "DejaVu Sans Mono", Menlo, Consolas, monospace; white-space: pre; }}
 {styles}
@@ -56,9 +56,7 @@ def main() -> None:
     )
     console.print(fit(console, summary.look(over=arguments.part == 1), whole=True))
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    svg = console.export_svg(
-        theme=DIMMED_MONOKAI, code_format=_SVG, font_aspect_ratio=0.602, unique_id="view", title=""
-    )
+    svg = console.export_svg(theme=DIMMED_MONOKAI, code_format=SVG, font_aspect_ratio=0.602, unique_id="view", title="")
     arguments.output.write_text(svg)
 
 

@@ -1,9 +1,11 @@
 import gc
+import os
+import signal
 import sys
 
 import pytest
 
-from actor_learner.quiet import _putting_off, _without_collector
+from actor_learner.quiet import _putting_off, _without_collector, keeping_interrupts
 
 
 @pytest.fixture
@@ -62,3 +64,20 @@ def test_the_collector_is_on_again_where_it_was():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("swallowed", [True, False])
+def test_ctrl_c_within_an_import_stays_ctrl_c(swallowed):
+    """Native modules turn one into an ImportError, and what loads on demand goes on without a word."""
+    with pytest.raises(KeyboardInterrupt), keeping_interrupts():  # noqa: PT012 - in there it becomes something else
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt as interrupt:
+            if not swallowed:
+                raise ImportError("initialization failed") from interrupt
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_import_that_fails_by_itself_fails_as_it_would():
+    with pytest.raises(ImportError, match="no such library"), keeping_interrupts():
+        raise ImportError("no such library")

@@ -36,7 +36,13 @@ class Agent(nn.Module):
         if self.images:
             self.trunk = nn.Sequential(
                 *(layer(nn.Conv2d(4, 32, 8, stride=4)), nn.ReLU(), layer(nn.Conv2d(32, 64, 4, stride=2)), nn.ReLU()),
-                *(layer(nn.Conv2d(64, 64, 3, stride=1)), nn.ReLU(), nn.Flatten(), layer(nn.Linear(3136, 512)), nn.ReLU()),
+                *(
+                    layer(nn.Conv2d(64, 64, 3, stride=1)),
+                    nn.ReLU(),
+                    nn.Flatten(),
+                    layer(nn.Linear(3136, 512)),
+                    nn.ReLU(),
+                ),
             )
             self.actor, self.critic = layer(nn.Linear(512, outputs), 0.01), layer(nn.Linear(512, 1), 1.0)
         else:
