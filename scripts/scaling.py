@@ -152,13 +152,13 @@ class Station:
         """Figures of some batches: from when one has been collected to when the last one has.
 
         `pool_seconds`: CPU time of the pool within the learner's process, in both of its threads. `update_seconds`,
-        `update_cpu_seconds`: of learning. All for one batch. `cores`: share of all cores that this process and the
-        actors used.
+        `update_cpu_seconds`: of learning. All for one batch. `actor_cpu_seconds`: of an actor's process in each step of
+        its environments. `cores`: share of all cores that this process and the actors used.
         """
         self.warm_up()
         trajectory = self.pool.collect()
         pool, updates, steps = -_cpu_of_thread(self._watcher), [], 0
-        cpu, started = -self._cpu_seconds(), time.perf_counter()
+        actors_cpu, cpu, started = -self._actors_cpu(), -time.process_time(), time.perf_counter()
         for _ in range(batches):
             updates.append(self._learn(trajectory))
             before = time.thread_time()
@@ -167,14 +167,15 @@ class Station:
             steps += int(trajectory.valid.sum())
         seconds = time.perf_counter() - started
         pool += _cpu_of_thread(self._watcher)
-        cpu += self._cpu_seconds()
+        actors_cpu, cpu = actors_cpu + self._actors_cpu(), cpu + time.process_time()
         return {
             "steps_per_second": round(steps / seconds, 1),
             "of_ideal": round(steps / seconds / self.ideal, 4),
             "pool_seconds": round(pool / batches, 7),
             "update_seconds": round(statistics.median(update.seconds for update in updates), 6),
             "update_cpu_seconds": round(statistics.median(update.cpu for update in updates), 6),
-            "cores": round(cpu / seconds / len(os.sched_getaffinity(0)), 4),
+            "actor_cpu_seconds": round(actors_cpu / (steps / ENVS), 7),
+            "cores": round((cpu + actors_cpu) / seconds / len(os.sched_getaffinity(0)), 4),
         }
 
     def _learn(self, trajectory: Any) -> Learned:
@@ -186,8 +187,8 @@ class Station:
         self.pool.publish(self.learner.get_weights())
         return Learned(seconds, cpu, time.thread_time() - before)
 
-    def _cpu_seconds(self) -> float:
-        return time.process_time() + sum(map(_cpu_of_process, self.pool.pids.values()))
+    def _actors_cpu(self) -> float:
+        return sum(map(_cpu_of_process, self.pool.pids.values()))
 
     def memory(self) -> Found:
         """Of one actor, in MB of 10^6 bytes."""

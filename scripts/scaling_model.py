@@ -45,7 +45,9 @@ def simulate(found: Mapping[str, Any]) -> dict[str, Any]:
             count: round(medians[count]["steps_per_second"] / again[count], 4) for count in medians
         },
         "heavy_tails_of_ideal": _simulate_tails(found, actor_seconds),
-        "cores": many_cores(update, actor_seconds, learner["pool_seconds_per_actor_and_batch"]),
+        "cores": many_cores(
+            update, max(medians.items())[1]["actor_cpu_seconds"], learner["pool_seconds_per_actor_and_batch"]
+        ),
     }
 
 
@@ -84,7 +86,10 @@ def _simulate_tails(found: Mapping[str, Any], actor_seconds: float) -> dict[int,
 
 
 def many_cores(update: Update, actor_seconds: float, hand_out_seconds: float) -> dict[int, dict[int, float]]:
-    """Throughput / (cores x an actor's own), by number of learners and cores; each learner takes a core."""
+    """Throughput / (cores x an actor's own), by number of learners and cores; each learner takes a core.
+
+    actor_seconds: CPU time of an actor's process in each step, its environments' part of which hardly counts.
+    """
     alone = _ENVS / (_ENVS * STEP_SECONDS_OF_AN_ENV + actor_seconds)
     found: dict[int, dict[int, float]] = {}
     for learners in LEARNERS:
