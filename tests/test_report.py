@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import actor_learner as al
-from actor_learner.charts import charts
 from actor_learner import cli
+from actor_learner.charts import charts
 from actor_learner.report import report
 from actor_learner.run_directory import record_finished
 from actor_learner.run_lock import RunLock
