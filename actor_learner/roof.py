@@ -113,13 +113,6 @@ def with_actors(parts: Parts, num_actors: int) -> Parts:
     return dataclasses.replace(parts, steps=parts.steps * factor, update=parts.update * factor, num_actors=num_actors)
 
 
-def with_lag(parts: Parts, max_policy_lag: int) -> Parts:
-    """With another lag; beside actors that go on, the update's threads have what cores those leave."""
-    left = max(1, parts.cores - parts.num_actors)
-    update = Cost(max(parts.update.wall, parts.update.cpu / left), parts.update.cpu)
-    return dataclasses.replace(parts, update=update, max_policy_lag=max_policy_lag)
-
-
 def prospects(parts: Parts) -> list[Prospect]:
     """What would raise the roof, the most promising first; nothing that is expected to give less than 5%."""
     half = Cost(parts.update.wall / 2, parts.update.cpu / 2)
@@ -129,7 +122,7 @@ def prospects(parts: Parts) -> list[Prospect]:
         "environments twice as fast": dataclasses.replace(parts, env=parts.env * 0.5),
     }
     if parts.num_actors and not parts.max_policy_lag:
-        changes["max_policy_lag=1"] = with_lag(parts, 1)
+        changes["max_policy_lag=1"] = dataclasses.replace(parts, max_policy_lag=1)
     now = roof(parts).steps_per_second
     found = [Prospect(change, roof(then).steps_per_second / now - 1) for change, then in changes.items()]
     return sorted((each for each in found if each.gain >= WORTHWHILE), key=lambda each: -each.gain)

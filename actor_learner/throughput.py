@@ -156,10 +156,11 @@ def main(config: str) -> None:
     """Answers requests, a line of JSON each, until there are no more."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what environments print is no answer
+    settings = load_config(config)
     import_keras()
     gc.collect()
     gc.freeze()  # as the command line does
-    serve(load_config(config), sys.stdin, answers)
+    serve(settings, sys.stdin, answers)
 
 
 def serve(config: TrainConfig, requests: Iterable[str], answers: TextIO) -> None:

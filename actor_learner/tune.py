@@ -33,6 +33,8 @@ _ALIKE = 0.98
 """Of the highest throughput: from there on the simpler setting is taken."""
 _LARGEST_SHARE = 0.5
 """Of the time left that a round may take beyond its own share, where single updates take long."""
+_LONGEST_SECONDS = 10.0
+"""For one measurement; what is left of the budget then isn't needed."""
 _PATIENCE_SECONDS = 20.0
 """For a setting beyond the time that it was given; twice as long as it took to start the process, if that is more."""
 
@@ -105,7 +107,7 @@ def tune(
         ValueError: an argument can't be used, or the budget is too short for one measurement.
         RuntimeError: an environment failed, or a process that measures.
     """
-    _check(budget, allow)
+    _check(budget, allow, most_actors)
     started = time.monotonic()
     before = setting_of(config)
     found = candidates(
@@ -124,10 +126,7 @@ def tune(
             ranking = successive_halving(found, search.measure)
     best = choose(ranking[:2], search.trials, before)
     if best is None:
-        raise ValueError(
-            "`budget` is too short for one measurement: TensorFlow and the actors have to start, and the update to be "
-            f"compiled, before it. Received: budget={budget:g}"
-        )
+        raise _nothing_measured(search.trials.values(), budget)
     order = list(dict.fromkeys([best, *ranking, *search.trials]))
     return Tuning(
         tuple(search.trials[setting] for setting in order),
@@ -137,15 +136,31 @@ def tune(
     )
 
 
-def _check(budget: float, allow: Collection[str]) -> None:
+def _check(budget: float, allow: Collection[str], most_actors: int | None) -> None:
     if not 0 < budget < math.inf:
         raise ValueError(f"`budget` must be a number of seconds above 0. Received: budget={budget!r}")
+    if most_actors is not None and most_actors < 1:
+        raise ValueError(f"`most_actors` must be at least 1. Received: most_actors={most_actors!r}")
     if unknown := [name for name in allow if name not in ALLOWED]:
         raise ValueError(f"`allow` must be of {', '.join(ALLOWED)}. Received: allow={unknown[0]!r}")
 
 
+def _nothing_measured(trials: Iterable[Trial], budget: float) -> Exception:
+    """Why that is."""
+    if failure := next((trial.failure for trial in trials if trial.failure), None):
+        return RuntimeError(f"No setting could be measured: {failure}")
+    return ValueError(
+        "`budget` is too short for one measurement: TensorFlow and the actors have to start, and the update to be "
+        f"compiled, before it. Received: budget={budget:g}"
+    )
+
+
 def setting_of(config: TrainConfig) -> Setting:
-    """The setting that a config has; where it steps in its own process, that of one actor."""
+    """The setting that a config has; where it steps in its own process, that of one actor.
+
+    Threads are those of the command line, which takes all cores for images beside actors that go on, too: what is
+    observed isn't known here.
+    """
     actors, lag = max(config.num_actors, 1), config.max_policy_lag
     threads = config.learner_threads or learner_cores(actors, lag)
     return Setting(actors, config.envs_per_actor, config.unroll_length, lag, threads)
@@ -221,10 +236,9 @@ def successive_halving(competitors: Sequence[T], measure: Callable[[Sequence[T],
         scores = measure(remaining, rounds(len(remaining)))
         remaining = sorted((one for one in remaining if one in scores), key=lambda one: scores[one], reverse=True)
         half = math.ceil(len(remaining) / 2)
-        out = remaining[half:] + out
-        if half == len(remaining):
+        remaining, out = remaining[:half], remaining[half:] + out
+        if half <= 1:
             break
-        remaining = remaining[:half]
     return remaining + out
 
 
@@ -286,7 +300,7 @@ class Search:
         self._number += 1
         chosen = [trial for trial in self._possible() if trial.setting in (self._before, *settings)]
         chosen.sort(key=lambda trial: (trial.setting != self._before, _place(trial.setting, settings)))
-        seconds = self._left() / rounds_left / max(len(chosen), 1)
+        seconds = min(self._left() / rounds_left / max(len(chosen), 1), _LONGEST_SECONDS)
         end = self._deadline - (self._left() * _LARGEST_SHARE if rounds_left > 1 else 0.0)
         for place, trial in enumerate(chosen, 1):
             if time.monotonic() >= end:
@@ -337,6 +351,7 @@ def _noting_failure(trial: Trial) -> Iterator[None]:
         yield
     except (MemoryError, LateError) as error:
         trial.failure = str(error)
+        trial.measured.clear()
 
 
 def _place(setting: Setting, settings: Sequence[Setting]) -> int:

@@ -29,7 +29,6 @@ from peer_runs import Peer, Run, RunFailedError, run_peer
 from peer_table import table
 from peer_venvs import NotInstallableError, prepare, versions
 from peers_known import OURS, OWN_WORKS, PEERS
-
 from works import WORKS, Work
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,7 +155,7 @@ def figures(run: Run) -> Found:
 
 
 def worker_memory(pythons: dict[str, Path]) -> Found:
-    """Of peers that step environments in their one process by default: of a worker process, where they can have them."""
+    """Of a worker process of the peers that can have some, and by default step environments in their one process."""
     found: Found = {}
     for key, peer in PEERS.items():
         if key in pythons and peer.with_processes:

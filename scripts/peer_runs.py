@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leftovers import command_line, marked, memory_of
+from leftovers import marked, memory_of
 from peer_venvs import last_line
 
 SCRIPTS = Path(__file__).resolve().parent
@@ -43,6 +44,8 @@ class Peer:
     """Of every task."""
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By work, what its tasks can't have as the others do."""
+    note: str = ""
+    """What is to be said of its figures."""
     settings: tuple[dict[str, Any], ...] | None = None
     """That are tried, where they aren't one thread and one for each core."""
     worker: str = r"$^"
@@ -107,10 +110,10 @@ def run_peer(peer: Peer, python: Path, task: dict[str, Any], deadline: float | N
             stderr.seek(0)
             said = last_line(stderr.read())
         ticks = [tuple(json.loads(line)) for line in clock.read_text().splitlines()]
-    if process.returncode not in (0, None) and not _is_measured(ticks, task):
-        raise RunFailedError(said)
     if memory is None:
         raise RunFailedError(f"not done after {deadline or peer.deadline:,.0f} s")
+    if process.returncode != 0 and not _is_measured(ticks, task):
+        raise RunFailedError(said)
     if not ticks or (task["goal"] is None and len(ticks) <= WARM_UP):
         raise RunFailedError(f"it ended without a figure: {said}")
     return Run(begun, ticks, memory)
@@ -159,7 +162,7 @@ def _memory(mark: str, peer: Peer) -> dict[str, Any]:
             sizes[pid] = memory_of(pid)
         except (OSError, KeyError, ValueError):  # it has ended meanwhile
             continue
-    workers = [pid for pid in sizes if re.search(peer.worker, command_line(pid))]
+    workers = [pid for pid in sizes if re.search(peer.worker, _words(pid))]
     found: dict[str, Any] = {
         "processes": len(sizes),
         "all_pss": sum(size["pss"] for size in sizes.values()),
@@ -171,19 +174,23 @@ def _memory(mark: str, peer: Peer) -> dict[str, Any]:
     return found
 
 
+def _words(pid: int) -> str:
+    """The whole command line, empty if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+    except OSError:
+        return ""
+
+
 def _kill(process: subprocess.Popen[Any], mark: str) -> None:
     """The process group, and whoever left it; until none is there."""
     for _ in range(50):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         left = marked(mark)
         for pid in left:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         process.poll()
         if not left and process.returncode is not None:
             return

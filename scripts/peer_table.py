@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from peers_known import OURS, PEERS
@@ -90,20 +90,18 @@ def summary(works: Mapping[str, Found]) -> list[str]:
 
 def _about(found: Found) -> list[str]:
     parts = [*found.get("works", {}).values(), *([found["solve"]] if "solve" in found else [])]
-    versions = found.get("versions", {})
     return [
-        f"{', '.join(sorted({part['date'] for part in parts}))}; {', '.join(sorted({part['machine'] for part in parts}))}.",
-        f"Made by {', '.join(sorted({'`' + part['command'] + '`' for part in parts}))}.",
-        "Env steps per second after the first update, for some seconds of each run; medians (least to largest) of the",
-        "rounds, in random order within each; ratios are of a round's two runs. Environment, batch, minibatch and epochs",
-        "are the same where a footnote doesn't say otherwise; each at the faster of its settings, which short runs found.",
-        "Start-up: from the start of the process to the end of the first update. Memory in MB of 10^6 bytes: `worker` of",
-        "a worker process, its share of what processes share (and all that is resident); `in all` of every process.",
+        f"{_all(part['date'] for part in parts)}; {_all(part['machine'] for part in parts)}.",
+        f"Made by {_all('`' + part['command'] + '`' for part in parts)}.",
         "",
-        *(
-            f"- {_title(key)}: {', '.join(f'{name} {v}' for name, v in names.items())}"
-            for key, names in versions.items()
-        ),
+        "Env steps per second after the first update, for some seconds of each run; medians (least to largest) of the",
+        "rounds, in random order within each; ratios are of a round's two runs. Environment, batch, minibatch and",
+        "epochs are the same where nothing else is said; each runs at the fastest of its settings, which short runs",
+        "found. Start-up: from the start of the process to the end of the first update. Memory in MB of 10^6 bytes:",
+        "`worker`, of a worker process, its share of what processes share (and all that is resident); `in all`, of",
+        "every process.",
+        "",
+        *(_about_one(key, found) for key in (*OURS, *PEERS) if key in OURS or key in found.get("versions", {})),
         *(
             f"- {_title(key)} is left out, it can't be installed: {why}"
             for key, why in found.get("not_installed", {}).items()
@@ -111,9 +109,24 @@ def _about(found: Found) -> list[str]:
     ]
 
 
+def _about_one(key: str, found: Found) -> str:
+    """What it is, its clock, and the memory of a worker process where it only has some when asked."""
+    peer = {**OURS, **PEERS}[key]
+    versions = ", ".join(
+        f"{name} {v}" for name, v in found["versions"].get(key if key in PEERS else "ours", {}).items()
+    )
+    parts = [f"- {peer.title}: {versions}; clock: {peer.clock}"]
+    if memory := found.get("worker_memory", {}).get(key, {}).get("worker_pss"):
+        parts.append(f"a worker process, where it is to have some, {memory:.0f} MB")
+    return "; ".join([*parts, *filter(None, [peer.note])])
+
+
+def _all(names: Iterable[str]) -> str:
+    return ", ".join(sorted(set(names)))
+
+
 def _title(key: str) -> str:
-    known = {**OURS, **PEERS}
-    return known[key].title if key in known else key
+    return {**OURS, **PEERS}[key].title
 
 
 def _work_table(work: Found) -> list[str]:
@@ -143,8 +156,7 @@ def _work_table(work: Found) -> list[str]:
 
 
 def _footnotes(work: Found) -> list[str]:
-    notes = [f"{_title(key)}: {note}" for key, note in work.get("notes", {}).items()]
-    notes += [f"{_title(key)} failed: `{why}`" for key, why in work["failures"].items()]
+    notes = [f"{_title(key)} failed: `{why}`" for key, why in work["failures"].items()]
     return ["", *(f"- {note}" for note in notes)] if notes else []
 
 
@@ -152,9 +164,11 @@ def _solve_table(solved: Found) -> list[str]:
     ours = [found for key in OURS if (found := _seconds(solved, key))]
     best = min((found.median for found in ours), default=None)
     lines = [
-        f"## From the start of the process to a mean of {solved['goal']} over the last 100 training episodes of CartPole-v1",
+        f"## solve: CartPole-v1, from the start of the process to {solved['goal']} over the last 100 training episodes",
         "",
-        "Each with its own settings: ours the preset, SB3's and SBX's the Zoo's; all seeds' figures are in the JSON file.",
+        "Each with its own settings: ours the preset, SB3 and SBX the Zoo's, CleanRL's those of ppo.py, Sample Factory",
+        "and RLlib those of their examples. Median (least to largest) of the seeds that reached it; `it / ours` is of",
+        "medians.",
         "",
         "| | seconds | env steps | seeds that reached it | it / ours |",
         "|-|-|-|-|-|",

@@ -8,16 +8,42 @@ import subprocess
 import sys
 from pathlib import Path
 
+_TORCH = ("torch==2.13.0",)
+
 VENVS: dict[str, tuple[tuple[str, ...], ...]] = {
+    # opencv: SB3's Atari wrappers
     "sb3": (
-        ("torch==2.13.0",),
-        # opencv: SB3's Atari wrappers
+        _TORCH,
         ("stable-baselines3==2.9.*", "sbx-rl==0.28.*", "gymnasium[mujoco]", "ale-py", "opencv-python-headless"),
     ),
+    "sample_factory": (_TORCH, ("sample-factory==2.1.*",)),
+    # Its own upper bounds would keep HalfCheetah-v5 out.
+    "pufferlib": (
+        _TORCH,
+        (
+            *("numpy<2", "setuptools", "wheel", "gymnasium[mujoco]", "ale-py", "gym==0.26.*", "opencv-python-headless"),
+            *("psutil", "rich", "rich_argparse", "pynvml", "pyro-ppl", "pettingzoo", "imageio"),
+        ),
+        ("--no-deps", "--no-build-isolation", "pufferlib==3.0.0"),
+    ),
+    "cleanrl": (_TORCH, ("gymnasium", "envpool==1.2.*")),
+    "cleanrl_jax": (("jax==0.10.*", "flax", "optax", "gymnasium", "envpool==1.2.*"),),
+    "rllib": (_TORCH, ("ray[rllib]==2.60.*",)),
 }
 """What each is made of, in calls of pip one after the other: torch first, so that nothing takes another build of it."""
-ENVIRONMENT: dict[str, dict[str, str]] = {}
-"""Of pip, where a package needs to be told something."""
+
+ENVIRONMENT: dict[str, dict[str, str]] = {
+    # Without its own games, whose sources it would download; and without a CUDA compiler, whose kernels need a GPU.
+    "pufferlib": {"NO_OCEAN": "1", "PATH": "{venv}/bin:/usr/bin:/bin"},
+}
+"""Of pip, where a package is to be built in another way."""
+
+START_UP_FILES: dict[str, tuple[str, str]] = {
+    # Its setup.py doesn't define the name without its games, and asks for it all the same.
+    "pufferlib": ("no_games.pth", "import builtins; builtins.c_extension_paths = []\n"),
+}
+"""A file that is in site-packages while packages are installed."""
+
 INSTALL_SECONDS = 1800.0
 
 
@@ -27,16 +53,26 @@ class NotInstallableError(Exception):
 
 def prepare(name: str, folder: Path) -> Path:
     """The interpreter of a venv in `folder`, which is made if it isn't there. Raises NotInstallableError."""
-    venv = folder / name
+    venv = folder.resolve() / name
     python, unfinished = venv / "bin/python", folder / f".{name}-unfinished"
     if python.exists() and not unfinished.exists():
         return python
     print(f"{name}: installing {', '.join(' '.join(call) for call in VENVS[name])} into {venv} ...", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished.touch()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished.touch()
+    except OSError as error:
+        raise NotInstallableError(str(error)) from None
     _run([sys.executable, "-m", "venv", "--clear", str(venv)], {})
+    site = next(venv.glob("lib/python*/site-packages"))
+    file, text = START_UP_FILES.get(name, ("", ""))
+    if file:
+        (site / file).write_text(text)
+    environment = {key: value.format(venv=venv) for key, value in ENVIRONMENT.get(name, {}).items()}
     for packages in VENVS[name]:
-        _run([str(python), "-m", "pip", "install", "--quiet", *packages], ENVIRONMENT.get(name, {}))
+        _run([str(python), "-m", "pip", "install", "--quiet", *packages], environment)
+    if file:
+        (site / file).unlink()
     unfinished.unlink()
     return python
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from peer_runs import Peer
-
 from works import WORKS, Work
 
 FOUR = tuple(WORKS)

@@ -24,10 +24,12 @@ import time
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from leftovers import memory_of
 from machine import machine
 from scaling_model import line_through, simulate
+from scaling_table import table
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -49,9 +51,10 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="`minibatch_size` is larger than a batch")
     found = json.loads(arguments.read.read_text()) if arguments.read else measure_all(arguments)
     found["simulated"] = simulate(found)
-    print(summary(found))
+    print(table(found))
     if arguments.output:
         arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+        arguments.output.with_suffix(".md").write_text(table(found))
     if arguments.picture:
         from scaling_picture import draw
 
@@ -65,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--actors", type=int, nargs="+", default=ACTORS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=6, help="of each round (default: 6)")
-    parser.add_argument("--output", type=Path, help="JSON file to write")
+    parser.add_argument("--output", type=Path, help="JSON file to write, and beside it the figures as .md")
     parser.add_argument("--picture", type=Path, help="SVG file to write")
     parser.add_argument("--from", dest="read", type=Path, help="JSON file of an earlier run, to draw it again")
     return parser
@@ -92,6 +95,14 @@ def measure_all(arguments: argparse.Namespace) -> Found:
         "heavy_tails": measure_tails(arguments.rounds, arguments.batches),
     }
     return {**found, "minutes": round((time.monotonic() - started) / 60, 1)}
+
+
+class Learned(NamedTuple):
+    """What learning from a batch took: seconds, CPU seconds, and CPU seconds of publishing."""
+
+    seconds: float
+    cpu: float
+    publish_cpu: float
 
 
 class Station:
@@ -140,19 +151,19 @@ class Station:
     def measure(self, batches: int) -> Found:
         """Figures of some batches: from when one has been collected to when the last one has.
 
-        `pool_seconds`: CPU time of the pool within the learner's process, in both of its threads. `update_seconds`: of
-        the clock. Both for one batch. `cores`: share of all cores that this process and the actors used.
+        `pool_seconds`: CPU time of the pool within the learner's process, in both of its threads. `update_seconds`,
+        `update_cpu_seconds`: of learning. All for one batch. `cores`: share of all cores that this process and the
+        actors used.
         """
         self.warm_up()
         trajectory = self.pool.collect()
         pool, updates, steps = -_cpu_of_thread(self._watcher), [], 0
         cpu, started = -self._cpu_seconds(), time.perf_counter()
         for _ in range(batches):
-            update, publish = self._learn(trajectory)
+            updates.append(self._learn(trajectory))
             before = time.thread_time()
             trajectory = self.pool.collect()
-            pool += publish + time.thread_time() - before
-            updates.append(update)
+            pool += updates[-1].publish_cpu + time.thread_time() - before
             steps += int(trajectory.valid.sum())
         seconds = time.perf_counter() - started
         pool += _cpu_of_thread(self._watcher)
@@ -161,25 +172,26 @@ class Station:
             "steps_per_second": round(steps / seconds, 1),
             "of_ideal": round(steps / seconds / self.ideal, 4),
             "pool_seconds": round(pool / batches, 7),
-            "update_seconds": round(statistics.median(updates), 6),
+            "update_seconds": round(statistics.median(update.seconds for update in updates), 6),
+            "update_cpu_seconds": round(statistics.median(update.cpu for update in updates), 6),
             "cores": round(cpu / seconds / len(os.sched_getaffinity(0)), 4),
         }
 
-    def _learn(self, trajectory: Any) -> tuple[float, float]:
-        """Seconds of the update, and CPU seconds of publishing."""
-        started = time.perf_counter()
+    def _learn(self, trajectory: Any) -> Learned:
+        started, cpu = time.perf_counter(), time.process_time()
         for _ in range(self._updates):
             self.learner.update(trajectory)
-        updated, before = time.perf_counter(), time.thread_time()
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        before = time.thread_time()
         self.pool.publish(self.learner.get_weights())
-        return updated - started, time.thread_time() - before
+        return Learned(seconds, cpu, time.thread_time() - before)
 
     def _cpu_seconds(self) -> float:
         return time.process_time() + sum(map(_cpu_of_process, self.pool.pids.values()))
 
     def memory(self) -> Found:
-        """Of one actor, in MB of 10^6 bytes: its share of what is shared (PSS), and what is its own."""
-        sizes = [_memory_of(pid) for pid in self.pool.pids.values()]
+        """Of one actor, in MB of 10^6 bytes."""
+        sizes = [memory_of(pid) for pid in self.pool.pids.values()]
         return {kind: round(statistics.mean(size[kind] for size in sizes), 2) for kind in sizes[0]}
 
 
@@ -206,10 +218,7 @@ def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Found:
         for turn in range(rounds):
             for count, station in stations.items():
                 found[count].append(station.measure(batches))
-            _tell(
-                f"round {turn + 1}: "
-                + ", ".join(f"{count}: {rows[-1]['of_ideal']:.3f}" for count, rows in found.items())
-            )
+            _tell(f"round {turn + 1}: {_newest(found)} of ideal")
         medians = {count: _medians(rows) for count, rows in found.items()}
         return {
             "rounds": found,
@@ -229,14 +238,14 @@ def _learner_figures(medians: dict[int, Found]) -> Found:
     return {
         "pool_seconds_per_batch": base,
         "pool_seconds_per_actor_and_batch": slope,
-        "of_an_update_of_2048_steps": round(slope / reference["update_seconds"], 5),
+        "share_of_2048_steps": round(slope / (reference["update_cpu_seconds"] + reference["pool_seconds"]), 5),
         "steps_per_second_of_the_update_alone": round(rate),
         "saturated_by_actors": round(rate / (ENVS / STEP_SECONDS)),
     }
 
 
 def _minibatches(station: Station) -> dict[int, float]:
-    """Seconds of an update of the same batch in minibatches of two sizes, for the model."""
+    """CPU seconds of an update of the same batch in minibatches of two sizes, for the model."""
     trajectory = station.pool.collect().copy()
     seconds = {}
     for size in (OTHER_MINIBATCH_SIZE, MINIBATCH_SIZE):
@@ -244,9 +253,9 @@ def _minibatches(station: Station) -> dict[int, float]:
         learner.update(trajectory)
         times = []
         for _ in range(10):
-            started = time.perf_counter()
+            started = time.process_time()
             learner.update(trajectory)
-            times.append(time.perf_counter() - started)
+            times.append(time.process_time() - started)
         seconds[size] = round(statistics.median(times), 6)
     return seconds
 
@@ -280,10 +289,7 @@ def measure_tails(rounds: int, batches: int) -> Found:
         for turn in range(rounds):
             for lag, station in stations.items():
                 found[lag].append(station.measure(2 * batches))
-            _tell(
-                f"tails {turn + 1}: "
-                + ", ".join(f"lag {lag}: {rows[-1]['of_ideal']:.3f}" for lag, rows in found.items())
-            )
+            _tell(f"heavy tails, round {turn + 1}: {_newest(found)} of ideal")
     ratios = {
         lag: statistics.median(
             row["steps_per_second"] / lock_step["steps_per_second"]
@@ -298,27 +304,8 @@ def measure_tails(rounds: int, batches: int) -> Found:
     }
 
 
-def summary(found: Found) -> str:
-    """The figures in a few lines."""
-    learner, memory = found["learner"], found["memory_mb"]
-    lines = [
-        f"{'actors':>6} {'steps/s':>10} {'of ideal':>9} {'cores used':>11} {'MB each':>8} {'pool ms':>8} {'update ms':>10}"
-    ]
-    for count, row in found["actors"].items():
-        size = memory[count]["pss"]
-        lines.append(
-            f"{count:>6} {row['steps_per_second']:>10,.0f} {row['of_ideal']:>9.3f} {row['cores']:>11.0%} {size:>8.1f} "
-            f"{1e3 * row['pool_seconds']:>8.2f} {1e3 * row['update_seconds']:>10.1f}"
-        )
-    lines += [
-        f"one more actor: {1e6 * learner['pool_seconds_per_actor_and_batch']:.0f} us of the learner's process a batch, "
-        f"{learner['of_an_update_of_2048_steps']:.2%} of an update of 2,048 steps",
-        f"the learner is saturated by {learner['saturated_by_actors']:,} such actors; overloaded, it does "
-        f"{found['overload']['of_the_learners_rate']:.1%} of what the update alone would",
-    ]
-    for lag, row in found["heavy_tails"]["lags"].items():
-        lines.append(f"heavy tails, lag {lag}: {row['of_ideal']:.3f} of ideal, {row['of_lock_step']:.2f} x lock-step")
-    return "\n".join(lines)
+def _newest(found: dict[int, list[Found]]) -> str:
+    return ", ".join(f"{key}: {rows[-1]['of_ideal']:.3f}" for key, rows in found.items())
 
 
 def _medians(rows: list[Found]) -> Found:
@@ -341,13 +328,6 @@ def _cpu_of_process(pid: int) -> float:
 
 def _schedstat(file: Path) -> float:
     return int(file.read_text().split()[0]) / 1e9
-
-
-def _memory_of(pid: int) -> Found:
-    lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
-    kilobytes = {words[0].rstrip(":"): int(words[1]) for words in lines}
-    own = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
-    return {"pss": kilobytes["Pss"] * 1.024e-3, "own": own * 1.024e-3}
 
 
 def _tell(line: str) -> None:

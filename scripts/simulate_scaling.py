@@ -182,4 +182,4 @@ def fit_update(seconds: dict[int, float], batch_size: int, epochs: int) -> tuple
     (small, first), (large, second) = sorted(seconds.items())
     per_minibatch = {size: total * size / (epochs * batch_size) for size, total in ((small, first), (large, second))}
     row = (per_minibatch[large] - per_minibatch[small]) / (large - small)
-    return per_minibatch[small] - small * row, row
+    return max(0.0, per_minibatch[small] - small * row), row

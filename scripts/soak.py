@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import machine
+from memory_growth import growth
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROOT = Path(__file__).resolve().parent.parent
@@ -136,7 +137,7 @@ def soak_actors(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         *[f"process {pid} of an actor is alive" for pid in watch.batches.processes.values() if _is_actor(pid)],
         *Leftovers.now(folder / "tmp").since(before),
     ]
-    memory = _growth(watch.memory)
+    memory = growth(watch.memory)
     recovery = _recovery(watch.chaos.caused)
     if arguments.minutes >= LONG_ENOUGH_MINUTES:
         problems += _check_figures(evaluation.mean, memory, recovery.get("SIGKILL", {}))
@@ -221,23 +222,6 @@ def _check_figures(mean: float, memory: dict[str, Any], recovery: dict[str, floa
     if recovery and not (recovery["median"] < RECOVERY_MEDIAN and recovery["worst"] < RECOVERY_WORST):
         problems.append(f"recovery from SIGKILL took {recovery['median']} s, at worst {recovery['worst']} s")
     return problems
-
-
-def _growth(samples: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """Of the learner's memory, from the beginning of the second fifth to the end: medians of a twentieth at each."""
-    if len(samples) < 20:
-        return {"samples": len(samples), "growth": {}}
-    size = max(3, len(samples) // 20)
-    early, late = samples[len(samples) // 5 :][:size], samples[-size:]
-    begin, end = (
-        {kind: statistics.median(sample[kind] for sample in part) for kind in early[0]} for part in (early, late)
-    )
-    return {
-        "samples": len(samples),
-        "after_a_fifth": _rounded(begin, 1),
-        "end": _rounded(end, 1),
-        "growth": _rounded({kind: end[kind] / begin[kind] - 1 for kind in begin}, 5),
-    }
 
 
 def _recovery(caused: Sequence[Any]) -> dict[str, dict[str, float]]:

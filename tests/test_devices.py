@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import layers
 
 import actor_learner as al
-from actor_learner.learner import resolve_device, use_xla, warn_of_threads
+from actor_learner.learner import resolve_device, use_threads, use_xla, warn_of_threads
 from actor_learner.learner.devices import multiplications
 from tests.trajectories import TWO_ACTIONS, VECTOR
 
@@ -45,6 +45,15 @@ def test_threads_that_the_actors_need_are_a_warning(monkeypatch):
     monkeypatch.delenv("TF_NUM_INTRAOP_THREADS")
     with pytest.warns(UserWarning, match="Received: all threads"):
         warn_of_threads(6)
+
+
+def test_threads_that_come_too_late_are_a_warning(monkeypatch):
+    tf.constant(0)  # TensorFlow has started
+    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: 3)
+    use_threads(None)
+    use_threads(3)
+    with pytest.warns(UserWarning, match="with 3 threads, .* Received: learner_threads=77"):
+        use_threads(77)
 
 
 @pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")

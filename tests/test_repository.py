@@ -24,11 +24,10 @@ PACKAGE = ROOT / "actor_learner"
 ORDER = """
 quiet cgroups files untrusted space_kinds spaces masks trajectory conform returns distributions networks rewards saving
 names algorithms cores memory provenance config presets learner incidents policy transport env_spec observations
-vector_env atari envpool env_factory episodes masking env_calls environments actor hand_outs restarts capacity crew pool
-run_lock
-flat_config event_file run_directory metrics_file run_log checkpoint resume evaluate export video config_file interrupts
-bottleneck summary view screens progress recorder callbacks train watch curves plot charts findings report roof
-simulation benchmark throughput tune doctor cli
+vector_env atari envpool env_factory episodes masking env_calls environments actor hand_outs restarts capacity crew
+pool run_lock flat_config event_file run_directory metrics_file run_log checkpoint resume evaluate export video
+config_file interrupts bottleneck summary view screens progress recorder callbacks train watch curves plot charts
+findings report roof simulation benchmark throughput tune doctor cli
 """.split()
 
 PUBLIC = [
@@ -174,6 +173,8 @@ def test_what_an_actor_imports_leaves_tensorflow_unloaded(program, tmp_path):
         ["train", "--init-from", "nowhere"],
         ["train", "--resume", "nowhere"],
         ["train", "--config", "run/config.json", "--print-config"],
+        ["tune", "--budget", "0"],
+        ["tune", "--output", "run"],
         ["doctor", "--no-self-test"],
         ["completion", "bash"],
         ["train", "--resume", "run", "--gamma", "0.5"],

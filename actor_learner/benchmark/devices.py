@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from actor_learner.benchmark.gpu import Busyness, nvml_reader
 from actor_learner.benchmark.measure import Measured, Say, as_json, measure_setting
 from actor_learner.benchmark.stopwatch import Stopwatch
-from actor_learner.benchmark.system import System, still
+from actor_learner.benchmark.system import default_network_is_used, still
 from actor_learner.config import TrainConfig
 from actor_learner.roof import Cost, roof
 from actor_learner.trajectory import Trajectory, map_leaves
@@ -23,8 +23,8 @@ LARGE_NETWORK = 100_000
 
 _SMALLEST_MINIBATCH = 64
 _STEP = 4
-_WIDTHS = (64, 256, 1024)
-"""Of the two hidden layers of the default network, where it has some."""
+WIDTHS = (64, 256, 1024)
+"""Of the two hidden layers of the default network, where it has some, and where there are devices to compare."""
 _ACTING_CALLS = 20
 
 
@@ -83,7 +83,7 @@ def compare_devices(
             measured[name] = measure_setting(own, rounds=rounds, seconds=seconds, say=_prefixed(name, say))
         found[name], busy[name] = as_json(measured[name]), busyness.mean
     say("sizes")
-    sizes, widths = _updates_by_size(config, devices, seconds, acting)
+    sizes, widths = _updates_by_size(measured, seconds, acting)
     fastest = max(measured, key=lambda name: measured[name].achieved)
     return {
         **found[fastest],
@@ -118,26 +118,23 @@ def sizes_to_try(configured: int | None, rows: int) -> list[int]:
 
 
 def _updates_by_size(
-    config: TrainConfig, devices: Mapping[str, str], seconds: float, acting: dict[str, Any]
+    measured: Mapping[str, Measured], seconds: float, acting: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Seconds of an update of one epoch, by minibatch size and by the network's width; notes what acting takes."""
-    from actor_learner.benchmark.system import default_network_is_used
-
     by_size: dict[int, dict[str, float]] = {}
     by_width: dict[int, dict[str, float]] = {}
-    with System(config.replace(num_actors=0, max_policy_lag=0)) as system:
-        batch, action_space = system.batch, system.actors.action_space
-        observation_space, rows = system.actors.observation_space, system.batch.valid.size
-        for name, device in devices.items():
-            own = still(config.replace(device=device))
-            for size in sizes_to_try(getattr(own.algorithm, "minibatch_size", None), rows):
-                learner = _Updates(own, size, observation_space, action_space)
-                by_size.setdefault(size, {})[name] = learner.seconds(batch, seconds)
-            acting[name] = learner.acting(batch)
-            for width in _WIDTHS if default_network_is_used(own, observation_space) else ():
-                wider = own.replace(hidden_sizes=(width, width))
-                learner = _Updates(wider, own.algorithm.minibatch_size, observation_space, action_space)
-                by_width.setdefault(width, {})[name] = learner.seconds(batch, seconds)
+    batch, spaces = (first := next(iter(measured.values()))).batch, first.spaces
+    for name, own in measured.items():
+        config = still(own.config)
+        configured = getattr(config.algorithm, "minibatch_size", None)
+        for size in sizes_to_try(configured, batch.valid.size):
+            updates = _Updates(config, None if configured is None else size, spaces)
+            by_size.setdefault(size, {})[name] = updates.seconds(batch, seconds)
+        acting[name] = updates.acting(batch)
+        compared = len(measured) > 1 and default_network_is_used(config, spaces[0])
+        for width in WIDTHS if compared else ():
+            updates = _Updates(config.replace(hidden_sizes=(width, width)), configured, spaces)
+            by_width.setdefault(width, {})[name] = updates.seconds(batch, seconds)
     return _rows(by_size), _rows(by_width)
 
 
@@ -151,9 +148,7 @@ def _rows(found: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
 class _Updates:
     """A learner of its own on a device, with one epoch of minibatches of some size."""
 
-    def __init__(
-        self, config: TrainConfig, minibatch_size: int | None, observation_space: Space[Any], action_space: Space[Any]
-    ) -> None:
+    def __init__(self, config: TrainConfig, minibatch_size: int | None, spaces: tuple[Space[Any], Space[Any]]) -> None:
         import tensorflow as tf
 
         from actor_learner.learner import Learner, resolve_device
@@ -163,9 +158,9 @@ class _Updates:
         algorithm = dataclasses.replace(config.algorithm, **changes)
         self._device = resolve_device(config.device)
         with tf.device(self._device):
-            self._network = make_network(config, None, observation_space, action_space)
+            self._network = make_network(config, None, *spaces)
         self._learner = Learner(
-            self._network, algorithm, action_space=action_space, total_steps=config.total_steps, device=config.device
+            self._network, algorithm, action_space=spaces[1], total_steps=config.total_steps, device=config.device
         )
 
     def seconds(self, batch: Trajectory, seconds: float) -> float:

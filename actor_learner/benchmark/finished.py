@@ -11,7 +11,7 @@ from typing import Any
 from actor_learner.benchmark.text import expectations
 from actor_learner.cores import available_cores
 from actor_learner.metrics_file import read_metrics
-from actor_learner.roof import Cost, Parts, prospects, roof
+from actor_learner.roof import Cost, Parts, Prospect, prospects, roof
 from actor_learner.run_directory import open_run, read_config
 from actor_learner.summary import Look, Summary, printable
 
@@ -77,7 +77,8 @@ def show_run(found: Mapping[str, Any]) -> str:
         lines.append(achieved)
     else:
         lines.append(f"{achieved}, roof at least {found['roof_steps_per_second']:,.0f}: {found['ratio']:.0%} at most")
-    expected = expectations(list(found["expected"].items())) if found["ratio"] is not None else ""
+    prospects = list(map(Prospect, found["expected"], found["expected"].values()))
+    expected = "" if found["ratio"] is None else expectations(prospects)
     lines.append(". ".join(filter(None, (found["limited_by"], expected))))
     lines += [f"not known: {what}" for what in found["unknown"]]
     return "\n".join(lines)

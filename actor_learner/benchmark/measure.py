@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actor_learner.actor import Startup
 from actor_learner.benchmark.alone import PartProcesses, unroll_cost
@@ -15,6 +15,10 @@ from actor_learner.config import TrainConfig
 from actor_learner.cores import available_cores
 from actor_learner.environments import resolve_env
 from actor_learner.roof import NAMES, Cost, Parts, Prospect, Roof, prospects, roof
+from actor_learner.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from gymnasium.spaces import Space
 
 Say = Callable[[str], None]
 
@@ -33,13 +37,19 @@ class Round:
 class Measured:
     """What all rounds found, of which medians count.
 
-    rows: of a batch.
+    batch: one that the actors collected. spaces: of observations and actions.
     """
 
     config: TrainConfig
-    rows: int
     cores: int
     rounds: list[Round]
+    batch: Trajectory
+    spaces: tuple[Space[Any], Space[Any]]
+
+    @property
+    def rows(self) -> int:
+        """Of a batch, those that only reset included."""
+        return int(self.batch.valid.size)
 
     @property
     def achieved(self) -> float:
@@ -145,7 +155,8 @@ def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Sa
             costs = {part: unroll_cost(alone.measure(part, seconds), config.unroll_length) for part in PARTS}
             costs["update"] = system.measure_update(seconds)
             found.append(Round(costs, system.run(seconds)))
-        return Measured(config, system.batch.valid.size, available_cores(), found)
+        spaces = system.actors.observation_space, system.actors.action_space
+        return Measured(config, available_cores(), found, system.batch, spaces)
 
 
 def _part_processes(system: System) -> PartProcesses:

@@ -31,7 +31,15 @@ if TYPE_CHECKING:
 
 _CONFIG_FIELDS = (
     *("env_kwargs", "vectorization", "autoreset_mode", "info_keys"),
-    *("num_actors", "envs_per_actor", "unroll_length", "max_policy_lag", "actor_timeout", "start_timeout"),
+    *(
+        "num_actors",
+        "envs_per_actor",
+        "unroll_length",
+        "max_policy_lag",
+        "learner_threads",
+        "actor_timeout",
+        "start_timeout",
+    ),
     *("algorithm", "seed", "device", "hidden_sizes", "activation", "orthogonal_init", "initial_log_std"),
     *("image_network", "channel_axis", "normalize_observation", "distribution", "noise_hold", "network"),
 )
@@ -82,7 +90,7 @@ def add_parser(commands: Any, argv: Sequence[str] = ()) -> argparse.ArgumentPars
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner benchmark`: measures, and prints what it found."""
     _check(arguments)
-    if arguments.env is not None and os.path.isdir(arguments.env):
+    if arguments.env is not None and _is_run(arguments.env):
         return _run_of_directory(arguments)
     from actor_learner.environments import resolve_env
 
@@ -205,6 +213,12 @@ def _comparison(found: Sequence[dict[str, Any]]) -> str:
         for each in found
     ]
     return "\n".join(lines)
+
+
+def _is_run(env: str) -> bool:
+    """Whether a run's directory is meant, and not an environment after which a folder is named."""
+    is_path = env in (os.curdir, os.pardir) or env.startswith((f".{os.sep}", f"..{os.sep}", os.sep))
+    return os.path.isdir(env) and (is_path or os.path.exists(os.path.join(env, "config.json")))
 
 
 def _run_of_directory(arguments: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import json
 import os
 import re
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
     from actor_learner.throughput import Setting
     from actor_learner.tune import Trial, Tuning
 
-_OWN = ("budget", "allow", "most_actors", "output", "json")
+_OWN = ("argv", "budget", "allow", "most_actors", "output", "json")
 _LEFT_OUT = ("env", "run_dir", "overwrite")
-_ALLOWED = ("envs", "unroll_length")
 
 
 def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
@@ -39,7 +39,7 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         "environments and all hyperparameters stay as they are; flags say what they are, as for train. "
         "--max-policy-lag and --learner-threads, where given, are kept.",
     )
-    parser.set_defaults(command=run, config_file=file)
+    parser.set_defaults(command=run, config_file=file, argv=list(argv[1:]))
     parser.add_argument(
         "env", nargs="?", metavar="ENV", help="Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)"
     )
@@ -48,7 +48,6 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     group.add_argument(
         "--allow",
         nargs="+",
-        choices=_ALLOWED,
         default=(),
         metavar="NAME",
         help="change what alters learning, too: envs, unroll_length; with both, the batch keeps its size",
@@ -57,7 +56,8 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     group.add_argument("--output", metavar="FILE", help="config file to write (default: <env>-tuned.toml)")
     group.add_argument("--config", metavar="FILE", help="settings from a TOML or JSON file, below the flags")
     group.add_argument("--json", action="store_true", help="print one JSON object")
-    add_config_flags(parser, {"search": group}, named_algorithm(argv, file), _LEFT_OUT)
+    algorithm = named_algorithm(argv if argv[:1] == ["tune"] else (), file)
+    add_config_flags(parser, {"search": group}, algorithm, _LEFT_OUT)
     return parser
 
 
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     with open(output, "x", encoding="utf-8") as file:
         file.write(config_toml(tuning.config))
     if arguments.json:
-        print(json.dumps(_as_json(tuning, output)))
+        print(json.dumps({**_as_json(tuning, output), **_surroundings(arguments)}))
     else:
         _print(tuning, output)
     return 0
@@ -140,7 +140,7 @@ def _print(tuning: Tuning, output: Path) -> None:
         print(note)
     print(f"The config is in {output}. Next:")
     print(f"  {_command(output)}")
-    print(f"With other flags of yours: {' '.join(_flags(best.setting))}")
+    print(f"The same as flags: {' '.join(_flags(best.setting))}")
 
 
 def _gain(best: Trial, before: Trial) -> str:
@@ -197,8 +197,15 @@ def _as_json(tuning: Tuning, output: Path) -> dict[str, Any]:
         "trials": [_trial_as_json(trial) for trial in tuning.trials],
         "seconds": tuning.seconds,
         "config": str(output),
-        "command": _command(output),
+        "next": _command(output),
     }
+
+
+def _surroundings(arguments: argparse.Namespace) -> dict[str, Any]:
+    from actor_learner.provenance import provenance
+
+    command = shlex.join(["actor-learner", "tune", *arguments.argv])
+    return {"command": command, "date": datetime.date.today().isoformat(), **provenance()}
 
 
 def _trial_as_json(trial: Trial) -> dict[str, Any]:

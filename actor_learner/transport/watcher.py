@@ -95,6 +95,10 @@ class Watcher:
         self._reasons: dict[int, str] = {}
         self._killed: dict[int, float] = {}
         self._to_start: dict[int, float] = {}
+        self._without_pidfd: set[int] = set()
+        """Actors whose end has to be looked for."""
+        self._dropped: set[int] = set()
+        """Descriptors that aren't listened to any more since this turn began."""
         self._closing = self._sweeping = False
         self.process = os.getpid()
         self._wake_reading, self._wake_writing = os.pipe()
@@ -204,6 +208,8 @@ class Watcher:
             self._selector.register(actor.pidfd, selectors.EVENT_READ, functools.partial(self._on_death, actor, warden))
         with self.condition:
             self._actors[number] = actor
+            if actor.pidfd is None:
+                self._without_pidfd.add(number)
             self._reasons.pop(number, None)  # meant for the process before it
         self.send(number, Message.START)
 
@@ -226,12 +232,14 @@ class Watcher:
         sweeping = self._sweeping
         if sweeping:
             seconds = 0.0
-        elif self._lost or self._to_start or any(actor.pidfd is None for actor in self._actors.values()):
+        elif self._lost or self._to_start or self._without_pidfd:
             seconds = _POLL_SECONDS if seconds is None else min(seconds, _POLL_SECONDS)
+        self._dropped.clear()
         for key, _ in self._selector.select(seconds):
-            if key.fd in self._selector.get_map():  # an earlier one of this turn may have ended this actor
+            if key.fd not in self._dropped:  # an earlier one of this turn may have ended this actor
                 key.data()
-        self._look_after_silent(warden)
+        if self._lost or self._reasons or self._without_pidfd:  # seldom, and this is once per message
+            self._look_after_silent(warden)
         if sweeping:
             with self.condition:
                 self._sweeping = False
@@ -239,7 +247,7 @@ class Watcher:
 
     def _look_after_silent(self, warden: Warden | None) -> None:
         now = time.monotonic()
-        for actor in [actor for actor in self._actors.values() if actor.pidfd is None and actor.ended()]:
+        for actor in [self._actors[number] for number in self._without_pidfd if self._actors[number].ended()]:
             self._on_death(actor, warden)
         for number in [number for number, since in self._lost.items() if now - since > _LOST_SECONDS]:
             self._lost[number] = now
@@ -255,7 +263,7 @@ class Watcher:
         try:
             message, payload = actor.channel.receive()
         except (EOFError, OSError):
-            self._selector.unregister(actor.channel)
+            self._unregister(actor.channel.fileno())
             self._lost[actor.number] = time.monotonic()
             return
         with self.condition:
@@ -267,7 +275,11 @@ class Watcher:
 
     def _on_output(self, actor: ActorProcess) -> None:
         if actor.drain() == 0:
-            self._selector.unregister(actor.output)
+            self._unregister(actor.output)
+
+    def _unregister(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        self._dropped.add(descriptor)
 
     def _on_death(self, actor: ActorProcess, warden: Warden | None) -> None:
         """Its children are killed before it is reaped, while its id is still the group's.
@@ -297,9 +309,10 @@ class Watcher:
         descriptors = (actor.channel.fileno(), actor.output, actor.pidfd)
         for descriptor in descriptors:
             if descriptor is not None and descriptor in self._selector.get_map():
-                self._selector.unregister(descriptor)
+                self._unregister(descriptor)
         with self.condition:
             del self._actors[actor.number]
+            self._without_pidfd.discard(actor.number)
             self._lost.pop(actor.number, None)
             self._killed.pop(actor.number, None)
             actor.close()

@@ -1,4 +1,4 @@
-"""What a peer's script is asked for, and the clock that notes its updates. Plain Python, for any virtual environment."""
+"""What a peer's script is asked for, and the clock that notes its updates. Plain Python, for any interpreter."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ from typing import Any
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 
-import ray  # noqa: E402
-from peers.clock import WINDOW, Clock, read_task  # noqa: E402
-from ray.rllib.algorithms.ppo import PPOConfig  # noqa: E402
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig  # noqa: E402
+import ray
+from peers.clock import WINDOW, Clock, read_task
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 
 def config(task: SimpleNamespace) -> Any:

@@ -1,0 +1,222 @@
+"""The search for the fastest setting: its parts as functions, and one real search at the command line."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import actor_learner as al
+from actor_learner import cli, tune
+from actor_learner.cli.train import train_config
+from actor_learner.throughput import MeasuringProcess, Setting, Throughput, serve
+from actor_learner.tune import Trial, actor_counts, batches, candidates, choose, successive_halving, thread_counts
+from tests.processes import children
+
+SCORES = st.lists(st.integers(0, 1000), min_size=1, max_size=70, unique=True)
+
+
+def halving_of(scores, measured=None):
+    """What comes out for competitors with these scores, and who was in each round."""
+    rounds = []
+
+    def measure(remaining, left):
+        rounds.append((list(remaining), left))
+        return {one: scores[one] for one in remaining if measured is None or one in measured}
+
+    return successive_halving(range(len(scores)), measure), rounds
+
+
+@given(SCORES)
+def test_the_best_wins_and_the_others_follow_by_how_far_they_went(scores):
+    ranking, _ = halving_of(scores)
+    assert [scores[one] for one in ranking] == sorted(scores, reverse=True)
+
+
+@given(SCORES)
+def test_each_round_has_the_better_half_of_the_one_before(scores):
+    _, rounds = halving_of(scores)
+    for (before, left), (after, left_after) in itertools.pairwise(rounds):
+        assert len(after) == math.ceil(len(before) / 2)
+        assert min(scores[one] for one in after) > max(scores[one] for one in set(before) - set(after))
+        assert left_after == left - 1
+    assert rounds[-1][1] == 1
+    assert sum(len(remaining) for remaining, _ in rounds) <= 2 * len(scores) + len(rounds)
+
+
+@given(SCORES, st.sets(st.integers(0, 69)))
+def test_who_has_no_score_drops_out(scores, measured):
+    ranking, _ = halving_of(scores, measured)
+    assert set(ranking) == measured & set(range(len(scores)))
+
+
+@given(st.integers(1, 300), st.integers(1, 130), st.integers(1, 600))
+def test_actors_divide_the_environments(num_envs, cores, most):
+    counts = actor_counts(num_envs, cores, most)
+    assert counts == sorted(set(counts))
+    assert all(num_envs % count == 0 and 1 <= count <= most for count in counts)
+    assert counts[0] == 1
+    assert len(counts) <= most.bit_length() + 3
+    if num_envs % cores == 0 and cores <= most:
+        assert cores in counts
+
+
+def test_settings_for_two_cores_and_for_many():
+    assert actor_counts(16, 2, 8) == [1, 2, 4, 8]
+    assert actor_counts(48, 6, 24) == [1, 2, 4, 6, 8, 16, 24]
+    assert actor_counts(7, 4, 16) == [1, 7]
+    assert [thread_counts(cores) for cores in (1, 2, 8, 64)] == [[1], [1, 2], [1, 4, 8], [1, 4, 16, 64]]
+
+
+def candidates_of(config, cores=2, allow=(), lags=(0, 1)):
+    return candidates(config, cores, allow=allow, lags=lags, threads=thread_counts(cores), most_actors=4 * cores)
+
+
+def test_what_is_learned_stays_what_it_is():
+    config = al.TrainConfig(num_actors=2, envs_per_actor=8, unroll_length=128)
+    found = candidates_of(config)
+    assert {(setting.num_envs, setting.unroll_length) for setting in found} == {(16, 128)}
+    assert {setting[0] for setting in found} == {1, 2, 4, 8}
+    assert {setting[3:] for setting in found} == {(0, 1), (0, 2), (1, 1), (1, 2)}
+    assert len(set(found)) == len(found) == 16
+    assert found[0].num_actors == 2
+
+
+def test_what_is_allowed_is_tried_too():
+    config = al.TrainConfig(num_actors=2, envs_per_actor=4, unroll_length=6)
+    assert set(batches(config, ("envs",))) == {(8, 6), (16, 6), (4, 6), (32, 6), (2, 6)}
+    assert set(batches(config, ("unroll_length",))) == {(8, 6), (8, 12), (8, 3), (8, 24)}
+    assert set(batches(config, ("envs", "unroll_length"))) == {(8, 6), (4, 12), (16, 3), (2, 24)}
+    assert len(candidates_of(config, allow=("envs",))) > len(candidates_of(config))
+
+
+def trials_of(rates):
+    return {setting: Trial(setting, [Throughput(rate, 2.0)] if rate else []) for setting, rate in rates.items()}
+
+
+def test_of_settings_that_are_as_fast_the_simplest_is_taken():
+    before, fast, lagging = Setting(2, 8, 128, 0, 2), Setting(1, 16, 128, 0, 1), Setting(1, 16, 128, 1, 1)
+    assert choose([lagging, fast], trials_of({before: 500, fast: 990, lagging: 1000}), before) == fast
+    assert choose([lagging, fast], trials_of({before: 500, fast: 900, lagging: 1000}), before) == lagging
+    assert choose([fast], trials_of({before: 990, fast: 1000}), before) == before
+    assert choose([fast], trials_of({before: 0, fast: 1000}), before) == fast
+    assert choose([fast], trials_of({before: 0, fast: 0}), before) is None
+
+
+def test_a_rate_is_that_of_all_rounds():
+    assert Trial(Setting(1, 1, 1, 0, 1), [Throughput(100, 1.0), Throughput(200, 3.0)]).rate == 75
+    assert Trial(Setting(1, 1, 1, 0, 1)).rate == 0
+
+
+def test_what_can_not_be_measured_is_left_out(monkeypatch):
+    monkeypatch.setattr("actor_learner.capacity.available_memory", lambda: 50_000_000)
+    small, large = Setting(2, 2, 8, 0, 1), Setting(4, 1, 8, 0, 1)
+    search = tune.Search(Path("config.toml"), [small, large], 0.0, lambda stage, detail: None)
+    assert search.trials[small].failure is None
+    assert "lower `num_actors`. Received: num_actors=4" in search.trials[large].failure
+
+
+@pytest.fixture
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal_of(capsys, *argv):
+    before = children()
+    assert cli.main(["tune", *argv]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert children() == before
+    return line.removeprefix("actor-learner: error: ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["--budget", "0"], "`budget` must be a number of seconds above 0. Received: budget=0.0"),
+        (["--budget", "nan"], "`budget` must be a number of seconds above 0. Received: budget=nan"),
+        (["--allow", "epochs"], "`allow` must be of envs, unroll_length. Received: allow='epochs'"),
+        (["--output", "."], "`--output` must be a new file: nothing is overwritten. Received: --output ."),
+        (["--output", "a/b"], "`--output` must be in a folder that can be written. Received: --output a/b"),
+        (["--most-actors", "0"], "`most_actors` must be at least 1. Received: most_actors=0"),
+        (["--budget", "0.5", "--learner-threads", "1"], "`budget` is too short for one measurement"),
+    ],
+)
+def test_refusals_leave_nothing(argv, line, in_an_empty_folder, capsys):
+    assert refusal_of(capsys, *argv).startswith(line)
+    assert os.listdir() == []
+
+
+def test_a_file_that_is_there_stays(in_an_empty_folder, capsys):
+    (in_an_empty_folder / "CartPole-v1-tuned.toml").write_text("mine")
+    assert refusal_of(capsys).endswith("Received: --output CartPole-v1-tuned.toml")
+    assert (in_an_empty_folder / "CartPole-v1-tuned.toml").read_text() == "mine"
+
+
+def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
+    monkeypatch.setattr(tune, "_LONGEST_SECONDS", 0.2)
+    before = children()
+    own = ["--preset", "none", "--num-actors", "1", "--envs-per-actor", "2", "--unroll-length", "16", "--gamma", "0.9"]
+    fixed = ["--hidden-sizes", "8", "--learner-threads", "1", "--max-policy-lag", "0", "--minibatch-size", "16"]
+    assert cli.main(["tune", *own, *fixed, "--budget", "250", "--json"]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert printed.err.splitlines() == ["starting TensorFlow", "round 1 of 1"]
+    assert {trial["num_actors"] for trial in found["trials"]} == {1, 2}
+    assert found["trials"][0] == found["best"]
+    assert all(trial["steps_per_second"] > 0 and trial["failure"] is None for trial in found["trials"])
+    rates = {trial["num_actors"]: trial["steps_per_second"] for trial in found["trials"]}
+    assert found["best"]["steps_per_second"] >= 0.98 * max(rates.values())
+    assert found["ratio"] == found["best"]["steps_per_second"] / rates[1]
+    config = train_config(cli.parse(["train", "--config", found["config"]]))
+    assert config == al.TrainConfig(
+        algorithm=al.PPO(gamma=0.9, minibatch_size=16),
+        num_actors=found["best"]["num_actors"],
+        envs_per_actor=2 // found["best"]["num_actors"],
+        unroll_length=16,
+        hidden_sizes=(8,),
+        learner_threads=1,
+    )
+    assert children() == before
+
+
+def answers_to(config, *requests):
+    """What a measuring process answers, here in this one."""
+    answers = io.StringIO()
+    serve(config, [json.dumps({"setting": setting, "seconds": 0.0}) for setting in requests], answers)
+    return [json.loads(line) for line in answers.getvalue().splitlines()]
+
+
+def test_one_learner_measures_all_settings_of_a_batch_and_failures_are_answers(without_xla):
+    config = al.TrainConfig(env="tests.counting_env:CountingEnv", hidden_sizes=(4,), algorithm=al.PPO(minibatch_size=8))
+    requests = [Setting(1, 2, 8, 1, 1), Setting(2, 1, 8, 0, 1), Setting(1, 2, 10**9, 0, 1)]
+    first, second, third = answers_to(config, *requests)
+    assert first["steps"] == second["steps"] == 16
+    assert min(first["seconds"], second["seconds"]) > 0
+    assert third["kind"] == "MemoryError"
+    assert third["error"].startswith("Too little shared memory for the batches")
+
+
+def test_an_environment_that_fails_midway_is_one_line(without_xla):
+    config = al.TrainConfig(env="tests.counting_env:BrokenLater", hidden_sizes=(4,))
+    (answer,) = answers_to(config, Setting(1, 1, 64, 0, 1))
+    assert answer["kind"] == "ActorError"
+    assert "\n" not in answer["error"]
+
+
+def test_a_process_that_dies_says_its_last_words(tmp_path):
+    (tmp_path / "config.toml").write_text('env = "CartPole-v1"\nbudgie = 1\n')
+    process = MeasuringProcess(tmp_path / "config.toml")
+    try:
+        process.ask(Setting(1, 1, 8, 0, 1), 0.0)
+        with pytest.raises(RuntimeError, match="The process that measures ended: ValueError: .*no such field"):
+            process.answer(200.0)
+    finally:
+        process.close()
