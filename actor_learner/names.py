@@ -60,11 +60,11 @@ ELSEWHERE = {
 
 def close_match(word: str, words: Iterable[str]) -> str:
     """` (did you mean 'x'?)` where a known word, a field or a flag, is close or means the same; else nothing."""
-    words = list(words)
+    words = {name.lstrip("-"): name for name in words}  # dashes would make all flags a little alike
     meant = ELSEWHERE.get(word.lstrip("-").replace("-", "_"), "")
-    same = [name for name in (meant, "--" + meant.replace("_", "-")) if name in words]
-    matches = same or difflib.get_close_matches(word, words, n=1)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    same = [name for name in (meant, meant.replace("_", "-")) if name in words]
+    matches = same or difflib.get_close_matches(word.lstrip("-"), words, n=1)
+    return f" (did you mean {words[matches[0]]!r}?)" if matches else ""
 
 
 class NamedFields:

@@ -228,7 +228,7 @@ def _limited_by(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
     if not all(isinstance(count, int) for count in counts):
         return ""
     found = bottleneck(means, num_actors=counts[0], cores=counts[2], max_policy_lag=counts[1])  # type: ignore[arg-type]
-    return "" if found is None else f"Limited, over the whole run, by: {found.part}; {found.advice}."
+    return "" if found is None else f"Limited by: {found.part}; {found.advice} (over the whole run)."
 
 
 def _restarts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:

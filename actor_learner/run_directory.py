@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from actor_learner import event_file
 from actor_learner.config import TrainConfig, refusal
 from actor_learner.files import parse_json
+from actor_learner.names import close_match
 from actor_learner.provenance import provenance
 from actor_learner.run_lock import check_unlocked
 from actor_learner.saving import network_file, write_atomically
@@ -171,11 +172,17 @@ def abandon_run(run: RunDirectory) -> None:
             folder.rmdir()
 
 
+def _close_run(path: Path) -> str:
+    """The run beside it that was meant, perhaps: names of environments are written differently in paths."""
+    runs = path.parent.parent.glob("*/*/config.json") if len(path.parts) > 2 else ()
+    return close_match(str(path), [str(config.parent) for config in runs])
+
+
 def open_run(path: str | os.PathLike[str]) -> RunDirectory:
     """The run in a directory. Raises ValueError if there is none, or if a part of it leads elsewhere or never ends."""
     run = RunDirectory(Path(path))
     if not run.config.exists():
-        what = "has no config.json" if run.path.is_dir() else "isn't there"
+        what = "has no config.json" if run.path.is_dir() else f"isn't there{_close_run(run.path)}"
         raise ValueError(f"`run_dir` holds no run: the directory {what}. Received: run_dir={str(path)!r}")
     check_no_links(run)
     for file in (run.config, run.metrics):

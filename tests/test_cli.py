@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -190,6 +191,7 @@ def test_a_network_by_name(tmp_path):
         (["train", "--algorithm", "nowhere:Class"], "can't import 'nowhere'"),
         (["train", "--lerning-rate", "1"], "(did you mean '--learning-rate'?); --help lists all. Received: --lerning-"),
         (["train", "--learning", "1"], "There is no such flag"),
+        (["train", "--outside", "5"], "There is no such flag (an environment's own arguments go into --env-kwargs)"),
         (["train", "--clip-coef", "0.1"], "There is no such flag (did you mean '--clip-range'?)"),
         (
             ["train", "CartPole-v1", "Acrobot-v1"],
@@ -264,8 +266,9 @@ def test_train_shows_progress_and_no_noise_of_tensorflow(trained):
     lines = trained[1].stderr.splitlines()
     warning, *progress = (line for line in lines if "device_compiler.h" not in line)  # TensorFlow 2.20 insists on it
     assert warning.startswith("actor-learner: warning: `minibatch_size` is larger than a batch")
-    assert all("steps/s" in line for line in progress)
+    assert all(re.match(r" *\d+%  [\d,]+ steps  ", line) for line in progress)
     assert progress[-1].startswith("100%")
+    assert "steps/s" in progress[-1]
 
 
 def test_the_printed_commands_work(trained):

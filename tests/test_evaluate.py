@@ -81,6 +81,7 @@ def test_summary():
     assert evaluation.mean == 3.0
     assert evaluation.std == pytest.approx(np.sqrt(14 / 3))
     assert evaluation.mean_length == pytest.approx(7 / 3)
+    assert repr(evaluation) == "Evaluation(mean=3, std=2.16025, episodes=3)"
 
 
 class TestConfidenceInterval:

@@ -197,6 +197,16 @@ def test_a_panel_for_each_environment():
     assert two_width == one_width
 
 
+def test_what_holds_for_several_panels_is_said_once():
+    make_run("a", np.linspace(0, 100, 50))
+    make_run("b", [1.0, 2.0], env="Acrobot-v1", algorithm=al.A2C())
+    plot(["a", "b"], "curve.svg", metrics=["episode_return", "loss"])
+    said = Path("curve.svg").read_text()
+    for text in ("CartPole-v1", "PPO", "Acrobot-v1", "A2C"):
+        assert said.count(f"<!-- {text} -->") == 1, text
+    assert said.count("<!-- env steps -->") == 4
+
+
 def test_several_metrics():
     make_run("a", [1.0, 2.0])
     first, second = read_curves(["a"], ["loss", "episode_return"])

@@ -242,6 +242,8 @@ def test_wrong_weights_are_one_clear_error(network, exported):
 def test_a_policy_acts_in_a_simulator_of_the_readers_own(network):
     """Exported for one observation, used with as many as come."""
     policy = Policy.from_network(network, ACTIONS, seed=0)
+    assert repr(policy).startswith("Policy(Box(shape=")
+    assert " -> Discrete(n=" in repr(policy)
     for rows in (32, 32, 5, 1, 32):
         action, log_prob = policy.step(observations(rows))
         assert action.shape == log_prob.shape == (rows,)

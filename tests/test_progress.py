@@ -70,7 +70,7 @@ def test_lines_where_there_is_no_terminal(start, clock, captured):
         clock[0] = seconds
         progress.update(row(number))
     first, second = captured.getvalue().splitlines()
-    assert first == "  1%  100 steps  return 1.0  50 steps/s  0:02 so far"
+    assert first == "  1%  100 steps  return 1.0  0:02 so far"
     assert second == "  3%  300 steps  return 3.0  50 steps/s  3:14 left"
     progress.close()
     assert captured.getvalue().splitlines()[-1] == "  3%  300 steps  return 3.0  50 steps/s  took 0:06"

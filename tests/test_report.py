@@ -11,6 +11,7 @@ import pytest
 
 import actor_learner as al
 from actor_learner import cli
+from actor_learner.charts import charts
 from actor_learner.report import report
 from actor_learner.run_directory import record_finished
 from actor_learner.run_lock import RunLock
@@ -135,6 +136,14 @@ def test_a_run_without_a_row(tmp_path):
 
 def test_a_run_of_a_single_row(tmp_path):
     assert "updates 1 time 0:02" in Page(report(make_run(tmp_path / "run", rows=1).path)).text
+
+
+def test_few_values_are_marked_where_they_are():
+    def marks(count):
+        rows = [{"env_steps": 100 * index, "evaluation/return": float(index % 7)} for index in range(count)]
+        return str(charts(rows).groups["returns"][0].svg).count("<use ")
+
+    assert marks(7) - marks(70) >= 7
 
 
 def test_damaged_rows_are_counted_and_left_out(run):

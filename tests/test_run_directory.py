@@ -241,3 +241,9 @@ def test_a_pipe_in_a_run_is_not_waited_at(name, tmp_path):
     os.mkfifo(run.path / name)
     with pytest.raises(ValueError, match=f"{name} must be a plain file. Received: run_dir="):
         read_config(run.path)
+
+
+def test_a_run_that_is_not_there_is_answered_with_one_that_is(tmp_path):
+    create_run(al.TrainConfig(run_dir=tmp_path / "runs/room-Room/ppo-0-1"))
+    with pytest.raises(ValueError, match=r"isn't there \(did you mean '.*room-Room/ppo-0-1'\?\)"):
+        open_run(tmp_path / "runs/room.Room/ppo-0-1")

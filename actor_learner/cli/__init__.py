@@ -108,7 +108,10 @@ def _refused_argument(unknown: Sequence[str], flags: Sequence[str]) -> ValueErro
     if flag is None:
         return ValueError(f"There is an argument too many; --help says what there may be. Received: {unknown[0]}")
     name = flag.partition("=")[0]
-    return ValueError(f"There is no such flag{close_match(name, flags)}; --help lists all. Received: {name}")
+    hint = close_match(name, flags)
+    if not hint and "--env-kwargs" in flags:
+        hint = " (an environment's own arguments go into --env-kwargs)"
+    return ValueError(f"There is no such flag{hint}; --help lists all. Received: {name}")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -8,6 +8,7 @@ graph, it is a TensorFlow graph instead, and only then TensorFlow is imported, w
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,8 +89,9 @@ class Policy:
         return cls(export_policy(network, action_space, batch_size, observation_space, masked=True), seed)
 
     def __repr__(self) -> str:
-        observation_space, action_space = self.exported.observation_space, self.exported.action_space
-        return f"Policy({spaces.from_json(observation_space)} -> {spaces.from_json(action_space)})"
+        described = self.exported.observation_space, self.exported.action_space
+        short = [re.sub(r"dtype=dtype\('(\w+)'\)", r"\1", str(spaces.from_json(space))) for space in described]
+        return f"Policy({' -> '.join(short)})"
 
     @property
     def action_space(self) -> Space[Any]:
