@@ -157,7 +157,7 @@ def test_a_network_that_cannot_be_rebuilt_is_given(tmp_path):
     for network in (first, second):
         network(np.zeros((1, 4), np.float32))
     al.Learner(first, al.PPO(), action_space=TWO_ACTIONS).save(tmp_path / "saved")
-    with pytest.raises(ValueError, match=r"give it: load_network\(path, network="):
+    with pytest.raises(ValueError, match="give it as `network=` in Python"):
         al.Learner.load(tmp_path / "saved")
     loaded = al.Learner.load(tmp_path / "saved", network=second)
     assert loaded.network is second
