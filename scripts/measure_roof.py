@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Achieved and roof on the four works, at lag 0 and 1: `actor-learner benchmark` for each. About six minutes.
 
-    scripts/measure_roof.py [--works cartpole pong] [--lags 1] [--rounds 5] [--output benchmarks/roof.json]
+scripts/measure_roof.py [--works cartpole pong] [--lags 1] [--rounds 5] [--output benchmarks/roof.json]
 """
 
 from __future__ import annotations
