@@ -91,7 +91,7 @@ def run_peer(peer: Peer, python: Path, task: dict[str, Any], deadline: float | N
         task = {"warm_up": WARM_UP, "goal": None, "seed": 0, "threads": 1, **peer.options, **task, "clock": str(clock)}
         command = [str(python), "-P", str(SCRIPTS / "peers" / f"{peer.script}.py"), json.dumps(task)]
         with open(Path(folder, "stderr"), "w+") as stderr:
-            begun = time.monotonic()
+            shared, begun = _shared(), time.monotonic()
             process = subprocess.Popen(
                 command,
                 cwd=folder,
@@ -105,6 +105,7 @@ def run_peer(peer: Peer, python: Path, task: dict[str, Any], deadline: float | N
                 memory = _watch(process, clock, mark, peer, begun + (deadline or peer.deadline))
             finally:
                 _kill(process, mark)
+                _remove_shared(shared)
             stderr.seek(0)
             said = last_line(stderr.read())
         ticks = [tuple(json.loads(line)) for line in clock.read_text().splitlines()]
@@ -193,3 +194,15 @@ def _kill(process: subprocess.Popen[Any], mark: str) -> None:
         if not left and process.returncode is not None:
             return
         time.sleep(0.02)
+
+
+def _shared() -> set[Path]:
+    """Regions of shared memory with a name that torch gives: `torch_PID_...`."""
+    return set(Path("/dev/shm").glob("torch_*"))  # noqa: S108
+
+
+def _remove_shared(before: set[Path]) -> None:
+    """Removes those that came since, of processes that are gone: who is killed leaves them."""
+    for region in _shared() - before:
+        if not _words(int(region.name.split("_")[1])):
+            region.unlink(missing_ok=True)

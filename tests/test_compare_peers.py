@@ -102,12 +102,14 @@ def run(peer, **task):
 def test_a_run_ends_when_enough_was_measured_and_nothing_is_left_of_it(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPARED_BY", str(tmp_path / "mark"))
     program = (
-        "subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        "child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        "open(f'/dev/shm/torch_{child.pid}_left', 'w').close()\n"  # as torch names its shared memory
         "clock.tick(100, at=task.now)\ntime.sleep(1)\n"
         "clock.tick(200, at=task.now + 1)\nclock.tick(300, at=task.now + 2)\n"
         "assert clock.enough\n"
     )
     peer = peer_of(tmp_path, monkeypatch, program, worker="^sleep")
+    before = set(Path("/dev/shm").glob("torch_*_left"))
     found = run(peer, seconds=1.5, now=1e6)
     assert found.ticks == [(1e6, 100, None), (1e6 + 1, 200, None), (1e6 + 2, 300, None)]
     assert found.speed == 100.0
@@ -116,6 +118,7 @@ def test_a_run_ends_when_enough_was_measured_and_nothing_is_left_of_it(tmp_path,
     assert found.memory["processes"] == 2
     assert found.memory["worker_pss"] < found.memory["largest_pss"] < found.memory["all_pss"]
     assert marked(str(tmp_path / "mark")) == set()
+    assert set(Path("/dev/shm").glob("torch_*_left")) <= before
 
 
 def test_the_goal_needs_a_hundred_episodes(tmp_path, monkeypatch):
