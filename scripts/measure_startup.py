@@ -2,10 +2,11 @@
 """Where the time goes between a command and its first update, and after the last one: a timeline of short runs.
 
     scripts/measure_startup.py --output benchmarks/startup.json     # 2 minutes
-    scripts/measure_startup.py --against ../older-checkout          # both, alternated
+    scripts/measure_startup.py --against ../older-checkout          # both, alternated: 4 minutes
 
 Each run is `actor-learner train CartPole-v1` in a process of its own; what it does is noted where a function of it ends
-for the first time. The files are in the page cache: the first run of each checkout isn't counted.
+for the first time. The files are in the page cache: the first run of each checkout isn't counted. Half of the runs have
+what XLA compiled in the one before ("warm"), half have no such cache ("cold").
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def main() -> None:
         run_here(Path(arguments.child), arguments.flags)
         return
     checkouts = [ROOT, *([arguments.against.resolve()] if arguments.against else [])]
-    figures = measure(checkouts, arguments)
+    with tempfile.TemporaryDirectory() as arguments.cache:
+        figures = measure(checkouts, arguments)
     print(json.dumps(figures, indent=1))
     if arguments.output:
         arguments.output.write_text(json.dumps(figures, indent=1) + "\n")
@@ -75,7 +77,7 @@ def measure(checkouts: list[Path], arguments: argparse.Namespace) -> dict[str, A
     for number in range(arguments.runs + 1):
         order = random.Random(number).sample(checkouts, len(checkouts))
         for checkout in order:
-            seen = {**run_commands(checkout), **run(checkout, arguments)}
+            seen = {**run_commands(checkout), **run(checkout, arguments, "warm"), **run(checkout, arguments, "cold")}
             for name, seconds in seen.items() if number else ():
                 found[checkout].setdefault(name, []).append(seconds)
         print(f"run {number} of {arguments.runs}: {time.strftime('%T')}", file=sys.stderr, flush=True)
@@ -109,13 +111,15 @@ def run_commands(checkout: Path) -> dict[str, list[float]]:
     return {name: _timed(checkout, list(command)) for name, command in COMMANDS.items()}
 
 
-def run(checkout: Path, arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """The timeline of a run."""
+def run(checkout: Path, arguments: argparse.Namespace, kind: str) -> dict[str, list[float]]:
+    """The timeline of a run, with what XLA compiled in earlier ones ("warm") or without ("cold")."""
+    os.environ["ACTOR_LEARNER_CACHE"] = arguments.cache if kind == "warm" else ""
     with tempfile.TemporaryDirectory() as folder:
         marks = Path(folder, "marks.json")
         flags = [arguments.env, "--total-steps", str(arguments.steps), "--run-dir", f"{folder}/run", *arguments.flags]
         whole = _timed(checkout, [__file__, "--child", str(marks), "--", *flags])
-        return {**json.loads(marks.read_text()), "end": whole}
+        timeline = {**json.loads(marks.read_text()), "end": whole}
+        return {f"{kind}: {name}": seconds for name, seconds in timeline.items()}
 
 
 def _timed(checkout: Path, command: list[str]) -> list[float]:
