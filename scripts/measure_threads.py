@@ -3,7 +3,7 @@
 
     scripts/measure_threads.py [--works pong cartpole64 ...] [--rounds 5] [--output benchmarks/threads.json]
 
-A run of lag 0 beside runs of lag 1 with one thread or all, and actors that give way (`nice` 10, 19) or don't. A
+A run of lag 0 beside runs of lag 1 with one thread or all, and actors that give way (`nice` 5, 10) or don't. A
 figure is env steps per second from the end of the first update to that of the last. Each run takes 10 to 20
 seconds, so that all takes about 20 minutes with 5 rounds of four works, 7 minutes with Pong alone.
 """
@@ -30,8 +30,8 @@ SETTINGS: dict[str, tuple[int, int | None, int]] = {
     "lag 1, one thread": (1, 1, 0),
     "lag 1, one thread, nice 10": (1, 1, 10),
     "lag 1, all threads": (1, 0, 0),
+    "lag 1, all threads, nice 5": (1, 0, 5),
     "lag 1, all threads, nice 10": (1, 0, 10),
-    "lag 1, all threads, nice 19": (1, 0, 19),
 }
 """Name: `max_policy_lag`, threads (None: those of the command line, 0: one for each core), niceness."""
 
