@@ -43,7 +43,7 @@ __all__ = ["ActorError", "ActorPool", "Restart"]
 
 Array = np.ndarray[Any, Any]
 _logger = logging.getLogger(__name__)
-NICENESS = 10
+NICENESS = 5
 """Of actors that collect while the learner learns: it never waits for a core that one of them has, and they have the
 rest. Whoever of the two is slower, no core is idle."""
 

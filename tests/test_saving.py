@@ -67,7 +67,7 @@ def test_a_model_that_cannot_be_rebuilt_keeps_its_weights(tmp_path):
     network = forgetful()
     assert save_network(network, tmp_path) == tmp_path / "network.weights.h5"
     assert os.listdir(tmp_path) == ["network.weights.h5"]
-    with pytest.raises(ValueError, match=r"load_network\(path, network=...\). Received: path="):
+    with pytest.raises(ValueError, match=r"give it as `network=` in Python. Received: path="):
         al.load_network(tmp_path)
     again = forgetful()
     assert not same_weights(network, again)
