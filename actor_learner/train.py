@@ -224,7 +224,7 @@ def make_network(
     import keras
 
     from actor_learner.callbacks.checks import check_callbacks
-    from actor_learner.learner import resolve_device, use_threads
+    from actor_learner.learner import resolve_device
     from actor_learner.networks import (
         cap_statistics,
         check_network,
@@ -234,9 +234,8 @@ def make_network(
     )
 
     check_callbacks(config.callbacks)
-    renew_suggestion(_learner_cores(config, observation_space))
+    settle_threads(config, observation_space)
     resolve_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
-    use_threads(config.learner_threads)
     keras.utils.set_random_seed(config.seed)
     if config.network is None and checkpoint is not None:
         return load_network(checkpoint)
@@ -257,6 +256,14 @@ def make_network(
         return network
     check_network(network, observation_space, action_space)  # builds it, so that its weights have a place
     return load_network(checkpoint, network)
+
+
+def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
+    """How many TensorFlow uses, by what is observed and the config; before its first operation."""
+    from actor_learner.learner import use_threads
+
+    renew_suggestion(_learner_cores(config, observation_space))
+    use_threads(config.learner_threads)
 
 
 def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import gc
 import os
@@ -448,6 +449,21 @@ def test_running_out_of_descriptors_is_an_error_and_leaves_none(network):
                 make_pool(network, num_actors=8)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_kernel_that_is_short_of_something_for_a_moment_is_asked_again(network, monkeypatch):
+    refusals = iter([OSError(errno.EAGAIN, "Resource temporarily unavailable")])
+
+    class Popen(subprocess.Popen):
+        def __init__(self, command, **options):
+            if "actor-1" in command and (refusal := next(refusals, None)):
+                raise refusal
+            super().__init__(command, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    with make_pool(network) as actors:
+        assert actors.collect().valid.shape == (ROWS, 2 * ENVS)
+    assert next(refusals, None) is None
 
 
 def test_importing_the_pool_s_side_of_an_actor_loads_no_tensorflow():

@@ -70,7 +70,7 @@ class System:
     def __init__(self, config: TrainConfig) -> None:
         """Starts the actors, compiles the update, and keeps a batch."""
         from actor_learner.learner import Learner, resolve_device
-        from actor_learner.train import make_network, make_pool
+        from actor_learner.train import make_network, make_pool, settle_threads
 
         self.config = config = still(config)
         device = resolve_device(config.device)
@@ -78,6 +78,7 @@ class System:
         def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
             import tensorflow as tf
 
+            settle_threads(config, observation_space)  # `tf.device` starts TensorFlow
             with tf.device(device):
                 return make_network(config, None, observation_space, action_space)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
@@ -45,6 +47,10 @@ ONE_THREAD = dict.fromkeys(
     "1",
 )
 """In the environment of a process that steps environments: for BLAS and OpenMP."""
+
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EFAULT)
+"""What the kernel may answer when it is short of something for a moment (EFAULT was seen once in hundreds of runs)."""
+_PASSES_SECONDS = 0.1
 
 _READ_SIZE = 1 << 16
 _MOST_READS = 256
@@ -197,15 +203,25 @@ def _start(number: int, connection: int, mailbox: int, arena: int, output: int) 
         raise RuntimeError(f"Actors need Python's own executable. Received: sys.executable={sys.executable!r}")
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     numbers = [str(value) for value in (os.getpid(), connection, mailbox, arena)]
-    return subprocess.Popen(
-        [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, f"actor-{number}", *numbers],
-        pass_fds=(connection, mailbox, arena),
-        env=os.environ | ONE_THREAD,
-        start_new_session=True,  # the terminal's Ctrl-C, Ctrl-Z and hang-up are the caller's alone
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-    )
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, f"actor-{number}", *numbers],
+            pass_fds=(connection, mailbox, arena),
+            env=os.environ | ONE_THREAD,
+            start_new_session=True,  # the terminal's Ctrl-C, Ctrl-Z and hang-up are the caller's alone
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+
+    try:
+        return start()
+    except OSError as error:
+        if error.errno not in _PASSING:
+            raise
+    time.sleep(_PASSES_SECONDS)
+    return start()
 
 
 def _pidfd(pid: int) -> int | None:
