@@ -17,6 +17,7 @@ from actor_learner.transport.messages import Failure, Message
 from actor_learner.transport.process import ActorProcess
 from actor_learner.transport.warden import Warden
 
+_BEGIN_SECONDS = 10.0
 _GRACE_SECONDS = 2.0
 """For actors to close their environments when the pool is closed."""
 _GRACE_AFTER_FAILURE_SECONDS = 0.5
@@ -105,11 +106,17 @@ class Watcher:
         os.set_blocking(self._wake_writing, False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_reading, selectors.EVENT_READ, self._on_wake)
+        self._begun = threading.Event()
         self._thread = threading.Thread(target=self._run, name="actor-watcher", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread, which starts the actors."""
+        """Starts the thread, which starts the actors, and waits until their processes are there.
+
+        They get ready by themselves. A process that is started while another thread loads TensorFlow from a disk that
+        has to be read can be refused by Linux ("Bad address").
+        """
         self._thread.start()
+        self._begun.wait(_BEGIN_SECONDS)
 
     @property
     def running(self) -> bool:
@@ -175,6 +182,7 @@ class Watcher:
             while not self._closing:
                 while waiting and self._may_start(waiting[0]):
                     self._start_actor(waiting.popleft(), warden)
+                self._begun.set()
                 self._turn(self._tick_seconds, warden)
                 self._start_missing(warden)
                 if (elapsed := time.monotonic() - last) >= self._tick_seconds:
@@ -183,6 +191,7 @@ class Watcher:
                         self._owner.tick(elapsed)
         except BaseException as error:
             self._fail(error)
+        self._begun.set()
         self._end(warden)
 
     def _fail(self, error: BaseException) -> None:
