@@ -246,7 +246,7 @@ class Recorder:
         return True
 
     def _is_finite(self) -> bool:
-        return all(np.isfinite(variable.numpy()).all() for variable in self._learner.network.weights)
+        return all(np.isfinite(weight).all() for weight in self._learner.get_weights())
 
     def _has_other_weights(self) -> bool:
         """Whether callbacks have put in others since the epoch's end."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import json
 import os
 import select
@@ -19,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from actor_learner.benchmark.system import still
 from actor_learner.config_file import load_config
-from actor_learner.quiet import import_keras
+from actor_learner.quiet import freeze_what_is_imported, import_keras
 
 if TYPE_CHECKING:
     from actor_learner.config import TrainConfig
@@ -157,9 +156,8 @@ def main(config: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what environments print is no answer
     settings = load_config(config)
+    freeze_what_is_imported()  # as the command line does
     import_keras()
-    gc.collect()
-    gc.freeze()  # as the command line does
     serve(settings, sys.stdin, answers)
 
 
@@ -207,18 +205,11 @@ class Bench:
         return make_pool(config, network, seed=config.seed, logs_dir=None)
 
     def _learner(self, config: TrainConfig, actors: ActorPool) -> Learner:
-        from actor_learner.learner import Learner
+        from actor_learner.train import new_learner
 
         batch = _batch(config)
         if batch not in self._learners:
-            self._learners[batch] = Learner(
-                actors.network,
-                config.algorithm,
-                action_space=actors.action_space,
-                total_steps=config.total_steps,
-                seed=config.seed,
-                device=config.device,
-            )
+            self._learners[batch] = new_learner(config, actors)
         return self._learners[batch]
 
 

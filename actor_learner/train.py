@@ -285,6 +285,13 @@ def _make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Learn
         )
         learner.total_steps = config.total_steps
         return learner
+    return new_learner(config, actors)
+
+
+def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
+    """The learner that a config describes, of the actors' network."""
+    from actor_learner.learner import Learner
+
     return Learner(
         actors.network,
         config.algorithm,

@@ -24,22 +24,24 @@ from typing import Any
 from machine import machine
 from works import WORKS, Work
 
-SETTINGS: dict[str, tuple[int, int | None, int]] = {
+SETTINGS: dict[str, tuple[int, int | None, int | None]] = {
     "lag 0": (0, None, 0),
-    "lag 1, the rule": (1, None, 10),
+    "lag 1, the rule": (1, None, None),
     "lag 1, one thread": (1, 1, 0),
     "lag 1, one thread, nice 10": (1, 1, 10),
     "lag 1, all threads": (1, 0, 0),
     "lag 1, all threads, nice 5": (1, 0, 5),
     "lag 1, all threads, nice 10": (1, 0, 10),
 }
-"""Name: `max_policy_lag`, threads (None: those of the command line, 0: one for each core), niceness."""
+"""Name: `max_policy_lag`, threads (None: those of the command line, 0: one for each core), niceness (None: ours)."""
 
 _PROGRAM = """
 import sys
 import actor_learner.pool
 from actor_learner.cli import main
-actor_learner.pool.NICENESS = int(sys.argv.pop(1))
+niceness = sys.argv.pop(1)
+if niceness != "None":
+    actor_learner.pool.NICENESS = int(niceness)
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -69,7 +71,7 @@ def main() -> None:
             arguments.output.write_text(json.dumps(result, indent=2) + "\n")
 
 
-def steps_per_second(work: Work, lag: int, threads: int | None, niceness: int) -> float:
+def steps_per_second(work: Work, lag: int, threads: int | None, niceness: int | None) -> float:
     """Of one run of `actor-learner train` with two actors."""
     environment = dict(os.environ)
     environment.pop("TF_NUM_INTRAOP_THREADS", None)

@@ -16,25 +16,23 @@ OURS: dict[str, Peer] = {
     "lag0": Peer("ours, lag 0", "ours", None, options={"lag": 0}, **_OURS),
     "lag1": Peer("ours, lag 1", "ours", None, options={"lag": 1}, **_OURS),
 }
-_SB3_CLOCK = "callback at the start of each rollout"
-_SB3_WORKER = r"multiprocessing.forkserver"
+_SB3 = {
+    "works": FOUR,
+    "worker": r"multiprocessing.forkserver",
+    "with_processes": True,
+    "clock": "callback at the start of each rollout",
+}
 
 PEERS: dict[str, Peer] = {
     "sb3": Peer(
         *("SB3", "sb3", "sb3", ("stable-baselines3", "torch")),
-        works=FOUR,
         options={"peer": "sb3"},
-        worker=_SB3_WORKER,
-        with_processes=True,
-        clock=_SB3_CLOCK,
+        **_SB3,
     ),
     "sbx": Peer(
         *("SBX", "sb3", "sb3", ("sbx-rl", "jax")),
-        works=FOUR,
         options={"peer": "sbx"},
-        worker=_SB3_WORKER,
-        with_processes=True,
-        clock=_SB3_CLOCK,
+        **_SB3,
     ),
     "sample_factory": Peer(
         *("Sample Factory", "sample_factory", "sample_factory", ("sample-factory", "torch")),

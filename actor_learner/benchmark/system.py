@@ -69,8 +69,8 @@ class System:
 
     def __init__(self, config: TrainConfig) -> None:
         """Starts the actors, compiles the update, and keeps a batch."""
-        from actor_learner.learner import Learner, resolve_device
-        from actor_learner.train import make_network, make_pool, settle_threads
+        from actor_learner.learner import resolve_device
+        from actor_learner.train import make_network, make_pool, new_learner, settle_threads
 
         self.config = config = still(config)
         device = resolve_device(config.device)
@@ -84,14 +84,7 @@ class System:
 
         self.actors = make_pool(config, network, seed=config.seed, logs_dir=None)
         try:
-            self.learner = Learner(
-                self.actors.network,
-                config.algorithm,
-                action_space=self.actors.action_space,
-                total_steps=config.total_steps,
-                seed=config.seed,
-                device=config.device,
-            )
+            self.learner = new_learner(config, self.actors)
             self.batch: Trajectory = self.actors.collect(timeout=None).copy()
             for _ in range(2):  # the first may set statistics alone
                 self.learner.update(self.batch)

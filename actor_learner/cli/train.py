@@ -150,7 +150,7 @@ def _has_finished(config: TrainConfig) -> bool:
 
 
 def prepare_process(num_actors: int = 0, max_policy_lag: int = 0) -> None:
-    """Sets what can't change once TensorFlow has started, then imports it without its start-up messages."""
+    """Sets what can't change once TensorFlow has started."""
     suggest_threads(learner_cores(num_actors, max_policy_lag))
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
     freeze_what_is_imported()  # TensorFlow's own objects stay; the collector needn't walk through them again and again

@@ -49,7 +49,7 @@ ONE_THREAD = dict.fromkeys(
 """In the environment of a process that steps environments: for BLAS and OpenMP."""
 
 _PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EFAULT)
-"""What the kernel may answer when it is short of something for a moment (EFAULT was seen once in hundreds of runs)."""
+"""What the kernel may answer when it is short of something for a moment; the last, while TensorFlow is being loaded."""
 _PASSES_SECONDS = 0.1
 
 _READ_SIZE = 1 << 16
