@@ -62,7 +62,8 @@ class Trial:
         self.output = self.run_dir.with_name(f"{self.run_dir.name}-output.txt")
 
     def kill(self, *, while_learning: bool) -> None:
-        """One process, from its start to SIGKILL."""
+        """One process, from its start to SIGKILL. One that was to die while it started may have learned already."""
+        newest = _newest(self.run_dir)
         process = self._start()
         try:
             if while_learning:
@@ -74,6 +75,8 @@ class Trial:
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        if _newest(self.run_dir) > newest:
+            self._note_resumption()
         path, state, damages = newest_whole(self.run_dir / "checkpoints")
         self.kills.append(Kill(while_learning, state.updates if path else 0, len(damages)))
 
@@ -102,7 +105,7 @@ class Trial:
             return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
 
     def _wait_for_update(self, process: subprocess.Popen[bytes]) -> None:
-        """Waits until a process has learned and saved, and takes down where it went on."""
+        """Waits until a process has learned and saved."""
         newest = _newest(self.run_dir)
         while _newest(self.run_dir) <= newest:
             said = self.output.read_text()
@@ -110,6 +113,10 @@ class Trial:
             assert time.monotonic() - self.started < DEADLINE_SECONDS, f"no update in time: {said}"
             time.sleep(0.02)
         self.start_seconds.append(time.monotonic() - self.started)
+        self._note_resumption()
+
+    def _note_resumption(self) -> None:
+        """Takes down where the process that has learned went on: what the kills before it left is proven."""
         resumed_at = self._resumed_at()
         for kill in self.kills:
             if kill.resumed_at is None:
