@@ -229,6 +229,17 @@ def test_leaves_reach_the_device_in_their_own_dtypes():
     assert "policy_version" not in batch
 
 
+@pytest.mark.parametrize("threshold", [0, 10**9])
+def test_only_invalid_rows_are_zeroed_in_batches_small_and_large(threshold, monkeypatch):
+    monkeypatch.setattr(rows_module, "_LARGE", threshold)
+    replace = tf.function(without_invalid, autograph=False)
+    for invalid_rate in (0.0, 0.3):
+        trajectory = random_trajectory(HYBRID, observation_space=SENSES, invalid_rate=invalid_rate)
+        camera, valid = trajectory.observation["camera"], np.concatenate([trajectory.valid, np.ones((1, 4), bool)])
+        found = replace(tensors(trajectory))["observation"]["camera"]
+        np.testing.assert_array_equal(found, camera * valid[..., None, None, None])
+
+
 @pytest.mark.parametrize("total", [1, 7, 8, 20])
 def test_chunks_give_what_the_whole_gives(total, monkeypatch):
     monkeypatch.setattr(rows_module, "CHUNK_NUMBERS", 16)

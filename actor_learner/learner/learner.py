@@ -19,6 +19,7 @@ from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.conform import conform
 from actor_learner.learner.devices import multiplications, resolve_device, use_xla
+from actor_learner.learner.fused_adam import fuse
 from actor_learner.learner.rows import tensors
 from actor_learner.learner.state import load_learner, write_learner
 from actor_learner.learner.update import Update, computes_in_low_precision
@@ -350,6 +351,8 @@ class Learner:
 
     def _compile(self, with_xla: bool) -> None:
         assert self._trainable is not None
+        if not with_xla:
+            fuse(self.optimizer)
         self._update = Update(
             self.network, self.algorithm, self.action_space, self.optimizer, self._trainable, self._reward_scaling
         )

@@ -20,6 +20,10 @@ CHUNK_NUMBERS = 2**22
 """How many numbers of observations enter the network at once where no gradient is needed: 150 Atari frame stacks."""
 
 
+_LARGE = 2**22
+"""Numbers of which a copy is worth a look at whether it is needed, which XLA can't fuse."""
+
+
 def tensors(trajectory: Trajectory) -> dict[str, Nest]:
     """The fields that are there, each copied once to the device, in its own dtype."""
     fields = {name: value for name, value in trajectory._asdict().items() if value is not None}
@@ -47,9 +51,14 @@ def without_invalid(batch: Mapping[str, Nest]) -> dict[str, Nest]:
 def _keep(values: Nest, valid: Tensor) -> Nest:
     """Zeros where `valid [T, B]` is False."""
 
-    def keep(leaf: Tensor) -> Tensor:
+    def zeroed(leaf: Tensor) -> Tensor:
         rows = ops.reshape(valid, (*valid.shape, *(1,) * (len(leaf.shape) - 2)))
         return ops.where(rows, leaf, ops.cast(0, leaf.dtype))
+
+    def keep(leaf: Tensor) -> Tensor:
+        if math.prod(leaf.shape) < _LARGE:
+            return zeroed(leaf)
+        return tf.cond(tf.reduce_all(valid), lambda: leaf, lambda: zeroed(leaf))
 
     return tf.nest.map_structure(keep, values)
 
