@@ -19,11 +19,25 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-@pytest.fixture
-def without_xla(request, monkeypatch):
-    """Lets small networks learn without XLA, as large ones do, unless a test is marked `xla`.
+XLA_RULE = "actor_learner.learner.devices.XLA_MAXIMUM_FLOPS"
+
+
+@pytest.fixture(scope="module")
+def without_xla():
+    """Lets small networks learn without XLA, as large ones do, in the module's tests and in the runs that they share.
 
     For tests of what doesn't depend on it: compiling takes XLA seconds for each learner.
     """
-    if request.node.get_closest_marker("xla") is None:
-        monkeypatch.setattr("actor_learner.learner.devices.XLA_MAXIMUM_FLOPS", 0.0)
+    from actor_learner.learner import devices
+
+    usual = devices.XLA_MAXIMUM_FLOPS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(XLA_RULE, 0.0)
+        yield usual
+
+
+@pytest.fixture(autouse=True)
+def _with_xla(request, monkeypatch):
+    """Learners of a test that is marked `xla` are compiled by it nevertheless."""
+    if request.node.get_closest_marker("xla"):
+        monkeypatch.setattr(XLA_RULE, request.getfixturevalue("without_xla"))

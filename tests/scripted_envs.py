@@ -1,4 +1,7 @@
-"""Environments that do what a test tells them to, and a way to play them."""
+"""Environments that do what a test tells them to, and a way to play them.
+
+Here, because actors import the module that an environment is in, and a test's would load TensorFlow into each.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,44 @@ class Script(gym.Env):
 
     def observation(self):
         return np.array([self.count, self.episode], np.float32)
+
+
+class Deterministic(gym.Env):
+    """Counts steps; ends, alternately by termination and truncation, after a length that depends on the episode."""
+
+    observation_space = Box(-100, 100, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self):
+        self.episode = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.steps = self.episode + 1, 0
+        return self._observation(), {}
+
+    def _observation(self):
+        return np.array([self.episode, self.steps], np.float32)
+
+    def step(self, action):
+        self.steps += 1
+        ended = self.steps == 3 + self.episode % 4
+        even = self.episode % 2 == 0
+        return self._observation(), float(self.steps), ended and even, ended and not even, {}
+
+
+class BreaksOnce(Deterministic):
+    """Raises where the marker isn't there yet."""
+
+    def __init__(self, marker):
+        super().__init__()
+        self.marker = marker
+
+    def step(self, action):
+        if self.episode == 2 and not self.marker.exists():
+            self.marker.touch()
+            raise OSError("the simulator is gone")
+        return super().step(action)
 
 
 class Arrays(VectorEnv):

@@ -112,7 +112,7 @@ def test_invalid_rows_change_nothing(action_space):
     )
     weights = []
     for batch in (trajectory, filled):
-        network = al.default_network(VECTOR, action_space, normalize_observation=True)
+        network = al.default_network(VECTOR, action_space, normalize_observation=True, hidden_sizes=(8,))
         learner = al.Learner(network, al.PPO(minibatch_size=13, epochs=2), action_space=action_space)
         learner.update(random_trajectory(action_space))
         learner.update(batch)
@@ -414,7 +414,7 @@ def test_reward_scaling_and_clipping_reach_the_targets_only():
 @pytest.mark.xla
 def test_repeated_runs_are_byte_identical():
     def run():
-        network = al.default_network(VECTOR, TWO_ACTIONS, seed=3)
+        network = al.default_network(VECTOR, TWO_ACTIONS, seed=3, hidden_sizes=(64,))
         learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS, seed=5)
         for seed in range(3):
             learner.update(random_trajectory(seed=seed))

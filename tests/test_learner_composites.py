@@ -172,7 +172,7 @@ def test_the_mask_leaf_of_an_observation_is_the_mask():
     observation = {"position": trajectory.observation, "action_mask": leaf}
     weights = []
     for given in (mask, None):
-        network = al.default_network(space, Discrete(3))
+        network = al.default_network(space, Discrete(3), hidden_sizes=(8,))
         learner = al.Learner(network, al.PPO(epochs=1), action_space=Discrete(3))
         learner.update(trajectory._replace(observation=observation, action_mask=given))
         weights.append(weights_of(network))
@@ -183,7 +183,7 @@ def test_each_leaf_has_statistics_of_its_own():
     space = Dict(near=VECTOR, far=Box(-np.inf, np.inf, (2,)), kind=Discrete(3))
     trajectory = random_trajectory(observation_space=space, invalid_rate=0.2)
     trajectory.observation["far"][:] = trajectory.observation["far"] * 100 + 1000
-    network = al.default_network(space, TWO_ACTIONS, normalize_observation=True)
+    network = al.default_network(space, TWO_ACTIONS, normalize_observation=True, hidden_sizes=(8,))
     al.Learner(network, al.PPO(), action_space=TWO_ACTIONS).update(trajectory)
     layer_of = {layer.leaf: layer for layer in networks.normalization_layers(network)}
     for name in ("near", "far"):
@@ -203,14 +203,16 @@ def test_a_layer_that_names_no_leaf_is_refused():
 
 def test_later_batches_have_the_same_leaves():
     space = Dict(a=VECTOR, b=TORQUES)
-    learner = al.Learner(al.default_network(space, TWO_ACTIONS), al.PPO(epochs=1), action_space=TWO_ACTIONS)
+    network = al.default_network(space, TWO_ACTIONS, hidden_sizes=(8,))
+    learner = al.Learner(network, al.PPO(epochs=1), action_space=TWO_ACTIONS)
     learner.update(random_trajectory(observation_space=space))
     with pytest.raises(ValueError, match=r"rows of shape {'a': \(4,\), 'b': \(3,\)}. Received: {'a': \(4,\)}"):
         learner.update(random_trajectory(observation_space=Dict(a=VECTOR)))
 
 
 def test_a_composite_is_traced_once():
-    learner = al.Learner(al.default_network(SMALL_SENSES, HYBRID), al.PPO(epochs=1), action_space=HYBRID)
+    network = al.default_network(SMALL_SENSES, HYBRID, hidden_sizes=(8,))
+    learner = al.Learner(network, al.PPO(epochs=1), action_space=HYBRID)
     for seed in range(5):
         batch = random_trajectory(HYBRID, observation_space=SMALL_SENSES, masked=True, invalid_rate=0.1, seed=seed)
         learner.update(batch)
@@ -261,7 +263,7 @@ def test_a_learner_that_evaluates_in_chunks_learns_the_same(monkeypatch):
     weights = []
     for numbers in (2**22, 64):
         monkeypatch.setattr(rows_module, "CHUNK_NUMBERS", numbers)
-        network = al.default_network(SMALL_SENSES, HYBRID)
+        network = al.default_network(SMALL_SENSES, HYBRID, hidden_sizes=(8,))
         learner = al.Learner(network, al.PPO(epochs=1), action_space=HYBRID)
         learner.update(random_trajectory(HYBRID, observation_space=SMALL_SENSES, masked=True))
         weights.append(weights_of(network))
@@ -284,7 +286,8 @@ def test_mixed_precision_takes_its_own_log_probabilities_of_its_own_batches():
 
 def test_a_composite_learner_goes_on_from_a_file(tmp_path):
     def learner():
-        network = al.default_network(SMALL_SENSES, HYBRID, normalize_observation=True, distribution="squashed")
+        options = {"normalize_observation": True, "distribution": "squashed", "hidden_sizes": (8,)}
+        network = al.default_network(SMALL_SENSES, HYBRID, **options)
         return al.Learner(network, al.PPO(epochs=1), action_space=HYBRID)
 
     def batch(seed):

@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 COMMAND = [sys.executable, "-m", "actor_learner.cli"]
 
 

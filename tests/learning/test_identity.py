@@ -8,6 +8,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 import actor_learner as al
 from tests.identity_env import IdentityEnv
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 FORCE = Box(-1.0, 1.0, (2,))
 SPACES = {
     "discrete": (Discrete(4), {}),
@@ -22,7 +24,7 @@ SPACES = {
 }
 
 
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.xla] * (name == "dict")) for name in SPACES])
 def test_the_identity_is_learned(name, tmp_path):
     space, options = SPACES[name]
     kwargs = {"space": space, **options}
