@@ -4,13 +4,15 @@
     scripts/measure_memory.py --minutes 20 --output benchmarks/memory.json --picture docs/pictures/memory.svg
 
 Every ten seconds, of each process: what is resident, its share of it (PSS: what n processes map counts 1/n in each),
-and what no file stands for. Growth is from the end of the first fifth, when all is loaded and compiled, to the end.
-For Linux.
+and what no file stands for, which the picture shows. Of the learner also what is allocated, which tells a leak that
+finds room where something was freed before. Growth is from the end of the first fifth, when all is loaded and compiled,
+to the end. For Linux with glibc.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import datetime
 import json
 import os
@@ -57,6 +59,24 @@ class Sampler(al.callbacks.Callback):  # type: ignore[misc]
         pids = {"learner": os.getpid(), **{f"actor {actor}": pid for actor, pid in self.actors.pids.items()}}
         for name, pid in pids.items():
             self.samples.setdefault(name, []).append(memory_of(pid))
+        self.samples["learner"][-1]["allocated"] = allocated()
+
+
+class _Allocated(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    )
+
+
+def allocated() -> float:
+    """MB of 10^6 bytes that this process has got from malloc and not given back."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = _Allocated
+    found = mallinfo()
+    return (found.uordblks + found.hblkhd) / 1e6
 
 
 def main() -> None:
@@ -76,12 +96,15 @@ def main() -> None:
         "processes": {name: growth(samples) for name, samples in sampler.samples.items()},
     }
     print(json.dumps(found, indent=1))
-    found["pss_mb"] = {name: [round(one["pss"], 2) for one in samples] for name, samples in sampler.samples.items()}
+    found["anonymous_mb"] = {
+        name: [round(one["anonymous"], 2) for one in samples] for name, samples in sampler.samples.items()
+    }
+    found["learner_allocated_mb"] = [round(one["allocated"], 2) for one in sampler.samples["learner"]]
     found["at_minutes"] = [round(minute, 2) for minute in sampler.minutes]
     if arguments.output:
         arguments.output.write_text(json.dumps(found) + "\n")
     if arguments.picture:
-        draw(found["at_minutes"], found["pss_mb"], arguments.picture)
+        draw(found["at_minutes"], found["anonymous_mb"], arguments.picture)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -105,7 +128,7 @@ def draw(minutes: Sequence[float], sizes: Mapping[str, Sequence[float]], path: P
         for name, values in sizes.items():
             (learner if name == "learner" else actors).plot(minutes[: len(values)], values, label=name)
         for axes in (learner, actors):
-            axes.set(ylabel="MB (PSS)")
+            axes.set(ylabel="MB")
             axes.set_ylim(bottom=0)
             axes.legend(loc="lower right", ncols=4)
         actors.set_xlabel("minutes")

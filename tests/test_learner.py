@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import random
+import sys
 from dataclasses import dataclass
 
 import keras
@@ -474,6 +476,24 @@ def test_a_batch_that_does_not_fit_the_network(network, batch, message):
         learner.update(random_trajectory()._replace(**batch))
     assert "\n" not in str(caught.value)
     assert "\x1b" not in str(caught.value)
+
+
+def test_nothing_is_kept_of_what_schedules_gave():
+    """TensorFlow keeps a tensor of each Python number that it was ever given: gigabytes of learning rates in a day."""
+    given = []
+
+    def rate(remaining):
+        given.append(random.random())
+        return given[-1]
+
+    algorithm = al.PPO(learning_rate=rate, clip_range=rate, epochs=1)
+    learner = al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, total_steps=10**6)
+    learner.update(random_trajectory())
+    given.clear()
+    for seed in range(5):
+        learner.update(random_trajectory(seed=seed))
+    assert len(given) == 10
+    assert set(map(sys.getrefcount, given)) == set(map(sys.getrefcount, [random.random()]))
 
 
 def test_later_batches_are_like_the_first():

@@ -138,7 +138,7 @@ class Learner:
         self.env_steps += int(valid.sum())
         self.updates += 1
         if (rate := self.algorithm.adapted_learning_rate(result["learning_rate"], result)) is not None:
-            self.optimizer.learning_rate = rate
+            self.optimizer.learning_rate = np.float32(rate)
         return result
 
     def prefetch(self, trajectory: Trajectory) -> None:
@@ -202,9 +202,10 @@ class Learner:
         return (
             self._tensors(trajectory, prefetched),
             tf.constant(order),
-            tf.constant(num_minibatches, tf.int32),
+            tf.constant(np.int32(num_minibatches)),
+            # Not Python's numbers: TensorFlow keeps a tensor of each that it has ever seen, half a kilobyte apiece.
             {
-                name: tf.constant(value, tf.float32)
+                name: tf.constant(np.float32(value))
                 for name, value in self._scheduled_values(trajectory.valid.size).items()
             },
         )
