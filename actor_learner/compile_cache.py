@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -51,10 +52,11 @@ class CompileCache:
         _check_room(self.path)
         for file in _programs(folder):
             name, _, digest = file.name.rpartition(".")
-            if _digest(file) == digest:
-                os.link(file, self.path / name)
-            else:
-                file.unlink()
+            with contextlib.suppress(OSError):  # another process removed it, or there are two of one name
+                if _digest(file) == digest:
+                    os.link(file, self.path / name)
+                else:
+                    file.unlink()
 
     def keep(self) -> None:
         """Keeps what TensorFlow has added to its folder."""
@@ -128,11 +130,12 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def _cache_folder() -> Path | None:
     if (named := os.environ.get("ACTOR_LEARNER_CACHE")) is not None:
-        return Path(named, "xla").absolute() if named else None
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(home) or " " in home:  # TensorFlow takes its flags apart at blanks
-        return None
-    return Path(home, "actor_learner", "xla")
+        folder = Path(named, "xla").absolute() if named else None
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "actor_learner", "xla")
+    if folder is None or not folder.is_absolute() or re.search(r"\s", str(folder)):
+        return None  # TensorFlow takes its flags apart at blanks
+    return folder
 
 
 def _compiled_with() -> str:
