@@ -83,14 +83,17 @@ class CompileCache:
 _active: CompileCache | None = None
 
 
-def begin() -> None:
-    """Lets this process have a cache, if TensorFlow isn't there yet and there is a folder for it."""
+def begin(threads: int | None = None) -> None:
+    """Lets this process have a cache, if TensorFlow isn't there yet and there is a folder for it.
+
+    threads: that TensorFlow will be told to use. XLA divides work among as many as there are when it compiles.
+    """
     global _active
     folder = _cache_folder()
     taken = "persistent_cache" in os.environ.get("TF_XLA_FLAGS", "")
     if _active is None and folder is not None and not taken and not {"tensorflow", "keras"} & set(sys.modules):
         with contextlib.suppress(OSError):
-            _active = CompileCache(folder / _compiled_with())
+            _active = CompileCache(folder / _compiled_with(threads))
             _add_flags(_active)
 
 
@@ -138,13 +141,14 @@ def _cache_folder() -> Path | None:
     return folder
 
 
-def _compiled_with() -> str:
+def _compiled_with(threads: int | None = None) -> str:
     """A name for all that programs depend on, besides what is compiled."""
     from importlib.metadata import version
 
     tensorflow = version("tensorflow")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parts = [tensorflow, sys.version, _processor(), str(cores), *(os.environ.get(name, "") for name in _VARIABLES)]
+    parts += [] if threads is None else [str(threads)]
     return f"{tensorflow}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
 
 

@@ -153,6 +153,7 @@ def test_flags_and_threads_have_caches_of_their_own(monkeypatch):
         monkeypatch.setenv(name, "--other=7")
         assert compile_cache._compiled_with() != before
         before = compile_cache._compiled_with()
+    assert len({before, compile_cache._compiled_with(1), compile_cache._compiled_with(4)}) == 3
 
 
 TRAIN = """
