@@ -168,7 +168,7 @@ def made(folder, program):
 
 @pytest.mark.parametrize(
     ("program", "reason"),
-    [("echo Traceback >&2; echo 'it is gone' >&2; exit 1", "it is gone"), ("sleep 9", "timed out")],
+    [("echo Traceback >&2; echo 'it is gone' >&2; exit 1", "it is gone"), ("exec sleep 9", "timed out")],
 )
 def test_a_venv_that_is_broken_is_left_out_and_the_others_go_on(program, reason, tmp_path, monkeypatch):
     monkeypatch.setattr(peer_venvs, "_VERSIONS_SECONDS", 0.3)
