@@ -40,6 +40,7 @@ main(sys.argv[2], int(sys.argv[3]))
 """
 
 _END_SECONDS = 5.0
+_TIDYING_SECONDS = 2.0
 
 
 class Setting(NamedTuple):
@@ -92,6 +93,7 @@ class MeasuringProcess:
     """
 
     def __init__(self, config: Path, threads: int) -> None:
+        self._is_busy = False
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _BOOTSTRAP, str(os.getpid()), str(config), str(threads)],
@@ -108,6 +110,7 @@ class MeasuringProcess:
 
         In 0 seconds it does one, which compiles what later measurements take.
         """
+        self._is_busy = True
         self._send({"setting": list(setting), "seconds": seconds})
 
     def answer(self, seconds: float) -> Throughput:
@@ -126,20 +129,33 @@ class MeasuringProcess:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"The process that measures ended: {self._last_words()}")
+        self._is_busy = False
         answer = json.loads(line)
         if "error" in answer:
             raise (MemoryError if answer["kind"] == "MemoryError" else RuntimeError)(answer["error"])
         return Throughput(**answer)
 
     def close(self) -> None:
-        """Kills the process; its actors end with it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(_END_SECONDS)
+        """Ends the process, which tidies up if it has nothing else to do; its actors end with it."""
+        if self._is_busy or not self._ends_by_itself():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(_END_SECONDS)
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
+
+    def _ends_by_itself(self) -> bool:
+        """Whether it does, when there are no more requests."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_TIDYING_SECONDS)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _send(self, message: Any) -> None:
         assert self._process.stdin is not None

@@ -231,11 +231,14 @@ def test_sigterm_and_sighup_end_it_in_order(in_an_empty_folder, monkeypatch):
 
 def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
     monkeypatch.setattr(tune, "_LONGEST_SECONDS", 0.2)
+    monkeypatch.setenv("ACTOR_LEARNER_CACHE", str(in_an_empty_folder / "cache"))
     before = children()
     own = ["--preset", "none", "--num-actors", "1", "--envs-per-actor", "2", "--unroll-length", "16", "--gamma", "0.9"]
     fixed = ["--hidden-sizes", "8", "--learner-threads", "1", "--max-policy-lag", "0", "--minibatch-size", "16"]
     assert cli.main(["tune", *own, *fixed, "--budget", "250", "--json"]) == 0
     printed = capsys.readouterr()
+    assert list((in_an_empty_folder / "cache").rglob("*.pb.*"))
+    assert not list((in_an_empty_folder / "cache").glob("xla/*/*/")), "a process hasn't tidied up"
     found = json.loads(printed.out)
     assert printed.err.splitlines() == ["starting TensorFlow", "round 1 of 1"]
     assert {trial["num_actors"] for trial in found["trials"]} == {1, 2}
