@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -51,10 +52,11 @@ class CompileCache:
         _check_room(self.path)
         for file in _programs(folder):
             name, _, digest = file.name.rpartition(".")
-            if _digest(file) == digest:
-                os.link(file, self.path / name)
-            else:
-                file.unlink()
+            with contextlib.suppress(OSError):  # another process removed it, or there are two of one name
+                if _digest(file) == digest:
+                    os.link(file, self.path / name)
+                else:
+                    file.unlink()
 
     def keep(self) -> None:
         """Keeps what TensorFlow has added to its folder."""
@@ -81,14 +83,17 @@ class CompileCache:
 _active: CompileCache | None = None
 
 
-def begin() -> None:
-    """Lets this process have a cache, if TensorFlow isn't there yet and there is a folder for it."""
+def begin(threads: int | None = None) -> None:
+    """Lets this process have a cache, if TensorFlow isn't there yet and there is a folder for it.
+
+    threads: that TensorFlow will be told to use. XLA divides work among as many as there are when it compiles.
+    """
     global _active
     folder = _cache_folder()
     taken = "persistent_cache" in os.environ.get("TF_XLA_FLAGS", "")
     if _active is None and folder is not None and not taken and not {"tensorflow", "keras"} & set(sys.modules):
         with contextlib.suppress(OSError):
-            _active = CompileCache(folder / _compiled_with())
+            _active = CompileCache(folder / _compiled_with(threads))
             _add_flags(_active)
 
 
@@ -128,20 +133,22 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def _cache_folder() -> Path | None:
     if (named := os.environ.get("ACTOR_LEARNER_CACHE")) is not None:
-        return Path(named, "xla").absolute() if named else None
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(home) or " " in home:  # TensorFlow takes its flags apart at blanks
-        return None
-    return Path(home, "actor_learner", "xla")
+        folder = Path(named, "xla").absolute() if named else None
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "actor_learner", "xla")
+    if folder is None or not folder.is_absolute() or re.search(r"\s", str(folder)):
+        return None  # TensorFlow takes its flags apart at blanks
+    return folder
 
 
-def _compiled_with() -> str:
+def _compiled_with(threads: int | None = None) -> str:
     """A name for all that programs depend on, besides what is compiled."""
     from importlib.metadata import version
 
     tensorflow = version("tensorflow")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     parts = [tensorflow, sys.version, _processor(), str(cores), *(os.environ.get(name, "") for name in _VARIABLES)]
+    parts += [] if threads is None else [str(threads)]
     return f"{tensorflow}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
 
 

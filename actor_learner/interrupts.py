@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -65,6 +66,25 @@ class Interrupts:
             raise KeyboardInterrupt(message)
         if self.received is not None:
             raise SystemExit(128 + self.received)
+
+
+@contextlib.contextmanager
+def exiting_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise SystemExit(128 + number), so that nothing is left; an ignored one stays ignored."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    previous: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for ending in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(ending) not in (signal.SIG_IGN, None):
+                previous[ending] = signal.signal(ending, leave)
+    try:
+        yield
+    finally:
+        for ending, handler in previous.items():
+            signal.signal(ending, handler)
 
 
 def stop_requested() -> bool:

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from actor_learner.benchmark.system import still
+from actor_learner import compile_cache
+from actor_learner.benchmark.system import LEAST_BATCHES, still
 from actor_learner.config_file import load_config
 from actor_learner.quiet import freeze_what_is_imported, import_keras
 
@@ -35,10 +36,11 @@ if os.getppid() != int(sys.argv[1]):
     os._exit(0)
 sys.path[:] = json.loads(sys.stdin.readline())
 from actor_learner.throughput import main
-main(sys.argv[2])
+main(sys.argv[2], int(sys.argv[3]))
 """
 
 _END_SECONDS = 5.0
+_TIDYING_SECONDS = 2.0
 
 
 class Setting(NamedTuple):
@@ -85,15 +87,16 @@ class LateError(RuntimeError):
 class MeasuringProcess:
     """A process that measures settings that share their number of threads.
 
-    config: path of a file that `load_config` takes.
+    config: path of a file that `load_config` takes. threads: that they share.
 
     It is ended by `close`, and by the end of the thread that made it.
     """
 
-    def __init__(self, config: Path) -> None:
+    def __init__(self, config: Path, threads: int) -> None:
+        self._is_busy = False
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOTSTRAP, str(os.getpid()), str(config)],
+            [sys.executable, "-P", "-c", _BOOTSTRAP, str(os.getpid()), str(config), str(threads)],
             env={"TF_NUM_INTEROP_THREADS": "1", **os.environ},
             start_new_session=True,  # the terminal's Ctrl-C is the caller's
             stdin=subprocess.PIPE,
@@ -103,7 +106,11 @@ class MeasuringProcess:
         self._send([os.path.abspath(entry) for entry in sys.path])
 
     def ask(self, setting: Setting, seconds: float) -> None:
-        """Has a setting measured for so long, what it takes to start included, but for one update at least."""
+        """Has a setting measured for so long, what it takes to start included, but for three updates at least.
+
+        In 0 seconds it does one, which compiles what later measurements take.
+        """
+        self._is_busy = True
         self._send({"setting": list(setting), "seconds": seconds})
 
     def answer(self, seconds: float) -> Throughput:
@@ -115,25 +122,40 @@ class MeasuringProcess:
             RuntimeError: something failed, in one line.
         """
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], max(seconds, 0.0))[0]:
+        poll = select.poll()  # unlike `select.select` for descriptors above 1023, too
+        poll.register(self._process.stdout, select.POLLIN)
+        if not poll.poll(1000 * max(seconds, 0.0)):
             raise LateError(f"no measurement in {seconds:.3g} s")
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"The process that measures ended: {self._last_words()}")
+        self._is_busy = False
         answer = json.loads(line)
         if "error" in answer:
             raise (MemoryError if answer["kind"] == "MemoryError" else RuntimeError)(answer["error"])
         return Throughput(**answer)
 
     def close(self) -> None:
-        """Kills the process; its actors end with it."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(_END_SECONDS)
+        """Ends the process, which tidies up if it has nothing else to do; its actors end with it."""
+        if self._is_busy or not self._ends_by_itself():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(_END_SECONDS)
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
+
+    def _ends_by_itself(self) -> bool:
+        """Whether it does, when there are no more requests."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_TIDYING_SECONDS)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _send(self, message: Any) -> None:
         assert self._process.stdin is not None
@@ -151,11 +173,12 @@ class MeasuringProcess:
 # From here on: in that process.
 
 
-def main(config: str) -> None:
+def main(config: str, threads: int) -> None:
     """Answers requests, a line of JSON each, until there are no more."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what environments print is no answer
     settings = load_config(config)
+    compile_cache.begin(threads)
     freeze_what_is_imported()  # as the command line does
     import_keras()
     serve(settings, sys.stdin, answers)
@@ -185,16 +208,17 @@ class Bench:
         self._learners: dict[tuple[int, int], Learner] = {}
 
     def measure(self, setting: Setting, seconds: float) -> Throughput:
-        """Collects, updates and publishes as training does; for one update at least after those that start it all."""
+        """Collects, updates and publishes as training does, after those updates that start it all; see `ask`."""
         deadline = time.monotonic() + seconds
         config = self._config.replace(**setting._asdict())
         with self._actors(config) as actors:
             rounds = _rounds(actors, self._learner(config, actors))
             for _ in range(1 + min(config.max_policy_lag, 1)):  # at lag 1 the first batch has nothing beside it
                 next(rounds)
-            steps, started = 0, time.monotonic()
-            while not steps or time.monotonic() < deadline:
-                steps += next(rounds)
+            least = LEAST_BATCHES if seconds else 1
+            steps, updates, started = 0, 0, time.monotonic()
+            while updates < least or not steps or time.monotonic() < deadline:
+                steps, updates = steps + next(rounds), updates + 1
             return Throughput(steps, time.monotonic() - started)
 
     def _actors(self, config: TrainConfig) -> ActorPool:

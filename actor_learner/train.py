@@ -86,7 +86,7 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
         check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
     check_memory(config.num_actors)
-    compile_cache.begin()
+    compile_cache.begin(config.learner_threads)
     if config.device == "gpu":  # TensorFlow alone knows whether there is one; "auto" and "cpu" start actors meanwhile
         from actor_learner.learner import resolve_device
 

@@ -36,7 +36,7 @@ _LARGEST_SHARE = 0.5
 _LONGEST_SECONDS = 10.0
 """For one measurement; what is left of the budget then isn't needed."""
 _PATIENCE_SECONDS = 20.0
-"""For a setting beyond the time that it was given; twice as long as it took to start the process, if that is more."""
+"""For a setting beyond the time that it was given; thrice as long as it took to start the process, if that is more."""
 
 
 @dataclass
@@ -290,7 +290,7 @@ class Search:
         for threads, trial in first.items():
             with _noting_failure(trial), self._ending_late(threads):
                 self._processes[threads].answer(self._left())  # beside others: it doesn't count
-        self._patience = max(self._patience, 2 * (time.monotonic() - started))
+        self._patience = max(self._patience, 3 * (time.monotonic() - started))
 
     def measure(self, settings: Sequence[Setting], rounds_left: int) -> dict[Setting, float]:
         """One round: a share of the time left, divided among these settings and the one as it was.
@@ -330,7 +330,7 @@ class Search:
 
     def _process(self, threads: int) -> MeasuringProcess:
         if threads not in self._processes:
-            self._processes[threads] = MeasuringProcess(self._config)
+            self._processes[threads] = MeasuringProcess(self._config, threads)
         return self._processes[threads]
 
     @contextlib.contextmanager

@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _parser().parse_args(words)
     if given.rounds < 1:
         _refuse(f"`rounds` must be at least 1. Received: rounds={given.rounds}")
+    if given.output or given.against is None:
+        _check_folder(given.output or HISTORY)
     try:
         commit = None if given.against is None else commit_of(given.against)
         with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
@@ -66,10 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (UnknownRefError, RunFailedError) as error:
         _refuse(str(error))
     found = {**_origin(words), "rounds": given.rounds, **found}
-    if commit is None:
-        print(f"written: {os.path.relpath(write(found, given.output or HISTORY))}")
-    elif given.output:
-        print(f"written: {os.path.relpath(write(found, given.output))}")
+    if given.output or given.against is None:
+        try:
+            print(f"written: {os.path.relpath(write(found, given.output or HISTORY))}")
+        except OSError as error:
+            _refuse(str(error))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -81,6 +84,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--against", metavar="GIT_REF", help="measure this commit in turns with the working tree")
     parser.add_argument("--output", type=Path, help="folder to write to (default: benchmarks/history)")
     return parser
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuses a folder that can't be made, or written to; it makes none."""
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        _refuse(f"`output` must be a folder that can be written. Received: output={str(folder)!r}")
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -185,10 +195,14 @@ def _python(tree: Path | None, *words: str) -> str:
     if tree is not None:
         environment["PYTHONPATH"] = str(tree)
     command = [sys.executable, "-P", *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    name = words[-1] if tree is None else " ".join(words[1:4])
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise RunFailedError(f"{name} failed: it hadn't ended after {_SECONDS:g} s") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise RunFailedError(f"{words[-1] if tree is None else ' '.join(words[1:4])} failed: {lines[-1]}")
+        raise RunFailedError(f"{name} failed: {lines[-1]}")
     return done.stdout
 
 

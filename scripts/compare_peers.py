@@ -33,6 +33,7 @@ from peers_known import OURS, OWN_WORKS, PEERS
 from works import WORKS, Work
 
 ROOT = Path(__file__).resolve().parent.parent
+OWN_PACKAGES = ("actor-learner", "tensorflow", "keras", "gymnasium", "ale-py", "mujoco")
 GOAL = 475
 ALL_WORKS = {**WORKS, **OWN_WORKS}
 SOLVE = "solve"
@@ -46,9 +47,9 @@ def main() -> None:
     arguments = _parser().parse_args()
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, lambda number, _: sys.exit(128 + number))  # so that the run that is on is killed
-    pythons, failures = prepare_all(arguments.peers, arguments.venvs)
+    pythons, installed, failures = prepare_all(arguments.peers, arguments.venvs)
     found = _read(arguments.output)
-    found |= {"versions": found.get("versions", {}) | _versions(pythons), "not_installed": failures}
+    found |= {"versions": found.get("versions", {}) | installed, "not_installed": failures}
     chance = random.Random(arguments.seed)
     for name in arguments.works:
         origin = {
@@ -85,17 +86,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def prepare_all(names: Iterable[str], folder: Path) -> tuple[dict[str, Path], dict[str, str]]:
-    """The interpreters of ours and of these peers, and why others have none."""
+def prepare_all(names: Iterable[str], folder: Path) -> tuple[dict[str, Path], Found, dict[str, str]]:
+    """The interpreters of ours and of these peers, what is installed there, and why others have none."""
     pythons = {name: Path(sys.executable) for name in OURS}
+    installed: Found = {"ours": {name: importlib.metadata.version(name) for name in OWN_PACKAGES}}
     failures: dict[str, str] = {}
     for name in names:
         try:
-            pythons[name] = prepare(str(PEERS[name].venv), folder)
+            python = prepare(str(PEERS[name].venv), folder)
+            installed[name] = versions(python, PEERS[name].packages)
+            pythons[name] = python
         except NotInstallableError as error:
             failures[name] = str(error)
             print(f"{PEERS[name].title} is left out, it can't be installed: {error}", flush=True)
-    return pythons, failures
+    return pythons, installed, failures
 
 
 def compare(name: str, pythons: dict[str, Path], arguments: argparse.Namespace, chance: random.Random) -> Found:
@@ -211,12 +215,6 @@ def _told(what: str, peer: Peer, error: Exception) -> str:
 
 def _read(file: Path | None) -> Found:
     return dict(json.loads(file.read_text())) if file is not None and file.exists() else {}
-
-
-def _versions(pythons: dict[str, Path]) -> Found:
-    found = {key: versions(python, PEERS[key].packages) for key, python in pythons.items() if key in PEERS}
-    own = ("actor-learner", "tensorflow", "keras", "gymnasium", "ale-py", "mujoco")
-    return found | {"ours": {name: importlib.metadata.version(name) for name in own}}
 
 
 if __name__ == "__main__":

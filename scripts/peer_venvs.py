@@ -45,6 +45,7 @@ START_UP_FILES: dict[str, tuple[str, str]] = {
 """A file that is in site-packages while packages are installed."""
 
 INSTALL_SECONDS = 1800.0
+_VERSIONS_SECONDS = 60.0
 
 
 class NotInstallableError(Exception):
@@ -61,10 +62,19 @@ def prepare(name: str, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         unfinished.touch()
+        _install(name, venv)
+        unfinished.unlink()
     except OSError as error:
         raise NotInstallableError(str(error)) from None
+    return python
+
+
+def _install(name: str, venv: Path) -> None:
+    python = venv / "bin/python"
     _run([sys.executable, "-m", "venv", "--clear", str(venv)], {})
-    site = next(venv.glob("lib/python*/site-packages"))
+    site = next(venv.glob("lib/python*/site-packages"), None)
+    if site is None:
+        raise NotInstallableError(f"there is no site-packages in {venv}")
     file, text = START_UP_FILES.get(name, ("", ""))
     if file:
         (site / file).write_text(text)
@@ -73,8 +83,6 @@ def prepare(name: str, folder: Path) -> Path:
         _run([str(python), "-m", "pip", "install", "--quiet", *packages], environment)
     if file:
         (site / file).unlink()
-    unfinished.unlink()
-    return python
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
@@ -101,11 +109,17 @@ def last_line(text: str, prefix: str = "") -> str:
 
 
 def versions(python: Path, packages: tuple[str, ...]) -> dict[str, str]:
-    """Of these packages, those that are installed."""
+    """Of these packages, those that are installed. Raises NotInstallableError where the interpreter can't tell."""
     program = (
         "import importlib.metadata as m, json, sys\n"
         "found = {d.metadata['Name'].lower().replace('_', '-'): d.version for d in m.distributions()}\n"
         "print(json.dumps({name: found[name] for name in sys.argv[1:] if name in found}))"
     )
-    done = subprocess.run([python, "-c", program, *packages], capture_output=True, text=True, timeout=60, check=True)
+    command = [str(python), "-c", program, *packages]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_VERSIONS_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotInstallableError(str(error)) from None
+    if done.returncode:
+        raise NotInstallableError(f"{python} fails: {last_line(done.stderr)}")
     return dict(json.loads(done.stdout))

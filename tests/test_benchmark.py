@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -100,7 +102,27 @@ def test_spans_of_a_process_follow_each_other(measured):
         assert all(second.start >= first.end - 1e-6 for first, second in itertools.pairwise(spans))
 
 
+def beside(measured, others):
+    """The same where other programs took this part of the cores."""
+    runs = [dataclasses.replace(each.run, others=others * measured.cores) for each in measured.rounds]
+    rounds = [dataclasses.replace(each, run=run) for each, run in zip(measured.rounds, runs, strict=True)]
+    return dataclasses.replace(measured, rounds=rounds)
+
+
+@pytest.mark.parametrize("others", [0.05, 0.15, 0.3])
+def test_where_other_programs_take_much_there_is_no_advice(measured, others):
+    with open(os.devnull, "w") as nowhere:
+        console = Console(width=120, record=True, file=nowhere)
+        show(beside(measured, others), console)
+    text = console.export_text()
+    assert ("limited by: " in text) == ("xpected" in text) == (others < 0.2)
+    assert (f"Other programs took {others:.0%} of the cores" in text) == (others > 0.1)
+    assert text.count("measure again when it is quiet") == (others > 0.1)
+    assert ("so the parts can't be told apart" in text) == (others > 0.2)
+
+
 def test_it_is_told_in_json_and_in_words(measured):
+    measured = beside(measured, 0.0)
     found = json.loads(json.dumps(as_json(measured)))
     assert found["ratio"] == pytest.approx(found["achieved_steps_per_second"] / found["roof_steps_per_second"])
     assert len(found["rounds"]["ratio"]) == 2
@@ -227,6 +249,15 @@ def test_a_part_process_that_dies_is_named(masked):
             alone.measure("acting", 0.1)
 
 
+def test_a_part_process_that_gave_up_its_connection_but_goes_on_is_one_line(masked, monkeypatch):
+    monkeypatch.setattr("actor_learner.benchmark.alone._END_SECONDS", 0.1)
+    with PartProcesses(resolve_env(Masked), [masked.startup], masked.exported, masked.layout, 10.0) as alone:
+        alone._processes[0].send_signal(signal.SIGSTOP)
+        alone._connections[0].close()
+        with pytest.raises(RuntimeError, match=r"alone closed its connection, but goes on$"):
+            alone.measure("acting", 0.1)
+
+
 def test_a_stopwatch_leaves_out_what_it_waited_for_a_core_but_not_sleep():
     stopwatch = Stopwatch()
     before = time.process_time()  # os.times counts in ticks of 10 ms
@@ -347,6 +378,19 @@ def test_a_run_tells_from_its_own_records(run, capsys):
     assert "not known: what each part takes alone" in text
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["--output x.svg", "--trace=x.json", "--num-actors 1 2", "--rounds 0", "--json --devices cpu", "--preset none"],
+)
+def test_beside_the_directory_of_a_run_no_flag_is_ignored(words, run, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["benchmark", str(run.path), *words.split()]) == 2
+    flag = words.removeprefix("--json ").partition(" ")[0].partition("=")[0]
+    assert capsys.readouterr().err == (
+        "actor-learner: error: Beside the directory of a run there can be `--json` alone. Received: " + flag + "\n"
+    )
+
+
 def test_a_short_run_says_what_it_does_not_know(run):
     append_metrics(run, row(1))
     append_metrics(run, row(2))
@@ -432,6 +476,27 @@ def test_several_numbers_of_actors_are_measured_one_after_the_other():
     assert cli.benchmark._without_num_actors(words.split()[1:]) == ["--seconds", "1", "--json"]
     arguments = cli.parse(["benchmark", "--num-workers", "2", "1"])
     assert [cli.benchmark._config(arguments, count).num_actors for count in arguments.num_actors] == [2, 1]
+
+
+@pytest.mark.parametrize("words", ["", "--devices cpu"])
+def test_what_xla_compiled_before_is_used(words, monkeypatch):
+    begun = []
+    monkeypatch.setattr("actor_learner.compile_cache.begin", begun.append)
+    for name in ("_measure", "_measure_devices"):
+        monkeypatch.setattr(cli.benchmark, name, lambda arguments, config: len(begun))
+    monkeypatch.setattr(cli.benchmark, "prepare_process", lambda *numbers: None)
+    assert cli.main(["benchmark", "--learner-threads", "3", *words.split()]) == 1
+    assert begun == [3]
+
+
+def test_sigterm_and_sighup_end_it_in_order(monkeypatch):
+    handlers = []
+    monkeypatch.setattr(cli.benchmark, "_check", lambda arguments: handlers.append(signal.getsignal(signal.SIGTERM)))
+    monkeypatch.setattr(cli.benchmark, "_several", lambda arguments, configs: 0)
+    assert cli.main(["benchmark", "--num-actors", "1", "2"]) == 0
+    with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
+        handlers[0](signal.SIGTERM, None)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_refusals_leave_tensorflow_unloaded(tmp_path):

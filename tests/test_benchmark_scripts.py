@@ -116,6 +116,22 @@ def test_a_run_that_fails_is_one_line(tmp_path):
         benchmark._python(tmp_path, "-c", "1 / 0")
 
 
+def test_a_run_that_never_ends_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "_SECONDS", 0.2)
+    with pytest.raises(benchmark.RunFailedError, match=r"failed: it hadn't ended after 0.2 s$"):
+        benchmark._python(tmp_path, "-c", "import time; time.sleep(60)")
+
+
+def test_where_nothing_can_be_written_nothing_is_measured(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(benchmark, "working_tree", lambda folder: pytest.fail("it is measured"))
+    for output in ("file", "file/below", "file/far/below"):
+        with pytest.raises(SystemExit, match="2"):
+            benchmark.main(["--output", str(tmp_path / output)])
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("scripts/benchmark: error: `output` must be a folder that can be written")
+
+
 def test_history_is_never_overwritten(tmp_path):
     found = {"date": "2026-01-02", "git": {"commit": "0123456789abcdef", "dirty": True}, "works": {}}
     paths = [benchmark.write({**found, "number": number}, tmp_path / "history") for number in range(3)]

@@ -47,6 +47,21 @@ def trained(tmp_path_factory):
     return folder / "a run", done
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed_lead_nowhere(closed, tmp_path):
+    program = (
+        "import os, sys\nfrom pathlib import Path\nfrom actor_learner import cli\n"
+        "assert cli.main(['train', '--print-config']) == 0\n"
+        "assert cli.main(['train', 'CartPol-v1']) == 2\n"
+        "assert sys.stdin.read() == ''\n"
+        "assert os.open('file', os.O_CREAT) > 2\n"
+        "Path('found').write_text(' '.join(str(os.get_inheritable(number)) for number in range(3)))\n"
+    )
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", program]
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
+    assert Path("found").read_text() == "True True True"
+
+
 def config_of(*argv):
     return train_config(cli.parse(["train", *argv]))
 

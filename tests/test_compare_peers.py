@@ -151,11 +151,44 @@ def test_a_run_that_fails_says_why_in_a_line(tmp_path, monkeypatch, program, rea
 
 def test_a_peer_that_cannot_be_installed_is_told_of_in_a_line(tmp_path, capsys):
     (tmp_path / "file").touch()
-    pythons, failures = compare_peers.prepare_all(["sb3"], tmp_path / "file" / "venvs")
+    pythons, _, failures = compare_peers.prepare_all(["sb3"], tmp_path / "file" / "venvs")
     assert "Not a directory" in failures["sb3"]
     assert list(pythons) == list(OURS)
     *_, line = capsys.readouterr().out.splitlines()
     assert line == f"SB3 is left out, it can't be installed: {failures['sb3']}"
+
+
+def made(folder, program):
+    """The interpreter of a venv that is there, and does nothing but this."""
+    python = folder / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\n{program}\n")
+    python.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [("echo Traceback >&2; echo 'it is gone' >&2; exit 1", "it is gone"), ("exec sleep 9", "timed out")],
+)
+def test_a_venv_that_is_broken_is_left_out_and_the_others_go_on(program, reason, tmp_path, monkeypatch):
+    monkeypatch.setattr(peer_venvs, "_VERSIONS_SECONDS", 0.3)
+    made(tmp_path / "sb3", program)
+    made(tmp_path / "rllib", 'echo \'{"ray": "1.0"}\'')
+    pythons, installed, failures = compare_peers.prepare_all(["sb3", "rllib"], tmp_path)
+    assert list(pythons) == [*OURS, "rllib"]
+    assert installed["rllib"] == {"ray": "1.0"}
+    assert "keras" in installed["ours"]
+    assert list(failures) == ["sb3"]
+    assert reason in failures["sb3"]
+
+
+def test_a_venv_without_its_folders_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(peer_venvs, "_run", lambda command, environment: None)
+    with pytest.raises(peer_venvs.NotInstallableError, match="no site-packages"):
+        peer_venvs.prepare("sb3", tmp_path)
+    (tmp_path / "pufferlib" / "lib" / "python3" / "site-packages" / "no_games.pth").mkdir(parents=True)
+    with pytest.raises(peer_venvs.NotInstallableError, match="Is a directory"):
+        peer_venvs.prepare("pufferlib", tmp_path)
 
 
 def test_of_what_pip_says_its_error_is_told():

@@ -1,5 +1,6 @@
 """What XLA compiled is kept, checked, and never in the way."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -43,6 +44,19 @@ def test_a_damaged_program_is_removed(folder, damage):
     file.write_bytes(damage)
     assert names(CompileCache(folder)) == []
     assert not file.exists()
+
+
+def test_of_two_good_programs_of_one_name_one_is_used(folder):
+    kept(folder)
+    other = b"the same, compiled again"
+    (folder / f"{PROGRAM}.{hashlib.sha256(other).hexdigest()}").write_bytes(other)
+    assert names(CompileCache(folder)) == [PROGRAM]
+
+
+def test_a_program_that_another_process_removes_meanwhile_is_left_out(folder, monkeypatch):
+    file = kept(folder)
+    monkeypatch.setattr(compile_cache, "_programs", lambda folder: [folder / f"gone.pb.{0:064}", file])
+    assert names(CompileCache(folder)) == [PROGRAM]
 
 
 def test_only_the_newest_are_kept(folder, monkeypatch):
@@ -116,9 +130,15 @@ def test_an_error_of_the_caller_is_raised_at_once(folder, monkeypatch):
         ({"XDG_CACHE_HOME": "/caches"}, "/caches/actor_learner/xla"),
         ({"HOME": "/home/me"}, "/home/me/.cache/actor_learner/xla"),
         ({"HOME": "/home/a b"}, None),
+        ({"ACTOR_LEARNER_CACHE": "/the re"}, None),
+        ({"ACTOR_LEARNER_CACHE": "there"}, None),
+        ({"XDG_CACHE_HOME": "/a\tb"}, None),
+        ({"XDG_CACHE_HOME": "caches"}, None),
     ],
 )
-def test_where_it_is(monkeypatch, variables, path):
+def test_where_it_is(monkeypatch, tmp_path, variables, path):
+    (tmp_path / "a b").mkdir()
+    monkeypatch.chdir(tmp_path / "a b")
     for name in ("ACTOR_LEARNER_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -133,6 +153,7 @@ def test_flags_and_threads_have_caches_of_their_own(monkeypatch):
         monkeypatch.setenv(name, "--other=7")
         assert compile_cache._compiled_with() != before
         before = compile_cache._compiled_with()
+    assert len({before, compile_cache._compiled_with(1), compile_cache._compiled_with(4)}) == 3
 
 
 TRAIN = """

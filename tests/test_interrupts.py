@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from actor_learner.interrupts import Interrupts, stop_requested
+from actor_learner.interrupts import Interrupts, exiting_on_signals, stop_requested
 
 
 def test_the_first_signal_asks_and_the_second_ctrl_c_insists(capfd):
@@ -77,3 +77,18 @@ def test_whoever_waits_within_a_run_can_ask_whether_it_is_to_stop(number):
         os.kill(os.getpid(), number)
         assert stop_requested()
     assert not stop_requested()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_would_end_a_command_raise_and_what_was_ignored_stays_ignored(number):
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as raised, exiting_on_signals():
+        os.kill(os.getpid(), number)
+    assert raised.value.code == 128 + number
+    assert signal.getsignal(number) is before
+    signal.signal(number, signal.SIG_IGN)
+    try:
+        with exiting_on_signals():
+            os.kill(os.getpid(), number)
+    finally:
+        signal.signal(number, before)

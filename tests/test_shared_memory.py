@@ -127,6 +127,17 @@ def test_other_errors_of_memfd_are_not_hidden(monkeypatch):
         anonymous_file("test")
 
 
+@pytest.mark.parametrize("without", ["", "del os.memfd_create; "])
+def test_where_standard_streams_are_closed_it_takes_none_of_their_descriptors(without):
+    program = (
+        f"import os; {without}from actor_learner.transport.shared_memory import anonymous_file; "
+        "told = os.dup(2); os.close(0); os.close(1); os.close(2); "
+        "os.write(told, str(anonymous_file('test') > 2).encode())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == "True"
+
+
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)

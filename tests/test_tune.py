@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import itertools
 import json
 import math
 import os
+import resource
+import signal
+import types
 from pathlib import Path
 
 import pytest
@@ -14,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actor_learner as al
-from actor_learner import cli, tune
+from actor_learner import cli, throughput, tune
 from actor_learner.cli.train import train_config
-from actor_learner.throughput import MeasuringProcess, Setting, Throughput, serve
+from actor_learner.throughput import LateError, MeasuringProcess, Setting, Throughput, serve
 from actor_learner.tune import Trial, actor_counts, batches, candidates, choose, successive_halving, thread_counts
 from tests.processes import children
 
@@ -144,7 +148,9 @@ def refusal_of(capsys, *argv):
         (["--budget", "nan"], "`budget` must be a number of seconds above 0. Received: budget=nan"),
         (["--allow", "epochs"], "`allow` must be of envs, unroll_length. Received: allow='epochs'"),
         (["--output", "."], "`--output` must be a new file: nothing is overwritten. Received: --output ."),
-        (["--output", "a/b"], "`--output` must be in a folder that can be written. Received: --output a/b"),
+        (["--output", "a/b"], "`output` must be a file in a folder that can be written. Received: output='a/b'"),
+        (["--budget", "long"], "argument --budget: must be a number. Received: long"),
+        (["--most-actors", "x"], "argument --most-actors: must be an integer. Received: x"),
         (["--most-actors", "0"], "`most_actors` must be at least 1. Received: most_actors=0"),
         (["--budget", "0.5", "--learner-threads", "1"], "`budget` is too short for one measurement"),
     ],
@@ -160,13 +166,79 @@ def test_a_file_that_is_there_stays(in_an_empty_folder, capsys):
     assert (in_an_empty_folder / "CartPole-v1-tuned.toml").read_text() == "mine"
 
 
+def test_a_file_is_no_folder(in_an_empty_folder, capsys):
+    Path("file").touch()
+    assert refusal_of(capsys, "--output", "file/tuned.toml").startswith("`output` must be a file in a folder")
+
+
+def tuning_of(*trials):
+    return tune.Tuning(trials, trials[0], al.TrainConfig(), 1.0)
+
+
+FOUND = Trial(Setting(1, 2, 8, 0, 1), [Throughput(100, 1.0)])
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ([Trial(Setting(2, 1, 8, 0, 1), [Throughput(99, 1.0)])], "The setting as it was is the fastest, or as good"),
+        (
+            [Trial(Setting(2, 1, 8, 0, 1)), Trial(Setting(1, 2, 8, 1, 1))],
+            "--budget was too short to compare: 2 of 3 settings weren't measured.",
+        ),
+        ([Trial(Setting(2, 1, 8, 0, 1), failure="too slow")], "There was no other setting that could be measured."),
+        ([], "There was no other setting that could be measured."),
+    ],
+)
+def test_no_more_is_said_than_was_compared(others, said, in_an_empty_folder, monkeypatch, capsys):
+    monkeypatch.setattr(tune, "tune", lambda config, **options: tuning_of(FOUND, *others))
+    assert cli.main(["tune"]) == 0
+    text = capsys.readouterr().out
+    verdicts = ("The setting as", "--budget", "There was", "The most actors", "Left out")
+    lines = [line for line in text.splitlines() if line.startswith(verdicts) or "budget" in line]
+    assert lines[0].startswith(said)
+    assert lines[1:] == [f"Left out: {trial.setting}: {trial.failure}" for trial in others if trial.failure]
+    assert os.listdir() == ["CartPole-v1-tuned.toml"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_what_was_found_is_told_although_it_cannot_be_written(flags, in_an_empty_folder, monkeypatch, capsys):
+    def search(config, **options):
+        Path("CartPole-v1-tuned.toml").write_text("mine")
+        return tuning_of(FOUND, Trial(Setting(2, 1, 8, 0, 1), [Throughput(99, 1.0)]))
+
+    monkeypatch.setattr(tune, "tune", search)
+    assert cli.main(["tune", *flags]) == 2
+    printed = capsys.readouterr()
+    assert "100" in printed.out
+    assert "Next" not in printed.out
+    assert printed.err.startswith("actor-learner: error: ")
+    assert Path("CartPole-v1-tuned.toml").read_text() == "mine"
+
+
+def test_sigterm_and_sighup_end_it_in_order(in_an_empty_folder, monkeypatch):
+    handlers = []
+
+    def search(config, **options):
+        handlers.append(signal.getsignal(signal.SIGHUP))
+        return tuning_of(FOUND)
+
+    monkeypatch.setattr(tune, "tune", search)
+    assert cli.main(["tune"]) == 0
+    with pytest.raises(SystemExit, match=str(128 + signal.SIGHUP)):
+        handlers[0](signal.SIGHUP, None)
+
+
 def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
     monkeypatch.setattr(tune, "_LONGEST_SECONDS", 0.2)
+    monkeypatch.setenv("ACTOR_LEARNER_CACHE", str(in_an_empty_folder / "cache"))
     before = children()
     own = ["--preset", "none", "--num-actors", "1", "--envs-per-actor", "2", "--unroll-length", "16", "--gamma", "0.9"]
     fixed = ["--hidden-sizes", "8", "--learner-threads", "1", "--max-policy-lag", "0", "--minibatch-size", "16"]
     assert cli.main(["tune", *own, *fixed, "--budget", "250", "--json"]) == 0
     printed = capsys.readouterr()
+    assert list((in_an_empty_folder / "cache").rglob("*.pb.*"))
+    assert not list((in_an_empty_folder / "cache").glob("xla/*/*/")), "a process hasn't tidied up"
     found = json.loads(printed.out)
     assert printed.err.splitlines() == ["starting TensorFlow", "round 1 of 1"]
     assert {trial["num_actors"] for trial in found["trials"]} == {1, 2}
@@ -187,10 +259,10 @@ def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
     assert children() == before
 
 
-def answers_to(config, *requests):
+def answers_to(config, *requests, seconds=0.0):
     """What a measuring process answers, here in this one."""
     answers = io.StringIO()
-    serve(config, [json.dumps({"setting": setting, "seconds": 0.0}) for setting in requests], answers)
+    serve(config, [json.dumps({"setting": setting, "seconds": seconds}) for setting in requests], answers)
     return [json.loads(line) for line in answers.getvalue().splitlines()]
 
 
@@ -204,6 +276,42 @@ def test_one_learner_measures_all_settings_of_a_batch_and_failures_are_answers(w
     assert third["error"].startswith("Too little shared memory for the batches")
 
 
+def test_a_setting_is_judged_by_three_updates_at_least(without_xla):
+    config = al.TrainConfig(env="tests.counting_env:CountingEnv", hidden_sizes=(4,), algorithm=al.PPO(minibatch_size=8))
+    (answer,) = answers_to(config, Setting(1, 1, 8, 0, 1), seconds=1e-9)
+    assert answer["steps"] == 24
+
+
+def test_the_process_that_measures_uses_what_xla_compiled_before_for_as_many_threads(monkeypatch, tmp_path):
+    called = []
+    for name in ("compile_cache.begin", "import_keras", "serve", "freeze_what_is_imported", "os.dup2", "os.fdopen"):
+        monkeypatch.setattr(f"actor_learner.throughput.{name}", lambda *given, name=name: called.append((name, given)))
+    (tmp_path / "config.toml").write_text('env = "CartPole-v1"\n')
+    throughput.main(str(tmp_path / "config.toml"), 3)
+    begun = called.index(("compile_cache.begin", (3,)))
+    assert begun < called.index(("import_keras", ()))
+
+
+def test_answers_come_through_descriptors_above_1023(tmp_path):
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < 1200:
+        pytest.skip("there are no such descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(least, 1200), most))
+    near, far = os.pipe()
+    process = object.__new__(MeasuringProcess)
+    try:
+        with os.fdopen(fcntl.fcntl(near, fcntl.F_DUPFD, 1100), "rb") as stream, os.fdopen(far, "wb") as writer:
+            process._process = types.SimpleNamespace(stdout=stream)
+            with pytest.raises(LateError):
+                process.answer(0.0)
+            writer.write(b'{"steps": 3, "seconds": 2.0}\n')
+            writer.flush()
+            assert process.answer(5.0) == Throughput(3, 2.0)
+    finally:
+        os.close(near)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, most))
+
+
 def test_an_environment_that_fails_midway_is_one_line(without_xla):
     config = al.TrainConfig(env="tests.counting_env:BrokenLater", hidden_sizes=(4,))
     (answer,) = answers_to(config, Setting(1, 1, 64, 0, 1))
@@ -213,7 +321,7 @@ def test_an_environment_that_fails_midway_is_one_line(without_xla):
 
 def test_a_process_that_dies_says_its_last_words(tmp_path):
     (tmp_path / "config.toml").write_text('env = "CartPole-v1"\nbudgie = 1\n')
-    process = MeasuringProcess(tmp_path / "config.toml")
+    process = MeasuringProcess(tmp_path / "config.toml", 1)
     try:
         process.ask(Setting(1, 1, 8, 0, 1), 0.0)
         with pytest.raises(RuntimeError, match="The process that measures ended: ValueError: .*no such field"):

@@ -39,6 +39,10 @@ main(connection, int(sys.argv[3]))
 """
 
 
+_END_SECONDS = 2.0
+"""For a process to end whose connection is closed."""
+
+
 class PartProcesses:
     """Processes that do parts of an actor's work alone. A context manager; nothing is left of it afterwards.
 
@@ -126,7 +130,12 @@ class PartProcesses:
         return received
 
     def _death(self, number: int) -> RuntimeError:
-        code = self._processes[number].wait(self._patience)
+        try:
+            code = self._processes[number].wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return RuntimeError(
+                f"The process that measured env `{self._name}` alone closed its connection, but goes on"
+            )
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return RuntimeError(f"The process that measured env `{self._name}` alone {how}")
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _COLUMNS = ("learning", "publishing", "environments", "acting", "copying", "waiting", "other")
 _DISTURBING = 0.1
 """Of the cores' time."""
+_MISLEADING = 0.2
+"""Of the cores' time: from there on, who waits for a core can't be told from who waits for something else."""
 _NOTABLE = 1.15
 """A part that takes this much longer in the whole system than alone is worth a mention."""
 
@@ -42,7 +44,7 @@ def show(measured: Measured, console: Console) -> None:
         highlight=False,
     )
     console.print(sentence(measured), highlight=False, soft_wrap=True)
-    if (others := measured.cores_used["others"]) >= _DISTURBING:
+    if _MISLEADING > (others := measured.cores_used["others"]) >= _DISTURBING:
         console.print(f"Other programs took {others:.0%} of the cores meanwhile: measure again when it is quiet.")
 
 
@@ -87,6 +89,9 @@ def _sizes(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def sentence(measured: Measured) -> str:
     """What limits a setting, what would help, and by how much as far as the model knows."""
+    if (others := measured.cores_used["others"]) >= _MISLEADING:
+        told = f"Other programs took {others:.0%} of the cores, so the parts can't be told apart"
+        return f"{told}: measure again when it is quiet."
     found = limited_by(measured)
     expected = expectations(measured.prospects)
     text = f"{found}." if found else ""

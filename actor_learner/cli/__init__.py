@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit code: 0; 2 with a line on stderr where something was refused or failed; 130 after Ctrl-C.
     """
+    _open_closed_streams()
     if os.getcwd() not in sys.path and not os.path.exists("config.json"):  # a run may come from a stranger
         sys.path.append(os.getcwd())  # for module:factory; last, so that it shadows nothing
     try:
@@ -77,6 +78,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"actor-learner: error: {error}", file=sys.stderr)
         return REFUSED
+
+
+def _open_closed_streams() -> None:
+    """Standard streams that were closed lead nowhere, so that no other file gets their descriptors."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest that is free: this one
+        if getattr(sys, name) is None:
+            mode = "r" if descriptor == 0 else "w"
+            setattr(sys, name, open(descriptor, mode, errors="backslashreplace", closefd=False))  # noqa: SIM115
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

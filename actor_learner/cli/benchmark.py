@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from actor_learner import compile_cache
 from actor_learner.cli.flags import converter
 from actor_learner.cli.train import (
     add_config_flags,
@@ -25,6 +26,8 @@ from actor_learner.cli.train import (
 )
 from actor_learner.config import TrainConfig, refusal
 from actor_learner.config_file import NO_FILE
+from actor_learner.interrupts import exiting_on_signals
+from actor_learner.quiet import import_keras
 
 if TYPE_CHECKING:
     from actor_learner.benchmark.measure import Measured
@@ -87,11 +90,12 @@ def add_parser(commands: Any, argv: Sequence[str] = ()) -> argparse.ArgumentPars
     return parser
 
 
+@exiting_on_signals()
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner benchmark`: measures, and prints what it found."""
-    _check(arguments)
     if arguments.env is not None and _is_run(arguments.env):
         return _run_of_directory(arguments)
+    _check(arguments)
     from actor_learner.capacity import check_memory
     from actor_learner.environments import resolve_env
 
@@ -103,6 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
     if len(configs) > 1:
         return _several(arguments, configs)
     prepare_process(config.num_actors, config.max_policy_lag)
+    compile_cache.begin(config.learner_threads)
+    import_keras()
     with one_line_warnings(), _one_line_failures():
         return (_measure if arguments.devices is None else _measure_devices)(arguments, config)
 
@@ -226,6 +232,8 @@ def _is_run(env: str) -> bool:
 def _run_of_directory(arguments: argparse.Namespace) -> int:
     from actor_learner.benchmark.finished import of_run, show_run
 
+    if given := [word.partition("=")[0] for word in arguments.argv if word.startswith("--") and word != "--json"]:
+        raise ValueError(f"Beside the directory of a run there can be `--json` alone. Received: {given[0]}")
     found = of_run(arguments.env)
     if arguments.json:
         print(json.dumps({**found, **_surroundings(arguments)}))

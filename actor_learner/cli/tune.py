@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from actor_learner.cli.flags import converter
 from actor_learner.cli.train import add_config_flags, config_file, named_algorithm, own_command, train_config
 from actor_learner.config_file import config_toml
+from actor_learner.interrupts import exiting_on_signals
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,7 +46,9 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         "env", nargs="?", metavar="ENV", help="Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)"
     )
     group = parser.add_argument_group("search")
-    group.add_argument("--budget", type=float, default=120.0, metavar="SECONDS", help="for all of it (default: 120)")
+    group.add_argument(
+        "--budget", type=converter(float), default=120.0, metavar="SECONDS", help="for all of it (default: 120)"
+    )
     group.add_argument(
         "--allow",
         nargs="+",
@@ -52,7 +56,9 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         metavar="NAME",
         help="change what alters learning, too: envs, unroll_length; with both, the batch keeps its size",
     )
-    group.add_argument("--most-actors", type=int, metavar="N", help="actors to try (default: four for each core)")
+    group.add_argument(
+        "--most-actors", type=converter(int), metavar="N", help="actors to try (default: four for each core)"
+    )
     group.add_argument("--output", metavar="FILE", help="config file to write (default: <env>-tuned.toml)")
     group.add_argument("--config", metavar="FILE", help="settings from a TOML or JSON file, below the flags")
     group.add_argument("--json", action="store_true", help="print one JSON object")
@@ -61,6 +67,7 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
+@exiting_on_signals()
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner tune`: measures, prints, writes the config file."""
     from actor_learner.capacity import check_memory
@@ -83,12 +90,16 @@ def run(arguments: argparse.Namespace) -> int:
             most_actors=arguments.most_actors,
             say=say,
         )
-    with open(output, "x", encoding="utf-8") as file:
-        file.write(config_toml(tuning.config))
     if arguments.json:
         print(json.dumps({**_as_json(tuning, output), **_surroundings(arguments)}))
     else:
-        _print(tuning, output)
+        _print(tuning)
+    with open(output, "x", encoding="utf-8") as file:
+        file.write(config_toml(tuning.config))
+    if not arguments.json:
+        print(f"The config is in {output}. Next:")
+        print(f"  {_command(output)}")
+        print(f"The same as flags: {' '.join(_flags(tuning.best.setting))}")
     return 0
 
 
@@ -98,12 +109,13 @@ def _only(value: int | None) -> tuple[int, ...] | None:
 
 def _new_file(path: str | None, config: TrainConfig) -> Path:
     """Where the config goes. Raises ValueError, before anything is measured, if that is taken or has no folder."""
+    from actor_learner.benchmark.timeline import check_folder
+
     name = re.sub(r"[^\w.-]+", "-", config.env_name).strip("-")
     output = Path(f"{name}-tuned.toml" if path is None else path)
     if os.path.lexists(output):
         raise ValueError(f"`--output` must be a new file: nothing is overwritten. Received: --output {output}")
-    if not os.access(output.parent, os.W_OK):
-        raise ValueError(f"`--output` must be in a folder that can be written. Received: --output {output}")
+    check_folder("output", output)
     return output
 
 
@@ -127,20 +139,34 @@ def _progress(quiet: bool) -> Iterator[Callable[[str, str], None]]:
     yield say
 
 
-def _print(tuning: Tuning, output: Path) -> None:
+def _print(tuning: Tuning) -> None:
     from rich.console import Console
 
     Console(force_jupyter=False).print(_table(tuning))
-    best, before = tuning.best, tuning.before
-    if best is before:
-        print("The setting as it was is the fastest, or as good as it.")
-    else:
-        print(f"{best.rate:,.0f} steps/s with {best.setting}{_gain(best, before)}.")
+    print(_verdict(tuning))
     for note in _notes(tuning):
         print(note)
-    print(f"The config is in {output}. Next:")
-    print(f"  {_command(output)}")
-    print(f"The same as flags: {' '.join(_flags(best.setting))}")
+
+
+def _verdict(tuning: Tuning) -> str:
+    """The best setting, as far as it was compared with any other."""
+    best, before = tuning.best, tuning.before
+    if not _compared(tuning):
+        if left := _not_measured(tuning):
+            return f"--budget was too short to compare: {left} of {len(tuning.trials)} settings weren't measured."
+        return "There was no other setting that could be measured."
+    if best is before:
+        return "The setting as it was is the fastest, or as good as it."
+    return f"{best.rate:,.0f} steps/s with {best.setting}{_gain(best, before)}."
+
+
+def _compared(tuning: Tuning) -> bool:
+    return sum(bool(trial.measured) for trial in tuning.trials) > 1
+
+
+def _not_measured(tuning: Tuning) -> int:
+    """Settings that there was no time for."""
+    return sum(not trial.measured and trial.failure is None for trial in tuning.trials)
 
 
 def _gain(best: Trial, before: Trial) -> str:
@@ -149,15 +175,18 @@ def _gain(best: Trial, before: Trial) -> str:
 
 def _notes(tuning: Tuning) -> list[str]:
     """What somebody should know who takes the best setting."""
+    failures = [f"Left out: {trial.setting}: {trial.failure}" for trial in tuning.trials if trial.failure]
+    if not _compared(tuning):
+        return failures
     notes = []
     if tuning.best.setting.max_policy_lag and not tuning.before.setting.max_policy_lag:
         lag = tuning.best.setting.max_policy_lag
         notes.append(
             f"Lag {lag} learns from batches that are {lag} version of the weights old; --max-policy-lag 0 doesn't."
         )
-    if (left := sum(not trial.measured and trial.failure is None for trial in tuning.trials)) > 0:
+    if left := _not_measured(tuning):
         notes.append(f"{left} of {len(tuning.trials)} settings weren't measured; a longer --budget takes in more.")
-    notes += [f"Left out: {trial.setting}: {trial.failure}" for trial in tuning.trials if trial.failure]
+    notes += failures
     if tuning.best.setting.num_actors == max(trial.setting.num_actors for trial in tuning.trials):
         notes.append("The most actors that were tried are the fastest: --most-actors N tries more.")
     return notes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import tempfile
@@ -36,16 +37,23 @@ def align(offset: int) -> int:
 def anonymous_file(name: str) -> int:
     """A new descriptor of an empty file in memory that no path leads to; `name` is for `/proc` alone.
 
-    Where the system has no `memfd_create` (macOS, some sandboxes) it is a temporary file, already unlinked.
+    Where the system has no `memfd_create` (macOS, some sandboxes) it is a temporary file, already unlinked. It is never
+    one of a standard stream, even where those are closed: a child that is given it has streams of its own.
     """
     if hasattr(os, "memfd_create"):
         try:
-            return os.memfd_create(name)
+            with open(os.memfd_create(name), "wb", buffering=0) as memory:
+                return _beyond_streams(memory.fileno())
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EPERM):
                 raise
     with tempfile.TemporaryFile(prefix=name) as file:
-        return os.dup(file.fileno())
+        return _beyond_streams(file.fileno())
+
+
+def _beyond_streams(descriptor: int) -> int:
+    """The same file at a descriptor above those of the standard streams."""
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 class Arena:
