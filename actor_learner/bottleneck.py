@@ -12,6 +12,8 @@ UNEVEN = 0.25
 """Actors that wait for this part of their time for one another, and not for the learner, are unevenly fast."""
 ASLEEP = 0.5
 """Actors that use less than this part of the time that they work don't compute: their environments wait."""
+FEW = 20
+"""Updates below which what is done once, such as the first checkpoint, may seem to be what limits a run."""
 WORTHWHILE = 0.2
 """The part of the time that overlapping would save, from which on it is worth a mention."""
 
@@ -28,7 +30,9 @@ class Bottleneck(NamedTuple):
         return f"limited by: {self.part}; {self.advice}"
 
 
-def bottleneck(metrics: Mapping[str, float], *, num_actors: int, cores: int, max_policy_lag: int) -> Bottleneck | None:
+def bottleneck(
+    metrics: Mapping[str, float], *, num_actors: int, cores: int, max_policy_lag: int, updates: float = math.inf
+) -> Bottleneck | None:
     """What limits a run; None where the metrics don't say where its time went.
 
     The learner's time is learning, collecting (waiting for a batch) and the rest, which is callbacks, checkpoints and
@@ -43,6 +47,7 @@ def bottleneck(metrics: Mapping[str, float], *, num_actors: int, cores: int, max
         num_actors: actor processes; 0: the learner's process steps the environments.
         cores: that the run may use.
         max_policy_lag: how many versions actors may be behind.
+        updates: that the run has made.
     """
     shares = {name: _share(metrics, name) for name in ("learning", "env", "acting", "other", "waiting")}
     if any(map(math.isnan, shares.values())):
@@ -53,6 +58,8 @@ def bottleneck(metrics: Mapping[str, float], *, num_actors: int, cores: int, max
     between = max(0.0, 1 - shares["learning"] - collecting)
     overlaps = max_policy_lag > 0 and num_actors > 0
     if between > max(shares["learning"], collecting):
+        if updates < FEW:
+            return Bottleneck("what is done once, such as the first checkpoint", "so few updates can't tell more")
         return Bottleneck("callbacks and checkpoints between updates", "do them less often")
     if shares["learning"] >= collecting or (overlaps and collecting < IDLE):
         return Bottleneck("learning", _faster_learning(collecting, num_actors, cores, overlaps))

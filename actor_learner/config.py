@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 
 from actor_learner import algorithms
 from actor_learner.names import NamedFields, close_match
+from actor_learner.quiet import import_keras_before
 
 
 def _field(default: Any, help: str, group: str = "run") -> Any:
@@ -262,8 +263,12 @@ class TrainConfig(NamedFields):
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:
-        """The config as JSON types. Callables and objects stand as `{"callable": "module:name"}`."""
+        """The config as JSON types. Callables and objects stand as `{"callable": "module:name"}`.
+
+        An environment or network that can be imported by its name stands as "module:name", as at a shell.
+        """
         values = {field.name: _to_json(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        values |= {name: found for name in NAMED_CODE if (found := importable_name(getattr(self, name)))}
         hyperparameters = {
             field.name: _to_json(getattr(self.algorithm, field.name)) for field in dataclasses.fields(self.algorithm)
         }
@@ -273,17 +278,23 @@ class TrainConfig(NamedFields):
     def from_json(cls, data: Mapping[str, Any], **passed: Any) -> TrainConfig:
         """The config that `to_json` wrote; `passed` replaces fields.
 
-        Raises ValueError where a callable stands by its name only and isn't among `passed`.
+        Raises ValueError where a callable that can't be imported isn't among `passed`.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in data.items() if name in known} | passed
         if missing := {name: marks for name, value in values.items() if (marks := callable_marks(value))}:
-            listed = ", ".join(f"{name}= (was {', '.join(marks)})" for name, marks in missing.items())
-            raise ValueError(f"A run's config.json holds callables by their names only; pass them again: {listed}")
+            raise ValueError(f"A run's config.json {ask_again(missing)}")
+        if isinstance(values.get("network"), str):
+            values["network"] = recorded_network(values["network"])
         if isinstance(values.get("algorithm"), Mapping):
             values["algorithm"] = _algorithm_from_json(values["algorithm"])
         return cls(**values)
 
+
+NAMED_CODE = ("env", "network")
+"""Fields that a run's config.json names as a shell does, where their callables can be imported."""
+
+_AT_A_SHELL = {"env": "module:factory", "network": "--network module:function"}
 
 DEFAULT_NETWORK_FIELDS = (
     "hidden_sizes",
@@ -406,6 +417,31 @@ def resolve_reference(reference: str, name: str) -> Any:
         raise ValueError(
             f"`{name}`: module {module_name!r} has no attribute {attribute!r}{hint}. Received: {name}={reference!r}"
         ) from error
+
+
+def recorded_network(reference: str) -> Any:
+    """What a file names as network, keras imported before it. Raises ValueError for one of Python's own modules."""
+    if reference.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(refusal("network", "module:function, the module not one of Python's own", reference))
+    import_keras_before(reference)
+    return resolve_reference(reference, "network")
+
+
+def importable_name(value: object) -> str | None:
+    """ "module:name" where that, imported by another process, is this very callable; else None."""
+    module, name = (getattr(value, attribute, None) for attribute in ("__module__", "__qualname__"))
+    if not callable(value) or not isinstance(module, str) or not isinstance(name, str):
+        return None
+    if module == "__main__" or module.partition(".")[0] in sys.stdlib_module_names:
+        return None
+    return f"{module}:{name}" if vars(sys.modules.get(module, object)).get(name) is value else None
+
+
+def ask_again(missing: Mapping[str, Sequence[str]]) -> str:
+    """For each field, by the names of the callables that it held, how it is given at a shell and in Python."""
+    spelled = {name: f"{_AT_A_SHELL[name]} at a shell, " if name in _AT_A_SHELL else "" for name in missing}
+    listed = "; ".join(f"{spelled[name]}{name}= in Python (was {', '.join(missing[name])})" for name in missing)
+    return f"holds callables that can't be imported by their names; give them again: {listed}"
 
 
 def callable_name(value: object) -> str:

@@ -25,8 +25,9 @@ from actor_learner.config import (
     DEFAULT_NETWORK_FIELDS,
     TrainConfig,
     algorithm_class,
+    ask_again,
     callable_marks,
-    resolve_reference,
+    recorded_network,
 )
 from actor_learner.names import close_match
 from actor_learner.quiet import import_keras_before
@@ -95,7 +96,7 @@ def load_config(path: str | os.PathLike[str], **changes: Any) -> TrainConfig:
 
     Raises:
         ValueError: the file can't be read, holds unknown keys or values that can't work (with their lines), or holds a
-            callable by its name only, which isn't among `changes`.
+            callable that can't be imported by its name, which isn't among `changes`.
 
     Example:
         >>> import actor_learner as al
@@ -113,8 +114,7 @@ def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = Non
     _check_callables(file, {key: value for key, value in fields.items() if key not in changes})
     if isinstance(fields.get("network"), str) and "network" not in changes:
         with file.naming_lines():
-            import_keras_before(fields["network"])
-            fields["network"] = resolve_reference(fields["network"], "network")
+            fields["network"] = recorded_network(fields["network"])
     base = {**preset_below(file, changes, preset), **fields}
     name = _algorithm(file, changes)
     over = {key: value for key, value in changes.items() if key != "algorithm" or value is not name}
@@ -158,11 +158,7 @@ def _kept(file: ConfigFile, changes: Mapping[str, Any]) -> dict[str, Any]:
 def _check_callables(file: ConfigFile, fields: Mapping[str, Any]) -> None:
     missing = {name: marks for name, value in fields.items() if (marks := callable_marks(value))}
     if missing:
-        listed = ", ".join(f"{name}= (was {', '.join(marks)})" for name, marks in missing.items())
-        raise ValueError(
-            f"{file.where(next(iter(missing)))}: a run's config.json holds callables by their names only; give them "
-            f"again, here or in Python as al.load_config(file, name=...): {listed}"
-        )
+        raise ValueError(f"{file.where(next(iter(missing)))}: a run's config.json {ask_again(missing)}")
 
 
 def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:

@@ -74,7 +74,7 @@ class Diagnosis:
     def as_markdown(self) -> str:
         """As a table that can be pasted into a bug report, and is legible as it stands."""
         rows = [("", "")]
-        for section, entries in self.sections.items():
+        for section, entries in filter(lambda item: item[1], self.sections.items()):
             rows += [(f"**{section}**", ""), *((name, _text(value)) for name, value in entries.items())]
         name_width, value_width = (min(48, max(map(len, column))) for column in zip(*rows, strict=True))
         table = [f"| {name:<{name_width}} | {value:<{value_width}} |" for name, value in rows]

@@ -101,6 +101,8 @@ def draw(curves: Sequence[Curve], *, x: str, band: str, smoothing: float) -> Fig
         if said is None or said[0] != env:
             axes.set_title(env)
         axes.set_xlabel(_X_LABELS[x])
+        if x == "seconds":
+            axes.set_xlim(left=0)  # the first update comes after the start-up, which counts
         axes.set_ylabel(_y_label(metric, smoothing if any(curve.smoothed for curve in of_panel) else 0))
         several = any(curve.num_runs > 1 for curve in of_panel)
         if said != (env, labels):

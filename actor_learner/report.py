@@ -227,7 +227,8 @@ def _limited_by(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) ->
     means = {name: mean for name in names if (mean := _mean(rows, name)) is not None}
     if not all(isinstance(count, int) for count in counts):
         return ""
-    found = bottleneck(means, num_actors=counts[0], cores=counts[2], max_policy_lag=counts[1])  # type: ignore[arg-type]
+    actors, lag, cores = counts
+    found = bottleneck(means, num_actors=actors, cores=cores, max_policy_lag=lag, updates=len(rows))  # type: ignore[arg-type]
     return "" if found is None else f"Limited by: {found.part}; {found.advice} (over the whole run)."
 
 

@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,7 +228,17 @@ def _spelled(value: Any) -> str:
 
 def _equal(before: Any, now: Any) -> bool:
     """As JSON, so that NaN equals itself; a callable may have been named at a shell instead."""
-    return _spelled(before) == _spelled(now) or before == now
+    return _spelled(before) == _spelled(now) or before == now or _may_be(before, now)
+
+
+def _may_be(before: Any, now: Any) -> bool:
+    """Whether a callable that can't be imported, by what is recorded of it, may be the one that is given now."""
+    if not (isinstance(before, Mapping) and set(before) == {"callable"}) or now is None:
+        return False
+    module, _, name = str(before["callable"]).partition(":")
+    if module == "__main__":  # a script, which has another name where it is imported
+        return "<" in name or _spelled(now).strip('"').partition(":")[2] == name
+    return "<" in name or module.partition(".")[0] in {"keras", *sys.stdlib_module_names}  # a lambda, model or partial
 
 
 def _environments(data: Mapping[str, Any]) -> int | None:

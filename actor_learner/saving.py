@@ -120,7 +120,8 @@ def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str])
         raise DamagedError(f"The network can't be read: {one_line(error)}. Received: path={str(path)!r}") from error
     if network is not None:
         try:
-            network.load_weights(file)
+            with _without_optimizer(network):
+                network.load_weights(file)
         except Exception as error:
             raise ValueError(
                 f"The saved weights don't fit this network ({one_line(error)}). Received: path={str(path)!r}"
@@ -196,7 +197,10 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_optimizer(network: keras.Model) -> Iterator[None]:
-    """Keras would save the variables of a learner's optimizer with the network, and never read them."""
+    """Keras would save a learner's optimizer with the network, and warn where it loads weights without one.
+
+    Its variables are in a file of the learner's own.
+    """
     optimizer = getattr(network, "optimizer", None)
     if network.compiled or optimizer is None:
         yield

@@ -153,7 +153,11 @@ class Summary:
     def _limited_by(self, means: Mapping[str, float]) -> Bottleneck | None:
         cpu = {name: value for name, value in self._row.items() if name.startswith("cpu/actor_")}
         return bottleneck(
-            {**means, **cpu}, num_actors=self._num_actors, cores=self._cores, max_policy_lag=self._max_policy_lag
+            {**means, **cpu},
+            num_actors=self._num_actors,
+            cores=self._cores,
+            max_policy_lag=self._max_policy_lag,
+            updates=self.rows,
         )
 
 
@@ -218,7 +222,7 @@ def line(look: Look) -> str:
 def times(look: Look) -> list[str]:
     """How long a run has taken, and how long it will."""
     if look.over:
-        return [f"took {duration(look.seconds)}"]
+        return [f"took {duration(look.seconds)} with start-up"]
     left = [] if math.isnan(look.left) else [f"{duration(look.left)} left"]
     return [f"{duration(look.seconds)} so far", *left]
 

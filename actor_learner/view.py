@@ -165,6 +165,7 @@ def _processes(processes: Sequence[Process], width: int, ascii_only: bool) -> Te
     items = [_process(process) for process in processes]
     if len(items) > _MOST_PROCESSES:
         items = [items[0], _range(processes[1:])]
+    items.append(Text("MB: shared pages in parts", "dim"))
     return _flow(items, width, " | " if ascii_only else " │ ")
 
 

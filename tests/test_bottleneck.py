@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actor_learner.bottleneck import bottleneck
+from actor_learner.bottleneck import FEW, bottleneck
 
 
 def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0, **more):
@@ -47,6 +47,18 @@ def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0,
 )
 def test_what_limits_and_what_would_help(arguments, options, expected):
     assert judge(*arguments, **options).startswith(f"limited by: {expected}")
+
+
+def test_few_updates_do_not_tell_that_callbacks_limit_a_run():
+    metrics = {"time/learning": 0.2, "time/collecting": 0.2, "time/env": 0.2, "time/acting": 0.0, "time/other": 0.0}
+
+    def part(updates, **changes):
+        found = {**metrics, "time/waiting": 0.8, **changes}
+        return bottleneck(found, num_actors=2, cores=4, max_policy_lag=0, updates=updates).part
+
+    assert part(5) == "what is done once, such as the first checkpoint"
+    assert part(FEW) == "callbacks and checkpoints between updates"
+    assert part(5, **{"time/learning": 0.7}) == "learning"
 
 
 def test_environments_that_wait_profit_from_more_actors_than_cores():

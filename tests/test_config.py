@@ -1,6 +1,8 @@
 import copy
 import dataclasses
+import functools
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from actor_learner.config import (
     algorithm_class,
     algorithm_reference,
     callable_name,
+    importable_name,
     resolve_reference,
 )
 from actor_learner.names import ELSEWHERE
@@ -236,19 +239,51 @@ def test_json_of_a_custom_algorithm_names_its_class():
     assert config.algorithm_name == "cautiousppo"
 
 
-def test_callables_stand_by_name_and_must_be_passed_again():
-    schedule = abs
-    config = TrainConfig(env=make_environment, network=make_network, algorithm=al.PPO(learning_rate=schedule))
-    data = json.loads(json.dumps(config.to_json()))
-    assert data["env"] == {"callable": f"{__name__}:make_environment"}
-    with pytest.raises(ValueError, match="pass them again") as error:
-        TrainConfig.from_json(data)
-    for name in ("env= (was", "network= (was", "algorithm= (was builtins:abs)", f"{__name__}:make_environment"):
-        assert name in str(error.value)
-    again = TrainConfig.from_json(
-        data, env=make_environment, network=make_network, algorithm=al.PPO(learning_rate=schedule)
+def test_callables_that_cannot_be_imported_must_be_given_again():
+    config = TrainConfig(
+        env=lambda: make_environment(), network=functools.partial(make_network), algorithm=al.PPO(learning_rate=abs)
     )
-    assert again == config
+    data = json.loads(json.dumps(config.to_json()))
+    assert data["env"]["callable"].startswith(f"{__name__}:test_callables")
+    with pytest.raises(ValueError, match="give them again") as error:
+        TrainConfig.from_json(data)
+    for said in (
+        "again: module:factory at a shell, env= in Python (was",
+        "--network module:function at a shell, network= in Python (was functools:partial)",
+        "algorithm= in Python (was builtins:abs)",
+    ):
+        assert said in str(error.value)
+    assert TrainConfig.from_json(data, env=config.env, network=config.network, algorithm=config.algorithm) == config
+
+
+def test_callables_that_can_be_imported_are_named_as_at_a_shell():
+    config = TrainConfig(env=make_environment, network=make_network)
+    data = json.loads(json.dumps(config.to_json()))
+    assert (data["env"], data["network"]) == (f"{__name__}:make_environment", f"{__name__}:make_network")
+    assert TrainConfig.from_json(data) == config.replace(env=data["env"])
+    assert TrainConfig.from_json(data, network=make_environment).network is make_environment
+
+
+def test_only_what_an_import_gives_is_named(monkeypatch):
+    renamed = functools.wraps(make_network)(lambda *_: None)  # it has the name of another
+    nested = Outer.make
+    monkeypatch.setattr(Outer, "__module__", "__main__")
+    for value in (renamed, nested, Outer, functools.partial(make_network), lambda: None, os.system, 3):
+        assert importable_name(value) is None
+    assert importable_name(make_network) == f"{__name__}:make_network"
+
+
+def test_a_recorded_network_is_none_of_pythons_own_modules():
+    with pytest.raises(
+        ValueError, match=r"^`network` must be .*not one of Python's own\. Received: network='os:system'"
+    ):
+        TrainConfig.from_json({**TrainConfig().to_json(), "network": "os:system"})
+
+
+class Outer:
+    @staticmethod
+    def make():
+        return None
 
 
 def test_from_json_ignores_what_a_run_wrote_beside_the_config():

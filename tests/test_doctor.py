@@ -43,6 +43,12 @@ def test_a_bar_in_a_value_does_not_end_its_cell():
     assert "No problem" not in text
 
 
+def test_a_section_without_entries_is_left_out_of_the_table():
+    text = Diagnosis({"machine": {"cpu": "x"}, "environment": {}}, ()).as_markdown()
+    assert "**machine**" in text
+    assert "environment" not in text
+
+
 def test_only_variables_that_matter_are_told(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")

@@ -109,6 +109,21 @@ def test_ten_updates_a_file_and_ten_more_are_twenty_byte_for_byte(tmp_path, name
         assert (tmp_path / "True" / file).read_bytes() == (tmp_path / "False" / file).read_bytes()
 
 
+@pytest.mark.filterwarnings("error:Skipping variable loading")
+def test_a_network_that_was_trained_here_takes_a_saved_learners_place(tmp_path):
+    """As where one process trains, and goes on with the very network that it gave."""
+    network, trajectory = linear_network(), random_trajectory(steps=2, columns=2)
+    learner = al.Learner(network, al.PPO(minibatch_size=None), action_space=TWO_ACTIONS)
+    learner.update(trajectory)
+    learner.save(tmp_path / "learner")
+    saved = [variable.numpy() for variable in learner.optimizer.variables]
+    learner.update(trajectory)
+    again = al.Learner.load(tmp_path / "learner", network=network)
+    assert again.optimizer is not learner.optimizer
+    assert again.optimizer.iterations > 0
+    np.testing.assert_equal([variable.numpy() for variable in again.optimizer.variables], saved)
+
+
 def test_a_saved_learner_is_replaced_as_a_whole(tmp_path):
     learner = al.Learner(linear_network(), al.PPO(), action_space=TWO_ACTIONS)
     for learner.updates in (1, 2):

@@ -10,7 +10,7 @@ import pytest
 import actor_learner as al
 from actor_learner import cli
 from actor_learner.curves import interquartile_mean, read_curves, smooth
-from actor_learner.plot import plot
+from actor_learner.plot import draw, plot
 from tests.run_files import append_metrics, create_run
 
 
@@ -86,6 +86,13 @@ def test_runs_with_different_metrics_are_one_line_that_names_the_run():
     append_metrics(create_run(al.TrainConfig(run_dir="b")), {"env_steps": 1, "updates": 1, "other": 2.0})
     with pytest.raises(ValueError, match="^The run 'b' has no metric of this name. Received: metric='loss'$"):
         read_curves(["a", "b"], ["loss"])
+
+
+def test_seconds_begin_at_the_start_of_the_run():
+    make_run("a", np.arange(5.0), first=800)
+    for x, left in (("seconds", True), ("steps", False)):
+        figure = draw(read_curves(["a"], x=x), x=x, band="range", smoothing=0)
+        assert bool(figure.axes[0].get_xlim()[0] == 0) is left
 
 
 def test_seconds_and_updates_as_x():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import shutil
@@ -255,6 +256,37 @@ def test_a_callable_may_be_named_at_a_shell(runs):
     check_fits(recorded, config(runs, env="package.module:make"))
     with pytest.raises(ValueError, match='env is "package.module:make" there, "package.module:other" here'):
         check_fits(recorded, config(runs, env="package.module:other"))
+
+
+@pytest.mark.parametrize(
+    ("before", "fits"),
+    [
+        ("__main__:make", True),  # the script, imported by its name
+        ("__main__:build", False),
+        ("package.module:<lambda>", True),
+        ("functools:partial", True),
+        ("keras.src.models.functional:Functional", True),
+        ("package.module:build", False),
+    ],
+)
+def test_what_cannot_be_imported_may_be_named_when_it_is_given_again(runs, before, fits):
+    recorded = {**read_config(runs / "killed"), "env": {"callable": before}}
+    with contextlib.nullcontext() if fits else pytest.raises(ValueError, match="another config: env is"):
+        check_fits(recorded, config(runs, env="package.module:make"))
+
+
+def test_a_run_goes_on_with_the_network_that_was_named_at_a_shell(tmp_path, monkeypatch, capsys):
+    (tmp_path / "shell_networks.py").write_text(
+        "from tests.small_networks import linear_network as built\n\n\n"
+        "def small(observation_space, action_space):\n    return built()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = create_run(train_config(cli.parse(["train", "--network", "shell_networks:small"])))
+    assert json.loads(run.config.read_text())["network"] == "shell_networks:small"
+    monkeypatch.delitem(sys.modules, "shell_networks")
+    again = resumed_config(cli.parse(["train", "--resume", str(run.path)]))
+    assert again.network is sys.modules["shell_networks"].small
+    check_fits(read_config(run.path), again)
 
 
 def test_a_run_that_is_going_is_refused(run_of):

@@ -56,7 +56,13 @@ def test_means_forget_while_a_run_goes_on_and_are_those_of_all_of_it_in_the_end(
     assert seen.look().shares["learning"] > 0.99
     assert seen.look(over=True).shares["learning"] == pytest.approx(20 / 38)
     assert seen.look(over=True).speed == pytest.approx(50.0)  # of all steps, in all the time
-    assert line(seen.look(over=True)) == " 39%  3,900 steps  return 39.0  50 steps/s  took 1:18"
+    assert line(seen.look(over=True)) == " 39%  3,900 steps  return 39.0  50 steps/s  took 1:18 with start-up"
+
+
+def test_few_rows_do_not_tell_that_callbacks_limit_a_run():
+    rows = [row(number, time__learning=0.1, time__collecting=0.1) for number in range(1, 30)]
+    assert "done once" in str(summary(rows[:5]).look(over=True).limited_by)
+    assert "callbacks" in str(summary(rows).look(over=True).limited_by)
 
 
 def test_restarts_causes_and_updates_that_were_undone():
