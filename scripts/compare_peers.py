@@ -5,9 +5,9 @@
 
 Environment, batch, minibatch and epochs are the same for all. Each peer, and ours at lag 0 and 1, is first run at each
 of its settings (threads of the peers, actors of ours), then at the better one in rounds, in random order within each.
-A run is measured for some seconds after its first update. Peers that can't be installed, or that fail, are told of in a
-line, and the others go on. The work "solve" is CartPole-v1 with everyone's own settings, from the start of the process
-to a mean return of 475 over the last 100 training episodes. A table is written beside the JSON file, as .md.
+A run is measured for some seconds after its first two updates. Peers that can't be installed, or that fail, are told of
+in a line, and the others go on. The work "solve" is CartPole-v1 with everyone's own settings, from the start of the
+process to a mean return of 475 over the last 100 training episodes. A table is written beside the JSON file, as .md.
 """
 
 from __future__ import annotations

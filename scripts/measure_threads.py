@@ -81,7 +81,7 @@ def steps_per_second(work: Work, lag: int, threads: int | None, niceness: int | 
         command = [sys.executable, "-c", _PROGRAM, niceness, "train", work.env, "--preset", "none", "--quiet"]
         command += ["--num-actors", 2, "--envs-per-actor", work.envs // 2, "--unroll-length", work.unroll_length]
         command += ["--minibatch-size", work.minibatch_size, "--epochs", work.epochs, "--max-policy-lag", lag]
-        command += ["--total-steps", work.batch_size * (work.updates + 1), "--run-dir", f"{folder}/run"]
+        command += ["--total-steps", work.batch_size * (work.updates + 2), "--run-dir", f"{folder}/run"]
         command += ["--env-kwargs", json.dumps(dict(work.env_kwargs))]
         for option, value in work.changes.items():
             command += [f"--{option.replace('_', '-')}", value]
@@ -91,7 +91,7 @@ def steps_per_second(work: Work, lag: int, threads: int | None, niceness: int | 
         if done.returncode:
             sys.exit(f"actor-learner failed:\n{done.stderr[-3000:]}")
         rows = [json.loads(line) for line in Path(folder, "run/metrics.jsonl").read_text().splitlines()]
-    first, last = rows[0], rows[-1]
+    first, last = rows[1], rows[-1]  # the second batch is collected while the update is compiled
     return float((last["env_steps"] - first["env_steps"]) / (last["time_seconds"] - first["time_seconds"]))
 
 

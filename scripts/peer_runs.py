@@ -20,8 +20,8 @@ from leftovers import marked, memory_of
 from peer_venvs import last_line
 
 SCRIPTS = Path(__file__).resolve().parent
-WARM_UP = 1
-"""Ticks that aren't counted: what is compiled, is compiled by then."""
+WARM_UP = 2
+"""Ticks that aren't counted: by the first all is compiled; the second's batch may have been collected meanwhile."""
 _POLL_SECONDS = 0.1
 _MARK = "COMPARE_PEERS_RUN"
 

@@ -104,16 +104,16 @@ def test_a_run_ends_when_enough_was_measured_and_nothing_is_left_of_it(tmp_path,
     program = (
         "child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
         "open(f'/dev/shm/torch_{child.pid}_left', 'w').close()\n"  # as torch names its shared memory
-        "clock.tick(100, at=task.now)\ntime.sleep(1)\n"
+        "clock.tick(90, at=task.now - 3)\nclock.tick(100, at=task.now)\ntime.sleep(1)\n"
         "clock.tick(200, at=task.now + 1)\nclock.tick(300, at=task.now + 2)\n"
         "assert clock.enough\n"
     )
     peer = peer_of(tmp_path, monkeypatch, program, worker="^sleep")
     before = set(Path("/dev/shm").glob("torch_*_left"))
     found = run(peer, seconds=1.5, now=1e6)
-    assert found.ticks == [(1e6, 100, None), (1e6 + 1, 200, None), (1e6 + 2, 300, None)]
+    assert found.ticks == [(1e6 - 3, 90, None), (1e6, 100, None), (1e6 + 1, 200, None), (1e6 + 2, 300, None)]
     assert found.speed == 100.0
-    assert found.start_up == 1e6 - found.begun
+    assert found.start_up == 1e6 - 3 - found.begun
     assert found.memory["workers"] == 1
     assert found.memory["processes"] == 2
     assert found.memory["worker_pss"] < found.memory["largest_pss"] < found.memory["all_pss"]
