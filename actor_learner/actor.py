@@ -306,6 +306,8 @@ def main(connection: int, mailbox: int, arena: int, offset: int) -> None:
     except BaseException as error:
         channel.send(Message.FAILED, _describe(error, starting))
         sys.exit(1)
+    finally:
+        gc.unfreeze()  # or cycles among what was frozen outlive the interpreter: ale-py reports them as leaks
 
 
 def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Environments, observation: Leaves) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from actor_learner import ActorPool
 from actor_learner.atari import LifeLoss
 from actor_learner.environments import EnvError, Environments, resolve_env
 from actor_learner.vector_env import SerialVectorEnv
@@ -270,3 +271,13 @@ def test_the_scripted_environment_has_no_life_to_lose():
     environments = Environments(Arrays())
     environments.reset(0)
     assert vector_step(environments, terminated=[True, False]).episodes.indices.tolist() == [0]
+
+
+def test_an_actor_ends_without_a_word(tmp_path):
+    """ALE's bindings report what outlives the interpreter, pages of it."""
+    small = {"img_height": 36, "img_width": 36}
+    with ActorPool(
+        "ALE/Pong-v5", env_kwargs=small, num_actors=1, envs_per_actor=1, unroll_length=2, logs_dir=tmp_path
+    ) as pool:
+        pool.collect(timeout=30)
+    assert "leak" not in (tmp_path / "actor-0.log").read_text()
