@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Self
 
 NAME = ".lock"
-_TRIES, _TRY_SECONDS = 3, 0.01
-"""Whoever looks whether a run lives (`is_locked`) holds its lock for a moment."""
+_TRIES, _TRY_SECONDS = 20, 0.01
+"""Whoever looks whether a run lives (`is_locked`) holds its lock for a moment, on a busy machine a longer one."""
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # some network file systems
 
 
