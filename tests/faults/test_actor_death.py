@@ -139,7 +139,7 @@ def test_actors_must_agree_on_the_spaces(network):
 
 def test_environments_that_take_too_long_to_start(network):
     # Whichever is first: the pool's own deadline, or an actor's that began and was heard of no more.
-    late, silent = r"not made and reset .*start_timeout=0.01", r"no sign of life for 0.01 s, making or"
+    late, silent = r"not made and reset .*start_timeout=0.01", r"no sign of life for 0.01\d* s, making or"
     with pytest.raises((TimeoutError, ActorError), match=f"{late}|{silent}"):
         make_pool(QuietEnv, network, start_timeout=0.01)
 
