@@ -6,7 +6,7 @@ from actor_learner.memory import own_memory
 from actor_learner.transport.shared_memory import available_memory
 
 SMALLEST_ACTOR = 20_000_000
-"""Bytes that every actor has for itself; 24 MB with one CartPole-v1 environment (scripts/measure_actor.py --envs 1)."""
+"""Bytes that every actor has for itself; 24 MB with one CartPole-v1 environment (scripts/measure actor --envs 1)."""
 
 _LARGE_SHARE = 0.25
 """Of the available memory: from there on, actors of the smallest size are reason enough to look at a real one first."""

@@ -1,4 +1,4 @@
-"""Settings by environment id and algorithm; benchmarks/learning.md has the results of those that were run.
+"""Settings by environment id and algorithm; benchmarks/learning/learning.md has the results of those that were run.
 
 They began as SB3 Zoo's; environments = num_actors x envs_per_actor. Where several environments with shorter
 unrolls learned as well in less time, they stand here (Pendulum, LunarLander, HalfCheetah: the last with the

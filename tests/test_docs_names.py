@@ -65,7 +65,10 @@ def test_commands_and_their_flags_exist(name):
 @pytest.mark.parametrize("name", PAGES)
 def test_flags_within_a_sentence_exist(name):
     page = re.sub(r"^\| (?:[^|]|\\\|)* \|", "", PAGES[name], flags=re.M) if name == "coming_from.md" else PAGES[name]
-    sources = [script.read_text(encoding="utf-8") for script in (ROOT / "scripts").iterdir() if script.is_file()]
+    sources = [
+        script.read_text(encoding="utf-8")
+        for script in (*(ROOT / "scripts").iterdir(), *(ROOT / "benchmarks").rglob("*.py"))
+    ]
     of_scripts = {flag for source in sources for flag in re.findall(r"--[a-z][a-z-]*", source)}
     known = set().union(*flags().values()) | of_scripts | OTHERS
     page = re.sub(r"`scripts/(?!train)[^`]*`", "", page)

@@ -27,7 +27,7 @@ rewards saving names algorithms cores memory provenance config presets learner i
 observations vector_env atari envpool env_factory episodes masking env_calls environments actor hand_outs restarts
 capacity crew pool run_lock flat_config event_file run_directory metrics_file run_log checkpoint resume evaluate export
 video config_file interrupts bottleneck summary view screens progress recorder prefetch callbacks train watch curves
-plot charts findings report roof simulation benchmark throughput tune doctor cli
+plot charts findings report roof benchmark throughput tune doctor cli
 """.split()
 
 PUBLIC = [

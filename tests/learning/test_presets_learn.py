@@ -1,4 +1,4 @@
-"""The quickest of the presets, from nothing to solved; benchmarks/learning.md has the others."""
+"""The quickest of the presets, from nothing to solved; benchmarks/learning/learning.md has the others."""
 
 from __future__ import annotations
 

@@ -1,0 +1,62 @@
+"""Runs the measuring program of a topic; without arguments, lists the topics."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+TOPICS = {
+    "speed": "benchmarks.speed.speed",
+    "roof": "benchmarks.speed.roof",
+    "startup": "benchmarks.speed.startup",
+    "threads": "benchmarks.speed.threads",
+    "update": "benchmarks.speed.update",
+    "actor": "benchmarks.speed.actor",
+    "free-running": "benchmarks.speed.free_running",
+    "peers": "benchmarks.peers.compare",
+    "learning": "benchmarks.learning.table",
+    "scaling": "benchmarks.scaling.scaling",
+    "watching": "benchmarks.overhead.watching",
+    "view": "benchmarks.overhead.view",
+    "tensorboard": "benchmarks.overhead.tensorboard",
+    "memory": "benchmarks.overhead.memory",
+    "soak": "benchmarks.faults.soak",
+    "kill-and-resume": "benchmarks.faults.kill_and_resume",
+    "faulty-runs": "benchmarks.faults.faulty_runs",
+    "policy": "benchmarks.deploy.policy",
+    "pong-policy": "benchmarks.deploy.pong_policy",
+    "three-commands": "benchmarks.pictures.three_commands",
+    "live-view": "benchmarks.pictures.live_view",
+}
+"""The module of each topic."""
+
+
+def main() -> None:
+    """Run the program of the first argument with the arguments after it."""
+    words = sys.argv[1:]
+    if not words or words[0] in ("-h", "--help"):
+        print("usage: scripts/measure TOPIC [--help] ...\n")
+        for topic, module in TOPICS.items():
+            print(f"  {topic:16} {summary(module)}")
+        return
+    topic, *rest = words
+    if topic not in TOPICS:
+        sys.exit(f"scripts/measure: error: unknown topic {topic!r}; scripts/measure without arguments lists them.")
+    sys.argv = [f"scripts/measure {topic}", *rest]
+    runpy.run_module(TOPICS[topic], run_name="__main__", alter_sys=False)
+
+
+def summary(module: str) -> str:
+    """Return the first line of a module's docstring, without importing the module."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
+    return (docstring or "").partition("\n")[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""PPO in one file and in JAX, written anew as CleanRL writes it: EnvPool inside a compiled scan, and so the update.
+
+With images steps and minibatches are called one by one: on a CPU, XLA takes 40 times as long for the gradient of a
+convolution inside a loop. Its clock: the end of each update, when its result is there.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax.linen.initializers import constant, orthogonal
+
+from benchmarks.peers.programs.clock import Clock, read_task
+from benchmarks.peers.programs.pools import Returns, make_pool, own_task
+
+GAMMA, LAMBDA, CLIP, VALUE, MAX_NORM = 0.99, 0.95, 0.2, 0.5, 0.5
+
+
+def dense(features: int, gain: float) -> Any:
+    """Orthogonal weights, no bias."""
+    return nn.Dense(features, kernel_init=orthogonal(gain), bias_init=constant(0.0))
+
+
+class Agent(nn.Module):
+    """Two trunks of 64 and 64 for vectors; one Nature CNN for images."""
+
+    outputs: int
+    images: bool
+
+    @nn.compact
+    def __call__(self, observation: Any) -> tuple[Any, Any, Any]:
+        """Logits or means, log of the standard deviations, values."""
+        log_std = self.param("log_std", constant(0.0), (self.outputs,))
+        if not self.images:
+            return self._tower(observation, self.outputs, 0.01), log_std, self._tower(observation, 1, 1.0)[..., 0]
+        hidden = jnp.moveaxis(observation, -3, -1) / 255.0
+        for features, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            convolution = nn.Conv(features, (size, size), (stride, stride), "VALID", kernel_init=orthogonal(2**0.5))
+            hidden = nn.relu(convolution(hidden))
+        hidden = nn.relu(dense(512, 2**0.5)(hidden.reshape(hidden.shape[0], -1)))
+        return dense(self.outputs, 0.01)(hidden), log_std, dense(1, 1.0)(hidden)[..., 0]
+
+    def _tower(self, hidden: Any, outputs: int, gain: float) -> Any:
+        for _ in range(2):
+            hidden = jnp.tanh(dense(64, 2**0.5)(hidden))
+        return dense(outputs, gain)(hidden)
+
+
+class Batch(NamedTuple):
+    """Steps, `[T, N]`; `done` says that the step before ended an episode."""
+
+    observation: Any
+    action: Any
+    log_prob: Any
+    value: Any
+    reward: Any
+    done: Any
+
+
+def log_prob(mean: Any, log_std: Any, action: Any, *, discrete: bool) -> Any:
+    """Of an action."""
+    if discrete:
+        return jnp.take_along_axis(jax.nn.log_softmax(mean), action[..., None], axis=-1)[..., 0]
+    return (-0.5 * ((action - mean) / jnp.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)).sum(-1)
+
+
+def entropy(mean: Any, log_std: Any, *, discrete: bool) -> Any:
+    """Of the distribution."""
+    if discrete:
+        log_probs = jax.nn.log_softmax(mean)
+        return -(jnp.exp(log_probs) * log_probs).sum(-1)
+    return (log_std + 0.5 * np.log(2 * np.pi * np.e)).sum() * jnp.ones(mean.shape[:-1])
+
+
+def make_collect(agent: Agent, step_pool: Any, unroll_length: int, *, discrete: bool) -> Any:
+    """(parameters, pool's handle, observation, done, key) -> the same further on, and a batch; compiled."""
+
+    def step(carry: Any, _: None) -> Any:
+        parameters, handle, observation, done, key = carry
+        key, sampling = jax.random.split(key)
+        mean, log_std, value = agent.apply(parameters, observation.astype(jnp.float32))
+        if discrete:
+            action = jax.random.categorical(sampling, mean).astype(jnp.int32)
+            given = action
+        else:
+            action = mean + jnp.exp(log_std) * jax.random.normal(sampling, mean.shape)
+            given = action.astype(jnp.float64) if jax.config.jax_enable_x64 else action
+        chosen = log_prob(mean, log_std, action, discrete=discrete)
+        handle, (after, reward, terminated, truncated, _) = step_pool(handle, given)
+        row = Batch(observation, action, chosen, value, reward.astype(jnp.float32), done)
+        return (parameters, handle, after, terminated | truncated, key), row
+
+    @jax.jit
+    def collect(*carry: Any) -> Any:
+        return jax.lax.scan(step, carry, None, length=unroll_length)
+
+    compiled_step = jax.jit(step)
+
+    def collect_images(*carry: Any) -> Any:
+        rows = []
+        for _ in range(unroll_length):
+            carry, row = compiled_step(carry, None)
+            rows.append(row)
+        return carry, jax.tree.map(lambda *fields: jnp.stack(fields), *rows)
+
+    return collect_images if agent.images else collect
+
+
+def advantages(batch: Batch, value: Any, done: Any) -> Any:
+    """Generalized ones."""
+
+    def back(carry: Any, row: Any) -> Any:
+        last, value, done = carry
+        delta = row.reward + GAMMA * value * (1 - done) - row.value
+        last = delta + GAMMA * LAMBDA * (1 - done) * last
+        return (last, row.value, row.done), last
+
+    return jax.lax.scan(back, (jnp.zeros_like(value), value, done), batch, reverse=True)[1]
+
+
+def make_learn(agent: Agent, optimizer: Any, task: SimpleNamespace, *, discrete: bool) -> Any:
+    """(parameters, optimizer's state, batch, observation and done after it, key) -> the first two; compiled."""
+    rows = task.envs * task.unroll_length
+
+    def loss(parameters: Any, batch: Batch, advantage: Any, target: Any) -> Any:
+        mean, log_std, value = agent.apply(parameters, batch.observation.astype(jnp.float32))
+        ratio = jnp.exp(log_prob(mean, log_std, batch.action, discrete=discrete) - batch.log_prob)
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        policy = jnp.maximum(-advantage * ratio, -advantage * jnp.clip(ratio, 1 - CLIP, 1 + CLIP)).mean()
+        bonus = entropy(mean, log_std, discrete=discrete).mean()
+        return policy - task.ent_coef * bonus + VALUE * 0.5 * ((value - target) ** 2).mean()
+
+    def minibatch(carry: Any, chosen: Any) -> Any:
+        parameters, state, batch, advantage, target = carry
+        part = jax.tree.map(lambda rows: rows[chosen], batch)
+        gradients = jax.grad(loss)(parameters, part, advantage[chosen], target[chosen])
+        updates, state = optimizer.update(gradients, state, parameters)
+        return (optax.apply_updates(parameters, updates), state, batch, advantage, target), None
+
+    def prepare(parameters: Any, state: Any, batch: Batch, observation: Any, done: Any, key: Any) -> Any:
+        value = agent.apply(parameters, observation.astype(jnp.float32))[2]
+        advantage = advantages(batch, value, done)
+        flat = jax.tree.map(lambda field: field.reshape(rows, *field.shape[2:]), batch)
+        orders = jax.vmap(lambda key: jax.random.permutation(key, rows))(jax.random.split(key, task.epochs))
+        carry = (parameters, state, flat, advantage.reshape(rows), (advantage + batch.value).reshape(rows))
+        return carry, orders.reshape(-1, task.minibatch_size)
+
+    @jax.jit
+    def learn(*given: Any) -> Any:
+        return jax.lax.scan(minibatch, *prepare(*given))[0][:2]
+
+    compiled_prepare, compiled_minibatch = jax.jit(prepare), jax.jit(minibatch)
+
+    def learn_images(*given: Any) -> Any:
+        carry, orders = compiled_prepare(*given)
+        for chosen in orders:
+            carry, _ = compiled_minibatch(carry, chosen)
+        return carry[:2]
+
+    return learn_images if agent.images else learn
+
+
+def main() -> None:
+    """One run."""
+    task = own_task(read_task())
+    jax.config.update("jax_enable_x64", task.env.startswith("HalfCheetah"))  # its actions are of 64 bits in EnvPool
+    clock, pool = Clock(task), make_pool(task)
+    discrete = hasattr(pool.action_space, "n")
+    outputs = int(pool.action_space.n) if discrete else int(np.prod(pool.action_space.shape))
+    agent = Agent(outputs, images=len(pool.observation_space.shape) == 3)
+    observation, _ = pool.reset()
+    handle, _, _, step_pool = pool.xla()
+    key, making = jax.random.split(jax.random.key(task.seed))
+    parameters = jax.tree.map(
+        lambda weights: weights.astype(jnp.float32), agent.init(making, observation.astype(np.float32))
+    )
+    per_update = task.epochs * task.envs * task.unroll_length // task.minibatch_size
+    rate = task.learning_rate
+    if task.goal is not None:
+        rate = optax.linear_schedule(rate, 0.0, task.updates * per_update)
+    optimizer = optax.chain(optax.clip_by_global_norm(MAX_NORM), optax.adam(rate, eps=1e-5))
+    state, done = optimizer.init(parameters), jnp.zeros(task.envs, bool)
+    collect = make_collect(agent, step_pool, task.unroll_length, discrete=discrete)
+    learn = make_learn(agent, optimizer, task, discrete=discrete)
+    returns = Returns(clock, task.envs)
+    for update in range(task.updates):
+        key, collecting, learning = jax.random.split(key, 3)
+        carry, batch = collect(parameters, handle, observation, done, collecting)
+        _, handle, observation, done, _ = carry
+        parameters, state = learn(parameters, state, batch, observation, done, learning)
+        dones = np.concatenate([np.asarray(batch.done)[1:], np.asarray(done)[None]])
+        for rewards, ended in zip(np.asarray(batch.reward), dones, strict=True):
+            returns.add(rewards, ended)
+        jax.block_until_ready(parameters)
+        if clock.tick((update + 1) * task.envs * task.unroll_length):
+            break
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Ours: the command line, as anyone would type it. Its clock: `time_seconds` of metrics.jsonl.
+
+The first row's moment is when it appears in the file, looked for every 10 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+from benchmarks.peers.programs.clock import Clock, read_task
+
+FOR_EVER = 10**8
+
+
+def command(task: SimpleNamespace) -> list[str]:
+    """`actor-learner train` for a work, or with our preset."""
+    words = [sys.executable, "-m", "actor_learner.cli", "train", "--quiet", "--run-dir", "run"]
+    if task.goal is not None:
+        return [*words, "CartPole-v1", "--seed", str(task.seed), "--max-policy-lag", str(task.lag)]
+    options = {
+        "preset": "none",
+        "seed": task.seed,
+        "num-actors": task.actors,
+        "envs-per-actor": task.envs // task.actors,
+        "unroll-length": task.unroll_length,
+        "minibatch-size": task.minibatch_size,
+        "epochs": task.epochs,
+        "max-policy-lag": task.lag,
+        "total-steps": FOR_EVER,
+        "env-kwargs": json.dumps(task.env_kwargs),
+        **{name.replace("_", "-"): value for name, value in task.changes.items()},
+    }
+    return [*words, task.env, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
+
+
+def rows(process: subprocess.Popen[bytes], metrics: Path) -> Iterator[dict[str, float]]:
+    """The rows of the file while they appear, until the process has ended."""
+    while process.poll() is None and not metrics.exists():
+        time.sleep(0.01)
+    if not metrics.exists():
+        return
+    with metrics.open() as file:
+        rest = ""
+        while True:
+            ended = process.poll() is not None
+            lines = (rest + file.read()).split("\n")
+            rest = lines.pop()
+            yield from map(json.loads, lines)
+            if ended:
+                return
+            time.sleep(0.01)
+
+
+def main() -> None:
+    """One run, ended by SIGTERM when enough was measured."""
+    task = read_task()
+    clock, started = Clock(task), None
+    process = subprocess.Popen(command(task))
+    for row in rows(process, Path("run/metrics.jsonl")):
+        if started is None:
+            started = time.monotonic() - row["time_seconds"]
+        if not clock.enough and clock.tick(row["env_steps"], row.get("episode_return"), started + row["time_seconds"]):
+            process.send_signal(signal.SIGTERM)
+    if not clock.enough:
+        sys.exit(process.wait())
+    process.wait()
+
+
+if __name__ == "__main__":
+    main()

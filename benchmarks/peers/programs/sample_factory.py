@@ -1,0 +1,93 @@
+"""Sample Factory's APPO. Its clock: the observer's call after each iteration of training."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+from sample_factory.algo.runners.runner import AlgoObserver
+from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
+from sample_factory.envs.env_utils import register_env
+from sample_factory.train import make_runner
+
+from benchmarks.peers.programs.clock import WINDOW, Clock, read_task
+
+EXAMPLE = {  # as its own example for CartPole-v1 is called
+    "use_rnn": False,
+    "num_envs_per_worker": 20,
+    "policy_workers_per_policy": 2,
+    "recurrence": 1,
+    "with_vtrace": False,
+    "batch_size": 512,
+    "reward_scale": 0.1,
+}
+
+
+def make_env(name: str, *_: Any, render_mode: str | None = None, **__: Any) -> Any:
+    """As its example makes one."""
+    return gymnasium.make(name, render_mode=render_mode)
+
+
+def settings(task: SimpleNamespace) -> dict[str, Any]:
+    """Flags for a work: a batch is collected while the one before it is learned; a rollout is at most a minibatch."""
+    if task.goal is not None:
+        return EXAMPLE
+    batch = task.envs * task.unroll_length
+    return {
+        "use_rnn": False,
+        "recurrence": 1,
+        "with_vtrace": False,
+        "num_workers": task.workers,
+        "num_envs_per_worker": task.envs // task.workers,
+        "rollout": min(task.unroll_length, task.minibatch_size),
+        "batch_size": task.minibatch_size,
+        "num_batches_per_epoch": batch // task.minibatch_size,
+        "num_epochs": task.epochs,
+    }
+
+
+class Ticks(AlgoObserver):
+    """Counts the iterations; ends the training when enough was measured."""
+
+    def __init__(self, clock: Clock, batch_size: int) -> None:
+        self._clock, self._batch_size = clock, batch_size
+
+    def on_training_step(self, runner: Any, training_iteration_since_resume: int) -> None:
+        """An iteration takes one batch through all its epochs."""
+        returns = runner.policy_avg_stats.get("reward", [()])[0]
+        mean = float(sum(returns) / WINDOW) if len(returns) == WINDOW else None
+        if self._clock.tick(training_iteration_since_resume * self._batch_size, mean):
+            runner.cfg.train_for_env_steps = 0
+
+
+def main() -> None:
+    """One run."""
+    task = read_task()
+    flags = {
+        "algo": "APPO",
+        "env": "CartPole-v1",
+        "experiment": "run",
+        "train_dir": os.getcwd(),
+        "device": "cpu",
+        "seed": task.seed,
+        "encoder_mlp_layers": (64, 64),
+        "nonlinearity": "tanh",
+        "train_for_env_steps": 10**9,
+        "with_wandb": False,
+        **settings(task),
+    }
+    arguments = []
+    for name, value in flags.items():
+        arguments += [f"--{name}", *map(str, value)] if isinstance(value, tuple) else [f"--{name}={value}"]
+    register_env("CartPole-v1", make_env)
+    parser, _ = parse_sf_args(argv=arguments)
+    config, runner = make_runner(parse_full_cfg(parser, arguments))
+    runner.register_observer(Ticks(Clock(task), config.batch_size * config.num_batches_per_epoch))
+    runner.init()
+    runner.run()
+
+
+if __name__ == "__main__":
+    main()

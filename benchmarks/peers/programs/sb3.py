@@ -1,0 +1,104 @@
+"""Stable-Baselines3, or SBX, its port to JAX. Their clock: the callback at the start of a rollout, and at the end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
+
+from benchmarks.peers.programs.clock import Clock, read_task
+
+ZOO = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gamma": 0.98, "gae_lambda": 0.8, "ent_coef": 0.0}
+"""The Zoo's settings for CartPole-v1, beside the two schedules below."""
+ZOO_ENVS, ZOO_STEPS = 8, 100_000
+
+
+class Ticks(BaseCallback):
+    """A rollout starts when the update before it has ended."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps:
+            self.tick()
+
+    def _on_step(self) -> bool:
+        return not self._clock.enough
+
+    def tick(self) -> None:
+        """With the mean of the last 100 episodes, where there are as many."""
+        returns = [episode["r"] for episode in self.model.ep_info_buffer]
+        self._clock.tick(self.num_timesteps, sum(returns) / 100 if len(returns) == 100 else None)
+
+
+def algorithm(task: SimpleNamespace) -> Any:
+    """The PPO of SB3 or SBX."""
+    if task.peer == "sbx":
+        from sbx import PPO
+    else:
+        import torch
+        from stable_baselines3 import PPO
+
+        torch.set_num_threads(task.threads)
+    return PPO
+
+
+def environments(task: SimpleNamespace) -> Any:
+    """One process, unless worker processes are asked for. Pong: SB3's wrappers, which clip rewards, four frames."""
+    kind = SubprocVecEnv if getattr(task, "processes", False) else DummyVecEnv
+    if not task.env.startswith("ALE/"):
+        return make_vec_env(task.env, n_envs=task.envs, vec_env_cls=kind)
+    import ale_py
+    import gymnasium
+
+    gymnasium.register_envs(ale_py)
+    without_skip = {**task.env_kwargs, "frameskip": 1}  # a wrapper skips
+    return VecFrameStack(make_atari_env(task.env, n_envs=task.envs, env_kwargs=without_skip, vec_env_cls=kind), 4)
+
+
+def make_model(task: SimpleNamespace) -> Any:
+    """For a work; what isn't named is SB3's default."""
+    return algorithm(task)(
+        "CnnPolicy" if task.env.startswith("ALE/") else "MlpPolicy",
+        environments(task),
+        n_steps=task.unroll_length,
+        batch_size=task.minibatch_size,
+        n_epochs=task.epochs,
+        ent_coef=task.changes.get("ent_coef", 0.0),
+        device="cpu",
+        seed=task.seed,
+    )
+
+
+def make_zoo_model(task: SimpleNamespace) -> Any:
+    """CartPole-v1 as in the Zoo."""
+    return algorithm(task)(
+        "MlpPolicy",
+        make_vec_env("CartPole-v1", n_envs=ZOO_ENVS, seed=task.seed),
+        learning_rate=lambda remaining: 0.001 * remaining,
+        clip_range=lambda remaining: 0.2 * remaining,
+        device="cpu",
+        seed=task.seed,
+        **ZOO,
+    )
+
+
+def main() -> None:
+    """One run."""
+    task = read_task()
+    solving = task.goal is not None
+    model = make_zoo_model(task) if solving else make_model(task)
+    clock = Clock(task)
+    ticks = Ticks(clock)
+    model.learn(ZOO_STEPS if solving else 10**9, callback=ticks)
+    if not clock.enough:
+        ticks.tick()
+
+
+if __name__ == "__main__":
+    main()

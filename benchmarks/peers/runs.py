@@ -1,0 +1,209 @@
+"""One run of a peer, or of ours, in processes of its own: its ticks, its memory, and nothing left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.venvs import last_line
+from benchmarks.processes import marked, memory_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "benchmarks/peers/programs"
+WARM_UP = 2
+"""Ticks that aren't counted: by the first all is compiled; the second's batch may have been collected meanwhile."""
+_POLL_SECONDS = 0.1
+_MARK = "COMPARE_PEERS_RUN"
+
+
+class RunFailedError(Exception):
+    """A run gave no figure; says why in a line."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A measured library: `script` in programs/, run by the interpreter of `venv` (None: ours)."""
+
+    title: str
+    script: str
+    venv: str | None
+    packages: tuple[str, ...] = ()
+    """Whose versions are told."""
+    works: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of every task."""
+    note: str = ""
+    """What is to be said of its figures."""
+    settings: tuple[dict[str, Any], ...] | None = None
+    """That are tried, where they aren't one thread and one for each core."""
+    worker: str = r"$^"
+    """What the command lines of its worker processes match."""
+    deadline: float = 75.0
+    """Seconds for a run."""
+    with_processes: bool = False
+    """Whether it can step environments in processes of its own, and by default doesn't."""
+    solves: bool = True
+    """Whether it has settings of its own for CartPole-v1."""
+    clock: str = ""
+    """How it knows that an update has ended."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run showed. Times are monotonic seconds; memory is in MB of 10^6 bytes."""
+
+    begun: float
+    ticks: list[tuple[float, int, float | None]]
+    memory: dict[str, Any]
+
+    @property
+    def speed(self) -> float:
+        """Env steps per second after the warm-up."""
+        (start, before, _), (end, after, _) = self.ticks[WARM_UP - 1], self.ticks[-1]
+        return (after - before) / (end - start)
+
+    @property
+    def start_up(self) -> float:
+        """Seconds from the start of the process to the end of the first update."""
+        return self.ticks[0][0] - self.begun
+
+    def reached(self, goal: float) -> float | None:
+        """Seconds from the start of the process to this mean return; None if it wasn't reached."""
+        return next((at - self.begun for at, _, mean in self.ticks if mean is not None and mean >= goal), None)
+
+
+def run_peer(peer: Peer, python: Path, task: dict[str, Any], deadline: float | None = None) -> Run:
+    """Runs a script to its end. Raises RunFailedError; whatever happens, none of its processes stays."""
+    mark = f"{_MARK}={uuid.uuid4().hex}"
+    with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as folder:
+        clock = Path(folder, "clock")
+        clock.touch()
+        task = {"warm_up": WARM_UP, "goal": None, "seed": 0, "threads": 1, **peer.options, **task, "clock": str(clock)}
+        command = [str(python), "-P", str(PROGRAMS / f"{peer.script}.py"), json.dumps(task)]
+        with open(Path(folder, "stderr"), "w+") as stderr:
+            shared, begun = _shared(), time.monotonic()
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=_environment(peer, task, mark, folder),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
+            try:
+                memory = _watch(process, clock, mark, peer, begun + (deadline or peer.deadline))
+            finally:
+                _kill(process, mark)
+                _remove_shared(shared)
+            stderr.seek(0)
+            said = last_line(stderr.read())
+        ticks = [tuple(json.loads(line)) for line in clock.read_text().splitlines()]
+    if memory is None:
+        raise RunFailedError(f"not done after {deadline or peer.deadline:,.0f} s")
+    if process.returncode != 0 and not _is_measured(ticks, task):
+        raise RunFailedError(said)
+    if not ticks or (task["goal"] is None and len(ticks) <= WARM_UP):
+        raise RunFailedError(f"it ended without a figure: {said}")
+    return Run(begun, ticks, memory)
+
+
+def _is_measured(ticks: list[Any], task: dict[str, Any]) -> bool:
+    """Whether a run that failed did so after all was measured, when it was to end."""
+    if task["goal"] is not None:
+        return bool(ticks) and ticks[-1][2] is not None and ticks[-1][2] >= task["goal"]
+    return len(ticks) > WARM_UP and ticks[-1][0] - ticks[WARM_UP - 1][0] >= task["seconds"]
+
+
+def _environment(peer: Peer, task: dict[str, Any], mark: str, folder: str) -> dict[str, str]:
+    """Ours is left as a shell would have it; the others are told their threads."""
+    name, value = mark.split("=")
+    given = {key: text for key, text in os.environ.items() if not key.startswith(("TF_NUM_", "OMP_", "MKL_", "XLA_"))}
+    given |= {name: value, "TMPDIR": folder}
+    if peer.venv is None:
+        return given | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), given.get("PYTHONPATH"))))}
+    threads = str(task["threads"])
+    given |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    if task["threads"] == 1:
+        given["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    return given
+
+
+def _watch(
+    process: subprocess.Popen[Any], clock: Path, mark: str, peer: Peer, deadline: float
+) -> dict[str, Any] | None:
+    """Waits for the end, and looks at the memory when the first counted update is under way; None at the deadline."""
+    memory: dict[str, Any] = {}
+    while process.poll() is None:
+        if time.monotonic() > deadline:
+            return None
+        if not memory and clock.read_bytes().count(b"\n") >= WARM_UP:
+            memory = _memory(mark, peer)
+        time.sleep(_POLL_SECONDS)
+    return memory
+
+
+def _memory(mark: str, peer: Peer) -> dict[str, Any]:
+    """Of the largest process, of each worker (medians), and of all together."""
+    sizes: dict[int, dict[str, float]] = {}
+    for pid in marked(mark):
+        try:
+            sizes[pid] = memory_of(pid)
+        except (OSError, KeyError, ValueError):  # it has ended meanwhile
+            continue
+    workers = [pid for pid in sizes if re.search(peer.worker, _words(pid))]
+    found: dict[str, Any] = {
+        "processes": len(sizes),
+        "all_pss": sum(size["pss"] for size in sizes.values()),
+        "largest_pss": max((size["pss"] for pid, size in sizes.items() if pid not in workers), default=0.0),
+        "workers": len(workers),
+    }
+    if workers:
+        found |= {f"worker_{key}": statistics.median(sizes[pid][key] for pid in workers) for key in ("pss", "rss")}
+    return found
+
+
+def _words(pid: int) -> str:
+    """The whole command line, empty if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def _kill(process: subprocess.Popen[Any], mark: str) -> None:
+    """The process group, and whoever left it; until none is there."""
+    for _ in range(50):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        left = marked(mark)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.poll()
+        if not left and process.returncode is not None:
+            return
+        time.sleep(0.02)
+
+
+def _shared() -> set[Path]:
+    """Regions of shared memory with a name that torch gives: `torch_PID_...`."""
+    return set(Path("/dev/shm").glob("torch_*"))  # noqa: S108
+
+
+def _remove_shared(before: set[Path]) -> None:
+    """Removes those that came since, of processes that are gone: who is killed leaves them."""
+    for region in _shared() - before:
+        if not _words(int(region.name.split("_")[1])):
+            region.unlink(missing_ok=True)
