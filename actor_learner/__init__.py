@@ -13,36 +13,57 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from actor_learner import algorithms, callbacks
+    from actor_learner.actors.pool import ActorPool
+    from actor_learner.actors.processes.restarts import ActorError
+    from actor_learner.algorithms.a2c import A2C
+    from actor_learner.algorithms.impala import Impala
+    from actor_learner.algorithms.ppo import PPO
+    from actor_learner.config.config import TrainConfig
+    from actor_learner.config.file import load_config
+    from actor_learner.config.presets import preset
+    from actor_learner.evaluate import Evaluation, evaluate
+    from actor_learner.export import export
+    from actor_learner.learner.learner import Learner
+    from actor_learner.networks.default import default_network
+    from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization
+    from actor_learner.networks.saving import load_network
+    from actor_learner.policy.policy import Policy, load_policy
+    from actor_learner.spaces.structure import parameter_size
+    from actor_learner.spaces.trajectory import Trajectory, load_trajectory
+    from actor_learner.train import Result, train
+
+from actor_learner.system.version import __version__
 
 # public name -> the module of this package that holds it
 _HOME = {
     "A2C": "algorithms",
-    "ActionDistribution": "networks",
-    "ActorError": "pool",
-    "ActorPool": "pool",
+    "ActionDistribution": "networks.layers",
+    "ActorError": "actors.processes.restarts",
+    "ActorPool": "actors.pool",
     "Evaluation": "evaluate",
     "Impala": "algorithms",
-    "Learner": "learner",
-    "LogStd": "networks",
-    "ObservationNormalization": "networks",
+    "Learner": "learner.learner",
+    "LogStd": "networks.layers",
+    "ObservationNormalization": "networks.layers",
     "PPO": "algorithms",
-    "Policy": "policy",
+    "Policy": "policy.policy",
     "Result": "train",
-    "TrainConfig": "config",
-    "Trajectory": "trajectory",
-    "default_network": "networks",
+    "TrainConfig": "config.config",
+    "Trajectory": "spaces.trajectory",
+    "default_network": "networks.default",
     "evaluate": "evaluate",
     "export": "export",
-    "load_config": "config_file",
-    "load_network": "saving",
-    "load_policy": "policy",
-    "load_trajectory": "trajectory",
-    "parameter_size": "spaces",
-    "preset": "presets",
+    "load_config": "config.file",
+    "load_network": "networks.saving",
+    "load_policy": "policy.policy",
+    "load_trajectory": "spaces.trajectory",
+    "parameter_size": "spaces.structure",
+    "preset": "config.presets",
     "train": "train",
 }
-_WITH_KERAS = ("learner", "networks")
+_WITH_KERAS = ("learner.learner", "networks.layers", "networks.default")
 _MODULES = ("algorithms", "callbacks")
 
 __all__ = [
@@ -75,23 +96,6 @@ __all__ = [
     "train",
 ]
 
-if TYPE_CHECKING:
-    from actor_learner import algorithms, callbacks
-    from actor_learner.algorithms import A2C, PPO, Impala
-    from actor_learner.config import TrainConfig
-    from actor_learner.config_file import load_config
-    from actor_learner.evaluate import Evaluation, evaluate
-    from actor_learner.export import export
-    from actor_learner.learner import Learner
-    from actor_learner.networks import ActionDistribution, LogStd, ObservationNormalization, default_network
-    from actor_learner.policy import Policy, load_policy
-    from actor_learner.pool import ActorError, ActorPool
-    from actor_learner.presets import preset
-    from actor_learner.saving import load_network
-    from actor_learner.spaces import parameter_size
-    from actor_learner.train import Result, train
-    from actor_learner.trajectory import Trajectory, load_trajectory
-
 
 class _Package(types.ModuleType):
     """Where a function is named like the module that it lives in, the package's attribute is the function.
@@ -116,7 +120,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _HOME[name] in _WITH_KERAS:
-        importlib.import_module(f"{__name__}.quiet").import_keras()
+        importlib.import_module(f"{__name__}.system.keras_import").import_keras()
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     setattr(sys.modules[__name__], name, value)
     return value

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner import spaces
-from actor_learner.environments import EnvFactory, Environments, resolve_env
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.policy import Policy, load_policy
-from actor_learner.run_directory import read_config
-from actor_learner.spaces import MASK_KEY, Leaf
+from actor_learner.runs.directory import read_config
+from actor_learner.spaces.kinds import to_json
+from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts, has_mask_leaf, observation_structure
 
 if TYPE_CHECKING:
     import keras
@@ -195,9 +196,9 @@ class _Player:
 
     def __init__(self, policy: Policy, environments: Environments, deterministic: bool) -> None:
         self.policy, self.environments, self._deterministic = policy, environments, deterministic
-        ours = spaces.observation_structure(policy.observation_space).leaves
+        ours = observation_structure(policy.observation_space).leaves
         places = _places(ours, environments.observation_space)
-        same_actions = _outline(policy.exported.action_space) == _outline(spaces.to_json(environments.action_space))
+        same_actions = _outline(policy.exported.action_space) == _outline(to_json(environments.action_space))
         if places is None or not same_actions:
             parts = ", ".join(f"{leaf.label} of {_describe(leaf)}" for leaf in ours).removeprefix("observation of ")
             raise ValueError(
@@ -220,10 +221,10 @@ def _places(ours: Sequence[Leaf], observation_space: Space[Any]) -> list[int] | 
 
     The mask leaf may be left over: a network has seldom an input for it.
     """
-    theirs = spaces.observation_structure(observation_space).leaves
+    theirs = observation_structure(observation_space).leaves
     places = {leaf.label: place for place, leaf in enumerate(theirs)}
     left_over = places.keys() - {leaf.label for leaf in ours}
-    masks = {leaf.label for leaf in theirs if spaces.has_mask_leaf(observation_space) and leaf.path[0] == MASK_KEY}
+    masks = {leaf.label for leaf in theirs if has_mask_leaf(observation_space) and leaf.path[0] == MASK_KEY}
     if left_over - masks or not all(leaf.label in places and _fits(leaf, theirs[places[leaf.label]]) for leaf in ours):
         return None
     return [places[leaf.label] for leaf in ours]
@@ -234,17 +235,13 @@ def _fits(ours: Leaf, theirs: Leaf) -> bool:
 
     Discrete values are as many; a policy that was told no space, but the network's inputs, takes any number of them.
     """
-    counts = spaces.choice_counts(ours.space)
-    same_counts = not counts or counts == spaces.choice_counts(theirs.space)
+    counts = choice_counts(ours.space)
+    same_counts = not counts or counts == choice_counts(theirs.space)
     return ours.shape == theirs.shape and same_counts and np.can_cast(theirs.dtype, ours.dtype, "same_kind")
 
 
 def _describe(leaf: Leaf) -> str:
-    return (
-        f"shape {leaf.shape} in {leaf.dtype}"
-        if not spaces.choice_counts(leaf.space)
-        else " ".join(str(leaf.space).split())
-    )
+    return f"shape {leaf.shape} in {leaf.dtype}" if not choice_counts(leaf.space) else " ".join(str(leaf.space).split())
 
 
 def _outline(description: Any) -> Any:

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actor_learner import spaces
-from actor_learner.config import check_backend
-from actor_learner.files import one_line, write_folder_atomically
-from actor_learner.names import close_match
+from actor_learner.config.config import check_backend
+from actor_learner.networks.saving import load_network, write_network
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.quiet import check_tensorflow, import_keras, silent_stderr
-from actor_learner.run_directory import open_run, read_config, recorded_choices
-from actor_learner.saving import load_network, write_network
+from actor_learner.runs.directory import open_run, read_config, recorded_choices
+from actor_learner.spaces.kinds import from_json
+from actor_learner.spaces.structure import has_mask_leaf
+from actor_learner.system.fields import close_match
+from actor_learner.system.files import one_line, write_folder_atomically
+from actor_learner.system.keras_import import check_tensorflow, import_keras, silent_stderr
 
 if TYPE_CHECKING:
     import keras
@@ -112,11 +113,11 @@ def _write_litert(exported: ExportedPolicy, folder: Path) -> None:
 
 def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, format: str, folder: Path) -> None:
     """The network and what stands around it when it acts, in float32, as one model; `masked`: masks are an input."""
-    from actor_learner.networks import acting_network
-    from actor_learner.policy.trace import computing_in_float32
+    from actor_learner.policy.export.deployment import acting_network
+    from actor_learner.policy.export.trace import computing_in_float32
 
-    observation_space, action_space = map(spaces.from_json, (exported.observation_space, exported.action_space))
-    masked = masked or spaces.has_mask_leaf(observation_space)
+    observation_space, action_space = map(from_json, (exported.observation_space, exported.action_space))
+    masked = masked or has_mask_leaf(observation_space)
     with computing_in_float32(network):
         model = acting_network(network, observation_space, action_space, masked=masked)
         _convert(model, format, folder)

@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner import compile_cache, spaces
-from actor_learner.capacity import check_memory
-from actor_learner.config import TrainConfig
-from actor_learner.cores import learner_cores, renew_suggestion
-from actor_learner.environments import resolve_env
-from actor_learner.interrupts import Interrupts
-from actor_learner.metrics_file import read_metrics
-from actor_learner.policy import load_policy
-from actor_learner.pool import ActorPool
-from actor_learner.prefetch import prefetching
-from actor_learner.progress import Progress
-from actor_learner.recorder import Recorder
-from actor_learner.resume import Start, check_resume, start_run
-from actor_learner.run_directory import RunDirectory, check_run_dir, record_finished
-from actor_learner.saving import check_can_be_saved, load_network, save_network
+from actor_learner.actors.capacity import check_memory
+from actor_learner.actors.pool import ActorPool
+from actor_learner.build import _learner_cores, make_network, make_pool, new_learner
+from actor_learner.config.config import TrainConfig
+from actor_learner.environments.factory import resolve_env
+from actor_learner.learner.prefetch import prefetching
+from actor_learner.networks.saving import check_can_be_saved, load_network, save_network
+from actor_learner.policy.policy import load_policy
+from actor_learner.reports.progress import Progress
+from actor_learner.runs.directory import RunDirectory, check_run_dir, record_finished
+from actor_learner.runs.metrics import read_metrics
+from actor_learner.runs.recorder import Recorder
+from actor_learner.runs.resume import Start, check_resume, start_run
+from actor_learner.system import compile_cache
+from actor_learner.system.signals import Interrupts
 
 if TYPE_CHECKING:
     import keras
     from gymnasium.spaces import Space
 
-    from actor_learner.callbacks.calls import RunCallbacks
-    from actor_learner.learner import Learner
+    from actor_learner.callbacks.dispatch import RunCallbacks
+    from actor_learner.learner.learner import Learner
 
 _log = logging.getLogger("actor_learner")
 
@@ -64,7 +64,7 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
     Args:
         config: what is run.
         resume: go on with the run in `config.run_dir` from its newest whole checkpoint, however it ended. The config
-            must be the run's own, but for what doesn't change what is learned (see `actor_learner.resume`), and
+            must be the run's own, but for what doesn't change what is learned (see `actor_learner.runs.resume`), and
             `total_steps`, which may grow. A run that has finished is returned as it is. Environments start anew.
         fields: none are taken: they belong in the config.
 
@@ -88,7 +88,7 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
     check_memory(config.num_actors)
     compile_cache.begin(config.learner_threads)
     if config.device == "gpu":  # TensorFlow alone knows whether there is one; "auto" and "cpu" start actors meanwhile
-        from actor_learner.learner import resolve_device
+        from actor_learner.learner.tf.devices import resolve_device
 
         resolve_device(config.device)
     with start_run(config, resume=resume) as start:
@@ -169,7 +169,7 @@ def updates(
         trajectory = trajectory._replace(policy_version=trajectory.policy_version + ahead)
         collected = time.perf_counter()
         recorder.begin_update()
-        with prefetching(actors, learner, useful=copies_ahead):
+        with prefetching(actors.upcoming, learner, useful=copies_ahead):
             losses = learner.update(trajectory)
         learned = recorder.learned(trajectory, losses)
         yield recorder.row(trajectory, losses, collected - started, time.perf_counter() - collected)
@@ -183,31 +183,12 @@ def _goes_on(config: TrainConfig, learner: Learner, interrupts: Interrupts) -> b
 
 def _start_actors(config: TrainConfig, start: Start) -> ActorPool:
     def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
+        from actor_learner.callbacks.checks import check_callbacks
+
+        check_callbacks(config.callbacks)
         return make_network(config, start.checkpoint, observation_space, action_space)
 
     return make_pool(config, network, seed=_seed(config, start), logs_dir=start.run.logs)
-
-
-def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
-    """The actors that a config describes. network: as for `ActorPool`."""
-    return ActorPool(
-        config.env,
-        network,
-        env_kwargs=dict(config.env_kwargs),
-        vectorization=config.vectorization,
-        num_actors=config.num_actors,
-        envs_per_actor=config.envs_per_actor,
-        unroll_length=config.unroll_length,
-        max_policy_lag=config.max_policy_lag,
-        seed=seed,
-        info_keys=config.info_keys,
-        autoreset_mode=config.autoreset_mode,
-        logs_dir=logs_dir,
-        start_timeout=config.start_timeout,
-        actor_timeout=config.actor_timeout,
-        on_env_error=config.on_env_error,
-        max_restarts=config.max_restarts,
-    )
 
 
 def _seed(config: TrainConfig, start: Start) -> int:
@@ -217,65 +198,9 @@ def _seed(config: TrainConfig, start: Start) -> int:
     return int(np.random.SeedSequence([config.seed, start.state.updates]).generate_state(1)[0])
 
 
-def make_network(
-    config: TrainConfig, checkpoint: Path | None, observation_space: Space[Any], action_space: Space[Any]
-) -> keras.Model:
-    """The network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
-    import keras
-
-    from actor_learner.callbacks.checks import check_callbacks
-    from actor_learner.learner import resolve_device
-    from actor_learner.networks import (
-        cap_statistics,
-        check_network,
-        default_network,
-        describe_image,
-        with_normalization,
-    )
-
-    check_callbacks(config.callbacks)
-    settle_threads(config, observation_space)
-    resolve_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
-    keras.utils.set_random_seed(config.seed)
-    if config.network is None and checkpoint is not None:
-        return load_network(checkpoint)
-    if config.network is None and config.init_from is None:
-        options = config.network_fields(all_fields=True)
-        if not config.quiet and (described := describe_image(observation_space, config.channel_axis)):
-            print(described)
-        return default_network(observation_space, action_space, **options, seed=config.seed)
-    if config.init_from is not None:
-        network = load_network(config.init_from)
-        return cap_statistics(network, config.init_from_count) if config.init_from_count else network
-    network = config.network
-    if not isinstance(network, keras.Model):
-        network = network(observation_space, action_space)
-    if config.normalize_observation:
-        network = with_normalization(network, observation_space)
-    if checkpoint is None:
-        return network
-    check_network(network, observation_space, action_space)  # builds it, so that its weights have a place
-    return load_network(checkpoint, network)
-
-
-def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
-    """How many TensorFlow uses, by what is observed and the config; before its first operation."""
-    from actor_learner.learner import use_threads
-
-    renew_suggestion(_learner_cores(config, observation_space))
-    use_threads(config.learner_threads)
-
-
-def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
-    """What TensorFlow should compute on, once it is known what is observed."""
-    from actor_learner.networks import is_image
-
-    images = any(is_image(leaf.space) for leaf in spaces.observation_structure(observation_space).leaves)
-    return learner_cores(config.num_actors, config.max_policy_lag, images=images)
-
-
 def _make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Learner:
-    from actor_learner.learner import Learner, warn_of_threads
+    from actor_learner.learner.learner import Learner
+    from actor_learner.learner.tf.devices import warn_of_threads
 
     if config.max_policy_lag and config.num_actors and config.learner_threads is None:
         warn_of_threads(_learner_cores(config, actors.observation_space))
@@ -288,24 +213,10 @@ def _make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Learn
     return new_learner(config, actors)
 
 
-def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
-    """The learner that a config describes, of the actors' network."""
-    from actor_learner.learner import Learner
-
-    return Learner(
-        actors.network,
-        config.algorithm,
-        action_space=actors.action_space,
-        total_steps=config.total_steps,
-        seed=config.seed,
-        device=config.device,
-    )
-
-
 def _make_callbacks(
     config: TrainConfig, run: RunDirectory, actors: ActorPool, learner: Learner, updates_per_epoch: int
 ) -> RunCallbacks:
-    from actor_learner.callbacks.calls import RunCallbacks
+    from actor_learner.callbacks.dispatch import RunCallbacks
 
     params = {
         "epochs": math.ceil(_planned_updates(config) / updates_per_epoch),
@@ -335,7 +246,7 @@ def _updates_per_epoch(config: TrainConfig) -> int:
 
 def _save(run: RunDirectory, learner: Learner, observation_space: Space[Any]) -> None:
     """The network, and the policy that needs no TensorFlow."""
-    from actor_learner.policy.export import export_policy
+    from actor_learner.policy.export.litert import export_policy
 
     save_network(learner.network, run.path)
     export_policy(learner.network, learner.action_space, 1, observation_space, masked=True).save(run.policy)

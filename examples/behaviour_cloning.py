@@ -14,8 +14,8 @@ import keras
 from keras import ops
 
 import actor_learner as al
+from actor_learner.algorithms.returns import mean_valid  # rows that only reset an environment don't count
 from actor_learner.algorithms.schedules import Schedule
-from actor_learner.returns import mean_valid  # rows that only reset an environment don't count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-XLA_RULE = "actor_learner.learner.devices.XLA_MAXIMUM_FLOPS"
+XLA_RULE = "actor_learner.learner.tf.devices.XLA_MAXIMUM_FLOPS"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def without_xla():
 
     For tests of what doesn't depend on it: compiling takes XLA seconds for each learner.
     """
-    from actor_learner.learner import devices
+    from actor_learner.learner.tf import devices
 
     usual = devices.XLA_MAXIMUM_FLOPS
     with pytest.MonkeyPatch.context() as patch:

@@ -15,13 +15,14 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actor_learner import spaces
-from actor_learner.config import TrainConfig
+from actor_learner.config.config import TrainConfig
 from actor_learner.evaluate import Evaluation, _outline, evaluate
-from actor_learner.networks import ActionDistribution, default_network
-from actor_learner.policy.export import export_policy
+from actor_learner.networks.default import default_network
+from actor_learner.networks.layers import ActionDistribution
+from actor_learner.policy.export.litert import export_policy
 from actor_learner.policy.policy import Policy
-from tests.run_files import create_run
+from actor_learner.spaces import kinds
+from tests.support.run_files import create_run
 
 KWARGS = {"max_episode_steps": 120}
 
@@ -462,7 +463,7 @@ class TestHeldNoise:
     ],
 )
 def test_actions_are_compared_without_bounds(ours, theirs, same):
-    assert (_outline(spaces.to_json(ours)) == _outline(spaces.to_json(theirs))) == same
+    assert (_outline(kinds.to_json(ours)) == _outline(kinds.to_json(theirs))) == same
 
 
 class TestRefused:

@@ -1,236 +1,292 @@
-"""Exported graphs follow each weight, whatever the converter folds."""
+"""Runs exported to other formats: the same actions in each, and in a Python that has NumPy and LiteRT alone."""
 
 from __future__ import annotations
 
-import warnings
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
-from gymnasium.spaces import Box, Discrete
-from keras import layers, ops
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from actor_learner import networks, spaces
-from actor_learner.policy.export import export_policy
-from actor_learner.policy.policy import Policy
-from tests.exporting import (
-    ACTIONS,
-    BATCH,
-    IMAGE,
-    IMAGE_NETWORKS,
-    VECTOR,
-    VECTOR_NETWORKS,
-    OneCell,
-    Scale,
-    Subclassed,
-    assert_agrees,
-    changed_weights,
-    conv,
-    image_network,
-    observations,
-    vector_network,
-    with_policy,
+import actor_learner as al
+from actor_learner.cli import main
+from actor_learner.networks import default
+from actor_learner.networks.saving import save_network
+from actor_learner.policy.export.litert import export_policy
+from actor_learner.runs.directory import RunDirectory, record_choices
+from actor_learner.spaces.kinds import from_json
+from actor_learner.spaces.structure import to_gymnasium
+from tests.support.damage import flipped
+from tests.support.run_files import create_run
+from tests.support.small_networks import Unserializable
+
+ROWS = 10_000
+IMAGE = Box(0, 255, (36, 36, 1), np.uint8)
+LOW, HIGH = np.array([-0.5, -2], np.float32), np.array([0.5, 0.25], np.float32)
+GAME = Dict(
+    board=Box(-3, 3, (3,), np.float64),
+    turn=Discrete(4, start=-1),
+    action_mask=Tuple([MultiBinary(3), Box(0, 1, (2,), np.int8)]),
 )
+MOVES = Tuple([Discrete(3, start=7), Discrete(2), Box(-1, 1, (2,))])
+CASES = {
+    "mlp": (Box(-np.inf, np.inf, (4,), np.float64), Box(LOW, HIGH), {"normalize_observation": True}),
+    "cnn": (IMAGE, Discrete(6, start=2), {}),
+    "dict": (GAME, MOVES, {"distribution": "squashed"}),
+}
 
 
-def assert_follows_new_weights(network, observation_space, tolerance=1e-5):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        exported = export_policy(network, ACTIONS, BATCH, observation_space)
-    assert not exported.fallback
-    policy = Policy(exported)
-    observation = observations(observation_space, BATCH)
-    before = policy.value(observation)
-    network.set_weights(changed_weights(network))
-    policy.set_weights(network.get_weights())
-    assert not np.allclose(policy.value(observation), before, atol=1e-3)
-    assert_agrees(policy, network, ACTIONS, observation, tolerance)
+def make_run(folder, observation_space, action_space, network):
+    """What a run leaves when it has ended, as far as exporting it goes."""
+    run = create_run(al.TrainConfig(run_dir=folder))
+    save_network(network, run.path)
+    export_policy(network, action_space, 1, observation_space, masked=True).save(run.policy)
+    return run.path
 
 
-@pytest.mark.parametrize("name", VECTOR_NETWORKS)
-def test_new_weights_are_followed(name):
-    # Half precision in Keras itself: the exported graph computes in float32.
-    tolerance = 0.05 if name in ("mixed precision", "float16") else 1e-5
-    assert_follows_new_weights(VECTOR_NETWORKS[name](), VECTOR, tolerance)
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("runs"), {}
+    for name, (observation_space, action_space, changes) in CASES.items():
+        network = default.default_network(observation_space, action_space, seed=1, **changes)
+        rng, spread = np.random.default_rng(2), 0.02 if name == "cnn" else 0.2
+        changed = [weight + spread * rng.standard_normal(weight.shape) for weight in network.get_weights()]
+        network.set_weights(changed)
+        made[name] = make_run(folder / name, observation_space, action_space, network), network
+    return made
 
 
-@pytest.mark.parametrize("name", IMAGE_NETWORKS)
-def test_new_weights_are_followed_by_image_networks(name):
-    assert_follows_new_weights(IMAGE_NETWORKS[name](), IMAGE)
+def draw(name, rows=ROWS):
+    """Observations as environments give them."""
+    rng = np.random.default_rng(0)
+    if name == "mlp":
+        return rng.normal(0, 3, (rows, 4))
+    if name == "cnn":
+        return rng.integers(0, 256, (rows, *IMAGE.shape), np.uint8)
+    masks = [(rng.random((rows, n)) < 0.5) | np.eye(n, dtype=bool)[rng.integers(0, n, rows)] for n in (3, 2)]
+    return {
+        "board": rng.uniform(-3, 3, (rows, 3)),
+        "turn": rng.integers(-1, 3, rows),
+        "action_mask": tuple(mask.astype(np.int8) for mask in masks),
+    }
 
 
-@pytest.mark.parametrize(
-    ("observation_space", "action_space", "options"),
-    [
-        (VECTOR, Discrete(2, start=3), {}),
-        (VECTOR, Discrete(1), {}),
-        (VECTOR, Box(-1, 1, (2, 3), np.float32), {"normalize_observation": True}),
-        (VECTOR, Box(-2, 2, (), np.float32), {}),
-        (Box(-1, 1, (3, 2), np.float64), Discrete(4), {"normalize_observation": True}),
-        (Box(-4, 9, (5,), np.int16), Discrete(4), {}),
-        (Discrete(5, start=2), Discrete(4), {}),
-        (Box(0, 255, (36, 36), np.uint8), Discrete(6), {}),
-        (Box(0, 255, (3, 20, 20), np.uint8), Discrete(6), {"image_network": "impala"}),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:You are using a softmax:UserWarning")
-@pytest.mark.parametrize("batch_size", [1, 5])
-def test_default_networks(observation_space, action_space, options, batch_size):
-    network = networks.default_network(observation_space, action_space, **options)
-    policy = Policy(export_policy(network, action_space, batch_size, observation_space))
-    network.set_weights(changed_weights(network))
-    policy.set_weights(network.get_weights())
-    assert_agrees(policy, network, action_space, observations(observation_space, batch_size), tolerance=3e-5)
+def leaf_values(value, name):
+    """The leaves of a nested value, by the names that they have in models."""
+    if not isinstance(value, dict | tuple):
+        return {name: value}
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    return {inner: leaf for key, part in parts for inner, leaf in leaf_values(part, f"{name}.{key}").items()}
 
 
-def test_kernels_of_default_networks_stay_constants():
-    for space, options in ((VECTOR, {"normalize_observation": True}), (Box(0, 255, (40, 40, 2), np.uint8), {})):
-        exported = export_policy(networks.default_network(space, ACTIONS, **options), ACTIONS, BATCH, space)
-        assert exported.step_graph.inputs == ()
-        assert exported.value_graph.inputs == ()
+@pytest.fixture(scope="module")
+def parameters(runs):
+    """What Keras gives for these observations, as they stand in a Trajectory."""
+    game = draw("dict")
+    observations = {
+        "mlp": draw("mlp").astype(np.float32),
+        "cnn": draw("cnn"),
+        "dict": {"board": game["board"].astype(np.float32), "turn": game["turn"] + 1},
+    }
+    return {name: network.predict(observations[name], 1000, verbose=0)[0] for name, (_, network) in runs.items()}
 
 
-def test_what_is_folded_becomes_an_input_vectors_first():
-    network = vector_network(Scale(name="scaling"), layers.Dense(8, "tanh", name="hidden"))
-    exported = export_policy(network, ACTIONS, BATCH, VECTOR)
-    fed = {exported.weight_names[index] for index in exported.step_graph.inputs}
-    assert "scaling/scale" in fed
-    assert not any(name.endswith("kernel") for name in fed)
+def check_actions(name, actions, parameters):
+    """They are what the environment is to get, worked out in NumPy from the network's parameters."""
+    if name == "mlp":
+        clipped = np.clip(parameters[:, :2], LOW, HIGH)
+        assert 0.05 < (clipped == HIGH).mean() < 0.95
+        np.testing.assert_allclose(actions["action"], clipped, atol=1e-5)
+    elif name == "cnn":
+        check_choice(actions["action"], parameters, 2)
+    else:
+        three, two = (np.asarray(mask, bool) for mask in draw("dict")["action_mask"])
+        check_choice(actions["action.0"], np.where(three, parameters[:, :3], -np.inf), 7)
+        check_choice(actions["action.1"], np.where(two, parameters[:, 3:5], -np.inf), 0)
+        np.testing.assert_allclose(actions["action.2"], np.tanh(parameters[:, 5:7]), atol=1e-5)
 
 
-def test_a_constant_folded_into_a_kernel_is_recognized():
-    exported = export_policy(IMAGE_NETWORKS["convolution of x / 255"](), ACTIONS, BATCH, IMAGE)
-    factors = {constant.factor for constant in exported.step_graph.constants}
-    assert factors == {1.0, float(np.float32(1 / 255))}
+def check_choice(action, logits, start):
+    """The likeliest, or one that is as likely but for rounding."""
+    chosen = np.take_along_axis(logits, action[:, None] - start, axis=1)[:, 0]
+    assert (logits.max(axis=1) - chosen).max() < 1e-5
+    assert (action - start == logits.argmax(axis=1)).mean() > 0.999
+    assert len(set(action.tolist())) > 1
 
 
-def test_weights_that_a_graph_does_not_use_are_in_neither_table():
-    network = networks.default_network(VECTOR, ACTIONS)
-    exported = export_policy(network, ACTIONS, BATCH, VECTOR)
-    in_step = {exported.weight_names[constant.weight] for constant in exported.step_graph.constants}
-    in_value = {exported.weight_names[constant.weight] for constant in exported.value_graph.constants}
-    assert {name.split("/")[0] for name in in_step} == {"policy_hidden_1", "policy_hidden_2", "logits"}
-    assert {name.split("/")[0] for name in in_value} == {"value_hidden_1", "value_hidden_2", "value"}
+def acts_litert(folder, observation):
+    return leaf_values(al.load_policy(folder).act(observation), "action")
 
 
-def test_a_constant_that_looks_like_a_weight_is_left_alone():
-    """1/32 is where patterns would start, were they not odd."""
-    network = vector_network(layers.Dense(8, "tanh"), layers.Rescaling(1 / 32))
-    assert_follows_new_weights(network, VECTOR)
+def acts_keras(folder, observation):
+    feed = leaf_values(observation, "observation")
+    return {key: np.asarray(value) for key, value in al.load_network(folder).predict(feed, 1000, verbose=0).items()}
 
 
-def test_the_network_is_left_as_it_is():
-    network = with_policy("mixed_bfloat16")
-    before = network.get_weights()
-    policies = [layer.dtype_policy for layer in network.layers]
-    export_policy(network, ACTIONS, BATCH, VECTOR)
-    assert [layer.dtype_policy for layer in network.layers] == policies
-    for old, new in zip(before, network.get_weights(), strict=True):
-        np.testing.assert_array_equal(old, new)
+def acts_saved_model(folder, observation):
+    import tensorflow as tf
+
+    act = tf.saved_model.load(folder).signatures["serving_default"]
+    feed = leaf_values(observation, "observation")
+    outputs = act(**{key.replace(".", "_"): tf.constant(value) for key, value in feed.items()})
+    return {key: value.numpy() for key, value in outputs.items()}
 
 
-def test_zero_weights_hide_nothing():
-    """With a policy head of zeros, no change before it would show in any output."""
-    network = vector_network(Scale(), layers.Dense(8))
-    network.set_weights([np.zeros_like(weight) for weight in network.get_weights()])
-    assert_follows_new_weights(network, VECTOR)
+def acts_onnx(folder, observation):
+    session = pytest.importorskip("onnxruntime").InferenceSession(folder / "policy.onnx")
+    feed = leaf_values(observation, "observation")
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, feed), strict=True))
 
 
-@pytest.mark.parametrize("batch_size", [1, 8, 20])
-def test_resizable_graphs_are_right_at_other_sizes(batch_size):
-    network = networks.default_network(VECTOR, ACTIONS)
-    exported = export_policy(network, ACTIONS, batch_size, VECTOR)
-    assert exported.step_graph.resizable
-    assert exported.value_graph.resizable
-    for rows in (1, 3, batch_size, 50):
-        assert_agrees(Policy(exported), network, ACTIONS, observations(VECTOR, rows))
+@pytest.fixture(scope="module")
+def litert_exports(runs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("litert")
+    return {name: al.export(path, folder / name) for name, (path, _) in runs.items()}
 
 
-def test_graphs_that_do_not_resize_are_found_out():
-    network = vector_network(OneCell(layers.GRUCell(7)))
-    exported = export_policy(network, ACTIONS, BATCH, VECTOR)
-    assert not exported.step_graph.resizable
-    for rows in (1, 3, 20):
-        assert_agrees(Policy(exported), network, ACTIONS, observations(VECTOR, rows))
+@pytest.mark.parametrize("acts", [acts_litert, acts_keras, acts_saved_model, acts_onnx])
+@pytest.mark.parametrize("name", CASES)
+def test_ten_thousand_actions_are_keras_s_in_every_format(name, acts, runs, parameters, litert_exports, tmp_path):
+    kind = acts.__name__.removeprefix("acts_")
+    if kind == "onnx":
+        pytest.importorskip("tf2onnx")
+    folder = litert_exports[name] if kind == "litert" else al.export(runs[name][0], tmp_path / "out", format=kind)
+    actions = acts(folder, draw(name))
+    check_actions(name, actions, parameters[name])
+    for key, leaf in leaf_values(CASES[name][1].sample(), "action").items():
+        assert actions[key].dtype == np.asarray(leaf).dtype
+    if kind != "litert":
+        np.testing.assert_allclose(actions["parameters"], parameters[name], atol=1e-4)
+        described = json.loads((folder / "spaces.json").read_text())
+        assert set(described["outputs"]) == set(actions)
 
 
-def test_shape_and_dtype_come_from_the_network_where_it_says_them():
-    exported = export_policy(image_network(conv()), ACTIONS, 2)
-    assert spaces.to_gymnasium(spaces.from_json(exported.observation_space)) == IMAGE
-    with pytest.raises(ValueError, match=r"`observation_space` must be given.*Received: network='subclassed"):
-        export_policy(Subclassed(), ACTIONS, 2)
+ACT_WITH_NOTHING_ELSE = """
+import sys
+sys.path.append(sys.argv[1])
+import json
+import numpy as np
+import actor_learner as al
+for folder, file, kind in zip(sys.argv[2::2], sys.argv[3::2], ("cnn", "dict")):
+    stored = np.load(file)
+    policy = al.load_policy(folder, seed=5)
+    if kind == "cnn":
+        observation, trajectory = (stored["observation"],) * 2
+    else:
+        observation = {name: stored[name] for name in ("board", "turn")}
+        observation["action_mask"] = stored["mask0"], stored["mask1"]
+        trajectory = {**observation, "turn": observation["turn"] + 1}
+    action, log_prob = policy.step(trajectory)
+    actions = policy.act(observation), policy.to_env(action)
+    parts = [part for each in actions for part in (each if isinstance(each, tuple) else (each,))]
+    print(json.dumps([part.tolist() for part in [*parts, log_prob, policy.value(trajectory)]]))
+print({name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names) - {"__main__"})
+try:
+    policy.action_space
+except ModuleNotFoundError as error:
+    print(error.name)
+"""
 
 
-def test_noise_hold_is_the_networks_and_only_for_normals():
-    box = Box(-1, 1, (2,), np.float32)
-    assert export_policy(networks.default_network(VECTOR, box, noise_hold=4), box, 2, VECTOR).noise_hold == 4
-    observation = keras.Input((6,))
-    parameters = networks.ActionDistribution(noise_hold=4)(layers.Dense(3)(observation))
-    network = keras.Model(observation, (parameters, layers.Dense(1)(observation)))
-    with pytest.raises(ValueError, match=r"must be 1 for an action space without one. Received: noise_hold=4"):
-        export_policy(network, ACTIONS, 2, VECTOR)
+def test_numpy_and_litert_alone_are_enough(litert_exports, tmp_path):
+    """`-S` leaves site-packages out, so nothing but what is linked here can be imported; `-I` all else."""
+    site = tmp_path / "site"
+    site.mkdir()
+    for name in ("numpy", "ai_edge_litert", "actor_learner"):
+        (site / name).symlink_to(Path(importlib.util.find_spec(name).origin).parent)
+    image, game = draw("cnn", 50), draw("dict", 50)
+    np.savez(tmp_path / "cnn.npz", observation=image)
+    masks = {f"mask{i}": mask for i, mask in enumerate(game["action_mask"])}
+    np.savez(tmp_path / "dict.npz", board=game["board"], turn=game["turn"], **masks)
+    paths = [path for name in ("cnn", "dict") for path in (litert_exports[name], tmp_path / f"{name}.npz")]
+    command = [sys.executable, "-I", "-S", "-c", ACT_WITH_NOTHING_ELSE, site, *paths]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    *lines, imported, missing = done.stdout.splitlines()
+    for line, observation, name in zip(lines, (image, game), ("cnn", "dict"), strict=True):
+        policy = al.load_policy(litert_exports[name], seed=5)
+        trajectory = {**observation, "turn": observation["turn"] + 1} if name == "dict" else observation
+        action, log_prob = policy.step(trajectory)
+        parts = [*keras.tree.flatten((policy.act(observation), policy.to_env(action)))]
+        assert json.loads(line) == [part.tolist() for part in [*parts, log_prob, policy.value(trajectory)]]
+    assert {"numpy", "ai_edge_litert", "actor_learner"} <= eval(imported)
+    assert not {"gymnasium", "cloudpickle", "keras", "tensorflow"} & eval(imported)
+    assert missing == "gymnasium"  # which the public spaces are of
 
 
-def test_wrong_heads_are_one_clear_error():
-    observation = keras.Input((6,))
-    wide = keras.Model(observation, (layers.Dense(4)(observation), layers.Dense(1)(observation)))
-    with pytest.raises(ValueError, match=r"`parameters` must have 3 columns.*Received: shape=\(8, 4\)"):
-        export_policy(wide, ACTIONS, BATCH, VECTOR)
-    two_values = keras.Model(observation, (layers.Dense(3)(observation), layers.Dense(2)(observation)))
-    with pytest.raises(ValueError, match=r"`value` must be one number.*Received: 16 for 8"):
-        export_policy(two_values, ACTIONS, BATCH, VECTOR)
-    with pytest.raises(ValueError, match=r"`batch_size` must be at least 1\. Received: batch_size=0"):
-        export_policy(wide, ACTIONS, 0, VECTOR)
+def test_masks_from_infos_are_an_input(tmp_path):
+    """The run says whether its environments gave masks."""
+    space, actions = Box(-1, 1, (3,)), MultiDiscrete([3, 2], start=[1, 0])
+    run_dir = make_run(tmp_path / "run", space, actions, default.default_network(space, actions, hidden_sizes=(8,)))
+    without = al.export(run_dir, tmp_path / "without", format="keras")
+    assert set(json.loads((without / "spaces.json").read_text())["inputs"]) == {"observation"}
+    record_choices(RunDirectory(run_dir), action_masks=True)
+    model = al.load_network(al.export(run_dir, tmp_path / "with", format="keras"))
+    mask = np.eye(5, dtype=bool)[[0, 1, 2]] | np.eye(5, dtype=bool)[[3, 4, 3]]
+    action = model({"observation": np.zeros((3, 3), np.float32), "action_mask": mask})["action"]
+    np.testing.assert_array_equal(action, [[1, 0], [2, 1], [3, 0]])
 
 
-def test_export_is_silent(capfd):
-    export_policy(networks.default_network(VECTOR, ACTIONS), ACTIONS, 3, VECTOR)
-    assert capfd.readouterr() == ("", "")
+def test_the_command_prints_the_folder_and_refuses_in_a_line(runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_dir = runs["mlp"][0]
+    assert main(["export", str(run_dir)]) == 0
+    assert capsys.readouterr().out == "mlp-litert\n"
+    described = json.loads(Path("mlp-litert/spaces.json").read_text())
+    assert to_gymnasium(from_json(described["action_space"])) == CASES["mlp"][1]
+    Path("empty").mkdir()
+    create_run(al.TrainConfig(run_dir="unsaved"))
+    monkeypatch.setitem(sys.modules, "tf2onnx", None)
+    for argv, message in (
+        ([run_dir], "`output` is there already; give another name. Received: output='mlp-litert'"),
+        ([run_dir, "--format", "onx"], "(did you mean 'onnx'?). Received: format='onx'"),
+        ([run_dir, "--format", "onnx"], "needs tf2onnx: pip install 'actor-learner[onnx]'"),
+        (["empty"], "holds no run: the directory has no config.json"),
+        (["nowhere"], "holds no run: the directory isn't there"),
+        (["unsaved"], "holds no policy yet: a run saves it when it ends"),
+    ):
+        assert main(["export", *map(str, argv)]) == 2
+        assert message in one_line(capsys)
 
 
-def test_pieces_of_weights_are_not_taken_for_weights():
-    """A graph that only holds a slice of a kernel: nothing can be written there."""
-
-    class Half(layers.Layer):
-        def build(self, input_shape):
-            self.kernel = self.add_weight(shape=(6, 12), name="kernel")
-
-        def call(self, x):
-            return ops.matmul(x, self.kernel[:, :6])
-
-    network = vector_network(Half(name="half"))
-    exported = export_policy(network, ACTIONS, BATCH, VECTOR)
-    assert "half/kernel" in {exported.weight_names[index] for index in exported.step_graph.inputs}
-    assert_follows_new_weights(network, VECTOR)
+def one_line(capsys):
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("actor-learner: error: ")
+    return line
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"]
-)
-def test_observations_of_any_other_dtype_need_no_fallback(dtype):
-    space = Box(0, 10, (6,), np.dtype(dtype).type)
-    network = networks.default_network(space, ACTIONS)
-    policy = Policy(export_policy(network, ACTIONS, 4, space))
-    assert not policy.exported.fallback
-    observation = np.arange(24).reshape(4, 6).astype(spaces.observation_structure(space).leaves[0].dtype)
-    assert_agrees(policy, network, ACTIONS, observation)
+def test_a_damaged_run_is_a_line_and_leaves_nothing_behind(tmp_path, capsys):
+    space, actions = Box(-1, 1, (3,)), Discrete(2)
+    run_dir = make_run(tmp_path / "run", space, actions, default.default_network(space, actions, hidden_sizes=(8,)))
+    network = run_dir / "network.keras"
+    network.write_bytes(network.read_bytes()[:-100])
+    assert main(["export", str(run_dir), "--format", "keras", "--output", str(tmp_path / "out")]) == 2
+    assert "The network can't be read" in one_line(capsys)
+    weights = run_dir / "policy" / "weights.npy"
+    weights.write_bytes(flipped(weights.read_bytes(), [2000]))
+    for kind in ("litert", "saved_model"):
+        assert main(["export", str(run_dir), "--format", kind, "--output", str(tmp_path / "out")]) == 2
+        assert "isn't what was written" in one_line(capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_actors_agree_with_the_learner_after_training():
-    """Within the bound for continuous spaces: 1e-5 / min(1, smallest std)."""
-    box = Box(-1, 1, (3,), np.float32)
-    network = networks.default_network(VECTOR, box)
-    policy = Policy.from_network(network, box, batch_size=64, observation_space=VECTOR)
-    optimizer = keras.optimizers.Adam(0.01)
-    observation = observations(VECTOR, 64)
-    for _ in range(20):
-        with tf.GradientTape() as tape:
-            outputs = networks.call_network(network, observation)
-            loss = ops.mean(ops.square(outputs["parameters"] + 1.5)) + ops.mean(ops.square(outputs["value"] - 3))
-        gradients = tape.gradient(loss, network.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
-    policy.set_weights(network.get_weights())
-    log_std = network.get_layer("log_std").log_std.numpy()
-    assert (log_std < 0).all()
-    assert_agrees(policy, network, box, observation, tolerance=1e-5 / min(1.0, float(np.exp(log_std).min())))
+def test_a_network_that_keras_can_t_rebuild(tmp_path):
+    space, actions = Box(-1, 1, (3,)), Discrete(2, start=4)
+    network = Unserializable(2)
+    network(np.zeros((1, 3), np.float32))
+    run_dir = make_run(tmp_path / "run", space, actions, network)
+    with pytest.raises(ValueError, match=r"build it, and give it as `network=`"):
+        al.export(run_dir, tmp_path / "out", format="saved_model")
+    again = Unserializable(2)
+    again(np.zeros((1, 3), np.float32))
+    with pytest.raises(ValueError, match=r"can't be exported in this form.*Received: format='keras'"):
+        al.export(run_dir, tmp_path / "out", format="keras", network=again)
+    with pytest.raises(ValueError, match=r"`network` can't stand beside format='litert'.*Received: network="):
+        al.export(run_dir, tmp_path / "out", network=again)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert al.load_policy(al.export(run_dir, tmp_path / "out")).act([0.1, 0.2, 0.3]) in (4, 5)

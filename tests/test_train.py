@@ -17,11 +17,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from keras import ops
 
 import actor_learner as al
-from actor_learner.networks import call_network, network_distribution
-from actor_learner.returns import gae
-from tests.processes import is_alive, wait_until
-from tests.scripted_envs import BreaksOnce, Deterministic
-from tests.small_networks import Unserializable
+from actor_learner.algorithms.returns import gae
+from actor_learner.networks.contract import call_network, network_distribution
+from tests.support.processes import is_alive, wait_until
+from tests.support.scripted_envs import BreaksOnce, Deterministic
+from tests.support.small_networks import Unserializable
 
 LINUX_ONLY = pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
 

@@ -33,7 +33,7 @@ class A2C(Algorithm):
 
     def loss(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """- mean(advantage x log-prob) + vf_coef x mean squared value error - ent_coef x mean entropy."""
-        from actor_learner.returns import mean_valid
+        from actor_learner.algorithms.returns import mean_valid
 
         policy_loss = -mean_valid(self.normalized_advantage(minibatch) * outputs["log_prob"], minibatch["valid"])
         return self.actor_critic_loss(policy_loss, outputs["value"], outputs, minibatch)

@@ -15,12 +15,12 @@ import numpy as np
 from actor_learner.algorithms import optimizers, schedules
 from actor_learner.algorithms.optimizers import Optimizer
 from actor_learner.algorithms.schedules import Schedule
-from actor_learner.names import NamedFields
+from actor_learner.system.fields import NamedFields
 
 if TYPE_CHECKING:
     import keras
 
-    from actor_learner.returns import VTrace
+    from actor_learner.algorithms.returns import VTrace
 
 Tensor = Any
 
@@ -251,7 +251,7 @@ class Algorithm(NamedFields, ABC):
         batch: the trajectory's fields, `[T, B, ...]`, rewards scaled, and `target_log_prob [T, B]` of the actions
         under the network before the update; value: `[T + 1, B]`. Every field joins the minibatches.
         """
-        from actor_learner.returns import gae
+        from actor_learner.algorithms.returns import gae
 
         advantage = gae(*_rows(batch, value), gamma=self.gamma, gae_lambda=self.gae_lambda)
         return {"advantage": advantage, "return": advantage + value[:-1]}
@@ -266,7 +266,7 @@ class Algorithm(NamedFields, ABC):
         pg_rho_clip: float | None = 1.0,
     ) -> VTrace:
         """V-trace of a whole batch with this algorithm's gamma and lambda; arguments as for `targets`."""
-        from actor_learner.returns import vtrace
+        from actor_learner.algorithms.returns import vtrace
 
         return vtrace(
             *_rows(batch, value),
@@ -289,7 +289,7 @@ class Algorithm(NamedFields, ABC):
 
     def normalized_advantage(self, minibatch: Mapping[str, Tensor]) -> Tensor:
         """The minibatch's advantages `[N]`, normalized over its valid rows if `normalize_advantage` says so."""
-        from actor_learner.returns import normalize_valid
+        from actor_learner.algorithms.returns import normalize_valid
 
         advantage = minibatch["advantage"]
         return normalize_valid(advantage, minibatch["valid"]) if self.normalize_advantage else advantage
@@ -303,7 +303,7 @@ class Algorithm(NamedFields, ABC):
         """
         from keras import ops
 
-        from actor_learner.returns import mean_divergence, mean_valid
+        from actor_learner.algorithms.returns import mean_divergence, mean_valid
 
         valid = minibatch["valid"]
         value_loss = mean_valid(ops.square(minibatch["return"] - value), valid)

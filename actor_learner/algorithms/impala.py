@@ -84,7 +84,7 @@ class Impala(Algorithm):
         """- mean(advantage x log-prob) + vf_coef x mean squared value error - ent_coef x mean entropy."""
         from keras import ops
 
-        from actor_learner.returns import clip_weight, mean_valid
+        from actor_learner.algorithms.returns import clip_weight, mean_valid
 
         valid = minibatch["valid"]
         policy_loss = -mean_valid(self.normalized_advantage(minibatch) * outputs["log_prob"], valid)

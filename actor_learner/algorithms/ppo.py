@@ -106,7 +106,7 @@ class PPO(Algorithm):
         """Clipped policy objective + vf_coef x mean squared value error - ent_coef x mean entropy."""
         from keras import ops
 
-        from actor_learner.returns import mean_divergence, mean_valid
+        from actor_learner.algorithms.returns import mean_divergence, mean_valid
 
         valid, advantage = minibatch["valid"], self.normalized_advantage(minibatch)
         ratio = ops.exp(outputs["log_prob"] - minibatch["behaviour_log_prob"])

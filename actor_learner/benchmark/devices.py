@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.benchmark.gpu import Busyness, nvml_reader
+from actor_learner.benchmark.clocks import Busyness, Stopwatch, nvml_reader
 from actor_learner.benchmark.measure import Measured, Say, as_json, measure_setting
-from actor_learner.benchmark.stopwatch import Stopwatch
-from actor_learner.benchmark.system import default_network_is_used, still
-from actor_learner.config import TrainConfig
-from actor_learner.roof import Cost, roof
-from actor_learner.trajectory import Trajectory, map_leaves
+from actor_learner.benchmark.roofline import Cost, roof
+from actor_learner.benchmark.whole import default_network_is_used, still
+from actor_learner.config.config import TrainConfig
+from actor_learner.spaces.trajectory import Trajectory, map_leaves
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
@@ -33,7 +32,7 @@ def present(devices: Sequence[str]) -> tuple[list[str], list[str]]:
 
     Raises ValueError where none is left.
     """
-    from actor_learner.learner import resolve_device
+    from actor_learner.learner.tf.devices import resolve_device
 
     found, missing, error = [], [], None
     for device in dict.fromkeys(devices):
@@ -151,8 +150,9 @@ class _Updates:
     def __init__(self, config: TrainConfig, minibatch_size: int | None, spaces: tuple[Space[Any], Space[Any]]) -> None:
         import tensorflow as tf
 
-        from actor_learner.learner import Learner, resolve_device
-        from actor_learner.train import make_network
+        from actor_learner.build import make_network
+        from actor_learner.learner.learner import Learner
+        from actor_learner.learner.tf.devices import resolve_device
 
         changes = {"epochs": 1} | ({} if minibatch_size is None else {"minibatch_size": minibatch_size})
         algorithm = dataclasses.replace(config.algorithm, **changes)
@@ -177,8 +177,8 @@ class _Updates:
         """Seconds in which the network answers the observations of all environments; None if it is small."""
         import tensorflow as tf
 
-        from actor_learner.learner.devices import multiplications
-        from actor_learner.networks import call_network
+        from actor_learner.learner.tf.devices import multiplications
+        from actor_learner.networks.contract import call_network
 
         if multiplications(self._network) < LARGE_NETWORK:
             return None

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.actor import Startup
-from actor_learner.benchmark.alone import PartProcesses, unroll_cost
-from actor_learner.benchmark.part_process import PARTS
-from actor_learner.benchmark.system import LEARNER, Run, System
-from actor_learner.config import TrainConfig
-from actor_learner.cores import available_cores
-from actor_learner.environments import resolve_env
-from actor_learner.roof import NAMES, Cost, Parts, Prospect, Roof, prospects, roof
-from actor_learner.trajectory import Trajectory
+from actor_learner.actors.actor import Startup
+from actor_learner.benchmark.part_worker import PARTS
+from actor_learner.benchmark.parts import PartProcesses, unroll_cost
+from actor_learner.benchmark.roofline import NAMES, Cost, Parts, Prospect, Roof, prospects, roof
+from actor_learner.benchmark.whole import LEARNER, Run, System
+from actor_learner.config.config import TrainConfig
+from actor_learner.environments.factory import resolve_env
+from actor_learner.spaces.trajectory import Trajectory
+from actor_learner.system.machine import available_cores
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space

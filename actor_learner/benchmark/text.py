@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from actor_learner.benchmark.measure import Measured
-from actor_learner.benchmark.system import LEARNER
-from actor_learner.bottleneck import Bottleneck, bottleneck
-from actor_learner.roof import NAMES, Prospect
+from actor_learner.benchmark.roofline import NAMES, Prospect
+from actor_learner.benchmark.whole import LEARNER
+from actor_learner.reports.bottleneck import Bottleneck, bottleneck
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from actor_learner.benchmark.system import LEARNER, Span
-from actor_learner.config import refusal
-from actor_learner.files import write_atomically
-from actor_learner.plot import COLOURS, FORMATS, STYLE, check_matplotlib
+from actor_learner.benchmark.whole import LEARNER, Span
+from actor_learner.config.config import refusal
+from actor_learner.reports.plot import COLOURS, FORMATS, STYLE, check_matplotlib
+from actor_learner.system.files import write_atomically
 
 SHOWN_BATCHES = 8
 """In the picture; the trace has all."""

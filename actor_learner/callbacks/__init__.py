@@ -1,6 +1,6 @@
 """Callbacks: Keras's own work as they are; `Callback` adds what a reinforcement-learning run has to offer."""
 
-from actor_learner.callbacks.callback import Callback
+from actor_learner.callbacks.base import Callback
 from actor_learner.callbacks.evaluate import Evaluate
 from actor_learner.callbacks.memory_limit import MemoryLimit
 from actor_learner.callbacks.stop_on_return import StopOnReturn

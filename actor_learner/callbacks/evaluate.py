@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.callbacks.callback import Callback
-from actor_learner.environments import EnvFactory, resolve_env
+from actor_learner.callbacks.base import Callback
+from actor_learner.environments.factory import EnvFactory, resolve_env
+from actor_learner.environments.video import recorded
 from actor_learner.evaluate import MOST_ENVS, Evaluation, check_playable, evaluate
 from actor_learner.policy.policy import Policy
-from actor_learner.video import recorded
 
 
 class Evaluate(Callback):

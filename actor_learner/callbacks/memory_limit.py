@@ -7,9 +7,10 @@ import math
 import numbers
 import time
 
-from actor_learner.callbacks.callback import Callback
-from actor_learner.interrupts import stop_requested
-from actor_learner.memory import MemorySampler, Usage, cgroup_limit, measure
+from actor_learner.callbacks.base import Callback
+from actor_learner.system.machine import cgroup_limit
+from actor_learner.system.memory import MemorySampler, Usage, measure
+from actor_learner.system.signals import stop_requested
 
 _LOG = logging.getLogger("actor_learner")
 _ACTIONS = ("pause", "checkpoint_and_stop", "restart_actors")

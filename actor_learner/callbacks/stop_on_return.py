@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from actor_learner.callbacks.callback import Callback
+from actor_learner.callbacks.base import Callback
 
 _LOG = logging.getLogger("actor_learner")
 

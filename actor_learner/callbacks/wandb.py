@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from actor_learner.callbacks.callback import Callback
+from actor_learner.callbacks.base import Callback
 
 
 class WandB(Callback):

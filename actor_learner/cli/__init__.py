@@ -13,21 +13,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-import actor_learner
-from actor_learner.cli import (
-    benchmark,
-    completion,
-    doctor,
-    evaluate,
-    export,
-    plot,
-    report,
-    train,
-    tune,
-    watch,
-)
+from actor_learner.cli import benchmark, completion, doctor, evaluate, export, plot, report, train, tune, watch
 from actor_learner.cli.flags import Formatter
-from actor_learner.names import close_match
+from actor_learner.system.fields import close_match
+from actor_learner.system.version import __version__
 
 REFUSED = 2
 INTERRUPTED = 130
@@ -109,7 +98,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def make_parser(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """The parser for these arguments (some flags depend on the algorithm), and those of its commands."""
     parser = _Parser(prog="actor-learner", description="The actor-learner for Keras 3.", epilog=_EXAMPLES)
-    parser.add_argument("--version", action="version", version=actor_learner.__version__)
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     options = {name: module.add_parser(commands, argv) for name, module in _WITH_CONFIG.items()}
     options |= {name: module.add_parser(commands) for name, module in _OTHER_COMMANDS.items()}

@@ -15,19 +15,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from actor_learner import compile_cache
 from actor_learner.cli.flags import converter
-from actor_learner.cli.train import (
-    add_config_flags,
-    named_algorithm,
-    one_line_warnings,
-    prepare_process,
-    train_config,
-)
-from actor_learner.config import TrainConfig, refusal
-from actor_learner.config_file import NO_FILE
-from actor_learner.interrupts import exiting_on_signals
-from actor_learner.quiet import import_keras
+from actor_learner.cli.train import add_config_flags, named_algorithm, one_line_warnings, prepare_process, train_config
+from actor_learner.config.config import TrainConfig, refusal
+from actor_learner.config.file import NO_FILE
+from actor_learner.system import compile_cache
+from actor_learner.system.keras_import import import_keras
+from actor_learner.system.signals import exiting_on_signals
 
 if TYPE_CHECKING:
     from actor_learner.benchmark.measure import Measured
@@ -96,8 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.env is not None and _is_run(arguments.env):
         return _run_of_directory(arguments)
     _check(arguments)
-    from actor_learner.capacity import check_memory
-    from actor_learner.environments import resolve_env
+    from actor_learner.actors.capacity import check_memory
+    from actor_learner.environments.factory import resolve_env
 
     counts = getattr(arguments, "num_actors", [None])
     configs = [_config(arguments, count) for count in counts]
@@ -230,7 +224,7 @@ def _is_run(env: str) -> bool:
 
 
 def _run_of_directory(arguments: argparse.Namespace) -> int:
-    from actor_learner.benchmark.finished import of_run, show_run
+    from actor_learner.benchmark.from_records import of_run, show_run
 
     if given := [word.partition("=")[0] for word in arguments.argv if word.startswith("--") and word != "--json"]:
         raise ValueError(f"Beside the directory of a run there can be `--json` alone. Received: {given[0]}")
@@ -251,7 +245,7 @@ def _show(measured: Measured) -> None:
 
 
 def _surroundings(arguments: argparse.Namespace) -> dict[str, Any]:
-    from actor_learner.provenance import provenance
+    from actor_learner.runs.provenance import provenance
 
     command = shlex.join(["actor-learner", "benchmark", *arguments.argv])
     return {"command": command, "date": datetime.date.today().isoformat(), **provenance()}
@@ -276,7 +270,7 @@ def _progress() -> Any:
 @contextlib.contextmanager
 def _one_line_failures() -> Any:
     """An actor's failure without its traceback."""
-    from actor_learner.restarts import ActorError
+    from actor_learner.actors.processes.restarts import ActorError
 
     try:
         yield

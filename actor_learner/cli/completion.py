@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from actor_learner.algorithms import BY_NAME
-from actor_learner.presets import PRESETS
+from actor_learner.config.presets import PRESETS
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 

@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner doctor`: prints what it found; exit code 1 if something is wrong."""
-    from actor_learner.doctor import examine
+    from actor_learner.cli.diagnosis import examine
 
     if not arguments.no_self_test and sys.stderr.isatty():
         print("Loading TensorFlow and training for two seconds ...", file=sys.stderr)

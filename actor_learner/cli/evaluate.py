@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actor_learner.cli.flags import converter, json_object
-from actor_learner.config import check_backend
+from actor_learner.config.config import check_backend
 
 if TYPE_CHECKING:
     from actor_learner.evaluate import Evaluation
@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner evaluate`: plays episodes with a trained policy, without TensorFlow."""
-    from actor_learner.run_directory import open_run
+    from actor_learner.runs.directory import open_run
 
     open_run(arguments.run_dir)
     check_backend()
@@ -78,9 +78,9 @@ def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
             "`--render` and `--video` exclude each other: an environment draws either to a window or to a file. "
             f"Received: --render {arguments.render} --video {arguments.video}"
         )
+    from actor_learner.environments.video import in_a_window, recorded
     from actor_learner.evaluate import run_environment
-    from actor_learner.run_directory import read_config
-    from actor_learner.video import in_a_window, recorded
+    from actor_learner.runs.directory import read_config
 
     env, env_kwargs = run_environment(read_config(arguments.run_dir), arguments.env, arguments.env_kwargs)
     if arguments.video is not None:

@@ -56,7 +56,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner plot`: draws learning curves."""
-    from actor_learner.plot import plot
+    from actor_learner.reports.plot import plot
 
     with one_line_warnings():
         output = plot(

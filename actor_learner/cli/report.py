@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner report`: describes a run in one HTML file."""
-    from actor_learner.report import report
+    from actor_learner.reports.report import report
 
     print(report(arguments.run_dir, arguments.output))
     return 0

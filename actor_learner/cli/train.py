@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from actor_learner import event_file
 from actor_learner.cli.flags import add_flag, flag_text
-from actor_learner.config import TrainConfig, algorithm_class, callable_marks, check_backend, resolve_reference
-from actor_learner.config_file import (
+from actor_learner.config.config import TrainConfig, algorithm_class, callable_marks, check_backend, resolve_reference
+from actor_learner.config.file import (
     NO_FILE,
     ConfigFile,
     build,
@@ -28,9 +27,10 @@ from actor_learner.config_file import (
     preset_below,
     read_config_file,
 )
-from actor_learner.cores import learner_cores, suggest_threads
-from actor_learner.provenance import provenance
-from actor_learner.quiet import freeze_what_is_imported, import_keras_before
+from actor_learner.runs import tensorboard
+from actor_learner.runs.provenance import provenance
+from actor_learner.system.keras_import import freeze_what_is_imported, import_keras_before
+from actor_learner.system.machine import learner_cores, suggest_threads
 
 _NO_FIELDS = (
     "command",
@@ -108,9 +108,9 @@ def add_config_flags(
 
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner train`: trains, and says where the result is and what to type next."""
-    from actor_learner.capacity import check_memory
-    from actor_learner.environments import resolve_env
-    from actor_learner.run_directory import check_run_dir
+    from actor_learner.actors.capacity import check_memory
+    from actor_learner.environments.factory import resolve_env
+    from actor_learner.runs.directory import check_run_dir
 
     resume = arguments.resume is not None
     config = resumed_config(arguments) if resume else train_config(arguments)
@@ -137,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _has_finished(config: TrainConfig) -> bool:
     """Whether the run has nothing left to do, which is said then. Raises ValueError if it can't go on."""
-    from actor_learner.resume import check_resume
+    from actor_learner.runs.resume import check_resume
 
     start = check_resume(config)
     if start.finished:
@@ -198,7 +198,7 @@ def _flag_value(argv: Sequence[str], flag: str) -> str | None:
 
 def _recorded_algorithm(run_dir: str) -> str | None:
     """What a run's config.json calls its algorithm; a file without it is refused later, by what reads it all."""
-    from actor_learner.run_directory import read_config
+    from actor_learner.runs.directory import read_config
 
     algorithm = read_config(run_dir).get("algorithm")
     name = algorithm.get("name") if isinstance(algorithm, dict) else None
@@ -241,7 +241,7 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
 
     Raises ValueError where there is no run, or for what the dataclasses refuse.
     """
-    from actor_learner.run_directory import read_config
+    from actor_learner.runs.directory import read_config
 
     check_backend()
     recorded = read_config(arguments.resume)
@@ -300,7 +300,7 @@ def _what_next(run_dir: str | os.PathLike[str]) -> str:
     command, run = shlex.quote(own_command()), shlex.quote(str(run_dir))
     lines = [f"The run is in {run}. Next:", f"  {command} evaluate {run}", f"  {command} plot {run} --output curve.png"]
     lines.append(f"  {command} report {run}")
-    if any(Path(run_dir).glob(f"{event_file.PREFIX}*")):
+    if any(Path(run_dir).glob(f"{tensorboard.PREFIX}*")):
         missing = "" if importlib.util.find_spec("tensorboard") else ", after pip install 'actor-learner[tensorboard]'"
         lines.append(f"With all beside it: tensorboard --logdir {shlex.quote(_folder_of_runs(Path(run_dir)))}{missing}")
     return "\n".join(lines)

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner.cli.flags import converter
 from actor_learner.cli.train import add_config_flags, config_file, named_algorithm, own_command, train_config
-from actor_learner.config_file import config_toml
-from actor_learner.interrupts import exiting_on_signals
+from actor_learner.config.file import config_toml
+from actor_learner.system.signals import exiting_on_signals
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from actor_learner.config import TrainConfig
-    from actor_learner.throughput import Setting
-    from actor_learner.tune import Trial, Tuning
+    from actor_learner.benchmark.trial_worker import Setting
+    from actor_learner.benchmark.tune import Trial, Tuning
+    from actor_learner.config.config import TrainConfig
 
 _OWN = ("argv", "budget", "allow", "most_actors", "output", "json")
 _LEFT_OUT = ("env", "run_dir", "overwrite")
@@ -70,15 +70,15 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
 @exiting_on_signals()
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner tune`: measures, prints, writes the config file."""
-    from actor_learner.capacity import check_memory
-    from actor_learner.environments import resolve_env
+    from actor_learner.actors.capacity import check_memory
+    from actor_learner.environments.factory import resolve_env
 
     given = {name: value for name, value in vars(arguments).items() if name not in _OWN}
     config = train_config(argparse.Namespace(**given))
     output = _new_file(arguments.output, config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
     check_memory(config.num_actors)
-    from actor_learner.tune import tune
+    from actor_learner.benchmark.tune import tune
 
     with _progress(config.quiet) as say:
         tuning = tune(
@@ -231,7 +231,7 @@ def _as_json(tuning: Tuning, output: Path) -> dict[str, Any]:
 
 
 def _surroundings(arguments: argparse.Namespace) -> dict[str, Any]:
-    from actor_learner.provenance import provenance
+    from actor_learner.runs.provenance import provenance
 
     command = shlex.join(["actor-learner", "tune", *arguments.argv])
     return {"command": command, "date": datetime.date.today().isoformat(), **provenance()}

@@ -24,7 +24,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner watch`: shows a run until it ends."""
-    from actor_learner.watch import watch
+    from actor_learner.reports.watch import watch
 
     watch(arguments.run_dir, arguments.interval)
     return 0

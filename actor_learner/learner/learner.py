@@ -14,17 +14,16 @@ import tensorflow as tf
 from gymnasium.spaces import Space
 from keras import ops
 
-from actor_learner import compile_cache, spaces
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.schedules import is_schedule
-from actor_learner.conform import conform
-from actor_learner.learner.devices import multiplications, resolve_device, use_xla
-from actor_learner.learner.fused_adam import fuse
-from actor_learner.learner.rows import tensors
+from actor_learner.learner.batch import tensors
+from actor_learner.learner.rewards import RewardScaling
 from actor_learner.learner.state import load_learner, write_learner
+from actor_learner.learner.tf.devices import multiplications, resolve_device, use_xla
+from actor_learner.learner.tf.fused_adam import fuse
+from actor_learner.learner.tf.readback import Weights
 from actor_learner.learner.update import Update, computes_in_low_precision
-from actor_learner.learner.weights import Weights
-from actor_learner.networks import (
+from actor_learner.networks.contract import (
     CHECKED_ROWS,
     check_contract,
     named_leaves,
@@ -33,9 +32,11 @@ from actor_learner.networks import (
     normalized_leaf,
     training_dependent_layers,
 )
-from actor_learner.rewards import RewardScaling
-from actor_learner.saving import write_folder_atomically
-from actor_learner.trajectory import Trajectory, map_leaves
+from actor_learner.spaces import structure
+from actor_learner.spaces.trajectory import Trajectory, map_leaves
+from actor_learner.spaces.validate import conform
+from actor_learner.system import compile_cache
+from actor_learner.system.files import write_folder_atomically
 
 Tensor = Any
 
@@ -430,4 +431,4 @@ def _check_arguments(network: Any, algorithm: Any, action_space: Any) -> None:
         raise ValueError(f"`network` must be a keras.Model. Received: network={network!r}")
     if isinstance(algorithm, type) or not hasattr(algorithm, "loss"):
         raise ValueError(f"`algorithm` must be an instance, such as al.PPO(). Received: algorithm={algorithm!r}")
-    spaces.check_action_space(action_space)
+    structure.check_action_space(action_space)

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from keras import ops
 
-from actor_learner import algorithms, spaces
-from actor_learner.files import DamagedError, one_line, read_arrays, read_folder, write_arrays
-from actor_learner.rewards import RewardScaling
-from actor_learner.saving import network_of, write_network
+from actor_learner import algorithms
+from actor_learner.learner.rewards import RewardScaling
+from actor_learner.networks.saving import network_of, write_network
+from actor_learner.spaces.kinds import from_json, to_json
+from actor_learner.spaces.structure import to_gymnasium
+from actor_learner.system.files import DamagedError, one_line, read_arrays, read_folder, write_arrays
 
 if TYPE_CHECKING:
     import keras
@@ -79,7 +81,7 @@ def _description(learner: Learner) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "algorithm": algorithms.to_json(learner.algorithm),
-        "action_space": spaces.to_json(learner.action_space),
+        "action_space": to_json(learner.action_space),
         "total_steps": learner.total_steps,
         "env_steps": learner.env_steps,
         "updates": learner.updates,
@@ -99,7 +101,7 @@ def _read_description(content: bytes) -> dict[str, Any]:
     bits.state = state["random_state"]
     return {
         **{name: state[name] for name in ("algorithm", "total_steps", "env_steps", "updates")},
-        "action_space": spaces.to_gymnasium(spaces.from_json(state["action_space"])),
+        "action_space": to_gymnasium(from_json(state["action_space"])),
         "random_state": bits,
     }
 

@@ -12,9 +12,9 @@ import tensorflow as tf
 from gymnasium.spaces import Space
 from keras import ops
 
-from actor_learner import spaces
 from actor_learner.algorithms.base import Algorithm, divergence_metric
-from actor_learner.learner.rows import (
+from actor_learner.algorithms.returns import explained_variance
+from actor_learner.learner.batch import (
     Nest,
     Tensor,
     in_chunks,
@@ -24,16 +24,16 @@ from actor_learner.learner.rows import (
     without_bootstrap_row,
     without_invalid,
 )
-from actor_learner.learner.undo import StateBefore, all_finite, in_few_parts
-from actor_learner.networks import (
+from actor_learner.learner.rewards import RewardScaling, clip_reward
+from actor_learner.learner.tf.rollback import StateBefore, all_finite, in_few_parts
+from actor_learner.networks.contract import (
     all_layers,
     call_network,
     network_distribution,
     normalization_layers,
     normalized_leaf,
 )
-from actor_learner.returns import explained_variance
-from actor_learner.rewards import RewardScaling, clip_reward
+from actor_learner.spaces import structure
 
 ROWS_FOR_EACH_CHECKED = 64
 """The new network is called with one row for each 64 that it learned from: half a percent of the arithmetic."""
@@ -62,7 +62,7 @@ class Update:
         self._trainable = list(trainable)
         self._reward_scaling = reward_scaling
         self._distribution = network_distribution(network, action_space)
-        self._actions = spaces.action_structure(action_space)
+        self._actions = structure.action_structure(action_space)
         self.metric_names: tuple[str, ...] = ()
         self.checked_names: tuple[str, ...] = ()
 

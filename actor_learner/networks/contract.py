@@ -10,7 +10,7 @@ no input unless the model has one of its name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -18,9 +18,9 @@ import numpy as np
 from gymnasium.spaces import Space
 from keras import layers, ops
 
-from actor_learner import spaces
-from actor_learner.distributions import Distribution, distribution_for
+from actor_learner.networks.distributions import Distribution, distribution_for
 from actor_learner.networks.layers import ActionDistribution, ObservationNormalization
+from actor_learner.spaces import structure as spaces
 
 Tensor = Any
 Nest = Any
@@ -242,3 +242,14 @@ def distribution_and_hold(network: keras.Model) -> tuple[str, int]:
             f"Received: {layers_said} of network {network.name!r}"
         )
     return said.pop() if said else ("gaussian", 1)
+
+
+def tensor_names(names: Iterable[str]) -> list[str]:
+    """Names that TensorFlow leaves as they are: of plain characters, different beyond their case."""
+    unique: list[str] = []
+    for index, name in enumerate(names):
+        plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name.replace("/", "."))
+        while plain.lower() in {other.lower() for other in unique}:  # a key may look like what is appended here
+            plain = f"{plain}.leaf-{index}"
+        unique.append(plain)
+    return unique

@@ -12,12 +12,12 @@ import numpy as np
 from gymnasium.spaces import Space
 from keras import layers, ops
 
-from actor_learner import spaces
-from actor_learner.distributions import distribution_for
 from actor_learner.networks.contract import arrange, normalization_layers, takes_mask
+from actor_learner.networks.distributions import distribution_for
 from actor_learner.networks.images import check_channel_axis, image_features, is_image
 from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot
-from actor_learner.space_kinds import Box, Discrete, MultiDiscrete
+from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.kinds import Box, Discrete, MultiDiscrete
 
 Tensor = Any
 

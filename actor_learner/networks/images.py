@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium.spaces import Space
 from keras import layers
 
-from actor_learner import spaces
-from actor_learner.space_kinds import Box
+from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.kinds import Box
 
 Tensor = Any
 Initialize = Callable[[float], keras.initializers.Initializer]

@@ -7,47 +7,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from actor_learner import spaces
-from actor_learner.files import DamagedError, one_line, read_array, read_folder, write_folder_atomically
+from actor_learner.policy.graph import Constant, Graph
+from actor_learner.spaces import kinds
+from actor_learner.system.files import DamagedError, one_line, read_array, read_folder, write_folder_atomically
 
 Array = np.ndarray[Any, Any]
 
 _VERSION = 2
 _SUFFIX = {"litert": "tflite", "tensorflow": "pb"}
 _DESCRIPTION, _WEIGHTS = "policy.json", "weights.npy"
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A place in a LiteRT graph's bytes that holds one weight: transposed, then times `factor`, as float32."""
-
-    weight: int
-    offset: int
-    permutation: tuple[int, ...]
-    factor: float
-
-
-@dataclass(frozen=True)
-class Graph:
-    """A graph for a fixed batch size, with weights of its own inside it, as inputs, or both.
-
-    Its inputs are those of `ExportedPolicy.input_names` that it has, and `weight_<index>` for each of `inputs`.
-    """
-
-    content: bytes
-    """A LiteRT flatbuffer, or a TensorFlow GraphDef."""
-    format: Literal["litert", "tensorflow"]
-    outputs: tuple[str, ...]
-    """Names of the output tensors. One name may stand for several: the converter joins what is equal."""
-    constants: tuple[Constant, ...]
-    inputs: tuple[int, ...]
-    """Indices of the weights that are fed."""
-    resizable: bool
-    """Whether the graph is right at other batch sizes too."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +119,7 @@ class ExportedPolicy:
         if (version := description.pop("version", None)) != _VERSION:
             raise ValueError(f"it was written by another version ({version!r}); export it again")
         for name in ("observation_space", "action_space"):
-            spaces.from_json(description[name])
+            kinds.from_json(description[name])
         graphs = {f"{name}_graph": _read_graph(contents, name, description) for name in ("step", "value")}
         return cls(**{**_with_tuples(description), **graphs, "weights": read_array(contents[_WEIGHTS])})
 
@@ -173,7 +145,7 @@ def _read_graph(contents: Mapping[str, bytes], name: str, description: dict[str,
     constants = tuple(Constant(**_with_tuples(constant)) for constant in graph.pop("constants"))
     content = contents[_file_name(name, graph["format"])]
     if graph["format"] == "tensorflow":
-        from actor_learner.policy.graphs import check_operations
+        from actor_learner.policy.tensorflow_graph import check_operations
 
         check_operations(content)
     return Graph(content=content, constants=constants, **graph)

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner import spaces
-from actor_learner.masks import MaskLayout
-from actor_learner.policy.env_actions import leaf_to_env
+from actor_learner.policy.actions import leaf_to_env
 from actor_learner.policy.exported import Array, ExportedPolicy, flatten_weights
-from actor_learner.policy.graphs import LoadedGraph, load_graph
+from actor_learner.policy.inputs import ObservationReader
 from actor_learner.policy.noise import Noise, Seed
-from actor_learner.policy.reading import ObservationReader
+from actor_learner.policy.runtime import LoadedGraph, load_graph
+from actor_learner.spaces.kinds import from_json
+from actor_learner.spaces.masks import MaskLayout
+from actor_learner.spaces.structure import action_structure, to_gymnasium
 
 if TYPE_CHECKING:
     import keras
@@ -55,8 +56,8 @@ class Policy:
             )
         self.exported = exported
         self.batch_size = exported.batch_size
-        observation_space, action_space = map(spaces.from_json, (exported.observation_space, exported.action_space))
-        self._actions = spaces.action_structure(action_space)
+        observation_space, action_space = map(from_json, (exported.observation_space, exported.action_space))
+        self._actions = action_structure(action_space)
         self._plain = self._actions.plain
         self._to_env = tuple(leaf_to_env(leaf, exported.distribution) for leaf in self._actions.leaves)
         count = len(self._to_env)
@@ -84,24 +85,24 @@ class Policy:
         `batch_size` is the number of observations that a call usually has. `observation_space` may be left
         out where the network says its inputs' shapes and dtypes. Raises ValueError where it is needed.
         """
-        from actor_learner.policy.export import export_policy
+        from actor_learner.policy.export.litert import export_policy
 
         return cls(export_policy(network, action_space, batch_size, observation_space, masked=True), seed)
 
     def __repr__(self) -> str:
         described = self.exported.observation_space, self.exported.action_space
-        short = [re.sub(r"dtype=dtype\('(\w+)'\)", r"\1", str(spaces.from_json(space))) for space in described]
+        short = [re.sub(r"dtype=dtype\('(\w+)'\)", r"\1", str(from_json(space))) for space in described]
         return f"Policy({' -> '.join(short)})"
 
     @property
     def action_space(self) -> Space[Any]:
         """The action space that `to_env` and `act` give actions of; imports Gymnasium."""
-        return spaces.to_gymnasium(spaces.from_json(self.exported.action_space))
+        return to_gymnasium(from_json(self.exported.action_space))
 
     @property
     def observation_space(self) -> Space[Any]:
         """The space of observations; where export was not told, one without bounds, of the network's inputs."""
-        return spaces.to_gymnasium(spaces.from_json(self.exported.observation_space))
+        return to_gymnasium(from_json(self.exported.observation_space))
 
     def reseed(self, seed: Seed) -> None:
         """Starts the noise anew, from `seed`."""

@@ -75,9 +75,9 @@ import sys
 import gymnasium as gym
 from pathlib import Path
 import actor_learner as al
-from actor_learner.policy.export import export_policy
-from actor_learner.run_directory import begin_run, claim_run
-from actor_learner.saving import save_network
+from actor_learner.policy.export.litert import export_policy
+from actor_learner.runs.directory import begin_run, claim_run
+from actor_learner.networks.saving import save_network
 space = gym.make("CartPole-v1")
 network = al.default_network(space.observation_space, space.action_space)
 run = claim_run(al.TrainConfig(run_dir=Path(sys.argv[1]) / "run"))

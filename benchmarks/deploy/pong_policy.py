@@ -27,7 +27,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 
 import actor_learner as al
-from actor_learner.run_directory import read_config
+from actor_learner.runs.directory import read_config
 from benchmarks.deploy.policy import ROOTS, SIZE, run
 from benchmarks.machine import machine
 

@@ -26,7 +26,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from actor_learner.checkpoint import checkpoint_folders, newest_whole
+from actor_learner.runs.checkpoints import checkpoint_folders, newest_whole
 from benchmarks.machine import machine
 
 DEADLINE_SECONDS = 300.0

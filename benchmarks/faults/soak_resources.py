@@ -26,7 +26,7 @@ from typing import Any
 import keras
 
 import actor_learner as al
-from actor_learner.checkpoint import newest_whole
+from actor_learner.runs.checkpoints import newest_whole
 from benchmarks.faults.checks import make_network
 from benchmarks.faults.stamped import BatchCheck, StampedCartPole
 from benchmarks.processes import Leftovers

@@ -51,7 +51,7 @@ def main() -> None:
 def run_here(steps: int, tensorboard: bool, histogram_updates: int | None) -> dict[str, Any]:
     """Trains in this process; all that is done for the files is done in the calling thread."""
     import actor_learner as al
-    from actor_learner.event_file import EventFile
+    from actor_learner.runs.tensorboard import EventFile
 
     spent, depth = [0.0], [0]
 

@@ -55,8 +55,8 @@ def main() -> None:
 def run_here(steps: int, *, quiet: bool) -> dict[str, Any]:
     """Trains in this process, whose terminal it draws on."""
     import actor_learner as al
-    from actor_learner.progress import Progress
-    from actor_learner.screens import Terminal
+    from actor_learner.reports.displays import Terminal
+    from actor_learner.reports.progress import Progress
 
     spent = {"drawing": 0.0, "learner's thread": 0.0}
     frames = [0]

@@ -58,9 +58,9 @@ def main() -> None:
 def parts(steps: int) -> dict[str, Any]:
     """CPU seconds of one run, and of what watches over it."""
     import actor_learner as al
-    from actor_learner.crew import ProcessCrew
-    from actor_learner.memory import MemorySampler
-    from actor_learner.recorder import Recorder
+    from actor_learner.actors.processes.group import ProcessActors
+    from actor_learner.runs.recorder import Recorder
+    from actor_learner.system.memory import MemorySampler
 
     spent = {"hung actors": 0.0, "checkpoints": 0.0, "memory": 0.0}
 
@@ -77,7 +77,7 @@ def parts(steps: int) -> dict[str, Any]:
 
         setattr(owner, name, measured)
 
-    timed(ProcessCrew, "tick", "hung actors")
+    timed(ProcessActors, "tick", "hung actors")
     timed(Recorder, "checkpoint", "checkpoints")
     timed(MemorySampler, "metrics", "memory")
     with tempfile.TemporaryDirectory() as folder:

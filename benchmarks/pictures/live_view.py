@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 
-from actor_learner.metrics_file import MetricsReader
-from actor_learner.run_directory import open_run, read_config
-from actor_learner.summary import Summary
-from actor_learner.view import fit
+from actor_learner.reports.layout import fit
+from actor_learner.reports.status import Summary
+from actor_learner.runs.directory import open_run, read_config
+from actor_learner.runs.metrics import MetricsReader
 
 SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" xml:space="preserve">
 <style>

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from actor_learner.roof import Cost, Parts
+from actor_learner.benchmark.roofline import Cost, Parts
 
 _CHUNKS = 8
 """An unroll computes and waits in turns, so many times."""

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.hand_outs import FreeRunning, HandOuts, Rounds
-from actor_learner.transport.messages import Done, HandOut
-from actor_learner.transport.weights import WeightSlots
+from actor_learner.actors.scheduling import FreeRunning, LockStep, Schedule
+from actor_learner.actors.transport.messages import Done, HandOut
+from actor_learner.actors.transport.weights import WeightSlots
 
 Array = np.ndarray[Any, Any]
 Draw = Callable[[np.random.Generator], float]
@@ -79,13 +79,13 @@ class _Clockwork:
         self._slots = WeightSlots(np.zeros((setting.actors + setting.lag + 3, 1), np.float32), [np.zeros(1)])
         self._hand_outs = self._make_hand_outs()
 
-    def _make_hand_outs(self) -> HandOuts:
+    def _make_hand_outs(self) -> Schedule:
         setting = self._setting
         blocks: Any = [_Block() for _ in range(setting.lag + 1)]
         shape = {"num_actors": setting.actors, "envs_per_actor": setting.envs_per_actor, "lag": setting.lag}
         if setting.lag > 1:
             return FreeRunning(blocks, self._slots, self._send, self._stop_words, **shape)
-        return Rounds(blocks, self._slots, self._send, **shape)
+        return LockStep(blocks, self._slots, self._send, **shape)
 
     def collect(self) -> None:
         """Lets time go by until there is a batch."""

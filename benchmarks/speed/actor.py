@@ -21,7 +21,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import actor_learner as al
-from actor_learner.memory import own_memory
+from actor_learner.system.memory import own_memory
 from benchmarks.machine import machine
 
 STEPS, BATCHES, VERSIONS = 1000, 30, 200

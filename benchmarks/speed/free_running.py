@@ -21,7 +21,7 @@ from typing import Any
 from actor_learner_envs.latency import StepTime
 
 import actor_learner as al
-from actor_learner.actor import Startup
+from actor_learner.actors.actor import Startup
 from benchmarks.machine import machine
 
 ACTORS, ENVS, ROWS, STEP_TIME = 4, 8, 20, 0.001

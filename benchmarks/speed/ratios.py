@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from actor_learner.curves import bootstrap_interval
+from actor_learner.reports.curves import bootstrap_interval
 
 
 class Ratio(NamedTuple):

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from actor_learner.provenance import git_commit, provenance
+from actor_learner.runs.provenance import git_commit, provenance
 from benchmarks.speed.ratios import ratio_of
 from benchmarks.speed.trees import ROOT, UnknownRefError, commit_of, tree_of, working_tree
 from benchmarks.works import WORKS, Work

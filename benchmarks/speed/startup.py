@@ -28,16 +28,16 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 BEFORE_TENSORFLOW = {
-    "actor_learner.quiet:import_keras": "TensorFlow and Keras imported",
+    "actor_learner.system.keras_import:import_keras": "TensorFlow and Keras imported",
     "actor_learner.cli:parse": "command read",
-    "actor_learner.crew:ProcessCrew.spaces": "actors ready",
-    "actor_learner.pool:_build_network": "network built",
-    "actor_learner.pool:_export": "policy exported",
-    "actor_learner.pool:ActorPool.__init__": "actors begun",
-    "actor_learner.pool:ActorPool.collect": "first batch",
-    "actor_learner.progress:Progress.update": "first progress line",
-    "actor_learner.recorder:Recorder.checkpoint": "first checkpoint",
-    "actor_learner.recorder:Recorder.close": "last update, last checkpoint",
+    "actor_learner.actors.group:ProcessActors.spaces": "actors ready",
+    "actor_learner.actors.pool:_build_network": "network built",
+    "actor_learner.actors.pool:_export": "policy exported",
+    "actor_learner.actors.pool:ActorPool.__init__": "actors begun",
+    "actor_learner.actors.pool:ActorPool.collect": "first batch",
+    "actor_learner.reports.progress:Progress.update": "first progress line",
+    "actor_learner.runs.recorder:Recorder.checkpoint": "first checkpoint",
+    "actor_learner.runs.recorder:Recorder.close": "last update, last checkpoint",
     "actor_learner.train:_save": "network and policy saved",
 }
 WITH_TENSORFLOW = {
@@ -147,7 +147,7 @@ def run_here(output: Path, flags: list[str]) -> None:
     note("interpreter")
     for place, name in BEFORE_TENSORFLOW.items():
         note_end_of(place, name, note)
-    note_end_of("actor_learner.pool:_import_learner_side", "", lambda _: _with_tensorflow(note))
+    note_end_of("actor_learner.actors.pool:_import_learner_side", "", lambda _: _with_tensorflow(note))
     status = importlib.import_module("actor_learner.cli").main(["train", *flags])
     output.write_text(json.dumps(marks))
     sys.exit(status)

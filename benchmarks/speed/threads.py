@@ -37,11 +37,11 @@ SETTINGS: dict[str, tuple[int, int | None, int | None]] = {
 
 _PROGRAM = """
 import sys
-import actor_learner.pool
+import actor_learner.actors.pool
 from actor_learner.cli import main
 niceness = sys.argv.pop(1)
 if niceness != "None":
-    actor_learner.pool.NICENESS = int(niceness)
+    actor_learner.actors.pool.NICENESS = int(niceness)
 sys.exit(main(sys.argv[1:]))
 """
 

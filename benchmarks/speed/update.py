@@ -5,7 +5,7 @@
 
 One thread, the default network for CartPole-v1 (two trunks of 64-64), 2048 rows, 10 epochs. Both take the same
 minibatches in the same order and make the same optimizer steps; the step from Python at the better of
-`jit_compile=True` and `False`. Rounds alternate; figures are medians, in microseconds of CPU and of wall-clock time
+`jit_compile=True` and `False`. LockStep alternate; figures are medians, in microseconds of CPU and of wall-clock time
 for each minibatch, and the ratio is the median of the rounds' ratios. Takes about a minute and a half.
 """
 
@@ -29,14 +29,14 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
-from actor_learner.quiet import import_keras
+from actor_learner.system.keras_import import import_keras
 from benchmarks.machine import machine
 
 import_keras()
 
 import tensorflow as tf  # noqa: E402
 
-from actor_learner.learner.rows import minibatch_of  # noqa: E402
+from actor_learner.learner.batch import minibatch_of  # noqa: E402
 
 STEPS, COLUMNS, EPOCHS = 256, 8, 10
 ROWS = STEPS * COLUMNS

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actor_learner import networks
-from actor_learner.pool import ActorPool
-from actor_learner.restarts import Restart
+from actor_learner.actors.pool import ActorPool
+from actor_learner.actors.processes.restarts import Restart
+from actor_learner.networks import default
 from benchmarks.faults import chaos, stamped
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def test_a_soak_in_small(tmp_path):
 def batches():
     """Four batches in a row, of an actor that nothing happens to."""
     env = stamped.StampedCartPole()
-    network = networks.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
+    network = default.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
     with ActorPool(stamped.StampedCartPole, network, num_actors=1, envs_per_actor=ENVS, unroll_length=40) as actors:
         return [actors.collect().copy() for _ in range(4)]
 

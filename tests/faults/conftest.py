@@ -2,15 +2,15 @@
 
 import pytest
 
-from actor_learner import networks
+from actor_learner.networks import default
 from tests.faults.failing_envs import QuietEnv
-from tests.processes import children, open_descriptors
+from tests.support.processes import children, open_descriptors
 
 
 @pytest.fixture(scope="module")
 def network():
     env = QuietEnv()
-    return networks.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
+    return default.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import time
 
 import pytest
 
-from actor_learner.env_spec import EnvError
-from actor_learner.pool import ActorError, ActorPool
+from actor_learner.actors.pool import ActorPool
+from actor_learner.actors.processes.restarts import ActorError
+from actor_learner.environments.errors import EnvError
 from tests.faults.failing_envs import DifferentSpacesEnv, FailingEnv, FailingStartEnv, QuietEnv, SimulatorEnv
-from tests.processes import children, is_alive, wait_until
+from tests.support.processes import children, is_alive, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import is_alive, wait_until
+from tests.support.processes import is_alive, wait_until
 
 CALLER = Path(__file__).parent / "caller.py"
 ACTORS = 4

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from actor_learner import networks
-from actor_learner.pool import ActorPool
+from actor_learner.actors.pool import ActorPool
+from actor_learner.networks import default
 from tests.faults.failing_envs import QuietEnv
-from tests.processes import children, open_descriptors
+from tests.support.processes import children, open_descriptors
 
 
 def shared_memory():
@@ -21,7 +21,7 @@ def shared_memory():
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's /proc")
 def test_pools_in_turn():
     env = QuietEnv()
-    network = networks.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
+    network = default.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
     children_before, shared_before = children(), shared_memory()
     descriptors, objects = [], []
     for _ in range(10):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 import actor_learner as al
-from actor_learner import memory
-from actor_learner.memory import measure
-from tests.leaking_env import LeakingEnv
-from tests.processes import children
+from actor_learner.system import memory
+from actor_learner.system.memory import measure
+from tests.support.leaking_env import LeakingEnv
+from tests.support.processes import children
 
 MB = 1_000_000
 HEADROOM = 600 * MB

@@ -13,11 +13,12 @@ import time
 import numpy as np
 import pytest
 
-from actor_learner import networks
-from actor_learner.pool import ActorError, ActorPool
-from tests.counting_env import CountingEnv
+from actor_learner.actors.pool import ActorPool
+from actor_learner.actors.processes.restarts import ActorError
+from actor_learner.networks import default
 from tests.faults.failing_envs import FailingEnv, FailOnceEnv, QuietEnv, SimulatorEnv
-from tests.processes import children, is_alive, wait_until
+from tests.support.counting_env import CountingEnv
+from tests.support.processes import children, is_alive, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -58,7 +59,7 @@ def test_the_log_and_the_details_say_why(network, tmp_path, caplog):
         (restart,) = pool.restarts
     assert 'raise ZeroDivisionError("a bad day")' in restart.details
     (record,) = caplog.records
-    assert record.name == "actor_learner.pool"
+    assert record.name == "actor_learner.actors.pool"
     assert record.message.startswith("Actor 1 failed: ZeroDivisionError: a bad day")
     assert restart.details in record.message
 
@@ -77,7 +78,7 @@ def test_the_other_actors_columns_are_what_they_would_have_been(network, tmp_pat
 
 def test_columns_begin_anew(tmp_path):
     """A counting environment: each column counts on from its own first row, whoever was killed in the midst of it."""
-    network = networks.default_network(CountingEnv().observation_space, CountingEnv().action_space, hidden_sizes=(8,))
+    network = default.default_network(CountingEnv().observation_space, CountingEnv().action_space, hidden_sizes=(8,))
     with make_pool(CountingEnv, network, envs_per_actor=2, unroll_length=512, max_policy_lag=1) as pool:
         for victim in (0, 1, 0):
             pool.collect()

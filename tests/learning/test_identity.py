@@ -6,7 +6,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 import actor_learner as al
-from tests.identity_env import IdentityEnv
+from tests.support.identity_env import IdentityEnv
 
 pytestmark = pytest.mark.usefixtures("without_xla")
 

@@ -1,0 +1,1 @@
+"""The actors: they step environments and fill batches."""

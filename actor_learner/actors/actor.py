@@ -1,0 +1,271 @@
+"""An actor: steps its environments with the policy and writes what happens into its columns of a batch.
+
+Runs in a process of its own (`main`) or in the caller's (`unroll` alone). Nothing here loads TensorFlow.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, MutableSequence, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from actor_learner.actors.transport.batches import ArenaPlan, Columns
+from actor_learner.actors.transport.messages import Done, HandOut
+from actor_learner.actors.transport.shared_memory import Arena
+from actor_learner.actors.transport.weights import read_weights
+from actor_learner.environments.calls import Call, CallError
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.episodes import Episodes
+from actor_learner.environments.factory import EnvFactory
+from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.policy import Policy
+from actor_learner.spaces import kinds
+
+Array = np.ndarray[Any, Any]
+Leaves = tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Startup:
+    """What an actor is told before it begins.
+
+    num_envs: its environments. actor: its number. incarnation: how many before it had this number. niceness: of a
+    process of its own.
+    """
+
+    num_envs: int
+    info_keys: tuple[str, ...]
+    autoreset_mode: str | None
+    seed: int
+    actor: int
+    incarnation: int = 0
+    niceness: int = 0
+
+    def seeds(self) -> tuple[int, np.random.SeedSequence]:
+        """The environments' seed and the policy's, the same wherever this actor runs."""
+        env_seed, policy_seed = np.random.SeedSequence([self.seed, self.actor, self.incarnation]).spawn(2)
+        return int(env_seed.generate_state(1)[0]), policy_seed
+
+
+class Times(NamedTuple):
+    """Where the time of an unroll went, in seconds."""
+
+    env: float
+    acting: float
+    total: float
+
+
+class Stopped(Exception):
+    """The pool is closing: the unroll was given up."""
+
+
+def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environments, Leaves]:
+    """An actor's environments, reset, and the leaves of their first observation, `[b, ...]` each.
+
+    Raises EnvError if they can't be made or reset, or have a space that isn't supported.
+    """
+    seed, _ = startup.seeds()
+    environments = Environments(
+        factory.make(startup.num_envs, seed),
+        autoreset_mode=startup.autoreset_mode,
+        info_keys=startup.info_keys,
+        actor=startup.actor,
+        name=factory.name,
+    )
+    return environments, environments.reset(seed)
+
+
+def describe_spaces(environments: Environments) -> dict[str, Any]:
+    """The spaces of one environment as JSON, as `spaces.from_json` reads them, and whether it gives masks."""
+    return {
+        "uses_masks": environments.uses_masks,
+        "observation_space": kinds.to_json(environments.observation_space),
+        "action_space": kinds.to_json(environments.action_space),
+    }
+
+
+def unroll(
+    environments: Environments,
+    policy: Policy,
+    columns: Columns,
+    observation: Leaves,
+    *,
+    version: int,
+    first_env: int,
+    stop: Sequence[int],
+    block: int = 0,
+    heartbeat: MutableSequence[int] | None = None,
+) -> tuple[Leaves, Times]:
+    """Steps `b` environments `T` times and writes every row of `columns`, `[T, b, ...]`.
+
+    observation: leaves `[b, ...]`, where the last unroll ended. version: of the policy's weights. first_env: the
+    number of the first environment; the others follow. stop: the arena's stop words. block: the columns' block.
+    heartbeat: its first number is odd while the environments step and even otherwise, and grows by 2 with each step.
+
+    Returns the observation to go on from and where the time went. Ends early, with what there is by then, where the
+    block's stop word isn't 0; raises Stopped if the first one isn't.
+    """
+    _prepare(columns, version, first_env)
+    policy.renew_noise()
+    noise_is_held = policy.exported.noise_hold > 1
+    clock, choose, env_action, step = time.perf_counter, policy.step_leaves, policy.env_action, environments.step
+    stop_block = 1 + block
+    beat = heartbeat if heartbeat is not None else [0]
+    beats = beat[0]
+    in_env = acting = 0.0
+    started = clock()
+    # Each line of this loop runs once per env step; what is rare is kept out of it.
+    for t, (seen, chosen, allowed, chosen_log_prob, received, ended, cut_off, counts) in enumerate(columns.rows()):
+        if stop[0]:
+            raise Stopped
+        if stop[stop_block]:
+            _end_early(columns, t, policy, observation)
+            break
+        for row, leaf in zip(seen, observation, strict=True):
+            row[...] = leaf
+        mask = environments.action_mask
+        if allowed is not None:
+            allowed[...] = mask
+        before = clock()
+        action, log_prob = choose(observation, mask)
+        answer = env_action(action)
+        acting += clock() - before
+        for row, leaf in zip(chosen, action, strict=True):
+            row[...] = leaf
+        chosen_log_prob[...] = log_prob
+        beat[0] = beats + 1
+        before = clock()
+        observation, reward, terminated, truncated, valid, final_observation, episodes = step(answer)
+        in_env += clock() - before
+        beats += 2
+        beat[0] = beats
+        received[...] = reward
+        ended[...] = terminated
+        cut_off[...] = truncated
+        counts[...] = valid
+        if final_observation is not None:
+            before = clock()
+            columns.truncation_value[t] = np.where(truncated, policy.value_leaves(final_observation), 0.0)
+            acting += clock() - before
+        if episodes is not None:
+            _record_episodes(columns, t, episodes)
+        if noise_is_held:
+            policy.renew_noise(terminated | truncated | ~valid)
+    for last, leaf in zip(columns.observation, observation, strict=True):
+        last[-1] = leaf
+    return observation, Times(in_env, acting, clock() - started)
+
+
+def _end_early(columns: Columns, t: int, policy: Policy, observation: Leaves) -> None:
+    """Fills the rows from `t` on with what is no step, and closes the row before: its episode goes on elsewhere."""
+    for leaf in (*columns.observation, *columns.action):
+        leaf[t:] = 0
+    for rows in (columns.reward, columns.terminated, columns.truncated, columns.valid, columns.behaviour_log_prob):
+        rows[t:] = 0
+    if columns.action_mask is not None:
+        columns.action_mask[t:] = True
+    if t:
+        last = t - 1
+        going_on = columns.valid[last] & ~columns.terminated[last] & ~columns.truncated[last]
+        columns.truncated[last] |= going_on
+        columns.truncation_value[last, going_on] = policy.value_leaves(observation)[going_on]
+
+
+def _prepare(columns: Columns, version: int, first_env: int) -> None:
+    """Writes what is known beforehand, and what most rows have."""
+    columns.policy_version.fill(version)
+    columns.env_index[...] = np.arange(first_env, first_env + len(columns.env_index))
+    columns.truncation_value.fill(0.0)
+    for array in (columns.episode_return, columns.episode_length, *columns.episode_info.values()):
+        array.fill(np.nan)
+
+
+def _record_episodes(columns: Columns, t: int, episodes: Episodes) -> None:
+    columns.episode_return[t, episodes.indices] = episodes.returns
+    columns.episode_length[t, episodes.indices] = episodes.lengths
+    for key, values in episodes.info.items():
+        columns.episode_info[key][t, episodes.indices] = values
+
+
+class Actor:
+    """Environments, a policy, and the arena that it is told to fill columns of; the same in every process.
+
+    observation: leaves `[b, ...]`, as the environments' reset gave it. exported: an `ExportedPolicy`.
+    """
+
+    def __init__(
+        self,
+        startup: Startup,
+        environments: Environments,
+        observation: Leaves,
+        exported: ExportedPolicy,
+        arena: Arena,
+        plan: ArenaPlan,
+    ) -> None:
+        self._environments, self._observation = environments, observation
+        self._policy = Policy(exported)
+        self._policy.reseed(startup.seeds()[1])
+        self._first_env = startup.actor * startup.num_envs
+        self._blocks, self._slots = plan.blocks(arena), plan.slots(arena)
+        self._stop = plan.stop_words(arena).data
+        self._heartbeat = plan.heartbeats(arena)[startup.actor].data
+        self._heartbeat[0] += 2 - self._heartbeat[0] % 2  # even, and another than before: here is a living actor
+        self._version = -1
+        self._actor = startup.actor
+        self._calling = 0.0
+        self._finished = time.perf_counter()
+
+    def call(self, calls: Iterable[Call]) -> None:
+        """Calls methods of the environments, which counts as their time.
+
+        Raises CallError for what they haven't, EnvError for what they raise.
+        """
+        started = time.perf_counter()
+        for call in calls:
+            try:
+                self._environments.call(call)
+            except CallError as error:
+                if not call.optional:
+                    raise
+                if not self._actor:
+                    warnings.warn(f"A call of an earlier process is left out: {error}", UserWarning, stacklevel=2)
+        self._heartbeat[0] += 2
+        seconds = time.perf_counter() - started
+        self._calling += seconds
+        self._finished += seconds
+
+    def fill(self, hand_out: HandOut) -> Done:
+        """Fills the columns with one unroll, by the weights of the version that the hand-out names."""
+        started = time.perf_counter()
+        if hand_out.version != self._version:
+            self._policy.set_flat_weights(read_weights(self._slots[hand_out.slot], hand_out.checksum))
+            self._version = hand_out.version
+        columns = self._blocks[hand_out.block].columns(hand_out.start, hand_out.stop)
+        self._observation, times = unroll(
+            self._environments,
+            self._policy,
+            columns,
+            self._observation,
+            version=hand_out.version,
+            first_env=self._first_env,
+            stop=self._stop,
+            block=hand_out.block,
+            heartbeat=self._heartbeat,
+        )
+        if (numbers := np.isnan(columns.behaviour_log_prob)).any():
+            raise FloatingPointError(_nan_of_network(columns, numbers))
+        waiting, self._finished = started - self._finished, time.perf_counter()
+        other = self._finished - started - times.env - times.acting
+        calling, self._calling = self._calling, 0.0
+        return Done(hand_out.batch, times.env + calling, times.acting, other, waiting, self._actor, self._finished)
+
+
+def _nan_of_network(columns: Columns, missing: Array) -> str:
+    """Which observation the network gave NaN for."""
+    row, column = map(int, np.argwhere(missing)[0])
+    seen = ", ".join(np.array2string(leaf[row, column], threshold=8, precision=4) for leaf in columns.observation)
+    return f"the network must give finite numbers. Received: NaN for the observation {seen}"

@@ -1,0 +1,48 @@
+"""Whether so many actors fit into memory: before any is started, and from the size of the first one."""
+
+from __future__ import annotations
+
+from actor_learner.system.machine import available_memory
+from actor_learner.system.memory import own_memory
+
+SMALLEST_ACTOR = 20_000_000
+"""Bytes that every actor has for itself; 24 MB with one CartPole-v1 environment (scripts/measure actor --envs 1)."""
+
+_LARGE_SHARE = 0.25
+"""Of the available memory: from there on, actors of the smallest size are reason enough to look at a real one first."""
+
+
+def check_memory(num_actors: int, available: int | None = None) -> None:
+    """Raises MemoryError if so many actors can't fit, however small they are.
+
+    available: bytes; None: what the system and its cgroups leave.
+    """
+    _check(num_actors, num_actors, SMALLEST_ACTOR, "at least", available)
+
+
+def starts_with_one(num_actors: int, available: int | None = None) -> bool:
+    """Whether the others should wait until the first actor has shown its size: only where memory might run out."""
+    available = available_memory() if available is None else available
+    return available is not None and num_actors * SMALLEST_ACTOR > _LARGE_SHARE * available
+
+
+def check_rest(num_actors: int, first: int, available: int | None = None) -> None:
+    """Raises MemoryError if the actors beside the first one wouldn't fit, were they of its size.
+
+    first: its process id. available: as for `check_memory`, with that one running.
+    """
+    _check(num_actors, num_actors - 1, own_memory(first), "as measured of the first", available)
+
+
+def _check(num_actors: int, count: int, size: int, how: str, available: int | None) -> None:
+    available = available_memory() if available is None else available
+    if available is not None and count * size > available:
+        needed = f"{_gigabytes(num_actors * size)} are needed ({size / 1e6:.0f} MB each, {how})"
+        raise MemoryError(
+            f"So many actors don't fit into memory: {needed}, {_gigabytes(available)} are available; "
+            f"lower `num_actors`. Received: num_actors={num_actors}"
+        )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB"

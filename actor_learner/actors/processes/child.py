@@ -1,0 +1,232 @@
+"""Starting an actor's process, and ending it together with everything it started."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from actor_learner.actors.transport.messages import Channel, read_all, write_all
+from actor_learner.actors.transport.shared_memory import anonymous_file
+
+# First of all the actor asks to be killed when its parent ends. The signal fires when the *thread* that
+# started it ends, and misses a parent that ended before, hence the comparison.
+_BOOTSTRAP = """
+import os, sys
+parent, connection, mailbox, arena = map(int, sys.argv[2:6])
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != parent:
+    os._exit(0)
+size = int.from_bytes(os.pread(mailbox, 8, 0), "little")
+sys.path[:] = os.fsdecode(os.pread(mailbox, size, 8)).split("\\0")
+from actor_learner.actors.processes.worker import main
+main(connection, mailbox, arena, 8 + size)
+"""
+
+ONE_THREAD = dict.fromkeys(
+    (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "BLIS_NUM_THREADS",
+        "VECLIB_MAXIMUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+    ),
+    "1",
+)
+"""In the environment of a process that steps environments: for BLAS and OpenMP."""
+
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EFAULT)
+"""What the kernel may answer when it is short of something for a moment; the last, while TensorFlow is being loaded."""
+_PASSES_SECONDS = 0.1
+
+_READ_SIZE = 1 << 16
+_MOST_READS = 256
+_LONGEST_LINE = 1 << 16
+_TAIL_SIZE = 4096
+LARGEST_LOG = 16 << 20
+"""Bytes."""
+
+
+class ActorProcess:
+    """One actor's process, the channel to it and what it prints.
+
+    number: the actor's number. payload: what `worker.main` unpickles. arena: descriptor of the pool's arena.
+    log: file that its output is appended to, or None. show: called with each line that it prints.
+
+    The process dies with the thread that calls this.
+    """
+
+    def __init__(self, number: int, payload: bytes, arena: int, log: Path | None, show: Callable[[str], None]) -> None:
+        self.number = number
+        self.tail = ""
+        """The end of what it printed, for the report of its death."""
+        self._show = show
+        self._rest = b""
+        with contextlib.ExitStack() as undo:  # whatever fails on the way, the descriptors so far are closed
+            self._log = None if log is None else undo.enter_context(LogFile(log))
+            near, far = socket.socketpair()
+            with far:
+                mailbox = anonymous_file(f"actor_learner:mailbox-{number}")
+                self.channel = Channel(near.detach(), mailbox)
+                undo.callback(self.channel.close)
+                self.output, output = os.pipe()
+                undo.callback(os.close, self.output)
+                with open(output, "wb", buffering=0):
+                    os.set_blocking(self.output, False)
+                    _write_startup(mailbox, payload)
+                    self._process = _start(number, far.fileno(), mailbox, arena, output)
+            self.pidfd = _pidfd(self._process.pid)
+            """Readable when the process has ended; None where the system has no such thing."""
+            if self.pidfd is not None:
+                undo.callback(os.close, self.pidfd)
+            self._undo = undo.pop_all()
+
+    @property
+    def pid(self) -> int:
+        """Process id, and the id of its process group and session."""
+        return self._process.pid
+
+    def ended(self) -> bool:
+        """Whether the process has ended; doesn't reap it, so that its id stays its own."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # reaped by the caller's own wait(), or SIGCHLD is ignored
+            return True
+
+    def kill(self) -> None:
+        """Kills the process and all that it started in its session, at once. Not after `reap`."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self, seconds: float) -> int | None:
+        """Waits for the end of a killed process. Returns its exit code (minus the signal), None if it goes on."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def drain(self) -> int | None:
+        """Passes on some of what it has printed. Returns how many bytes: 0 at the end, None if there are none now."""
+        try:
+            part = os.read(self.output, _READ_SIZE)
+        except BlockingIOError:
+            return None
+        if self._log is not None:
+            self._log.write(part)
+        self._pass_on(part)
+        return len(part)
+
+    def drain_all(self) -> None:
+        """Passes on what is left, the last line too; doesn't wait for what its own children may still print."""
+        for _ in range(_MOST_READS):
+            if not self.drain():
+                break
+        if self._rest:
+            self._pass_on(b"\n")
+
+    def _pass_on(self, part: bytes) -> None:
+        self.tail = (self.tail + part.decode(errors="replace"))[-_TAIL_SIZE:]
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            self._show(line.decode(errors="replace"))
+
+    def close(self) -> None:
+        """Closes every descriptor. The process must have been reaped."""
+        self._undo.close()
+
+
+class LogFile:
+    """A file that is appended to and stays bounded: beyond `LARGEST_LOG` it becomes `<name>.1`, and starts anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = self._open()
+
+    def write(self, part: bytes) -> None:
+        """Appends, as far as that can be done: a full disk doesn't end the training."""
+        with contextlib.suppress(OSError):
+            if self._file.tell() > LARGEST_LOG:
+                os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+                self._file.close()
+                self._file = self._open()
+            self._file.write(part)
+
+    def _open(self) -> FileIO:
+        """Not through a link, which may lead anywhere, and not a pipe, which may block."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        return FileIO(os.open(self._path, flags, 0o666), "ab")
+
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def read_startup(mailbox: int, offset: int) -> bytes:
+    """The actor's side: the payload behind the bootstrap's own part; gives the memory back."""
+    payload = read_all(mailbox, os.fstat(mailbox).st_size - offset, offset)
+    os.ftruncate(mailbox, 0)
+    return payload
+
+
+def _write_startup(mailbox: int, payload: bytes) -> None:
+    paths = os.fsencode("\0".join(search_path()))
+    write_all(mailbox, len(paths).to_bytes(8, "little") + paths + payload)
+
+
+def search_path() -> list[str]:
+    """The caller's `sys.path`, made absolute: the actor must find what the caller finds."""
+    paths = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
+    home = str(Path(__file__).absolute().parents[3])
+    return paths if home in paths else [*paths, home]
+
+
+def _start(number: int, connection: int, mailbox: int, arena: int, output: int) -> subprocess.Popen[bytes]:
+    if not sys.executable:
+        raise RuntimeError(f"Actors need Python's own executable. Received: sys.executable={sys.executable!r}")
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    numbers = [str(value) for value in (os.getpid(), connection, mailbox, arena)]
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, f"actor-{number}", *numbers],
+            pass_fds=(connection, mailbox, arena),
+            env=os.environ | ONE_THREAD,
+            start_new_session=True,  # the terminal's Ctrl-C, Ctrl-Z and hang-up are the caller's alone
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+
+    try:
+        return start()
+    except OSError as error:
+        if error.errno not in _PASSING:
+            raise
+    time.sleep(_PASSES_SECONDS)
+    return start()
+
+
+def _pidfd(pid: int) -> int | None:
+    opener: Any = getattr(os, "pidfd_open", None)
+    if opener is None:
+        return None
+    try:
+        return int(opener(pid))
+    except OSError:
+        return None

@@ -1,0 +1,142 @@
+"""What is done about an actor that died or hangs: whether another process takes its place, and how that is told."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from typing import Literal, NamedTuple
+
+from actor_learner.actors.processes.supervisor import ActorEnd
+from actor_learner.environments.errors import EnvError
+
+OnEnvError = Literal["restart", "raise"]
+
+DEATHS_IN_A_ROW = 3
+"""So many deaths of one actor, without a finished unroll between them, are a crash loop."""
+ASKED_TO = "was asked to end"
+"""The reason of a replacement that the caller wanted."""
+_TAIL_LINES = 20
+
+
+class ActorError(RuntimeError):
+    """An actor failed or died.
+
+    actor: its number. traceback: of its exception, None if it couldn't say. exit_code: of its process, minus
+    the signal if it was one; None if it hadn't ended by itself or that isn't known.
+    """
+
+    def __init__(self, message: str, actor: int, *, traceback: str | None = None, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.actor = actor
+        self.traceback = traceback
+        self.exit_code = exit_code
+
+
+class Restart(NamedTuple):
+    """A new process took an actor's place."""
+
+    actor: int
+    incarnation: int
+    """How many had this actor's number before."""
+    cause: str
+    """What had happened to the one before, in one line."""
+    details: str
+    """Its traceback, or the last lines that it printed; "" if there is nothing."""
+    seconds: float
+    """From when its end was noticed to when the new process went on with its columns."""
+
+    def __str__(self) -> str:
+        return (
+            f"Actor {self.actor} {self.cause}; another process took its place after {self.seconds:.2f} s "
+            f"(incarnation {self.incarnation}, with random numbers of its own)"
+        )
+
+
+class RestartPolicy:
+    """Decides, and counts.
+
+    on_env_error: what an exception in an actor leads to. max_restarts: how many dead or hung actors are replaced.
+    """
+
+    def __init__(self, on_env_error: OnEnvError, max_restarts: int) -> None:
+        self._on_env_error, self._max_restarts = on_env_error, max_restarts
+        self._in_a_row: Counter[int] = Counter()
+        self._incarnations: Counter[int] = Counter()
+        self._faults = 0
+
+    @property
+    def count(self) -> int:
+        """How many processes took another one's place, those that the caller asked for included."""
+        return self._incarnations.total()
+
+    def incarnation(self, actor: int) -> int:
+        """How many processes had this actor's number before the one that has it now."""
+        return self._incarnations[actor]
+
+    def unroll_finished(self, actor: int) -> None:
+        """This actor works."""
+        del self._in_a_row[actor]
+
+    def judge(self, end: ActorEnd) -> Exception | None:
+        """Why there is to be no other process; None, and it is counted, if there is."""
+        actor = end.actor
+        if end.reason != ASKED_TO:
+            error = error_of(end)
+            # The first time, an exception while starting says that the environment can't be made at all.
+            never_began = end.failure is not None and end.failure.starting and not self._incarnations[actor]
+            failed_for_good = end.failure is not None and (end.failure.refused or self._on_env_error == "raise")
+            if never_began or not self._max_restarts or failed_for_good:
+                return error
+            self._in_a_row[actor] += 1
+            self._faults += 1
+            if self._in_a_row[actor] >= DEATHS_IN_A_ROW:
+                return _ended(
+                    f"Actor {actor} ended {DEATHS_IN_A_ROW} times without a finished unroll between.", error, end
+                )
+            if self._faults > self._max_restarts:
+                return _ended(f"Only max_restarts={self._max_restarts} actors are replaced.", error, end)
+        self._incarnations[actor] += 1
+        return None
+
+
+def cause_of(end: ActorEnd) -> str:
+    """What happened to an actor, in one line that goes on after "Actor 3"."""
+    if end.reason is not None:
+        return end.reason
+    if end.failure is not None:
+        what = end.failure.text if end.failure.bad_environment else end.failure.summary
+        return f"{'could not start' if end.failure.starting else 'failed'}: {what}"
+    if end.exit_code is None:
+        return "is gone"
+    if end.exit_code >= 0:
+        return f"ended with exit code {end.exit_code}"
+    if -end.exit_code == signal.SIGKILL:
+        return "was killed (SIGKILL), perhaps because memory ran out"
+    return f"was ended by {signal.Signals(-end.exit_code).name}"
+
+
+def details_of(end: ActorEnd) -> str:
+    """Its traceback, or the last lines that it printed."""
+    if end.failure is not None:
+        return end.failure.traceback
+    return "\n".join(end.tail.strip().splitlines()[-_TAIL_LINES:])
+
+
+def error_of(end: ActorEnd) -> ActorError | EnvError:
+    """The error that tells of it, where the pool ends."""
+    failure = end.failure
+    message = f"Actor {end.actor} {cause_of(end)}"
+    if failure is None:
+        printed = details_of(end)
+        message += f".\n\nWhat it printed last:\n{printed}" if printed else "."
+        return ActorError(message, end.actor, exit_code=end.exit_code)
+    if failure.refused or (failure.starting and failure.bad_environment):
+        return EnvError(failure.text)
+    if not failure.bad_environment:  # else our own check of what the environment gave: its line says it all
+        message += f"\n\nIn the actor:\n{failure.traceback}"
+    return ActorError(message, end.actor, traceback=failure.traceback)
+
+
+def _ended(why: str, error: Exception, end: ActorEnd) -> ActorError:
+    traceback = end.failure.traceback if end.failure is not None else None
+    return ActorError(f"{why} {error}", end.actor, traceback=traceback, exit_code=end.exit_code)

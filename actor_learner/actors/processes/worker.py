@@ -1,0 +1,117 @@
+"""The actor's process, from its start to its end."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import pickle
+import sys
+import traceback
+from typing import Any
+
+from actor_learner.actors.actor import Actor, Leaves, Startup, Stopped, describe_spaces, make_environments
+from actor_learner.actors.processes.child import read_startup
+from actor_learner.actors.transport.messages import Channel, Failure, Message
+from actor_learner.actors.transport.shared_memory import Arena
+from actor_learner.environments.calls import CallError, decode
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.errors import EnvError, describe_error
+from actor_learner.system.machine import lower_priority
+
+_LARGEST_TRACEBACK = 64 * 1024
+_PARENT_CHECK_SECONDS = 5.0
+
+
+def main(connection: int, mailbox: int, arena: int, offset: int) -> None:
+    """The actor process, from the bootstrap to its end.
+
+    connection, mailbox, arena: descriptors that the pool made. offset: of the startup in the mailbox.
+    """
+    for descriptor in (connection, mailbox, arena):
+        os.set_inheritable(descriptor, False)  # simulators must not hold them open
+    _write_whole_lines()
+    faulthandler.enable()
+    channel = Channel(connection, mailbox)
+    starting = True
+    try:
+        if _next_message(channel)[0] is Message.CLOSE:
+            raise _PoolGoneError
+        startup, sys.argv[:], factory = pickle.loads(read_startup(mailbox, offset))
+        lower_priority(startup.niceness)  # before there are threads of the environments' own
+        environments, observation = make_environments(pickle.loads(factory), startup)
+        starting = False
+        _serve(channel, Arena(arena), startup, environments, observation)
+        environments.close()
+    except _PoolGoneError:
+        sys.exit(0)
+    except BaseException as error:
+        channel.send(Message.FAILED, _describe(error, starting))
+        sys.exit(1)
+    finally:
+        gc.unfreeze()  # or cycles among what was frozen outlive the interpreter: ale-py reports them as leaks
+
+
+def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Environments, observation: Leaves) -> None:
+    """Says READY, and answers the pool until it says CLOSE."""
+    channel.send(Message.READY, describe_spaces(environments))
+    message, plan = _next_message(channel)
+    if message is Message.CLOSE:
+        return
+    arena.attach(plan.size)
+    exported = pickle.loads(plan.policy(arena))
+    actor = Actor(startup, environments, observation, exported, arena, plan)
+    gc.collect()
+    gc.freeze()  # what is here now stays; the collector needn't look at it again
+    gives_way = False
+    while (received := _next_message(channel))[0] is not Message.CLOSE:
+        gives_way = gives_way or lower_priority(startup.niceness)  # many at once are refused at first
+        if received[0] is Message.CALL:
+            actor.call(decode(received[1]))
+            continue
+        try:
+            done = actor.fill(received[1])
+        except Stopped:
+            continue
+        _send(channel, Message.DONE, done)
+
+
+class _PoolGoneError(Exception):
+    """Nobody is there to work for."""
+
+
+def _next_message(channel: Channel) -> tuple[Message, Any]:
+    parent = os.getppid()
+    while not channel.wait(_PARENT_CHECK_SECONDS):
+        if os.getppid() != parent:
+            raise _PoolGoneError
+    try:
+        return channel.receive()
+    except (EOFError, OSError) as error:
+        raise _PoolGoneError from error
+
+
+def _send(channel: Channel, message: Message, payload: Any) -> None:
+    try:
+        channel.send(message, payload)
+    except OSError as error:
+        raise _PoolGoneError from error
+
+
+def _describe(error: BaseException, starting: bool) -> Failure:
+    text = "".join(traceback.format_exception(error))
+    return Failure(
+        starting=starting,
+        refused=isinstance(error, CallError),
+        bad_environment=isinstance(error, EnvError),
+        summary=describe_error(error),
+        text=str(error),
+        traceback=text[-_LARGEST_TRACEBACK:],
+    )
+
+
+def _write_whole_lines() -> None:
+    """What the environments print should be seen when a line is complete, not when a buffer is full."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)

@@ -1,0 +1,205 @@
+"""A batch is one preallocated block, `[T + 1, B, ...]` per field; an actor fills a range of its columns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena, align
+from actor_learner.spaces.trajectory import TrajectorySpec
+
+Array = np.ndarray[Any, Any]
+
+EPISODE_RETURN = "episode_return"
+EPISODE_LENGTH = "episode_length"
+_EPISODE_INFO = "episode/"
+_WORDS_OF_A_LINE = ALIGNMENT // np.dtype(np.int64).itemsize
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """Where the fields of one block lie, in bytes from its beginning."""
+
+    spec: TrajectorySpec
+    info_keys: tuple[str, ...]
+    fields: Mapping[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
+    """Field -> offset, shape, dtype."""
+    size: int
+    """Bytes of a block, a multiple of the alignment."""
+
+    @classmethod
+    def of(cls, spec: TrajectorySpec, info_keys: Sequence[str]) -> BlockLayout:
+        """The layout of a trajectory's fields and of the episodes that end in it.
+
+        Beside `spec.fields()`: `episode_return`, `episode_length` and `episode/<key>` for each of
+        `info_keys`, `[T, B]` float32, NaN where no episode ended at that row.
+        """
+        shape, number = (spec.unroll_length, spec.num_envs), np.dtype(np.float32)
+        episode_fields = [EPISODE_RETURN, EPISODE_LENGTH, *(_EPISODE_INFO + key for key in info_keys)]
+        fields, offset = {}, 0
+        for name, (field_shape, dtype) in (spec.fields() | dict.fromkeys(episode_fields, (shape, number))).items():
+            fields[name] = (offset, field_shape, dtype)
+            offset = align(offset + int(np.prod(field_shape, dtype=np.int64)) * dtype.itemsize)
+        return cls(spec, tuple(info_keys), fields, offset)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Writable views on one actor's columns of a block: `[T, b, ...]`, leaves of `observation` `[T + 1, b, ...]`."""
+
+    observation: tuple[Array, ...]
+    action: tuple[Array, ...]
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    behaviour_log_prob: Array
+    truncation_value: Array
+    policy_version: Array
+    """`[b]`"""
+    action_mask: Array | None
+    """`[T, b, M]`"""
+    env_index: Array
+    """`[b]`"""
+    episode_return: Array
+    episode_length: Array
+    episode_info: Mapping[str, Array]
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The views of each row that every env step writes, each `[b, ...]`, made one row at a time.
+
+        observation's leaves, action's leaves, action_mask (or None), behaviour_log_prob, reward, terminated,
+        truncated, valid.
+        """
+        return zip(
+            zip(*self.observation, strict=True),
+            zip(*self.action, strict=True),
+            itertools.repeat(None) if self.action_mask is None else self.action_mask,
+            self.behaviour_log_prob,
+            self.reward,
+            self.terminated,
+            self.truncated,
+            self.valid,
+            strict=False,  # there is one observation more
+        )
+
+
+class Block:
+    """The arrays of one batch, in an arena or, without actor processes, in memory of its own."""
+
+    def __init__(self, layout: BlockLayout, arena: Arena, offset: int) -> None:
+        self.layout = layout
+        self.arrays = {
+            name: arena.array(offset + start, shape, dtype) for name, (start, shape, dtype) in layout.fields.items()
+        }
+
+    def columns(self, start: int, stop: int) -> Columns:
+        """Views on the columns `[start, stop)`."""
+        views = {
+            name: array[start:stop] if array.ndim == 1 else array[:, start:stop] for name, array in self.arrays.items()
+        }
+        spec = self.layout.spec
+        return Columns(
+            observation=tuple(views.pop(name) for name in spec.observation),
+            action=tuple(views.pop(name) for name in spec.action),
+            action_mask=views.pop("action_mask", None),
+            episode_info={key: views.pop(_EPISODE_INFO + key) for key in self.layout.info_keys},
+            **views,
+        )
+
+    def erase(self, start: int = 0, stop: int | None = None) -> None:
+        """Marks every row of the columns `[start, stop)` as unwritten, before they are handed out."""
+        self.arrays["behaviour_log_prob"][:, start:stop] = np.nan
+
+    def unwritten(self) -> tuple[int, int] | None:
+        """Row and column of the first log-probability that is NaN; None if all rows are written."""
+        missing = np.isnan(self.arrays["behaviour_log_prob"])
+        if not missing.any():
+            return None
+        row, column = np.argwhere(missing)[0]
+        return int(row), int(column)
+
+    def views(self) -> dict[str, Array]:
+        """Read-only views on the whole of each of the trajectory's fields, no copy."""
+        views = {name: self.arrays[name].view() for name in self.layout.spec.fields()}
+        for view in views.values():
+            view.flags.writeable = False
+        return views
+
+    def episodes(self) -> dict[str, Array]:
+        """The episodes that ended in this block, in order of row and then column.
+
+        Returns `return` and `length`, and each info key that some of them had, as 1-D float32 arrays.
+        """
+        ended = ~np.isnan(self.arrays[EPISODE_LENGTH])
+        found = {"return": self.arrays[EPISODE_RETURN][ended], "length": self.arrays[EPISODE_LENGTH][ended]}
+        for key in self.layout.info_keys:
+            values = self.arrays[_EPISODE_INFO + key][ended]
+            values = values[~np.isnan(values)]
+            if values.size:
+                found[key] = values
+        return found
+
+
+@dataclass(frozen=True)
+class ArenaPlan:
+    """What lies where in a pool's arena: the stop words, the heartbeats, the policy, the weight slots, the blocks."""
+
+    layout: BlockLayout
+    num_actors: int
+    num_blocks: int
+    num_slots: int
+    weights_size: int
+    """Weights of one version, float32."""
+    policy_size: int
+    """Bytes of the exported policy."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the arena."""
+        return self._blocks_offset + self.num_blocks * self.layout.size
+
+    def stop_words(self, arena: Arena) -> Array:
+        """`[1 + num_blocks]` int64, which actors read each step.
+
+        Where the first isn't 0, they give up their unroll. Where that of their block isn't, they end it early:
+        what they have by then is learned from.
+        """
+        return arena.array(0, (1 + self.num_blocks,), np.dtype(np.int64))
+
+    def heartbeats(self, arena: Arena) -> Array:
+        """`[num_actors, words of a cache line]` int64: an actor counts its first word up as it goes, see `unroll`."""
+        return arena.array(self._heartbeats_offset, (self.num_actors, _WORDS_OF_A_LINE), np.dtype(np.int64))
+
+    def policy(self, arena: Arena) -> Array:
+        """`[policy_size]` uint8."""
+        return arena.array(self._policy_offset, (self.policy_size,), np.dtype(np.uint8))
+
+    def slots(self, arena: Arena) -> Array:
+        """`[num_slots, weights_size]` float32."""
+        return arena.array(self._slots_offset, (self.num_slots, self.weights_size), np.dtype(np.float32))
+
+    def blocks(self, arena: Arena) -> list[Block]:
+        """The blocks that batches are collected in."""
+        offsets = [self._blocks_offset + index * self.layout.size for index in range(self.num_blocks)]
+        return [Block(self.layout, arena, offset) for offset in offsets]
+
+    @property
+    def _heartbeats_offset(self) -> int:
+        return align((1 + self.num_blocks) * np.dtype(np.int64).itemsize)
+
+    @property
+    def _policy_offset(self) -> int:
+        return self._heartbeats_offset + self.num_actors * ALIGNMENT
+
+    @property
+    def _slots_offset(self) -> int:
+        return align(self._policy_offset + self.policy_size)
+
+    @property
+    def _blocks_offset(self) -> int:
+        return align(self._slots_offset + self.num_slots * self.weights_size * np.dtype(np.float32).itemsize)

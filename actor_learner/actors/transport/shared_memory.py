@@ -1,0 +1,114 @@
+"""Shared memory without a name: a file descriptor that several processes map and that dies with its last holder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from actor_learner.system.machine import available_memory
+
+Array = np.ndarray[Any, Any]
+
+ALIGNMENT = 64
+"""Bytes: every array starts on a cache line of its own, so that no two writers share one."""
+
+_POISON = 0xFF
+"""Bytes of fresh memory: NaN in every float, -1 or the maximum in integers."""
+
+
+def align(offset: int) -> int:
+    """The first multiple of `ALIGNMENT` that is not below `offset` (bytes)."""
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def anonymous_file(name: str) -> int:
+    """A new descriptor of an empty file in memory that no path leads to; `name` is for `/proc` alone.
+
+    Where the system has no `memfd_create` (macOS, some sandboxes) it is a temporary file, already unlinked. It is never
+    one of a standard stream, even where those are closed: a child that is given it has streams of its own.
+    """
+    if hasattr(os, "memfd_create"):
+        try:
+            with open(os.memfd_create(name), "wb", buffering=0) as memory:
+                return _beyond_streams(memory.fileno())
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EPERM):
+                raise
+    with tempfile.TemporaryFile(prefix=name) as file:
+        return _beyond_streams(file.fileno())
+
+
+def _beyond_streams(descriptor: int) -> int:
+    """The same file at a descriptor above those of the standard streams."""
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+
+
+class Arena:
+    """One region of shared memory.
+
+    The creator makes it empty (so that its descriptor can be passed on before its size is known) and
+    reserves its bytes later; the others attach to the same descriptor. Arrays stay valid for as long as
+    they are referenced, even after `close`.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.size = 0
+        self._map: mmap.mmap | None = None
+
+    @classmethod
+    def create(cls, name: str = "actor_learner") -> Arena:
+        """An arena of 0 bytes."""
+        return cls(anonymous_file(name))
+
+    def reserve(self, size: int) -> None:
+        """Gives a new arena `size` bytes of memory, poisoned; they are really there, not promised.
+
+        Raises MemoryError if they can't be had: without that, the first write beyond what the system has
+        would end a process with SIGBUS, or bring the out-of-memory killer.
+        """
+        available = available_memory()
+        if available is not None and size > available:
+            raise MemoryError(_too_little(size, f"{_megabytes(available)} are available"))
+        try:
+            os.ftruncate(self.descriptor, size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self.descriptor, 0, size)
+            self.attach(size)
+        except OSError as error:
+            raise MemoryError(_too_little(size, error.strerror or str(error))) from error
+        self.array(0, (size,), np.dtype(np.uint8)).fill(_POISON)
+
+    def attach(self, size: int) -> None:
+        """Maps the `size` bytes that the creator has reserved."""
+        self._map = mmap.mmap(self.descriptor, size)
+        self.size = size
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """A writable array of `shape` and `dtype` on the bytes from `offset`, no copy."""
+        assert self._map is not None, "the arena is closed, or neither reserved nor attached"
+        return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
+
+    def close(self) -> None:
+        """Lets go of the memory; idempotent. It is unmapped when the last array on it is gone."""
+        self._map = None
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def _too_little(size: int, reason: str) -> str:
+    return (
+        f"Too little shared memory for the batches: {_megabytes(size)} are needed, {reason}. "
+        f"Lower `num_actors`, `envs_per_actor` or `unroll_length`. Received: size={size}"
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,172 @@
+"""A process that does one part of an actor's work alone, over and over, and tells what it takes. No TensorFlow."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from actor_learner.actors.actor import Leaves, Startup, make_environments
+from actor_learner.actors.transport.batches import Block, BlockLayout, Columns
+from actor_learner.actors.transport.shared_memory import Arena
+from actor_learner.benchmark.clocks import Stopwatch
+from actor_learner.benchmark.roofline import Cost
+from actor_learner.environments.errors import describe_error
+from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.policy import Policy
+from actor_learner.spaces.trajectory import map_leaves
+
+PARTS = ("env", "acting", "copying")
+
+_RECORDED_STEPS = 64
+_CHUNK_SECONDS = 0.005
+"""Between two looks at the clock, or a single step if that takes longer."""
+
+
+class Reading(NamedTuple):
+    """What a number of vector steps took."""
+
+    steps: int
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the process is told at its start. factory: as `EnvFactory.dumps` gives it."""
+
+    startup: Startup
+    factory: bytes
+    exported: ExportedPolicy
+    layout: BlockLayout
+
+
+class Failed(NamedTuple):
+    """An exception, in one line."""
+
+    summary: str
+
+
+class _Row(NamedTuple):
+    """One step as it was once taken: copies of all that an actor would write, and what the environments got."""
+
+    observation: Leaves
+    mask: Any
+    action: Leaves
+    log_prob: Any
+    answer: Any
+    results: tuple[Any, ...]
+    """reward, terminated, truncated, valid"""
+
+
+class Part:
+    """An actor's environments, policy and columns, each of which can be measured alone.
+
+    The environments get actions that the policy chose in other states, the same over and over; only where they say
+    which actions are allowed, it chooses anew, which isn't counted.
+    """
+
+    def __init__(self, work: Work, arena: Arena) -> None:
+        startup = work.startup
+        self._environments, self._observation = make_environments(pickle.loads(work.factory), startup)  # noqa: S301
+        self._policy = Policy(work.exported)
+        self._policy.reseed(startup.seeds()[1])
+        first = startup.actor * startup.num_envs
+        self._columns: Columns = Block(work.layout, arena, 0).columns(first, first + startup.num_envs)
+        self._rows = [self._take_row() for _ in range(_RECORDED_STEPS)]
+        self._next = itertools.cycle(self._rows).__next__
+
+    def measure(self, part: str, seconds: float) -> Reading:
+        """Does one of `PARTS` for so long."""
+        if part == "env" and self._environments.action_mask is not None:
+            return self._measure_masked(seconds)
+        step, steps_at_once = {
+            "env": (self._step_environments, 1),
+            "acting": (self._act, 1),
+            "copying": (self._copy, len(self._columns.reward)),
+        }[part]
+        return _repeat(step, seconds, steps_at_once)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._environments.close()
+
+    def _take_row(self) -> _Row:
+        mask = self._environments.action_mask
+        mask = None if mask is None else mask.copy()
+        seen = tuple(leaf.copy() for leaf in self._observation)
+        action, log_prob = self._policy.step_leaves(self._observation, mask)
+        action, log_prob = tuple(leaf.copy() for leaf in action), log_prob.copy()
+        answer = map_leaves(np.copy, self._policy.env_action(action))
+        self._observation, *results, _, _ = self._environments.step(answer)
+        return _Row(seen, mask, action, log_prob, answer, tuple(map(np.copy, results)))
+
+    def _step_environments(self) -> None:
+        self._observation = self._environments.step(self._next().answer).observation
+
+    def _act(self) -> None:
+        row = self._next()
+        action, _ = self._policy.step_leaves(row.observation, row.mask)
+        self._policy.env_action(action)
+
+    def _copy(self) -> None:
+        """Writes every row of the columns once."""
+        following = self._next
+        for seen, chosen, allowed, log_prob, *results in self._columns.rows():
+            row = following()
+            for into, leaf in zip(seen, row.observation, strict=True):
+                into[...] = leaf
+            if allowed is not None:
+                allowed[...] = row.mask
+            for into, leaf in zip(chosen, row.action, strict=True):
+                into[...] = leaf
+            log_prob[...] = row.log_prob
+            for into, leaf in zip(results, row.results, strict=True):
+                into[...] = leaf
+
+    def _measure_masked(self, seconds: float) -> Reading:
+        clock, cpu_clock, end = time.perf_counter, time.process_time, time.perf_counter() + seconds
+        steps, wall, cpu = 0, 0.0, 0.0
+        while (before := clock()) < end or not steps:
+            action, _ = self._policy.step_leaves(self._observation, self._environments.action_mask)
+            answer = self._policy.env_action(action)
+            before, cpu_before = clock(), cpu_clock()
+            self._observation = self._environments.step(answer).observation
+            wall, cpu, steps = wall + clock() - before, cpu + cpu_clock() - cpu_before, steps + 1
+        return Reading(steps, Cost(wall, cpu))
+
+
+def _repeat(step: Callable[[], None], seconds: float, steps_at_once: int) -> Reading:
+    """Calls `step` for so many seconds, at least once."""
+    stopwatch = Stopwatch()
+    calls, chunk, end = 0, 1, time.perf_counter() + seconds
+    while (now := time.perf_counter()) < end or not calls:
+        for _ in range(chunk):
+            step()
+        calls += chunk
+        if time.perf_counter() - now < _CHUNK_SECONDS:
+            chunk *= 2
+    return Reading(calls * steps_at_once, stopwatch.cost())
+
+
+def main(connection: Connection[Any, Any], arena: int) -> None:
+    """The process, from its bootstrap to its end: a `Work`, then (part, seconds) as often as anybody asks."""
+    try:
+        work = connection.recv()
+        memory = Arena(arena)
+        memory.attach(work.layout.size)
+        part = Part(work, memory)
+        connection.send(None)
+        while True:
+            connection.send(part.measure(*connection.recv()))
+    except (EOFError, ConnectionError):
+        sys.exit(0)
+    except BaseException as error:
+        connection.send(Failed(describe_error(error)))
+        sys.exit(1)

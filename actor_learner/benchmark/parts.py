@@ -1,0 +1,155 @@
+"""The parts of the actors' work, each alone: as many processes as there are actors, side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Self
+
+from actor_learner.actors.actor import Startup
+from actor_learner.actors.processes.child import ONE_THREAD, search_path
+from actor_learner.actors.transport.batches import BlockLayout
+from actor_learner.actors.transport.shared_memory import Arena
+from actor_learner.benchmark.part_worker import Failed, Reading, Work
+from actor_learner.benchmark.roofline import Cost
+from actor_learner.environments.errors import EnvError
+from actor_learner.environments.factory import EnvFactory
+from actor_learner.policy.exported import ExportedPolicy
+
+# It dies with the thread that started it, as an actor does.
+_BOOTSTRAP = """
+import os, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(0)
+from multiprocessing.connection import Connection
+connection = Connection(int(sys.argv[2]))
+sys.path[:] = connection.recv()
+from actor_learner.benchmark.part_worker import main
+main(connection, int(sys.argv[3]))
+"""
+
+
+_END_SECONDS = 2.0
+"""For a process to end whose connection is closed."""
+
+
+class PartProcesses:
+    """Processes that do parts of an actor's work alone. A context manager; nothing is left of it afterwards.
+
+    factory, startups, exported, layout: as an `ActorPool` has them for as many actors. patience: seconds beyond those
+    that are asked for, until a process counts as hung.
+
+    Raises EnvError if an environment fails, TimeoutError if one hangs, RuntimeError if a process dies.
+    """
+
+    def __init__(
+        self,
+        factory: EnvFactory,
+        startups: list[Startup],
+        exported: ExportedPolicy,
+        layout: BlockLayout,
+        patience: float,
+    ) -> None:
+        self._name, self._patience = factory.name, patience
+        self._arena = Arena.create("actor_learner:benchmark")
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[Connection[Any, Any]] = []
+        try:
+            self._arena.reserve(layout.size)
+            for startup in startups:
+                self._start(Work(startup, factory.dumps(), exported, layout))
+            for number in range(len(startups)):
+                self._receive(number, patience)
+        except BaseException:
+            self.close()
+            raise
+
+    def measure(self, part: str, seconds: float) -> list[Reading]:
+        """Has all of them do a part for so many seconds, at the same time."""
+        for number in range(len(self._processes)):
+            self._send(number, (part, seconds))
+        return [self._receive(number, seconds + self._patience) for number in range(len(self._processes))]
+
+    def close(self) -> None:
+        """Ends the processes and what they have started; idempotent."""
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._connections, self._processes = [], []
+        self._arena.close()
+
+    def _start(self, work: Work) -> None:
+        near, far = socket.socketpair()
+        connection: Connection[Any, Any] = Connection(near.detach())
+        self._connections.append(connection)
+        with far:
+            flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+            numbers = map(str, (os.getpid(), far.fileno(), self._arena.descriptor))
+            process = subprocess.Popen(
+                [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, *numbers],
+                pass_fds=(far.fileno(), self._arena.descriptor),
+                env=os.environ | ONE_THREAD,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # what environments print is seen where the whole system runs
+                stderr=subprocess.DEVNULL,
+            )
+        self._processes.append(process)
+        self._send(len(self._processes) - 1, search_path())
+        self._send(len(self._processes) - 1, work)
+
+    def _send(self, number: int, message: Any) -> None:
+        try:
+            self._connections[number].send(message)
+        except OSError as error:
+            raise self._death(number) from error
+
+    def _receive(self, number: int, seconds: float) -> Any:
+        connection = self._connections[number]
+        if not connection.poll(seconds):
+            raise TimeoutError(f"env `{self._name}`, measured alone, gave no sign of life for {seconds:g} s")
+        try:
+            received = connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._death(number) from error
+        if isinstance(received, Failed):
+            raise EnvError(f"env `{self._name}` failed while it was measured alone: {received.summary}")
+        return received
+
+    def _death(self, number: int) -> RuntimeError:
+        try:
+            code = self._processes[number].wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return RuntimeError(
+                f"The process that measured env `{self._name}` alone closed its connection, but goes on"
+            )
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return RuntimeError(f"The process that measured env `{self._name}` alone {how}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def unroll_cost(readings: list[Reading], unroll_length: int) -> Cost:
+    """What a part of one unroll costs the mean process."""
+    walls = [reading.cost.wall / reading.steps for reading in readings]
+    cpus = [reading.cost.cpu / reading.steps for reading in readings]
+    return Cost(statistics.fmean(walls), statistics.fmean(cpus)) * unroll_length

@@ -1,0 +1,249 @@
+"""How many env steps a setting takes in a second, measured in a process of its own, which has its own threads."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
+
+from actor_learner.benchmark.whole import LEAST_BATCHES, still
+from actor_learner.config.file import load_config
+from actor_learner.system import compile_cache
+from actor_learner.system.keras_import import freeze_what_is_imported, import_keras
+
+if TYPE_CHECKING:
+    from actor_learner.actors.pool import ActorPool
+    from actor_learner.config.config import TrainConfig
+    from actor_learner.learner.learner import Learner
+
+# As an actor does, the process asks the kernel to end with whoever started it.
+_BOOTSTRAP = """
+import json, os, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    os._exit(0)
+sys.path[:] = json.loads(sys.stdin.readline())
+main(sys.argv[2], int(sys.argv[3]))
+"""
+
+_END_SECONDS = 5.0
+_TIDYING_SECONDS = 2.0
+
+
+class Setting(NamedTuple):
+    """What is tried: fields of TrainConfig."""
+
+    num_actors: int
+    envs_per_actor: int
+    unroll_length: int
+    max_policy_lag: int
+    learner_threads: int
+
+    @property
+    def num_envs(self) -> int:
+        """Environments of all actors: the columns of a batch."""
+        return self.num_actors * self.envs_per_actor
+
+    def __str__(self) -> str:
+        return (
+            f"{_count(self.num_actors, 'actor')} x {_count(self.envs_per_actor, 'environment')}, "
+            f"{self.unroll_length} steps, lag {self.max_policy_lag}, {_count(self.learner_threads, 'thread')}"
+        )
+
+
+def _count(number: int, of: str) -> str:
+    return f"{number} {of}{'s' if number != 1 else ''}"
+
+
+class Throughput(NamedTuple):
+    """Env steps (valid rows) and the seconds that they took, updates included; starting and compiling are not."""
+
+    steps: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Env steps per second."""
+        return self.steps / self.seconds
+
+
+class LateError(RuntimeError):
+    """No answer in time."""
+
+
+class MeasuringProcess:
+    """A process that measures settings that share their number of threads.
+
+    config: path of a file that `load_config` takes. threads: that they share.
+
+    It is ended by `close`, and by the end of the thread that made it.
+    """
+
+    def __init__(self, config: Path, threads: int) -> None:
+        self._is_busy = False
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _BOOTSTRAP, str(os.getpid()), str(config), str(threads)],
+            env={"TF_NUM_INTEROP_THREADS": "1", **os.environ},
+            start_new_session=True,  # the terminal's Ctrl-C is the caller's
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+        self._send([os.path.abspath(entry) for entry in sys.path])
+
+    def ask(self, setting: Setting, seconds: float) -> None:
+        """Has a setting measured for so long, what it takes to start included, but for three updates at least.
+
+        In 0 seconds it does one, which compiles what later measurements take.
+        """
+        self._is_busy = True
+        self._send({"setting": list(setting), "seconds": seconds})
+
+    def answer(self, seconds: float) -> Throughput:
+        """What came of it.
+
+        Raises:
+            LateError: nothing, after so many seconds.
+            MemoryError: there isn't enough for the setting.
+            RuntimeError: something failed, in one line.
+        """
+        assert self._process.stdout is not None
+        poll = select.poll()  # unlike `select.select` for descriptors above 1023, too
+        poll.register(self._process.stdout, select.POLLIN)
+        if not poll.poll(1000 * max(seconds, 0.0)):
+            raise LateError(f"no measurement in {seconds:.3g} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"The process that measures ended: {self._last_words()}")
+        self._is_busy = False
+        answer = json.loads(line)
+        if "error" in answer:
+            raise (MemoryError if answer["kind"] == "MemoryError" else RuntimeError)(answer["error"])
+        return Throughput(**answer)
+
+    def close(self) -> None:
+        """Ends the process, which tidies up if it has nothing else to do; its actors end with it."""
+        if self._is_busy or not self._ends_by_itself():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(_END_SECONDS)
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+    def _ends_by_itself(self) -> bool:
+        """Whether it does, when there are no more requests."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_TIDYING_SECONDS)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _send(self, message: Any) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `answer` tells how it ended
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _last_words(self) -> str:
+        code = self._process.wait(_END_SECONDS)
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
+
+
+# From here on: in that process.
+
+
+def main(config: str, threads: int) -> None:
+    """Answers requests, a line of JSON each, until there are no more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what environments print is no answer
+    settings = load_config(config)
+    compile_cache.begin(threads)
+    freeze_what_is_imported()  # as the command line does
+    import_keras()
+    serve(settings, sys.stdin, answers)
+
+
+def serve(config: TrainConfig, requests: Iterable[str], answers: TextIO) -> None:
+    """Measures what each request asks for."""
+    bench = Bench(config)
+    for request in map(json.loads, requests):
+        try:
+            found = bench.measure(Setting(*request["setting"]), request["seconds"])
+            answer: dict[str, Any] = found._asdict()
+        except (MemoryError, ValueError, RuntimeError, OSError) as error:
+            answer = {"error": str(error).partition("\n")[0], "kind": type(error).__name__}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+class Bench:
+    """Measures one setting after another. Those of the same batch share a learner, whose update is compiled once.
+
+    The learning rate is 0, so that the policy, and what environments and updates take, is the same for each.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = still(config)
+        self._learners: dict[tuple[int, int], Learner] = {}
+
+    def measure(self, setting: Setting, seconds: float) -> Throughput:
+        """Collects, updates and publishes as training does, after those updates that start it all; see `ask`."""
+        deadline = time.monotonic() + seconds
+        config = self._config.replace(**setting._asdict())
+        with self._actors(config) as actors:
+            rounds = _rounds(actors, self._learner(config, actors))
+            for _ in range(1 + min(config.max_policy_lag, 1)):  # at lag 1 the first batch has nothing beside it
+                next(rounds)
+            least = LEAST_BATCHES if seconds else 1
+            steps, updates, started = 0, 0, time.monotonic()
+            while updates < least or not steps or time.monotonic() < deadline:
+                steps, updates = steps + next(rounds), updates + 1
+            return Throughput(steps, time.monotonic() - started)
+
+    def _actors(self, config: TrainConfig) -> ActorPool:
+        from actor_learner.build import make_network, make_pool
+
+        known = self._learners.get(_batch(config))
+        network = functools.partial(make_network, config, None) if known is None else known.network
+        return make_pool(config, network, seed=config.seed, logs_dir=None)
+
+    def _learner(self, config: TrainConfig, actors: ActorPool) -> Learner:
+        from actor_learner.build import new_learner
+
+        batch = _batch(config)
+        if batch not in self._learners:
+            self._learners[batch] = new_learner(config, actors)
+        return self._learners[batch]
+
+
+def _batch(config: TrainConfig) -> tuple[int, int]:
+    return config.unroll_length, config.num_actors * config.envs_per_actor
+
+
+def _rounds(actors: ActorPool, learner: Learner) -> Iterator[int]:
+    """The env steps of one update after the other."""
+    while True:
+        trajectory = actors.collect(timeout=None)
+        learner.update(trajectory)
+        actors.publish(learner.get_weights())
+        yield int(trajectory.valid.sum())

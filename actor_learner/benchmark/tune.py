@@ -1,0 +1,358 @@
+"""The fastest setting for a machine: successive halving over actors, lag and threads, by measured throughput.
+
+What is learned stays what it is: the number of environments, `unroll_length` and the hyperparameters, hence the batch
+and its minibatches. Lag 1 learns from batches that are one version of the weights old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from actor_learner.actors.capacity import check_memory
+from actor_learner.benchmark.trial_worker import LateError, MeasuringProcess, Setting, Throughput
+from actor_learner.config.config import TrainConfig
+from actor_learner.config.file import config_toml
+from actor_learner.system.machine import available_cores, learner_cores
+
+T = TypeVar("T")
+
+ALLOWED = ("envs", "unroll_length")
+"""What alters learning, and is tried only where that is asked for."""
+
+_FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
+"""By which these are tried, the likeliest first."""
+_ACTORS_PER_CORE = 4
+_ALIKE = 0.98
+"""Of the highest throughput: from there on the simpler setting is taken."""
+_LARGEST_SHARE = 0.5
+"""Of the time left that a round may take beyond its own share, where single updates take long."""
+_LONGEST_SECONDS = 10.0
+"""For one measurement; what is left of the budget then isn't needed."""
+_PATIENCE_SECONDS = 20.0
+"""For a setting beyond the time that it was given; thrice as long as it took to start the process, if that is more."""
+
+
+@dataclass
+class Trial:
+    """What is known of a setting.
+
+    Attributes:
+        setting: what was tried.
+        measured: in each round.
+        failure: why it can't be measured; None if it can.
+    """
+
+    setting: Setting
+    measured: list[Throughput] = field(default_factory=list)
+    failure: str | None = None
+
+    @property
+    def rate(self) -> float:
+        """Env steps per second over all rounds; 0 if nothing was measured."""
+        seconds = sum(throughput.seconds for throughput in self.measured)
+        return sum(throughput.steps for throughput in self.measured) / seconds if seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What came of a search.
+
+    Attributes:
+        trials: the best one first.
+        before: the setting as it was.
+        config: with the best setting.
+        seconds: that it took.
+    """
+
+    trials: tuple[Trial, ...]
+    before: Trial
+    config: TrainConfig
+    seconds: float
+
+    @property
+    def best(self) -> Trial:
+        """The setting that is taken."""
+        return self.trials[0]
+
+
+def tune(
+    config: TrainConfig,
+    *,
+    budget: float = 120.0,
+    allow: Collection[str] = (),
+    lags: Sequence[int] | None = None,
+    threads: Sequence[int] | None = None,
+    most_actors: int | None = None,
+    say: Callable[[str, str], None] = lambda stage, detail: None,
+) -> Tuning:
+    """Measures settings of a config on this machine, and halves their number until one is left.
+
+    Args:
+        config: whose environment, network and algorithm are used. It must be one that a file can hold.
+        budget: seconds for all of it.
+        allow: of ALLOWED: what else may be changed, although it alters learning.
+        lags: that are tried. None: 0 and 1, or the config's own where that is above 1.
+        threads: of the learner, that are tried. None: one, all cores, and powers of four between.
+        most_actors: that are tried. None: four for each core.
+        say: is told what is going on: a stage, and what in it.
+
+    Raises:
+        ValueError: an argument can't be used, or the budget is too short for one measurement.
+        RuntimeError: an environment failed, or a process that measures.
+    """
+    _check(budget, allow, most_actors)
+    started = time.monotonic()
+    before = setting_of(config)
+    found = candidates(
+        config,
+        available_cores(),
+        allow=allow,
+        lags=lags or ((0, 1) if config.max_policy_lag <= 1 else (config.max_policy_lag,)),
+        threads=threads or thread_counts(available_cores()),
+        most_actors=most_actors or _ACTORS_PER_CORE * available_cores(),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "config.toml")
+        file.write_text(config_toml(config.replace(run_dir=None, quiet=False, verbose=False)), encoding="utf-8")
+        with contextlib.closing(Search(file, [before, *found], started + budget, say)) as search:
+            search.prepare()
+            ranking = successive_halving(found, search.measure)
+    best = choose(ranking[:2], search.trials, before)
+    if best is None:
+        raise _nothing_measured(search.trials.values(), budget)
+    order = list(dict.fromkeys([best, *ranking, *search.trials]))
+    return Tuning(
+        tuple(search.trials[setting] for setting in order),
+        search.trials[before],
+        config.replace(**best._asdict()),
+        time.monotonic() - started,
+    )
+
+
+def _check(budget: float, allow: Collection[str], most_actors: int | None) -> None:
+    if not 0 < budget < math.inf:
+        raise ValueError(f"`budget` must be a number of seconds above 0. Received: budget={budget!r}")
+    if most_actors is not None and most_actors < 1:
+        raise ValueError(f"`most_actors` must be at least 1. Received: most_actors={most_actors!r}")
+    if unknown := [name for name in allow if name not in ALLOWED]:
+        raise ValueError(f"`allow` must be of {', '.join(ALLOWED)}. Received: allow={unknown[0]!r}")
+
+
+def _nothing_measured(trials: Iterable[Trial], budget: float) -> Exception:
+    """Why that is."""
+    if failure := next((trial.failure for trial in trials if trial.failure), None):
+        return RuntimeError(f"No setting could be measured: {failure}")
+    return ValueError(
+        "`budget` is too short for one measurement: TensorFlow and the actors have to start, and the update to be "
+        f"compiled, before it. Received: budget={budget:g}"
+    )
+
+
+def setting_of(config: TrainConfig) -> Setting:
+    """The setting that a config has; where it steps in its own process, that of one actor.
+
+    Threads are those of the command line, which takes all cores for images beside actors that go on, too: what is
+    observed isn't known here.
+    """
+    actors, lag = max(config.num_actors, 1), config.max_policy_lag
+    threads = config.learner_threads or learner_cores(actors, lag)
+    return Setting(actors, config.envs_per_actor, config.unroll_length, lag, threads)
+
+
+def candidates(
+    config: TrainConfig,
+    cores: int,
+    *,
+    allow: Collection[str],
+    lags: Sequence[int],
+    threads: Sequence[int],
+    most_actors: int,
+) -> list[Setting]:
+    """What is tried, the likeliest first: as many actors as cores, and the threads that are the rule."""
+    found = [
+        Setting(actors, num_envs // actors, unroll_length, lag, count)
+        for num_envs, unroll_length in batches(config, allow)
+        for actors in actor_counts(num_envs, cores, most_actors)
+        for lag in lags
+        for count in threads
+    ]
+
+    def unlikeliness(setting: Setting) -> float:
+        rule = max(1, cores - setting.num_actors) if setting.max_policy_lag else cores
+        return abs(math.log2(setting.num_actors / cores)) + abs(math.log2(setting.learner_threads / rule)) / 2
+
+    return sorted(found, key=unlikeliness)
+
+
+def batches(config: TrainConfig, allow: Collection[str]) -> list[tuple[int, int]]:
+    """Environments and steps that are tried. Where both may change, the batch keeps its size."""
+    num_envs, steps = max(config.num_actors, 1) * config.envs_per_actor, config.unroll_length
+    found: dict[tuple[int, int], None] = {}
+    for factor in _FACTORS:
+        envs = num_envs * factor if "envs" in allow else num_envs
+        rows = steps * (1 / factor if "envs" in allow else factor) if "unroll_length" in allow else steps
+        if envs == int(envs) and rows == int(rows):
+            found[int(envs), int(rows)] = None
+    return [batch for batch in found if _is_possible(config, batch[1])]
+
+
+def _is_possible(config: TrainConfig, unroll_length: int) -> bool:
+    """Whether the algorithm takes it; `num_steps` may have a least number."""
+    try:
+        config.replace(unroll_length=unroll_length)
+    except ValueError:
+        return False
+    return True
+
+
+def actor_counts(num_envs: int, cores: int, most: int) -> list[int]:
+    """Numbers that divide the environments: the largest up to each power of two, and up to the cores, one fewer too."""
+    wanted = {*(2**power for power in range(most.bit_length())), cores - 1, cores, most}
+    divisors = [count for count in range(1, min(num_envs, most) + 1) if num_envs % count == 0]
+    return sorted({max(count for count in divisors if count <= limit) for limit in wanted if 1 <= limit <= most})
+
+
+def thread_counts(cores: int) -> list[int]:
+    """One, all cores, and the powers of four between: a process for each."""
+    return sorted({*(4**power for power in range(cores.bit_length()) if 4**power <= cores), cores})
+
+
+def successive_halving(competitors: Sequence[T], measure: Callable[[Sequence[T], int], Mapping[T, float]]) -> list[T]:
+    """Measures all, then the better half once more, and so on until one is left (arXiv:1502.07943, algorithm 1).
+
+    measure: (competitors of this round, rounds left with this one) -> the score of each that has one, higher is better.
+
+    Returns those that have a score, the best first: whoever is in later rounds is better.
+    """
+    remaining, out = list(competitors), list[T]()
+    while remaining:
+        scores = measure(remaining, rounds(len(remaining)))
+        remaining = sorted((one for one in remaining if one in scores), key=lambda one: scores[one], reverse=True)
+        half = math.ceil(len(remaining) / 2)
+        remaining, out = remaining[:half], remaining[half:] + out
+        if half <= 1:
+            break
+    return remaining + out
+
+
+def rounds(count: int) -> int:
+    """How often so many competitors can be halved until one is left; a single one is measured once, too."""
+    return max(1, math.ceil(math.log2(count)))
+
+
+def choose(finalists: Iterable[Setting], trials: Mapping[Setting, Trial], before: Setting) -> Setting | None:
+    """The fastest of these and of the setting as it was; of those alike the one that changes and takes less.
+
+    None where none was measured.
+    """
+    measured = [setting for setting in dict.fromkeys([before, *finalists]) if trials[setting].rate]
+    if not measured:
+        return None
+    fast = max(trials[setting].rate for setting in measured)
+    alike = [setting for setting in measured if trials[setting].rate >= _ALIKE * fast]
+    return min(alike, key=lambda s: (s.max_policy_lag, s != before, s.num_actors, s.learner_threads))
+
+
+class Search:
+    """The processes that measure, and what they found.
+
+    config: path of the file that they read. settings: what may be measured; the first one, as it was, is in each round.
+    deadline: on the monotonic clock. say: is told what is going on.
+    """
+
+    def __init__(
+        self, config: Path, settings: Sequence[Setting], deadline: float, say: Callable[[str, str], None]
+    ) -> None:
+        self.trials = {setting: Trial(setting) for setting in settings}
+        self._config, self._deadline, self._say = config, deadline, say
+        self._before = settings[0]
+        self._processes: dict[int, MeasuringProcess] = {}
+        self._patience = _PATIENCE_SECONDS
+        self._number = 0
+        for trial in self.trials.values():
+            with _noting_failure(trial):
+                check_memory(trial.setting.num_actors)
+
+    def prepare(self) -> None:
+        """Starts a process for each number of threads, all at once, and lets each compile what it will measure."""
+        first = {trial.setting.learner_threads: trial for trial in reversed(self._possible())}
+        self._say("starting TensorFlow", f"with {', '.join(map(str, sorted(first)))} threads")
+        started = time.monotonic()
+        for threads, trial in first.items():
+            self._process(threads).ask(trial.setting, 0.0)
+        for threads, trial in first.items():
+            with _noting_failure(trial), self._ending_late(threads):
+                self._processes[threads].answer(self._left())  # beside others: it doesn't count
+        self._patience = max(self._patience, 3 * (time.monotonic() - started))
+
+    def measure(self, settings: Sequence[Setting], rounds_left: int) -> dict[Setting, float]:
+        """One round: a share of the time left, divided among these settings and the one as it was.
+
+        Where single updates take so long that this can't do, those that are last in the list aren't measured (again).
+        """
+        self._number += 1
+        chosen = [trial for trial in self._possible() if trial.setting in (self._before, *settings)]
+        chosen.sort(key=lambda trial: (trial.setting != self._before, _place(trial.setting, settings)))
+        seconds = min(self._left() / rounds_left / max(len(chosen), 1), _LONGEST_SECONDS)
+        end = self._deadline - (self._left() * _LARGEST_SHARE if rounds_left > 1 else 0.0)
+        for place, trial in enumerate(chosen, 1):
+            if time.monotonic() >= end:
+                break
+            detail = f"{place} of {len(chosen)}: {trial.setting}"
+            self._say(f"round {self._number} of {self._number + rounds_left - 1}", detail)
+            self._measure(trial, seconds)
+        return {setting: self.trials[setting].rate for setting in settings if self.trials[setting].rate}
+
+    def close(self) -> None:
+        """Ends the processes."""
+        while self._processes:
+            self._processes.popitem()[1].close()
+
+    def _possible(self) -> list[Trial]:
+        return [trial for trial in self.trials.values() if trial.failure is None]
+
+    def _left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def _measure(self, trial: Trial, seconds: float) -> None:
+        threads = trial.setting.learner_threads
+        with _noting_failure(trial), self._ending_late(threads):
+            process = self._process(threads)
+            process.ask(trial.setting, seconds)
+            trial.measured.append(process.answer(min(self._left(), seconds + self._patience)))
+
+    def _process(self, threads: int) -> MeasuringProcess:
+        if threads not in self._processes:
+            self._processes[threads] = MeasuringProcess(self._config, threads)
+        return self._processes[threads]
+
+    @contextlib.contextmanager
+    def _ending_late(self, threads: int) -> Iterator[None]:
+        """Ends a process that doesn't answer. At the end of the budget that is nobody's failure."""
+        try:
+            yield
+        except LateError:
+            self._processes.pop(threads).close()
+            if self._left():
+                raise
+
+
+@contextlib.contextmanager
+def _noting_failure(trial: Trial) -> Iterator[None]:
+    """What is too large or too slow is left out; anything else ends the search."""
+    try:
+        yield
+    except (MemoryError, LateError) as error:
+        trial.failure = str(error)
+        trial.measured.clear()
+
+
+def _place(setting: Setting, settings: Sequence[Setting]) -> int:
+    return settings.index(setting) if setting in settings else -1

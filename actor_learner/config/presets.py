@@ -1,0 +1,297 @@
+"""Settings by environment id and algorithm; benchmarks/learning/learning.md has the results of those that were run.
+
+They began as SB3 Zoo's; environments = num_actors x envs_per_actor. Where several environments with shorter
+unrolls learned as well in less time, they stand here (Pendulum, LunarLander, HalfCheetah: the last with the
+Zoo's discount and loss weights, and our own step size and network).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from actor_learner.config.config import DEFAULT_NETWORK_FIELDS, TrainConfig, algorithm_class, algorithm_reference
+from actor_learner.system.fields import close_match
+
+_MUJOCO: dict[str, Any] = {
+    "total_steps": 1_000_000,
+    "envs_per_actor": 4,
+    "unroll_length": 128,
+    "learning_rate": "linear_4e-4",
+    "clip_range": 0.1,
+    "initial_log_std": -1.0,
+    "normalize_observation": True,
+    "normalize_reward": True,
+}
+"""For all of MuJoCo; Ant, Humanoid and the others without a row of their own were not run."""
+
+_WALKING: dict[str, Any] = {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}
+
+_LUNAR_LANDER: dict[str, Any] = {
+    "total_steps": 1_000_000,
+    "envs_per_actor": 8,
+    "unroll_length": 256,
+    "epochs": 4,
+    "gamma": 0.999,
+    "gae_lambda": 0.98,
+    "learning_rate": "linear_1e-3",
+}
+
+_ATARI: dict[str, Any] = {
+    "total_steps": 10_000_000,
+    "envs_per_actor": 4,
+    "unroll_length": 128,
+    "minibatch_size": 256,
+    "epochs": 4,
+    "learning_rate": "linear_2.5e-4",
+    "clip_range": "linear_0.1",
+    "ent_coef": 0.01,
+    "clip_reward": "sign",
+}
+
+_MUJOCO_NAMES = (
+    *("Ant", "Humanoid", "HumanoidStandup"),
+    *("InvertedDoublePendulum", "InvertedPendulum", "Pusher", "Reacher"),
+)
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "CartPole-v1": {
+        "ppo": {
+            "total_steps": 100_000,
+            "envs_per_actor": 4,
+            "unroll_length": 32,
+            "minibatch_size": 256,
+            "epochs": 20,
+            "gamma": 0.98,
+            "gae_lambda": 0.8,
+            "learning_rate": "linear_1e-3",
+            "clip_range": "linear_0.2",
+        },
+        "a2c": {"total_steps": 500_000, "envs_per_actor": 4, "unroll_length": 5},
+        "impala": {
+            "total_steps": 300_000,
+            "envs_per_actor": 8,
+            "unroll_length": 20,
+            "max_policy_lag": 4,
+            "learning_rate": "linear_2e-3",
+            "normalize_reward": True,
+        },
+    },
+    "Acrobot-v1": {
+        "ppo": {
+            "total_steps": 1_000_000,
+            "envs_per_actor": 8,
+            "unroll_length": 256,
+            "epochs": 4,
+            "gae_lambda": 0.94,
+            "normalize_observation": True,
+            "normalize_reward": True,
+        },
+        "a2c": {
+            "total_steps": 500_000,
+            "envs_per_actor": 8,
+            "unroll_length": 5,
+            "normalize_observation": True,
+            "normalize_reward": True,
+        },
+    },
+    "Pendulum-v1": {
+        "ppo": {
+            "total_steps": 100_000,
+            "envs_per_actor": 2,
+            "unroll_length": 256,
+            "gamma": 0.9,
+            "learning_rate": 1e-3,
+        },
+    },
+    "LunarLander-v3": {
+        "ppo": {**_LUNAR_LANDER, "ent_coef": 0.01},
+        "a2c": {
+            "total_steps": 200_000,
+            "envs_per_actor": 4,
+            "unroll_length": 5,
+            "gamma": 0.995,
+            "ent_coef": 1e-5,
+            "learning_rate": "linear_8.3e-4",
+        },
+        "impala": {
+            "total_steps": 3_000_000,
+            "envs_per_actor": 8,
+            "unroll_length": 32,
+            "minibatch_size": 128,
+            "max_policy_lag": 4,
+            "gae_lambda": 0.97,
+            "ent_coef": 0.005,
+            "optimizer": "adam",
+            "learning_rate": "linear_1e-3",
+            "normalize_advantage": True,
+            "normalize_reward": True,
+            "normalize_observation": True,
+        },
+    },
+    "LunarLanderContinuous-v3": {"ppo": _LUNAR_LANDER},
+    "MountainCar-v0": {
+        "ppo": {
+            "total_steps": 1_000_000,
+            "envs_per_actor": 8,
+            "unroll_length": 64,
+            "epochs": 4,
+            "gae_lambda": 0.98,
+            "normalize_observation": True,
+            "normalize_reward": True,
+        },
+    },
+    "MountainCarContinuous-v0": {
+        "ppo": {
+            "total_steps": 100_000,
+            "envs_per_actor": 2,
+            "unroll_length": 256,
+            "gamma": 0.999,
+            "normalize_observation": True,
+            "normalize_reward": True,
+            "noise_hold": 16,
+        },
+    },
+    "BipedalWalker-v3": {
+        "ppo": {
+            "total_steps": 5_000_000,
+            "envs_per_actor": 16,
+            "unroll_length": 512,
+            "minibatch_size": 128,
+            "learning_rate": "linear_5e-4",
+            "clip_range": 0.18,
+            "normalize_observation": True,
+            "normalize_reward": True,
+        },
+    },
+    "HalfCheetah-v5": {
+        "ppo": {
+            **_MUJOCO,
+            "gamma": 0.98,
+            "gae_lambda": 0.92,
+            "ent_coef": 0.0004,
+            "vf_coef": 0.58,
+            "max_grad_norm": 0.8,
+        },
+    },
+    "Hopper-v5": {"ppo": _WALKING},
+    "Walker2d-v5": {"ppo": _WALKING},
+    "Swimmer-v5": {
+        "ppo": {
+            "total_steps": 1_000_000,
+            "envs_per_actor": 2,
+            "unroll_length": 1024,
+            "minibatch_size": 256,
+            "gamma": 0.9999,
+            "gae_lambda": 0.98,
+            "learning_rate": 6e-4,
+            "normalize_observation": True,
+            "normalize_reward": True,
+        },
+    },
+    **{f"{name}-v5": {"ppo": _MUJOCO} for name in _MUJOCO_NAMES},
+    "actor_learner/Catch-v0": {
+        "ppo": {
+            "total_steps": 30_000,
+            "unroll_length": 32,
+            "minibatch_size": 128,
+            "epochs": 3,
+            "gamma": 0.95,
+            "gae_lambda": 0.9,
+            "learning_rate": "linear_2e-3",
+            "ent_coef": 0.01,
+        },
+    },
+    "actor_learner/MaskedTreasure-v0": {
+        "ppo": {
+            "total_steps": 50_000,
+            "unroll_length": 64,
+            "minibatch_size": 256,
+            "epochs": 6,
+            "learning_rate": 2e-3,
+            "ent_coef": 0.01,
+        },
+    },
+    "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 875_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
+    "ALE/*": {"ppo": _ATARI},
+}
+"""Environment -> algorithm -> flat fields. An id that ends in `*` stands for all that begin so."""
+
+
+def preset(env: str, **changes: Any) -> TrainConfig:
+    """The settings known for `env`, with `changes` to fields of the config or of its algorithm, flat.
+
+    `algorithm` may be a name ("a2c"), which takes the preset of that algorithm, or an instance, which is
+    taken as it is. A `network` or `init_from` replaces what the preset says of the default network.
+
+    Raises ValueError for an environment that has no preset, and for fields that nobody knows.
+
+    Example:
+        >>> import actor_learner as al
+        >>> config = al.preset("CartPole-v1", learning_rate=3e-4, num_actors=4)
+    """
+    name = "ppo"
+    if isinstance(changes.get("algorithm"), str):
+        name = changes.pop("algorithm")
+    fields = preset_fields(env, name)
+    if fields is None:
+        raise unknown_preset(env, name)
+    return build_config({"env": env, **fields}, changes, algorithm=name)
+
+
+def preset_fields(env: object, algorithm: str = "ppo") -> dict[str, Any] | None:
+    """The fields that a preset sets, flat, or None where there is no preset.
+
+    A subclass of an algorithm takes the settings of its nearest ancestor that has a name.
+    """
+    by_algorithm = _by_algorithm(env) if isinstance(env, str) else {}
+    for cls in algorithm_class(algorithm).__mro__:
+        if (name := algorithm_reference(cls)) in by_algorithm:
+            return by_algorithm[name]
+    return None
+
+
+def _by_algorithm(env: str) -> dict[str, dict[str, Any]]:
+    starts = [name for name in PRESETS if name.endswith("*") and env.startswith(name[:-1])]
+    return PRESETS.get(env) or (PRESETS[starts[0]] if starts else {})
+
+
+def unknown_preset(env: object, algorithm: str) -> ValueError:
+    """The error for an environment without a preset: names those with one, and the close match."""
+    known = [name for name in PRESETS if preset_fields(name, algorithm) is not None]
+    return ValueError(
+        f"There is no preset of this name for {algorithm}{close_match(str(env), known)}; there are "
+        f"{', '.join(known) or 'none'}. Received: preset={env!r}"
+    )
+
+
+def build_config(base: Mapping[str, Any], changes: Mapping[str, Any], *, algorithm: str = "ppo") -> TrainConfig:
+    """A config from flat fields: `changes` over `base`, each going to the config or to its algorithm.
+
+    Raises ValueError for fields that neither has, with the close match.
+    """
+    fields = dict(base)
+    if changes.get("network") is not None or changes.get("init_from") is not None:
+        fields = {name: value for name, value in fields.items() if name not in DEFAULT_NETWORK_FIELDS}
+    config_names = {field.name for field in dataclasses.fields(TrainConfig)}
+    instance = changes.get("algorithm")
+    if instance is None:
+        cls = algorithm_class(algorithm)
+    else:
+        cls = type(instance)
+        fields = {name: value for name, value in fields.items() if name in config_names}
+    hyperparameter_names = {field.name for field in dataclasses.fields(cls) if field.init}
+    for name in changes:
+        if name not in config_names | hyperparameter_names:
+            hint = close_match(name, config_names | hyperparameter_names)
+            raise ValueError(
+                f"TrainConfig and {cls.__name__} have no such field{hint}. Received: {name}={changes[name]!r}"
+            )
+    fields |= changes
+    hyperparameters = {name: fields.pop(name) for name in hyperparameter_names & set(fields)}
+    if instance is None:
+        fields["algorithm"] = cls(**hyperparameters)
+    elif hyperparameters:
+        fields["algorithm"] = dataclasses.replace(instance, **hyperparameters)
+    return TrainConfig(**fields)

@@ -1,0 +1,1 @@
+"""Environments: looked up, made and stepped."""

@@ -1,0 +1,190 @@
+"""Action masks as environments give them: in a Dict observation, or in `infos`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Dict, Space
+
+from actor_learner.environments.errors import EnvError
+from actor_learner.spaces import structure
+from actor_learner.spaces.masks import MaskLayout, with_batch_axis
+from actor_learner.spaces.structure import MASK_KEY, Structure
+
+Array = np.ndarray[Any, Any]
+Leaves = tuple[Array, ...]
+
+
+class ActionMasks:
+    """The masks of the current observations.
+
+    A mask is the Dict observation's entry `action_mask`, or else `infos["action_mask"]`, which has to be there from
+    the first reset on: for each observation, the actions that may follow it.
+
+    Attributes:
+        in_use: Whether the environments give masks; for those in `infos`, known after the first `reset`.
+        current: bool `[b, M]`, a new array after each change; None where the environments give no masks.
+    """
+
+    def __init__(
+        self, observation: Structure, action_space: Space[Any], num_envs: int, describe: Callable[[int], str]
+    ) -> None:
+        """`describe` says which environment a row is, and at which step, for messages.
+
+        Raises ValueError where a Dict observation's mask doesn't fit the action space.
+        """
+        self.in_use = structure.has_mask_leaf(observation.space)
+        self.current: Array | None = None
+        self._layout = MaskLayout(action_space)
+        self._action_space = action_space
+        self._num_envs = num_envs
+        self._describe = describe
+        self._label = f"info['{MASK_KEY}']"
+        self._leaf: Structure | None = None
+        self._places: list[int] = []
+        self._decided = self.in_use
+        if self.in_use:
+            assert isinstance(observation.space, Dict)
+            self._label = f"observation['{MASK_KEY}']"
+            self._leaf = structure.observation_structure(observation.space[MASK_KEY])
+            self._places = [place for place, leaf in enumerate(observation.leaves) if leaf.path[0] == MASK_KEY]
+            self._check_possible()
+            example = [np.ones((1, *leaf.shape), bool) for leaf in self._leaf.leaves]
+            self._layout.read(self._leaf.unflatten(example), 1, self._label)
+
+    def reset(self, infos: dict[str, Any], leaves: Leaves) -> None:
+        """All environments were reset. Raises EnvError as `read` does, or if the actions leave nothing to mask."""
+        if not self._decided:
+            self._decided = True
+            self.in_use = MASK_KEY in infos
+            if self.in_use:
+                try:
+                    self._check_possible()
+                except ValueError as error:
+                    raise EnvError(f"{self._describe(_first_row(infos))}: {error}") from error
+        self.current = None
+        if self.in_use:
+            self.read(infos, leaves)
+        else:
+            self.check_absent(infos)
+
+    def read(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None = None) -> None:
+        """Takes the masks of `rows` (bool `[b]`; None: all); where a row only resets next, everything is allowed.
+
+        Raises:
+            EnvError: a mask is missing, has another length, dtype or values than it should, or allows nothing.
+        """
+        fresh = np.ones((self._num_envs, self._layout.size), bool)
+        if rows is None or rows.any():
+            fresh[... if rows is None else rows] = self._masks(infos, leaves, rows)
+            self._check_some_allowed(fresh)
+        self.current = fresh
+
+    def renew(self, infos: dict[str, Any], leaves: Leaves, rows: Array) -> None:
+        """Takes the masks of rows (bool `[b]`) that were reset; the others stay. Raises EnvError as `read` does."""
+        assert self.current is not None
+        fresh = self.current.copy()
+        fresh[rows] = self._masks(infos, leaves, rows)
+        self._check_some_allowed(fresh)
+        self.current = fresh
+
+    def check_absent(self, infos: dict[str, Any]) -> None:
+        """Raises EnvError where masks turn up that weren't there at the first reset."""
+        if MASK_KEY in infos:
+            row = _first_row(infos)
+            raise EnvError(
+                f"`{self._label}` must be there from the first reset on, or never. "
+                f"Received: a mask of {self._describe(row)}"
+            )
+
+    def _masks(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None) -> Array:
+        """bool `[len(rows), M]`."""
+        if self._leaf is not None:
+            value = self._leaf.unflatten([leaves[place] for place in self._places])
+        else:
+            self._check_present(infos, rows)
+            value = infos[MASK_KEY]
+        indices = np.arange(self._num_envs) if rows is None else np.flatnonzero(rows)
+        if rows is not None:
+            value = _take(value, indices)
+        try:
+            return self._read(value, len(indices))
+        except ValueError as error:
+            raise self._blame(value, indices, error) from error
+
+    def _read(self, value: Any, count: int) -> Array:
+        if isinstance(value, np.ndarray) and value.dtype == object:  # one value for each environment
+            values = value.tolist()
+            shapes = {part.shape if isinstance(part, np.ndarray) else None for part in values}
+            if None in shapes or len(shapes) > 1:
+                return np.concatenate([self._layout.read(with_batch_axis(part), 1, self._label) for part in values])
+            value = np.array(values)
+        return self._layout.read(_fill(value), count, self._label)
+
+    def _blame(self, value: Any, indices: Array, error: ValueError) -> EnvError:
+        """Reads row by row to find whose mask is wrong."""
+        for place, row in enumerate(indices.tolist()):
+            try:
+                self._read(_take(value, np.array([place])), 1)
+            except ValueError as own:
+                return EnvError(f"{self._describe(row)}: {own}")
+            except IndexError:
+                break
+        return EnvError(f"{self._describe(int(indices[0]))}: {error}")
+
+    def _check_present(self, infos: dict[str, Any], rows: Array | None) -> None:
+        flags = infos.get(f"_{MASK_KEY}", True) if MASK_KEY in infos else False
+        missing = ~np.broadcast_to(np.asarray(flags, bool), self._num_envs)
+        if rows is not None:
+            missing = missing & rows
+        if missing.any():
+            row = int(np.flatnonzero(missing)[0])
+            raise EnvError(
+                f"`{self._label}` must come with every observation, from every environment, or never. "
+                f"Received: none of {self._describe(row)}"
+            )
+
+    def _check_some_allowed(self, mask: Array) -> None:
+        empty = self._layout.first_empty(mask)
+        if empty is not None:
+            row, choice = empty
+            which = f" for choice {choice}" if choice else ""
+            raise EnvError(
+                f"`{self._label}` must allow at least one action{which}. Received: none allowed in "
+                f"{self._describe(row)}"
+            )
+
+    def _check_possible(self) -> None:
+        if not self._layout.size:
+            raise ValueError(
+                f"`{self._label}` needs an action space with a Discrete or MultiDiscrete choice. "
+                f"Received: {self._action_space}"
+            )
+
+
+def _first_row(infos: dict[str, Any]) -> int:
+    flags = np.atleast_1d(np.asarray(infos.get(f"_{MASK_KEY}", True), bool))
+    return int(np.flatnonzero(flags)[0]) if flags.any() else 0
+
+
+def _take(value: Any, indices: Array) -> Any:
+    """Rows of a batched nest."""
+    if isinstance(value, dict):
+        return {key: _take(part, indices) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(_take(part, indices) for part in value)
+    return None if value is None else np.asarray(value)[indices]
+
+
+def _fill(value: Any) -> Any:
+    """Allows everything in a nest's parts that an environment left out: Gymnasium has zeros there, `_key` False."""
+    if not isinstance(value, dict):
+        return value
+    filled = {key: _fill(part) for key, part in value.items()}
+    for key, part in value.items():
+        flags = value.get(f"_{key}")
+        if isinstance(part, np.ndarray) and flags is not None and part.dtype != object:
+            filled[key] = np.where(np.reshape(flags, (-1,) + (1,) * (part.ndim - 1)), part, np.ones((), part.dtype))
+    return filled

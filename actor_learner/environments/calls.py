@@ -1,0 +1,153 @@
+"""Calls of environments' methods between unrolls: what may be called, what a process that comes later gets to hear."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+
+from actor_learner.environments.autoreset import AnyVectorEnv, layers
+from actor_learner.environments.errors import EnvError, describe_error, short
+
+LARGEST_CALLS = 15 * 1024
+"""Bytes of JSON, so that all of them fit into one message to an actor."""
+
+_OWN = ("reset", "step", "close")
+
+
+class CallError(EnvError):
+    """Environments have no such method, or it doesn't take these arguments: another process would fail the same way."""
+
+
+class Call(NamedTuple):
+    """A method of every environment, and its arguments as JSON gives them.
+
+    optional: environments that have it no more are warned of; a checkpoint may hold a call that never worked.
+    """
+
+    name: str
+    args: list[Any]
+    optional: bool = False
+
+
+class Calls:
+    """The calls that were made, in their order; of those with one name the last alone, so that they stay few."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, tuple[int, Call]] = {}
+        self.count = 0
+        """Calls made so far."""
+
+    def add(self, call: Call) -> None:
+        """Adds one, after all others. Raises ValueError if they are too large together."""
+        calls = {name: kept for name, kept in self._calls.items() if name != call.name}
+        calls[call.name] = self.count + 1, call
+        size = len(encode(call for _, call in calls.values()))
+        if size > LARGEST_CALLS:
+            raise ValueError(
+                f"The arguments of `call`, those of all methods together, must be at most {LARGEST_CALLS} bytes as "
+                f"JSON; give the path of a file that holds what is larger. Received: {size} bytes with {call.name!r}"
+            )
+        self._calls, self.count = calls, self.count + 1
+
+    def since(self, number: int) -> tuple[Call, ...]:
+        """Those after the first `number` ones that were made."""
+        return tuple(call for made, call in self._calls.values() if made > number)
+
+
+def make_call(name: str, args: Sequence[Any], *, optional: bool = False) -> Call:
+    """A call, with its arguments as whoever repeats it after a resume will find them: tuples are lists.
+
+    Raises ValueError for a name that can't be called, and for arguments that JSON doesn't give back.
+    """
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_") or name in _OWN:
+        raise ValueError(
+            f"`name` must be that of a public method, other than {', '.join(_OWN)}. Received: name={name!r}"
+        )
+    try:
+        given = _as_lists(list(args))
+        text = json.dumps(given, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{_must_be_json(name)} ({error}). Received: {_shown(args)}") from error
+    if json.loads(text) != given:
+        raise ValueError(f"{_must_be_json(name)}, whose keys are strings. Received: {_shown(args)}")
+    return Call(name, json.loads(text), optional)
+
+
+def _must_be_json(name: str) -> str:
+    return f"The arguments of `{name}` must be JSON: None, bool, int, float, str, lists and dicts of them"
+
+
+def _shown(args: Sequence[Any]) -> str:
+    try:
+        return short(args)
+    except RecursionError:
+        return "what is nested too deep"
+
+
+def _as_lists(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_as_lists(item) for item in value]
+    return {key: _as_lists(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def encode(calls: Iterable[Call]) -> str:
+    """Calls as JSON."""
+    return json.dumps([list(call) for call in calls])
+
+
+def decode(text: str) -> list[Call]:
+    """The calls that `encode` wrote."""
+    return [Call(*call) for call in json.loads(text)]
+
+
+def perform(vector_env: AnyVectorEnv, call: Call, where: str) -> None:
+    """Calls the method of every environment.
+
+    Raises CallError if there is none, or if it takes other arguments; EnvError if it raises.
+    """
+    for method in methods(vector_env, call, where):
+        try:
+            method(*call.args)
+        except EnvError:
+            raise
+        except Exception as error:
+            raise EnvError(f"`{call.name}` of {where} raised {describe_error(error)}") from error
+
+
+def methods(vector_env: AnyVectorEnv, call: Call, where: str) -> list[Callable[..., Any]]:
+    """The method of each sub-environment, as Gymnasium's own `call` finds it, or that of the vector environment.
+
+    Raises CallError as `perform` does.
+    """
+    found = _find(vector_env, call.name)
+    if not found or not all(map(callable, found)):
+        raise CallError(f"{where} must have a method of that name. Received: call({call.name!r})")
+    for method in found:
+        try:
+            inspect.signature(method).bind(*call.args)
+        except TypeError as error:
+            received = ", ".join(map(repr, (call.name, *call.args)))
+            raise CallError(f"`{call.name}` of {where}: {error}. Received: call({short(received)[1:-1]})") from error
+        except ValueError:  # a method in C doesn't say what it takes
+            continue
+    return found
+
+
+def _find(vector_env: AnyVectorEnv, name: str) -> list[Any]:
+    """From the outermost wrapper inwards; of a SyncVectorEnv first what its sub-environments have."""
+    for layer in layers(vector_env):
+        if not isinstance(layer, VectorEnv):
+            break
+        if isinstance(layer, SyncVectorEnv) and all(env.has_wrapper_attr(name) for env in layer.envs):
+            return [env.get_wrapper_attr(name) for env in layer.envs]
+        if hasattr(layer, name):
+            return [getattr(layer, name)]
+        passes_on: Any = getattr(layer, "call", None)
+        if callable(passes_on) and not isinstance(layer, SyncVectorEnv):
+            return [functools.partial(passes_on, name)]
+    return []

@@ -1,0 +1,410 @@
+"""One actor's vector environment, stepped the same way whatever its autoreset mode."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import vector as vector_wrappers
+
+from actor_learner.environments.action_masks import ActionMasks
+from actor_learner.environments.atari import LIFE_LOST
+from actor_learner.environments.autoreset import (
+    AnyVectorEnv,
+    declared_autoreset_mode,
+    differing_environments,
+    layers,
+    parse_autoreset_mode,
+)
+from actor_learner.environments.buffers import Fault, Observations, first_fault
+from actor_learner.environments.calls import Call, methods, perform
+from actor_learner.environments.episodes import Episodes, EpisodeStatistics
+from actor_learner.environments.errors import EnvError, describe_error, short
+from actor_learner.environments.factory import EnvFactory, resolve_env
+from actor_learner.spaces import structure as spaces
+
+__all__ = ["EnvError", "EnvFactory", "Environments", "Episodes", "Transition", "resolve_env"]
+
+Array = np.ndarray[Any, Any]
+Leaves = tuple[Array, ...]
+# Gymnasium's vector RecordEpisodeStatistics zeroes every row at a masked reset, and before 1.4 it left out the first
+# step of each episode with SAME_STEP: its episodes are taken in these modes only, else our own.
+_RECORDED_RIGHT = {AutoresetMode.NEXT_STEP}
+if tuple(int(number) for number in gym.__version__.split(".")[:2]) >= (1, 4):
+    _RECORDED_RIGHT.add(AutoresetMode.SAME_STEP)
+_SEEDS = 2**31  # the most that every simulator in C takes
+
+
+class Transition(NamedTuple):
+    """One step of b environments. Arrays are valid until the next `step` or `reset`.
+
+    Attributes:
+        observation: The leaves of the observation to act on next, `[b, ...]` each, in the trajectory's dtypes; one
+            leaf where the observation space is not composite.
+        reward: [b] float32, 0 where the row only resets.
+        terminated: [b] bool.
+        truncated: [b] bool, never set together with `terminated`.
+        valid: [b] bool, False where the row only resets.
+        final_observation: Leaves `[b, ...]` of the last observations of the episodes cut off in this step (elsewhere
+            anything finite); None where no row is truncated.
+        episodes: The episodes that ended in this step, or None.
+    """
+
+    observation: Leaves
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    final_observation: Leaves | None
+    episodes: Episodes | None
+
+
+class Environments:
+    """A vector environment behind one interface for Gymnasium's three autoreset modes.
+
+    DISABLED: ended rows are reset at once with a mask. NEXT_STEP: the step after an end only resets, `valid=False`.
+    SAME_STEP: the environment resets within the step and gives the last observation in `infos["final_obs"]`.
+
+    Where `infos["life_lost"]` (bool [b]) marks a terminated row, a life was lost: terminal for learning, but the same
+    game goes on, nothing is reset, and the episode in the statistics is the whole game.
+    """
+
+    # Two of these, so that the observation acted on stays whole while the next one is written.
+    _current: Observations
+    _previous: Observations
+    _final: Observations
+    _scratch: Observations
+    _reward: Array
+    _all_valid: Array
+    _resetting: Array | None
+    _masks: ActionMasks
+
+    def __init__(
+        self,
+        vector_env: AnyVectorEnv,
+        *,
+        autoreset_mode: str | AutoresetMode | None = None,
+        info_keys: Sequence[str] = ("is_success",),
+        actor: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Checks the spaces and reads the autoreset mode, once.
+
+        Args:
+            vector_env: What `EnvFactory.make` built.
+            autoreset_mode: `"next_step"`, `"same_step"` or `"disabled"`, for a VectorEnv that declares none.
+            info_keys: Numeric entries of the last step's `info` to report with each episode.
+            actor: Number of the actor, for messages.
+            name: Name of the environment, for messages; by default its id.
+
+        Raises:
+            EnvError: unsupported spaces, or no autoreset mode.
+        """
+        self.vector_env = vector_env
+        self.num_envs = vector_env.num_envs
+        self.observation_space = vector_env.single_observation_space
+        self.action_space = vector_env.single_action_space
+        self.name = name or _name(vector_env)
+        self._actor = actor
+        self._allocate()
+        self._check_bounds()
+        self.autoreset_mode = self._mode(autoreset_mode)
+        self._mode_checked = False
+        self._step_checked = self._reset_checked = False
+        self._step = 0
+        self._statistics = EpisodeStatistics(
+            self.num_envs, info_keys, only_recorded=_has(vector_env, gym.wrappers.RecordEpisodeStatistics)
+        )
+        self._trust_recorded = self.autoreset_mode in _RECORDED_RIGHT or not _has(
+            vector_env, vector_wrappers.RecordEpisodeStatistics
+        )
+        if not actor:
+            self._warn_of_normalization()
+
+    @property
+    def uses_masks(self) -> bool:
+        """Whether the environments say which actions are allowed; for masks in `infos`, known after `reset`."""
+        return self._masks.in_use
+
+    @property
+    def action_mask(self) -> Array | None:
+        """Which actions the current observation allows, bool [b, M]; None where the environments give no masks."""
+        return self._masks.current
+
+    def reset(self, seed: int | None = None) -> Leaves:
+        """Resets every environment, seeded with consecutive numbers from `seed`: the first observation's leaves.
+
+        Raises:
+            EnvError: `reset` raised (with the last frame in the user's file), or its observation or action mask
+                breaks its space.
+        """
+        if seed is not None:
+            seed = int(seed) % (_SEEDS - self.num_envs)
+        infos = self._vector_reset(self._current, seed=seed)
+        self._resetting = None
+        self._statistics.start(slice(None), self._step)
+        self._check(self._current)
+        self._masks.reset(infos, self._current.leaves)
+        return self._current.leaves
+
+    def step(self, env_action: Any) -> Transition:
+        """Steps every environment with what `Policy.to_env` gave.
+
+        Raises:
+            EnvError: NaN or infinity in an observation or reward, an observation or action mask that breaks its space,
+                or a VectorEnv that doesn't behave as its autoreset mode says.
+        """
+        raw, raw_reward, terminated, truncated, infos = self.vector_env.step(env_action)
+        if not self._step_checked:
+            self._check_first_step(raw, raw_reward, terminated, truncated)
+        self._step += 1
+        if spaces.MASK_KEY in infos and not self._masks.in_use:
+            self._masks.check_absent(infos)
+        self._current, self._previous = self._previous, self._current
+        current, reward = self._current, self._reward
+        try:
+            current.write(raw)
+        except (ValueError, TypeError) as error:
+            raise self._unwritable("step", raw, error) from error
+        np.copyto(reward, raw_reward, casting="unsafe")
+        if not current.surely_fine(reward):
+            self._check(current, reward)
+        self._statistics.returns += reward
+        terminated = np.asarray(terminated, dtype=bool)
+        truncated = np.asarray(truncated, dtype=bool)
+        if self._resetting is None and 1 not in terminated.tobytes() and 1 not in truncated.tobytes():
+            if self._masks.in_use:
+                self._masks.read(infos, current.leaves)
+            return Transition(current.leaves, reward, terminated, truncated, self._all_valid, None, None)
+        return self._step_with_ends(terminated, truncated, infos)
+
+    def call(self, call: Call) -> None:
+        """Calls a method of every environment. Raises EnvError if it can't be called or raises."""
+        perform(self.vector_env, call, self._where())
+
+    def check_call(self, call: Call) -> None:
+        """Raises CallError, an EnvError, if there is no such method or it takes other arguments."""
+        methods(self.vector_env, call, self._where())
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self.vector_env.close()
+
+    def _step_with_ends(self, terminated: Array, truncated: Array, infos: dict[str, Any]) -> Transition:
+        leaves, reward = self._current.leaves, self._reward
+        valid = self._all_valid if self._resetting is None else self._start_after_reset(terminated, truncated)
+        terminated = terminated & valid
+        truncated = truncated & valid & ~terminated
+        ended = terminated | truncated
+        if LIFE_LOST in infos:
+            ended = truncated | (terminated & ~np.asarray(infos[LIFE_LOST], dtype=bool))
+        self._resetting = None
+        if self._masks.in_use:
+            acts = None if self.autoreset_mode is AutoresetMode.SAME_STEP else ~ended
+            self._masks.read(infos, leaves, acts)
+        if not ended.any():
+            return Transition(leaves, reward, terminated, truncated, valid, None, None)
+        episodes = self._statistics.finish(ended, self._step, self._last_infos(infos))
+        final = self._end(ended, truncated, infos)
+        return Transition(leaves, reward, terminated, truncated, valid, final, episodes)
+
+    def _end(self, ended: Array, truncated: Array, infos: dict[str, Any]) -> Leaves | None:
+        """Starts the next episodes as the mode has it; returns the last observations of those cut off, if any."""
+        self._check_final_obs(infos)
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            self._resetting = ended
+            return self._current.leaves if truncated.any() else None
+        final = self._final if truncated.any() else None
+        if final is not None:
+            final.take(self._current)
+            if self.autoreset_mode is AutoresetMode.SAME_STEP:
+                self._take_final_obs(final, truncated, infos["final_obs"])
+        self._statistics.start(ended, self._step)
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            self._reset_rows(ended)
+        return None if final is None else final.leaves
+
+    def _take_final_obs(self, final: Observations, truncated: Array, given: Any) -> None:
+        """Gymnasium gives an array of each environment's observation, some vector environments the batch itself."""
+        batch = final.structure.flatten(given) if isinstance(given, (dict, tuple)) else None
+        for row in np.flatnonzero(truncated).tolist():
+            own = given[row] if batch is None else final.structure.unflatten([leaf[row] for leaf in batch])
+            final.write_row(row, own)
+        self._check(final)
+
+    def _reset_rows(self, ended: Array) -> None:
+        fresh = self._scratch
+        infos = self._vector_reset(fresh, options={"reset_mask": ended.copy()})
+        if not self._mode_checked and not ended.all():
+            self._mode_checked = True
+            if not fresh.equals(self._current, ~ended):
+                raise self._misbehaves("ignored `options['reset_mask']` and reset other environments too")
+        self._current.take(fresh, ended)
+        self._check(self._current)
+        if self._masks.in_use:
+            self._masks.renew(infos, self._current.leaves, ended)
+        else:
+            self._masks.check_absent(infos)
+
+    def _start_after_reset(self, terminated: Array, truncated: Array) -> Array:
+        """NEXT_STEP: the rows that ended in the last step were only reset in this one. Returns `valid`."""
+        resetting = self._resetting
+        assert resetting is not None
+        if not self._mode_checked:
+            self._mode_checked = True
+            if (self._reward[resetting] != 0).any() or (terminated | truncated)[resetting].any():
+                raise self._misbehaves("gave a reward or ended an episode in the step after an end, which only resets")
+        self._reward[resetting] = 0.0
+        self._statistics.start(resetting, self._step)
+        return ~resetting
+
+    def _vector_reset(self, into: Observations, **kwargs: Any) -> dict[str, Any]:
+        """Writes what the environments' `reset` gives; returns its infos."""
+        try:
+            observation, infos = self.vector_env.reset(**kwargs)
+        except EnvError as error:
+            raise EnvError(f"{error} ({self._where()})") from error
+        except Exception as error:
+            raise EnvError(f"`reset` of {self._where()} raised {describe_error(error)}") from error
+        if not self._reset_checked:
+            self._check_batch("reset", observation)
+            self._reset_checked = True
+        try:
+            into.write(observation)
+        except (ValueError, TypeError) as error:
+            raise self._unwritable("reset", observation, error) from error
+        return infos
+
+    def _last_infos(self, infos: dict[str, Any]) -> list[dict[str, Any]]:
+        """Where the ended episodes' last info stands: beside the next episode's first one with SAME_STEP."""
+        if not self._trust_recorded:
+            infos = {key: value for key, value in infos.items() if key != "episode"}
+        if self.autoreset_mode is not AutoresetMode.SAME_STEP:
+            return [infos]
+        final = infos.get("final_info")
+        recorded: dict[str, Any] = {key: infos[key] for key in ("episode", "_episode") if key in infos}
+        return [final, recorded] if isinstance(final, dict) else [recorded]
+
+    def _allocate(self) -> None:
+        try:
+            structure = spaces.observation_structure(self.observation_space)
+            spaces.check_action_space(self.action_space)
+            self._masks = ActionMasks(structure, self.action_space, self.num_envs, self._environment)
+        except ValueError as error:
+            raise EnvError(f"{self._where()}: {error}") from error
+        buffers = [Observations(structure, self.num_envs) for _ in range(4)]
+        self._current, self._previous, self._final, self._scratch = buffers
+        self._reward = np.zeros(self.num_envs, np.float32)
+        self._all_valid = np.ones(self.num_envs, dtype=bool)
+        self._all_valid.flags.writeable = False
+        self._resetting = None
+
+    def _mode(self, given: str | AutoresetMode | None) -> AutoresetMode:
+        declared = declared_autoreset_mode(self.vector_env)
+        if given is not None:
+            mode = parse_autoreset_mode(given)
+            if isinstance(self.vector_env.unwrapped, gym.vector.SyncVectorEnv) and declared is not mode:
+                raise EnvError(
+                    f"{self._where()} runs in autoreset mode {declared and declared.name}. "
+                    f"Received: autoreset_mode={given!r}"
+                )
+            return mode
+        if declared is None:
+            raise EnvError(
+                f"{self._where()} names no autoreset mode: set `metadata['autoreset_mode']` or pass "
+                "`autoreset_mode=` 'next_step', 'same_step' or 'disabled'. "
+                f"Received: metadata={self.vector_env.metadata}"
+            )
+        return declared
+
+    def _check_bounds(self) -> None:
+        """Observations and actions are scaled, clipped and checked by the bounds of one environment for all."""
+        for root, single in (("observation", self.observation_space), ("action", self.action_space)):
+            batched = getattr(self.vector_env, f"{root}_space", None)
+            found = None if batched is None else differing_environments(batched, single, self.num_envs)
+            if found is not None:
+                raise EnvError(
+                    f"The environments of {self._where()} must have the same bounds, and `{root}{found[0]}` of "
+                    f"environment {found[1]} has others than that of environment 0; rescale them in a wrapper. "
+                    f"Received: {' '.join(str(batched).split())}"
+                )
+
+    def _check_batch(self, source: str, raw: Any) -> None:
+        try:
+            self._current.check_shapes(raw)
+        except ValueError as error:
+            raise EnvError(f"`{source}` of {self._where()} must return a batch of observations: {error}") from error
+
+    def _unwritable(self, source: str, raw: Any, error: Exception) -> EnvError:
+        self._check_batch(source, raw)  # names the leaf
+        return EnvError(f"`{source}` of {self._where()} gave what can't be kept: {error}. Received: {short(raw)}")
+
+    def _check_first_step(self, raw: Any, *columns: Any) -> None:
+        self._check_batch("step", raw)
+        for name, column in zip(("rewards", "terminations", "truncations"), columns, strict=True):
+            if np.shape(column) != (self.num_envs,):
+                raise EnvError(
+                    f"`step` of {self._where()} must return {name} of shape ({self.num_envs},). "
+                    f"Received: shape={np.shape(column)}"
+                )
+        self._step_checked = True
+
+    def _check(self, observations: Observations, reward: Array | None = None) -> None:
+        fault = None if observations.surely_fine(self._reward) and reward is None else observations.fault()
+        if fault is None and reward is not None:
+            fault = first_fault("reward", reward, ~np.isfinite(reward), "finite")
+        if fault is not None:
+            raise self._faulty(fault)
+
+    def _faulty(self, fault: Fault) -> EnvError:
+        where = self._environment(fault.row)
+        return EnvError(f"{fault.label} of {where} must be {fault.rule}. Received: {fault.value}")
+
+    def _environment(self, row: int) -> str:
+        """Which environment and which step, for messages."""
+        length = self._step - int(self._statistics.first_step[row])
+        return f"environment {row} of {self._where()}, at step {length} of its episode (env step {self._step})"
+
+    def _check_final_obs(self, infos: dict[str, Any]) -> None:
+        given = "final_obs" in infos
+        if self.autoreset_mode is AutoresetMode.SAME_STEP and not given:
+            raise self._misbehaves("gave no `infos['final_obs']` at the end of an episode")
+        if self.autoreset_mode is not AutoresetMode.SAME_STEP and given and not self._mode_checked:
+            raise self._misbehaves("gave `infos['final_obs']` at the end of an episode, as SAME_STEP does")
+
+    def _misbehaves(self, what: str) -> EnvError:
+        return EnvError(
+            f"{self._where()} {what}; mend its `metadata['autoreset_mode']` or pass `autoreset_mode=`. "
+            f"Received: autoreset_mode={self.autoreset_mode.name}"
+        )
+
+    def _where(self) -> str:
+        return f"env `{self.name}`" + ("" if self._actor is None else f" in actor {self._actor}")
+
+    def _warn_of_normalization(self) -> None:
+        flags = {
+            "normalize_observation": (gym.wrappers.NormalizeObservation, vector_wrappers.NormalizeObservation),
+            "normalize_reward": (gym.wrappers.NormalizeReward, vector_wrappers.NormalizeReward),
+        }
+        for flag, wrappers in flags.items():
+            if _has(self.vector_env, *wrappers):
+                warnings.warn(
+                    f"{self._where()} holds Gymnasium's {wrappers[0].__name__}, whose statistics differ between "
+                    f"environments and reach no checkpoint; use `{flag}=True` instead.",
+                    stacklevel=3,
+                )
+
+
+def _has(vector_env: AnyVectorEnv, *wrappers: type) -> bool:
+    return any(isinstance(layer, wrappers) for layer in layers(vector_env))
+
+
+def _name(vector_env: AnyVectorEnv) -> str:
+    base: Any = vector_env.unwrapped
+    if isinstance(base, gym.vector.SyncVectorEnv):
+        base = base.envs[0].unwrapped
+    return type(base).__name__ if base.spec is None else str(base.spec.id)

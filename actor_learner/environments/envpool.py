@@ -1,0 +1,118 @@
+"""EnvPool's environments, written in C++, as one pool for each actor: `envpool:CartPole-v1`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from actor_learner.environments.atari import LIFE_OPTIONS, LifeLoss
+from actor_learner.environments.autoreset import AnyVectorEnv
+from actor_learner.environments.errors import EnvError
+
+PREFIX = "envpool:"
+_INSTALL = 'pip install "envpool>=1.2" (wheels for Python 3.11 to 3.14 on Linux, and on macOS with Apple silicon)'
+_OURS = ("batch_size", "env_type")
+_SEEDS = 2**31
+
+
+@dataclass(frozen=True)
+class EnvPoolSource:
+    """Builds the pool of an id, in any process."""
+
+    task: str
+
+    def __call__(self, num_envs: int, seed: int | None = None, **env_kwargs: Any) -> AnyVectorEnv:
+        """A pool of `num_envs` environments on one thread; `env_kwargs` are EnvPool's options of the id.
+
+        As for ALE, `episodic_life=True` means that a lost life is terminal for learning while the game goes on.
+        """
+        refused = [name for name in env_kwargs if name in _OURS]
+        if refused:
+            raise EnvError(f"EnvPool's `{refused[0]}` is set by the actors. Received: env_kwargs={env_kwargs}")
+        lives = [bool(env_kwargs.pop(option, False)) for option in LIFE_OPTIONS]
+        env = EnvPoolVectorEnv(self.task, num_envs, seed, env_kwargs)
+        return LifeLoss(env) if any(lives) else env
+
+
+class EnvPoolVectorEnv(AnyVectorEnv):
+    """A pool with the interface of a Gymnasium VectorEnv.
+
+    EnvPool resets in the step after an end (NEXT_STEP). It takes a seed only when it is built, so a reset with
+    another seed, or with the same one again, builds a new pool.
+    """
+
+    def __init__(self, task: str, num_envs: int, seed: int | None, options: dict[str, Any]) -> None:
+        self._task, self._options = task, {"num_threads": 1, **options}
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self._seed = int(np.random.default_rng().integers(_SEEDS) if seed is None else seed) % (_SEEDS - num_envs)
+        self._stepped = False
+        self._pool = self._build()
+        if self._pool.config.get("max_num_players", 1) > 1:
+            raise EnvError(f"`{PREFIX}{task}` is for several players, which is not supported. Received: env={task!r}")
+        self.single_observation_space = self._pool.observation_space
+        self.single_action_space = self._pool.action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets all environments, seeded with consecutive numbers where a seed is given."""
+        if seed is not None:
+            seed = int(seed) % (_SEEDS - self.num_envs)
+            if self._stepped or seed != self._seed:
+                self._seed = seed
+                self._pool = self._build()
+        self._stepped = True
+        observation, infos = self._pool.reset()
+        return observation, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Steps all environments; those that ended in the last step are reset instead."""
+        return self._pool.step(actions)  # type: ignore[no-any-return]
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Ends the pool's threads, with its last reference."""
+        self._pool = None
+
+    def _build(self) -> Any:
+        envpool = importlib.import_module("envpool")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the precision of bounds, which only EnvPool can change
+            pool = envpool.make(
+                self._task,
+                env_type="gymnasium",
+                num_envs=self.num_envs,
+                batch_size=self.num_envs,
+                seed=self._seed,
+                **self._options,
+            )
+            _ = pool.observation_space, pool.action_space  # made on first use
+        return pool
+
+
+def find_envpool(env: str) -> EnvPoolSource:
+    """What `envpool:Id` names.
+
+    Raises:
+        EnvError: EnvPool isn't installed or can't be imported, or doesn't know the id.
+    """
+    task = env.removeprefix(PREFIX)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            known = importlib.import_module("envpool").list_all_envs()
+    except ImportError as error:
+        reason = " ".join(str(error).split())
+        raise EnvError(f"`{env}` needs the package `envpool` ({reason}): {_INSTALL}. Received: env={env!r}") from error
+    if task not in known:
+        near = difflib.get_close_matches(task, known, n=1, cutoff=0.7)
+        hint = f"did you mean `{PREFIX}{near[0]}`?" if near else "`envpool.list_all_envs()` has the ids."
+        raise EnvError(f"EnvPool has no `{task}`; {hint} Received: env={env!r}")
+    return EnvPoolSource(task)

@@ -1,0 +1,46 @@
+"""Errors of environments, described in one line."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Any
+
+
+class EnvError(ValueError):
+    """An environment can't be built or breaks its contract; the message is one line that says what and where."""
+
+
+_PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def last_frame(error: BaseException) -> str:
+    """The innermost frame of a traceback in the user's own files, as `file, line n, in function`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _is_user_file(frame.filename)]
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    if not frames:
+        return "no traceback"
+    frame = (own or frames)[-1]
+    return f"{frame.filename}, line {frame.lineno}, in {frame.name}"
+
+
+def _is_user_file(filename: str) -> bool:
+    inside = ("site-packages", "dist-packages", os.path.dirname(os.__file__), _PACKAGE_DIRECTORY, "<frozen")
+    return not any(part in filename for part in inside)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+
+
+def describe_error(error: BaseException) -> str:
+    """An exception as `Type: message (file, line n, in function)`, on one line."""
+    return f"{_one_line(error)} ({last_frame(error)})"
+
+
+def short(value: Any) -> str:
+    """A value as one line of at most 80 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,270 @@
+"""The env argument resolved: what an actor process needs to build its own vector environment."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from actor_learner.environments.atari import make_atari
+from actor_learner.environments.autoreset import AnyVectorEnv, declared_autoreset_mode
+from actor_learner.environments.envpool import PREFIX, find_envpool
+from actor_learner.environments.errors import EnvError, describe_error
+from actor_learner.environments.lookup import find_env, sendable_spec
+from actor_learner.environments.serial import SerialVectorEnv
+
+
+@dataclass(frozen=True)
+class EnvFactory:
+    """Builds vector environments in any process.
+
+    Attributes:
+        name: The id or the callable's name, for messages, logs and `config.json`.
+        source: A Gymnasium spec, or the caller's callable.
+        env_kwargs: Keyword arguments of each environment.
+        native: Whether `source` builds a whole vector environment itself.
+    """
+
+    name: str
+    source: EnvSpec | Callable[..., Any]
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    native: bool = False
+
+    def make(self, num_envs: int, seed: int | None = None) -> AnyVectorEnv:
+        """Builds a vector environment of `num_envs` environments that declares its autoreset mode on itself.
+
+        `seed` reaches vector factories alone; every other environment gets its seed at its reset.
+
+        Raises:
+            EnvError: the environment raised, or what came back is no environment.
+        """
+        # AtariVectorEnv writes its mode into this dictionary of the base class: emptied before, what stands there
+        # after is this environment's own, and what another one wrote is put back.
+        inherited = VectorEnv.metadata.pop("autoreset_mode", None)
+        try:
+            vector_env = self._build(num_envs, seed)
+            mode = declared_autoreset_mode(vector_env) or VectorEnv.metadata.get("autoreset_mode")
+        finally:
+            VectorEnv.metadata.pop("autoreset_mode", None)
+            if inherited is not None:
+                VectorEnv.metadata["autoreset_mode"] = inherited
+        if isinstance(mode, AutoresetMode):
+            vector_env.unwrapped.metadata = {**vector_env.unwrapped.metadata, "autoreset_mode": mode}
+        return vector_env
+
+    def dumps(self) -> bytes:
+        """This factory as bytes for `pickle.loads`, what `__main__` defines by value.
+
+        Raises:
+            EnvError: something that it needs can't be pickled (named in the message).
+        """
+        try:
+            return cloudpickle.dumps(self)  # type: ignore[no-any-return]
+        except Exception as error:
+            part, value, reason = _unpicklable_part(self.source, self.env_kwargs, error)
+            raise EnvError(
+                f"env `{self.name}` can't be sent to actor processes, because {part} can't be pickled: create it "
+                f"inside the callable. Received: {value!r} ({reason})"
+            ) from error
+
+    def _build(self, num_envs: int, seed: int | None) -> AnyVectorEnv:
+        try:
+            if not self.native:
+                return self._serial([self.make_one() for _ in range(num_envs)])
+            vector_env = self._make_native(num_envs, seed)
+        except EnvError:
+            raise
+        except Exception as error:
+            raise EnvError(f"env `{self.name}` can't be built: {describe_error(error)}") from error
+        if not isinstance(vector_env, VectorEnv):
+            raise EnvError(
+                f"`{self.name}` has a parameter `num_envs` and must return a gymnasium VectorEnv. "
+                f"Received: {_kind(vector_env)}"
+            )
+        if vector_env.num_envs != num_envs:
+            raise EnvError(
+                f"`{self.name}` must return a VectorEnv of {num_envs} environments. "
+                f"Received: num_envs={vector_env.num_envs}"
+            )
+        return vector_env
+
+    def _make_native(self, num_envs: int, seed: int | None) -> Any:
+        if isinstance(self.source, EnvSpec):
+            if self.source.namespace == "ALE":
+                return make_atari(self.source, num_envs, self.env_kwargs)
+            mode = "vector_entry_point"
+            return gym.make_vec(self.source, num_envs=num_envs, vectorization_mode=mode, **self.env_kwargs)
+        seeded = {"seed": seed} if _accepts(self.source, "seed") else {}
+        return self.source(num_envs=num_envs, **seeded, **self.env_kwargs)
+
+    def make_one(self) -> Any:
+        """Builds a single environment; raises what that raises."""
+        if isinstance(self.source, EnvSpec):
+            if str(self.source.entry_point).startswith("gymnasium.envs.mujoco"):
+                _print_mujoco_warnings_once()
+            # The checker costs several microseconds a step; our own checks replace it.
+            return gym.make(self.source, **{"disable_env_checker": True, **self.env_kwargs})
+        return self.source(**self.env_kwargs)
+
+    def _serial(self, envs: list[Any]) -> AnyVectorEnv:
+        for env in envs:
+            if isinstance(env, VectorEnv):
+                raise EnvError(
+                    f"`{self.name}` returns a VectorEnv and needs a parameter named `num_envs`. Received: {_kind(env)}"
+                )
+            if not isinstance(env, gym.Env):
+                raise EnvError(f"`{self.name}` must return a gymnasium.Env. Received: {_kind(env)}")
+        if len({id(env.unwrapped) for env in envs}) < len(envs):
+            raise EnvError(f"`{self.name}` must build a new environment at each call. Received: the same object twice")
+        return SerialVectorEnv(envs)
+
+
+def resolve_env(
+    env: str | EnvSpec | Callable[..., Any] | EnvFactory,
+    env_kwargs: Mapping[str, Any] | None = None,
+    vectorization: str = "auto",
+    *,
+    check_pickle: bool = True,
+) -> EnvFactory:
+    """Finds what `env` means, in the caller's process, without building an environment.
+
+    Args:
+        env: A Gymnasium id, `module:Id-v0`, `module:factory`, `envpool:Id`, an `EnvSpec`, or a callable. A callable
+            with a parameter named `num_envs` is called as `(num_envs=..., seed=..., **env_kwargs)` and returns a
+            `VectorEnv`; any other is called with `env_kwargs` for each environment and returns an `Env`.
+        env_kwargs: Keyword arguments of each environment.
+        vectorization: `"auto"` uses an id's own vector environment where it has one, `"sync"` never does.
+        check_pickle: False where the environment stays in this process.
+
+    Raises:
+        EnvError: unknown id, missing package, nothing callable, or something that can't be pickled; one line.
+    """
+    if vectorization not in ("auto", "sync"):
+        raise EnvError(f"`vectorization` must be 'auto' or 'sync'. Received: vectorization={vectorization!r}")
+    if isinstance(env, EnvFactory):
+        return env
+    if not isinstance(env_kwargs, Mapping | None):
+        raise EnvError(f"`env_kwargs` must be a dict with names as keys. Received: env_kwargs={env_kwargs!r}")
+    kwargs = dict(env_kwargs or {})
+    source = _source(env)
+    if isinstance(source, EnvSpec):
+        native = vectorization == "auto" and source.vector_entry_point is not None and not source.additional_wrappers
+        factory = EnvFactory(source.id, source, kwargs, native=native or source.entry_point is None)
+    else:
+        factory = _callable_factory(env if isinstance(env, str) else _callable_name(source), source, kwargs)
+    if factory.native and vectorization == "sync":
+        raise EnvError(
+            f"vectorization='sync' needs single environments, and `{factory.name}` builds only whole vector "
+            "environments. Received: vectorization='sync'"
+        )
+    if check_pickle:
+        factory.dumps()
+    return factory
+
+
+def _print_mujoco_warnings_once() -> None:
+    """Keeps MuJoCo from writing MUJOCO_LOG.TXT into the working directory and a warning for each environment.
+
+    What it calls deprecated stands in Gymnasium's own model files, where nobody who trains can change it.
+    """
+    import mujoco
+
+    if mujoco.get_mju_user_warning() is not None:
+        return
+    printed = set()
+
+    def print_once(message: str) -> None:
+        if message not in printed and "deprecated" not in message:
+            printed.add(message)
+            print(f"MuJoCo: {message}", file=sys.stderr)
+
+    mujoco.set_mju_user_warning(print_once)
+
+
+def _source(env: Any) -> EnvSpec | Callable[..., Any]:
+    if isinstance(env, str):
+        return find_envpool(env) if env.startswith(PREFIX) else find_env(env)
+    if isinstance(env, EnvSpec):
+        return sendable_spec(env, env.id)
+    if isinstance(env, (gym.Env, VectorEnv)):
+        raise EnvError(f"`env` must be a callable that builds the environment. Received: a ready one, {_kind(env)}")
+    if not callable(env):
+        raise EnvError(f"`env` must be a Gymnasium id, 'module:factory' or a callable. Received: {_kind(env)}")
+    return env  # type: ignore[no-any-return]
+
+
+def _callable_factory(name: str, source: Callable[..., Any], kwargs: dict[str, Any]) -> EnvFactory:
+    native = "num_envs" in _parameters(source)
+    positional = {"num_envs": 1} if native else {}
+    if native and _accepts(source, "seed"):
+        positional["seed"] = 0
+    try:
+        signature = inspect.signature(source)
+    except (TypeError, ValueError):  # some callables written in C have none
+        return EnvFactory(name, source, kwargs, native=native)
+    try:
+        signature.bind(**positional, **kwargs)
+    except TypeError as error:
+        raise EnvError(
+            f"`{name}{signature}` can't be called with these `env_kwargs`: {error}. Received: env_kwargs={kwargs}"
+        ) from error
+    return EnvFactory(name, source, kwargs, native=native)
+
+
+def _parameters(source: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(source).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def _accepts(source: Callable[..., Any], name: str) -> bool:
+    parameters = _parameters(source)
+    return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+
+
+def _callable_name(source: Callable[..., Any]) -> str:
+    if isinstance(source, functools.partial):
+        return _callable_name(source.func)
+    return getattr(source, "__qualname__", None) or type(source).__qualname__
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _unpicklable_part(source: Any, kwargs: Mapping[str, Any], error: Exception) -> tuple[str, Any, str]:
+    """The first variable behind a callable that can't be pickled by itself: its name, value and the reason."""
+    for name, value in _parts(source, kwargs):
+        try:
+            cloudpickle.dumps(value)
+        except Exception as reason:
+            return name, value, str(reason)
+    return "it", source, str(error)
+
+
+def _parts(source: Any, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    parts = [(f"`env_kwargs[{key!r}]`", value) for key, value in kwargs.items()]
+    if isinstance(source, functools.partial):
+        parts += [(f"argument {index} of the partial", value) for index, value in enumerate(source.args)]
+        parts += [(f"argument `{key}` of the partial", value) for key, value in source.keywords.items()]
+        return parts + _parts(source.func, {})
+    functions = [source, *vars(source).values()] if inspect.isclass(source) else [source]
+    for function in filter(inspect.isfunction, functions):
+        used = inspect.getclosurevars(function)
+        parts += [(f"its variable `{key}`", value) for key, value in {**used.nonlocals, **used.globals}.items()]
+    if isinstance(source, EnvSpec):
+        parts += [(f"its registered argument `{key}`", value) for key, value in source.kwargs.items()]
+        return [*parts, ("its entry point", source.entry_point), ("its vector entry point", source.vector_entry_point)]
+    owner = getattr(source, "__self__", source)
+    if not inspect.isclass(owner):
+        parts += [(f"its attribute `{key}`", value) for key, value in getattr(owner, "__dict__", {}).items()]
+    return parts

@@ -1,0 +1,88 @@
+"""Rewards as the learner sees them: clipped, or scaled by the running std of the discounted return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from actor_learner.algorithms.returns import forward_sum
+from actor_learner.networks.layers import merge_statistics
+
+Tensor = Any
+
+SCALED_REWARD_CLIP = 10.0
+SCALING_EPSILON = 1e-8
+
+
+def clip_reward(reward: Tensor, clip: str | float | None) -> Tensor:
+    """`reward` as it is (None), its sign ("sign"), or clipped to +-`clip`."""
+    if clip is None:
+        return reward
+    return ops.clip(reward, -clip, clip) if isinstance(clip, (int, float)) else ops.sign(reward)
+
+
+class RewardScaling:
+    """Divides rewards by the running std of the discounted return of each environment.
+
+    Not centred, clipped to +-10; a batch enters the statistics before it is scaled. The discounted
+    returns live on from batch to batch, one for each environment, and start anew with each episode.
+    As SB3's `VecNormalize(norm_obs=False)`, a batch at a time.
+
+    Actors that run freely bring batches in which an environment stands twice, in no known order: its columns there
+    start at 0, and so does what follows them. A column that ended early is `truncated`, and starts its return anew.
+    """
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        self.gamma = gamma
+        self.discounted_return = _variable((num_envs,), "discounted_return")
+        self.mean = _variable((), "return_mean")
+        self.variance = _variable((), "return_variance")
+        self.count = _variable((), "return_count")
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """All state, for saving."""
+        return [self.discounted_return, self.mean, self.variance, self.count]
+
+    def scale(self, reward: Tensor, ended: Tensor, valid: Tensor, env_index: Tensor) -> Tensor:
+        """Merges a batch into the statistics, and scales it. reward, ended, valid: `[T, B]`; env_index: `[B]`."""
+        alone = _occurs_once(env_index)
+        known = ops.take(self.discounted_return, env_index)
+        initial = ops.where(alone, known, ops.zeros_like(known))
+        discounted = self._discounted_returns(reward, ended, valid, initial)
+        weight = ops.cast(valid, "float32")
+        added = ops.sum(weight)
+        mean = ops.sum(discounted * weight) / ops.maximum(added, 1.0)
+        sum_of_squares = ops.sum(ops.square(discounted - mean) * weight)
+        merged = merge_statistics((self.mean, self.variance, self.count), (mean, sum_of_squares, added))
+        for variable, value in zip((self.mean, self.variance, self.count), merged, strict=True):
+            variable.assign(value)
+        # Columns of the same environment all write 0, so that it doesn't matter which of them is written last.
+        goes_on = ops.logical_and(alone, ops.logical_not(ended[-1]))
+        carried = ops.where(goes_on, discounted[-1], ops.zeros_like(discounted[-1]))
+        self.discounted_return.assign(
+            ops.scatter_update(self.discounted_return, ops.expand_dims(env_index, -1), carried)
+        )
+        scaled = reward / ops.sqrt(merged[1] + SCALING_EPSILON)
+        return ops.clip(scaled, -SCALED_REWARD_CLIP, SCALED_REWARD_CLIP)
+
+    def _discounted_returns(self, reward: Tensor, ended: Tensor, valid: Tensor, initial: Tensor) -> Tensor:
+        """`R[t] = reward[t] + gamma R[t - 1]`, from `initial [B]`, anew after each end, held at invalid rows."""
+        decay = ops.where(valid, self.gamma * ops.ones_like(reward), ops.ones_like(reward))
+        started = ops.concatenate([ops.zeros_like(ended[:1]), ended[:-1]], axis=0)
+        decay = ops.where(started, ops.zeros_like(decay), decay)
+        term = ops.where(valid, reward, ops.zeros_like(reward))
+        first = term[:1] + decay[:1] * initial[None]
+        return forward_sum(ops.concatenate([first, term[1:]], axis=0), decay)
+
+
+def _occurs_once(env_index: Tensor) -> Tensor:
+    """Of which columns `[B]` the environment stands in no other."""
+    same = ops.equal(ops.expand_dims(env_index, 1), ops.expand_dims(env_index, 0))
+    return ops.equal(ops.sum(ops.cast(same, "int32"), axis=1), 1)
+
+
+def _variable(shape: tuple[int, ...], name: str) -> keras.Variable:
+    return keras.Variable(ops.zeros(shape), trainable=False, dtype="float32", name=name)

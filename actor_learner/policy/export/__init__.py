@@ -1,0 +1,1 @@
+"""From a Keras network to a LiteRT graph."""

@@ -1,0 +1,155 @@
+"""A network and what stands around it when it acts: raw observations in, actions as environments take them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+from keras import layers, ops
+
+from actor_learner.networks.contract import call_network, distribution_and_hold, tensor_names
+from actor_learner.networks.distributions import distribution_for
+from actor_learner.spaces.kinds import Box, from_json, to_json
+from actor_learner.spaces.masks import MaskLayout
+from actor_learner.spaces.structure import (
+    MASK_KEY,
+    Leaf,
+    Structure,
+    action_structure,
+    has_mask_leaf,
+    observation_structure,
+)
+
+if TYPE_CHECKING:
+    from actor_learner.spaces.kinds import AnySpace
+
+Tensor = Any
+Array = np.ndarray[Any, Any]
+
+
+@keras.saving.register_keras_serializable(package="actor_learner")
+class EnvironmentObservation(layers.Layer):  # type: ignore[misc]
+    """One leaf of an observation as the environment gives it -> as it stands in a Trajectory.
+
+    Args:
+        dtype_out: Of the trajectory.
+        start: What discrete values are counted from; None: 0.
+    """
+
+    def __init__(self, dtype_out: str, start: Any = None, **kwargs: Any) -> None:
+        super().__init__(autocast=False, **kwargs)
+        self.dtype_out, self.start = dtype_out, start
+
+    def call(self, observation: Tensor) -> Tensor:
+        """`[N, ...]` -> `[N, ...]`."""
+        if self.start is not None:
+            observation = ops.cast(observation, "int64") - np.asarray(self.start, np.int64)
+        return ops.cast(observation, self.dtype_out)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments, for saving."""
+        return {**super().get_config(), "dtype_out": self.dtype_out, "start": self.start}
+
+
+@keras.saving.register_keras_serializable(package="actor_learner")
+class EnvironmentAction(layers.Layer):  # type: ignore[misc]
+    """A network's `parameters` -> the most probable action that a mask allows, as `Policy.act` gives it.
+
+    Args:
+        action_space: As `spaces.to_json` writes it.
+        distribution: "gaussian" (clipped to the bounds) or "squashed".
+    """
+
+    def __init__(self, action_space: dict[str, Any], distribution: str, **kwargs: Any) -> None:
+        super().__init__(autocast=False, **kwargs)
+        self.action_space, self.distribution = action_space, distribution
+        space = from_json(action_space)
+        self._distribution = distribution_for(space, distribution)
+        self._leaves = action_structure(space).leaves
+
+    def call(self, parameters: Tensor, allowed: Tensor | None = None) -> tuple[Tensor, ...]:
+        """`parameters [N, P]`, a mask `[N, M]` -> an array `[N, ...]` for each leaf of the action space."""
+        modes = self._distribution.mode(parameters, allowed)  # `mask` is a name that Keras gives a meaning to
+        return tuple(_to_env(leaf, mode, self.distribution) for leaf, mode in zip(self._leaves, modes, strict=True))
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments, for saving."""
+        return {**super().get_config(), "action_space": self.action_space, "distribution": self.distribution}
+
+
+def _to_env(leaf: Leaf, action: Tensor, distribution: str) -> Tensor:
+    """What `policy.env_actions.leaf_to_env` does, in a graph; in float32 (float64 spaces are cast at the end)."""
+    dtype = str(leaf.space.dtype)
+    if not isinstance(leaf.space, Box):
+        return ops.cast(action, dtype) if leaf.start is None else ops.cast(action, dtype) + leaf.start.astype(dtype)
+    low, high = (np.asarray(bound, np.float32) for bound in (leaf.space.low, leaf.space.high))
+    if distribution == "squashed":
+        action = low / 2 + high / 2 + (high / 2 - low / 2) * ops.tanh(action)
+    return ops.cast(ops.minimum(ops.maximum(action, low), high), dtype)
+
+
+def acting_network(
+    network: keras.Model, observation_space: AnySpace, action_space: AnySpace, *, masked: bool = False
+) -> keras.Model:
+    """A Keras model from an environment's observations to the actions that it takes, deterministic ones.
+
+    Inputs `[N, ...]`, in the dtypes of the observation space: "observation", or "observation.<keys and indices, joined
+    by dots>" for each leaf; with `masked` also "action_mask", bool `[N, M]`, unless a Dict observation holds the mask.
+    Outputs: "action", or "action.<...>" for each leaf, `[N, ...]` in the dtypes of the action space; "parameters"
+    `[N, P]`, float32: what the distribution of actions is made of, before masks.
+
+    Raises ValueError where the network's outputs don't fit the action space.
+    """
+    observation = observation_structure(observation_space)
+    inputs = [
+        keras.Input(leaf.shape, dtype=str(np.dtype(leaf.space.dtype)), name=name)
+        for name, leaf in zip(tensor_names(leaf.name for leaf in observation.leaves), observation.leaves, strict=True)
+    ]
+    leaves = [_in_trajectory(leaf, tensor) for leaf, tensor in zip(observation.leaves, inputs, strict=True)]
+    if not network.built:
+        zeros = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in observation.leaves]
+        call_network(network, observation.unflatten(zeros))
+    parameters = call_network(network, observation.unflatten(leaves))["parameters"]
+    layout, mask = MaskLayout(action_space), None
+    if masked and layout.size and has_mask_leaf(observation_space):
+        mask = _mask_of(observation, layout, leaves)
+    elif masked and layout.size:
+        mask = keras.Input((layout.size,), dtype="bool", name=MASK_KEY)
+        inputs.append(mask)
+    to_env = EnvironmentAction(to_json(action_space), distribution_and_hold(network)[0])
+    names = tensor_names(leaf.name for leaf in action_structure(action_space).leaves)
+    actions = dict(zip(names, to_env(parameters, allowed=mask), strict=True))
+    return keras.Model({tensor.name: tensor for tensor in inputs}, {**actions, "parameters": parameters}, name="policy")
+
+
+def _in_trajectory(leaf: Leaf, tensor: Tensor) -> Tensor:
+    start = None if leaf.start is None else leaf.start.tolist()
+    return EnvironmentObservation(str(leaf.dtype), start)(tensor)
+
+
+def _mask_of(observation: Structure, layout: MaskLayout, leaves: Sequence[Tensor]) -> Tensor:
+    """The mask `[N, M]` that stands in observations, given as their leaves."""
+    own = observation_structure(observation.space.spaces[MASK_KEY])
+    found = [leaf for leaf, of in zip(leaves, observation.leaves, strict=True) if of.path[0] == MASK_KEY]
+    flat = [ops.reshape(ops.cast(leaf, "float32"), (-1, size)) for leaf, size in zip(found, _sizes(own), strict=True)]
+    columns = ops.concatenate([*flat, ops.ones_like(flat[0][:, :1])], axis=1)
+    return ops.take(columns, np.array(list(_sources(own, layout)), np.int32), axis=1)
+
+
+def _sizes(structure: Structure) -> list[int]:
+    return [int(np.prod(leaf.shape, dtype=np.int64)) for leaf in structure.leaves]
+
+
+def _sources(own: Structure, layout: MaskLayout) -> Iterator[int]:
+    """For each column of a mask, the entry of the flattened mask leaves that says it; one beyond them if none does.
+
+    `MaskLayout.read` knows the forms that a mask may have: it is given masks with a single entry forbidden each.
+    """
+    sizes = _sizes(own)
+    count = sum(sizes)
+    probes = np.split(1 - np.eye(count, dtype=np.int8), np.cumsum(sizes)[:-1], axis=1)
+    nest = own.unflatten([part.reshape(count, *leaf.shape) for part, leaf in zip(probes, own.leaves, strict=True)])
+    for allowed in layout.read(nest, count).T:
+        yield count if allowed.all() else int(np.argmin(allowed))

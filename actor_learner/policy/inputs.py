@@ -1,0 +1,137 @@
+"""Reads what users give a policy: one observation or a batch, nested as its space is, and masks in any form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actor_learner.policy.exported import Array
+from actor_learner.spaces import structure
+from actor_learner.spaces.kinds import Box, Dict, Discrete, MultiDiscrete
+from actor_learner.spaces.masks import MaskLayout, with_batch_axis
+
+if TYPE_CHECKING:
+    from actor_learner.spaces.kinds import AnySpace
+
+
+class ObservationReader:
+    """Takes observations, and masks of the actions, apart into arrays `[N, ...]`.
+
+    Args:
+        observation_space: What environments give; in a Trajectory discrete observations are counted from 0.
+        masks: The layout of masks.
+    """
+
+    def __init__(self, observation_space: AnySpace, masks: MaskLayout) -> None:
+        self._structure = structure.observation_structure(observation_space)
+        self._masks = masks
+        self._has_mask_leaf = structure.has_mask_leaf(observation_space)
+        self._takes_dicts = isinstance(observation_space, Dict)
+        first = self._structure.leaves[0]
+        self._plain_box = (first.dtype, first.shape) if isinstance(observation_space, Box) and first.shape else None
+
+    def read(self, observation: Any, *, from_environment: bool = False) -> tuple[tuple[Array, ...], bool]:
+        """The leaves, `[N, ...]` each as in a trajectory, and whether it was a single observation.
+
+        from_environment: whether discrete values are counted from their space's `start`, and not from 0.
+
+        Raises ValueError, naming the leaf, for other keys, shapes or numbers of rows, and for discrete values that
+        the space doesn't have.
+        """
+        # The usual case, for the sake of speed.
+        if type(observation) is np.ndarray and (observation.dtype, observation.shape[1:]) == self._plain_box:
+            return (observation,), False
+        if self._takes_dicts and not self._has_mask_leaf and isinstance(observation, dict):
+            # The network alone told the space: it may have no input for the mask that the environment gives.
+            observation = {key: value for key, value in observation.items() if key != structure.MASK_KEY}
+        arrays = [np.asarray(value) for value in self._structure.flatten(observation)]
+        rows = self._common_rows(arrays)
+        pairs = zip(self._structure.leaves, arrays, strict=True)
+        leaves = [_as_in_trajectory(leaf, array, from_environment) for leaf, array in pairs]
+        return (tuple(array[None] for array in leaves), True) if rows is None else (tuple(leaves), False)
+
+    def check_numbers(self, leaves: tuple[Array, ...]) -> None:
+        """Raises ValueError for NaN, naming the leaf."""
+        for leaf, array in zip(self._structure.leaves, leaves, strict=True):
+            if np.isnan(array).any():
+                raise ValueError(f"`{leaf.label}` must hold numbers. Received: NaN")
+
+    def read_mask(self, observation: Any, action_mask: Any, rows: int, single: bool) -> Array | None:
+        """The mask that is given or, failing that, stands in the observation: bool `[rows, M]`; None without one.
+
+        Raises ValueError for one that isn't right for the action space, or allows nothing somewhere.
+        """
+        label = structure.MASK_KEY
+        if action_mask is None:
+            label = f"observation[{structure.MASK_KEY!r}]"
+            if self._masks.size and isinstance(observation, dict):
+                action_mask = observation.get(structure.MASK_KEY)
+        if action_mask is None:
+            return None
+        if not self._masks.size:
+            raise ValueError(
+                "`action_mask` must be None: the action space has no discrete choice. "
+                f"Received: a {type(action_mask).__name__}"
+            )
+        mask = self._masks.read(with_batch_axis(action_mask) if single else action_mask, rows, label)
+        self._check_something_allowed(mask, label)
+        return mask
+
+    def _check_something_allowed(self, mask: Array, label: str) -> None:
+        if (empty := self._masks.first_empty(mask)) is None:
+            return
+        row, choice = empty
+        count = len(self._masks.choices)
+        of = f", for choice {choice} of {count}" if count > 1 else ""
+        raise ValueError(f"`{label}` must allow an action in every row. Received: none allowed in row {row}{of}")
+
+    def _common_rows(self, leaves: list[Array]) -> int | None:
+        """The number of rows that all leaves have; None for a single observation."""
+        first, *others = self._structure.leaves
+        rows = _rows(first, leaves[0])
+        for leaf, array in zip(others, leaves[1:], strict=True):
+            if _rows(leaf, array) != rows:
+                expected = "without a batch axis" if rows is None else f"with {rows} rows"
+                raise ValueError(
+                    f"`{leaf.label}` must be {expected}, as `{first.label}` is. Received: shape={array.shape} for "
+                    f"observations of shape {leaf.shape}"
+                )
+        return rows
+
+
+def _rows(leaf: structure.Leaf, array: Array) -> int | None:
+    if array.shape == leaf.shape:
+        return None
+    if array.ndim != len(leaf.shape) + 1 or array.shape[1:] != leaf.shape:
+        raise ValueError(
+            f"`{leaf.label}` must have shape {leaf.shape}, or (N, ...) of these. Received: shape={array.shape}"
+        )
+    return len(array)
+
+
+def _as_in_trajectory(leaf: structure.Leaf, array: Array, from_environment: bool) -> Array:
+    """In the trajectory's dtype, discrete values counted from 0."""
+    if array.dtype.kind == "f" and leaf.dtype.kind in "iu" and not (array == np.round(array)).all():
+        wrong = array[array != np.round(array)].reshape(-1)[0]
+        raise ValueError(f"`{leaf.label}` must hold whole numbers. Received: {wrong}")
+    if isinstance(leaf.space, (Discrete, MultiDiscrete)):
+        # As int64, in which a difference of small unsigned numbers may be negative.
+        start = np.asarray(leaf.start if leaf.start is not None and from_environment else 0, np.int64)
+        _check_range(leaf, array, start, from_environment)
+        array = array - start if start.any() else array
+    return array.astype(leaf.dtype, copy=False)
+
+
+def _check_range(leaf: structure.Leaf, array: Array, lowest: Array, from_environment: bool) -> None:
+    """A graph gives anything for what isn't in the space, mostly zeros for a one-hot vector."""
+    assert isinstance(leaf.space, (Discrete, MultiDiscrete))
+    highest = lowest + np.asarray(leaf.space.n if isinstance(leaf.space, Discrete) else leaf.space.nvec, np.int64) - 1
+    wrong = (array < lowest) | (array > highest)
+    if wrong.any():
+        counted = "as the environment gives it" if from_environment else "counted from 0 as in a Trajectory"
+        low, high = (np.broadcast_to(bound, array.shape)[wrong][0] for bound in (lowest, highest))
+        raise ValueError(
+            f"`{leaf.label}` must be in {low} ... {high}{'' if leaf.start is None else f', {counted}'}. "
+            f"Received: {array[wrong][0]}"
+        )

@@ -1,0 +1,156 @@
+"""Exported graphs with weights in them, ready to run: by LiteRT, or where that can't be, by TensorFlow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.graph import Constant, Graph
+from actor_learner.policy.tensorflow_graph import TensorFlowGraph
+from actor_learner.system.keras_import import silent_stderr
+
+if TYPE_CHECKING:
+    from ai_edge_litert.interpreter import Interpreter
+
+Array = np.ndarray[Any, Any]
+
+
+class LoadedGraph(Protocol):
+    """A graph with weights, ready to run.
+
+    It is given the arrays for all of `ExportedPolicy.input_names` (the value graph without the noise and mask), and
+    leaves alone those that it doesn't use.
+    """
+
+    resizable: bool
+
+    def run(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
+        """Runs on the exported batch size; `outputs` are positions. The arrays returned are the caller's."""
+
+    def run_resized(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
+        """Runs on another batch size, where `resizable`."""
+
+    def renew(self) -> None:
+        """Takes over the weights that now stand in the policy's flat vector."""
+
+    def discard(self) -> None:
+        """Lets the next run take them over: for a graph that runs rarely."""
+
+
+def load_graph(graph: Graph, exported: ExportedPolicy, weights: Array) -> LoadedGraph:
+    """A graph whose weights are views on the flat vector `weights`."""
+    views = _weight_views(weights, exported.weight_shapes)
+    kind = LiteRTGraph if graph.format == "litert" else TensorFlowGraph
+    return kind(graph, views, exported.input_names)
+
+
+def _weight_views(weights: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """Views, one for each weight, on the flat vector."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
+    return [weights[end - math.prod(shape) : end].reshape(shape) for end, shape in zip(ends, shapes, strict=True)]
+
+
+class LiteRTGraph:
+    """A LiteRT graph whose weights are written into its bytes; each version gets a new interpreter.
+
+    Args:
+        graph: The exported graph.
+        weights: Views on memory that the caller changes before it calls `renew` or `discard`.
+        input_names: Of the arrays that `run` gets; the graph may lack some.
+    """
+
+    def __init__(self, graph: Graph, weights: Sequence[Array], input_names: Sequence[str]) -> None:
+        self.resizable = graph.resizable
+        self._input_names, self._output_names = input_names, graph.outputs
+        self._content = bytearray(graph.content)
+        self._copies = [_copy_pair(self._content, constant, weights) for constant in graph.constants]
+        self._fed = {f"weight_{index}": weights[index] for index in graph.inputs}
+        self._output_indices: list[int] = []
+        self.discard()
+
+    def discard(self) -> None:
+        """Lets the next run take over the weights."""
+        self._interpreter: Interpreter | None = None
+        self._resized: tuple[int, Interpreter | None] = (0, None)
+
+    def renew(self) -> None:
+        """Takes over the weights and builds the interpreter."""
+        self.discard()
+        self._interpreter = self._build()
+
+    def run(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
+        """Runs on the exported batch size; `outputs` are positions."""
+        return self._invoke(self._interpreter or self._first_interpreter(), inputs, outputs)
+
+    def run_resized(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
+        """Runs on another batch size; one interpreter is kept, for the size that came last."""
+        rows, interpreter = self._resized
+        if interpreter is None or rows != len(inputs[0]):
+            interpreter = self._build(inputs)
+            self._resized = (len(inputs[0]), interpreter)
+        return self._invoke(interpreter, inputs, outputs)
+
+    def _first_interpreter(self) -> Interpreter:
+        self._interpreter = self._build()
+        return self._interpreter
+
+    def _invoke(self, interpreter: Interpreter, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
+        output_indices = self._output_indices
+        for position, index in self._input_indices:
+            interpreter.set_tensor(index, inputs[position])
+        interpreter.invoke()
+        return [interpreter.get_tensor(output_indices[output]) for output in outputs]
+
+    def _build(self, resize_to: tuple[Array, ...] = ()) -> Interpreter:
+        """An interpreter of the present weights; with `resize_to`, for inputs of these shapes."""
+        for target, source, factor in self._copies:
+            if factor == 1.0:
+                np.copyto(target, source)
+            else:
+                np.multiply(source, factor, target)
+        interpreter = _new_interpreter(bytes(self._content))
+        if not self._output_indices:
+            self._find_tensors(interpreter)
+        for position, index in self._input_indices if resize_to else ():
+            interpreter.resize_tensor_input(index, resize_to[position].shape)
+        interpreter.allocate_tensors()
+        for index, weight in self._fed_indices:
+            interpreter.set_tensor(index, weight)
+        return interpreter
+
+    def _find_tensors(self, interpreter: Interpreter) -> None:
+        """Looks up tensor numbers by name, once: they are the same for each version."""
+        numbers = {detail["name"]: detail["index"] for detail in interpreter.get_input_details()}
+        names = enumerate(self._input_names)
+        self._input_indices = [(position, numbers[name]) for position, name in names if name in numbers]
+        self._fed_indices = [(numbers[name], weight) for name, weight in self._fed.items()]
+        numbers = {detail["name"]: detail["index"] for detail in interpreter.get_output_details()}
+        self._output_indices = [numbers[name] for name in self._output_names]
+
+
+def _copy_pair(content: bytearray, constant: Constant, weights: Sequence[Array]) -> tuple[Array, Array, np.float32]:
+    """(view on the graph's bytes, view on the weight in the same shape, factor)."""
+    source = weights[constant.weight].transpose(constant.permutation)
+    target = np.frombuffer(content, np.float32, source.size, constant.offset).reshape(source.shape)
+    return target, source, np.float32(constant.factor)
+
+
+_delegate_announced = False
+
+
+def _new_interpreter(content: bytes) -> Interpreter:
+    """A LiteRT interpreter, one thread; the first of a process without LiteRT's line about its delegate."""
+    global _delegate_announced
+    from ai_edge_litert.interpreter import Interpreter
+
+    if _delegate_announced:
+        return Interpreter(model_content=content, num_threads=1)
+    _delegate_announced = True
+    with silent_stderr():
+        interpreter = Interpreter(model_content=content, num_threads=1)
+        interpreter.allocate_tensors()
+    return interpreter

@@ -1,0 +1,1 @@
+"""What people look at: live view, plots, reports."""

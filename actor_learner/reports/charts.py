@@ -1,0 +1,115 @@
+"""Small curves of a single run as SVG that stands inside a page: it takes the page's colours and fonts."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actor_learner.reports.curves import SMOOTHING, Array, series, smooth
+from actor_learner.reports.plot import STYLE
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_SIZE = (4.0, 2.3)  # inches
+_LARGE_SIZE = (4.5, 2.5)
+_MOST_POINTS = 600
+_MARKED_POINTS = 20  # of evaluations there are few, and a line alone would hide when they were made
+_MOST_METRICS = 80  # of what may be a stranger's run
+_INK, _CURVE = "#010203", "#010204"  # stand-ins for the page's colours
+_STYLE: Any = {
+    **STYLE,
+    "font.size": 9,
+    "svg.fonttype": "none",  # text stays text
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    "grid.color": _INK,
+}
+_FIRST = ("episode_return", "episode_length")
+_SPEED = ("steps_per_second", "policy_lag")
+_PROCESSES = ("memory/", "cpu/")
+_LEFT_OUT = ("env_steps", "updates", "time_", "undone", "actor_restart", "time/")  # these have parts of their own
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One metric over env steps. large: it is what one looks at first."""
+
+    metric: str
+    svg: Markup
+    large: bool
+
+
+@dataclass(frozen=True)
+class Charts:
+    """A run's curves by what they are about; metrics that stayed the same, with their values; how many are left out."""
+
+    groups: dict[str, list[Chart]]
+    constant: list[tuple[str, str]]
+    left_out: int
+
+
+def charts(rows: Sequence[dict[str, Any]]) -> Charts:
+    """The curves of a run's rows of metrics. Needs matplotlib and markupsafe."""
+    groups: dict[str, list[Chart]] = {"returns": [], "learning": [], "speed": [], "processes": []}
+    constant = []
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if not name.startswith(_LEFT_OUT)]
+    for metric in names[:_MOST_METRICS]:
+        steps, values = series(rows, metric)
+        if len(values) and values.min() == values.max():
+            constant.append((metric, f"{values[0]:.6g}"))
+        elif len(values) > 1:
+            group = _group(metric)
+            groups[group].append(Chart(metric, _svg(metric, steps, values, group == "returns"), group == "returns"))
+    groups["returns"].sort(key=lambda chart: _FIRST.index(chart.metric) if chart.metric in _FIRST else len(_FIRST))
+    return Charts({name: group for name, group in groups.items() if group}, constant, len(names[_MOST_METRICS:]))
+
+
+def _group(metric: str) -> str:
+    if metric.startswith((*_FIRST, "episode/", "evaluation/")):
+        return "returns"
+    if metric.startswith(_PROCESSES):
+        return "processes"
+    return "speed" if metric.startswith(_SPEED) else "learning"
+
+
+def _svg(metric: str, steps: Array, values: Array, large: bool) -> Markup:
+    """Each update faintly, the moving average over it."""
+    import matplotlib as mpl
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of characters that this font has not: the page has its own
+        figure = Figure(figsize=_LARGE_SIZE if large else _SIZE, layout="constrained")
+        axes = figure.subplots()
+        few = np.unique(np.linspace(0, len(values) - 1, _MOST_POINTS).astype(int))
+        mean = smooth(values, max(1, round(SMOOTHING * len(values))))
+        axes.plot(steps[few], values[few], color=_CURVE, linewidth=0.8, alpha=0.3)
+        marker = "o" if len(values) <= _MARKED_POINTS else ""
+        axes.plot(steps[few], mean[few], color=_CURVE, linewidth=1.8, marker=marker, markersize=4)
+        axes.set_title(metric.replace("_", " "))
+        axes.set_xlabel("env steps")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.grid(alpha=0.15)
+        picture = io.StringIO()
+        figure.savefig(picture, format="svg", transparent=True, metadata={"Date": None})
+    return Markup(_as_part_of_a_page(picture.getvalue(), metric))  # noqa: S704 - matplotlib has escaped the text
+
+
+def _as_part_of_a_page(svg: str, name: str) -> str:
+    """Without what belongs to a file of its own; with identifiers that are those of no other picture."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(<svg [^>]*?)width="[^"]*" height="[^"]*"', r'\1role="img"', svg, count=1)
+    prefix = name.encode().hex()
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
+    return svg.replace(_INK, "currentColor").replace(_CURVE, "var(--curve)")

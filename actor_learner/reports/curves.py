@@ -1,0 +1,269 @@
+"""Metrics of one or several runs as curves: read, smoothed, brought onto one grid, summed up over seeds."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from actor_learner.config.config import refusal
+from actor_learner.runs.config_table import ASIDE, Value, flat_config
+from actor_learner.runs.directory import read_config
+from actor_learner.runs.metrics import read_metrics
+from actor_learner.system.fields import close_match
+
+Array = np.ndarray[Any, Any]
+
+X_AXES = {"steps": "env_steps", "seconds": "time_seconds", "updates": "updates"}
+"""What may stand on the x-axis, and the metric that it is."""
+
+SMOOTHING = 0.02
+"""A point is the mean over this part of a run's updates."""
+
+_POINTS = 300  # of a curve: as many as a column of print can show
+_RESAMPLES = 1000
+_LARGEST_SHOWN = 1e300  # beyond it the arithmetic of axes gives infinity
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric of a group of runs: the middle and a band around it over the runs, each `[points]`.
+
+    Attributes:
+        env: the environment's name.
+        metric: as it stands in metrics.jsonl.
+        group: what the runs have in common: "PPO", or "learning_rate=0.001".
+        num_runs: how many they are.
+        x: what `X_AXES` says, rising.
+        middle, low, high: of the metric.
+        smoothed: a point is the mean over more than one update.
+    """
+
+    env: str
+    metric: str
+    group: str
+    num_runs: int
+    x: Array
+    middle: Array
+    low: Array
+    high: Array
+    smoothed: bool = False
+
+    @property
+    def label(self) -> str:
+        """What the legend says."""
+        return f"{self.group} ({self.num_runs} runs)" if self.num_runs > 1 else self.group
+
+
+@dataclass(frozen=True)
+class Band:
+    """How several runs become one curve.
+
+    Attributes:
+        description: what the legend says.
+        middle: values `[runs, points]` -> `[points]`.
+        edges: values `[runs, points]` -> two `[points]`.
+    """
+
+    description: str
+    middle: Callable[[Array], Array]
+    edges: Callable[[Array], tuple[Array, Array]]
+
+
+def interquartile_mean(values: Array) -> Array:
+    """Mean of the middle half `[runs, points] -> [points]`, of which rliable's is made (arXiv:2108.13264).
+
+    As there (`scipy.stats.trim_mean`), a quarter of the runs, rounded down, is cut off at each end: below four runs
+    it is the mean.
+    """
+    cut = len(values) // 4
+    mean: Array = np.sort(values, axis=0)[cut : len(values) - cut].mean(0)
+    return mean
+
+
+def bootstrap_interval(values: Array) -> tuple[Array, Array]:
+    """95% of the interquartile means of runs drawn with replacement (percentile bootstrap), at each point."""
+    generator = np.random.default_rng(0)
+    draws = generator.integers(len(values), size=(_RESAMPLES, len(values)))
+    means = np.stack([interquartile_mean(values[draw]) for draw in draws])
+    low, high = np.quantile(means, (0.025, 0.975), axis=0)
+    return low, high
+
+
+def _quartiles(values: Array) -> tuple[Array, Array]:
+    low, high = np.quantile(values, (0.25, 0.75), axis=0)
+    return low, high
+
+
+BANDS = {
+    "range": Band("mean, minimum to maximum", lambda v: v.mean(0), lambda v: (v.min(0), v.max(0))),
+    "quartiles": Band("interquartile mean, quartiles", interquartile_mean, _quartiles),
+    "bootstrap": Band("interquartile mean, 95% bootstrap interval", interquartile_mean, bootstrap_interval),
+    "none": Band("mean", lambda v: v.mean(0), lambda v: (v.mean(0), v.mean(0))),
+}
+
+
+@dataclass(frozen=True)
+class _Run:
+    path: str
+    env: str
+    config: dict[str, Value]
+    rows: list[dict[str, float]]
+
+
+def read_curves(
+    run_dirs: Sequence[str | os.PathLike[str]],
+    metrics: Sequence[str] = ("episode_return",),
+    *,
+    x: str = "steps",
+    group_by: Sequence[str] = (),
+    band: str = "range",
+    smoothing: float = SMOOTHING,
+) -> list[Curve]:
+    """The curves of runs, one for each environment, metric and group.
+
+    Args:
+        run_dirs: directories of runs.
+        metrics: names from metrics.jsonl, which every run must have.
+        x: a key of `X_AXES`.
+        group_by: keys of config.json ("algorithm.learning_rate", or "learning_rate"); by default the algorithm. A
+            warning says so if runs of a group differ in more than the seed.
+        band: a key of `BANDS`.
+        smoothing: the part of a run's updates over which a point is the mean; 0: none.
+
+    Raises:
+        ValueError: an argument can't be used, a directory holds no run, or a run has no metrics, or not this one.
+    """
+    _check(run_dirs, metrics, x, band, smoothing)
+    runs = [_read_run(path) for path in run_dirs]
+    keys = [_key(name, runs) for name in group_by] or ["algorithm.name"]
+    curves = []
+    for env in dict.fromkeys(run.env for run in runs):
+        groups = _groups([run for run in runs if run.env == env], keys)
+        _warn_of_differences(groups, keys)
+        for metric in metrics:
+            curves += [_curve(name, group, metric, x, BANDS[band], smoothing) for name, group in groups.items()]
+    return curves
+
+
+def smooth(values: Array, window: int) -> Array:
+    """Centred moving average `[n]`; near the ends over the part of the window that is there."""
+    kernel = np.ones(min(window, len(values)))
+    return np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same")
+
+
+def series(rows: Iterable[dict[str, float]], metric: str, x: str = "steps") -> tuple[Array, Array]:
+    """A metric over what `X_AXES` calls `x`, both `[n]`, where both are finite; in rising order."""
+    pairs = [(row.get(X_AXES[x], np.nan), row.get(metric, np.nan)) for row in rows]
+    values = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    values = values[(np.abs(values) <= _LARGEST_SHOWN).all(1)]
+    values = values[np.argsort(values[:, 0], kind="stable")]
+    return values[:, 0], values[:, 1]
+
+
+def _check(run_dirs: Sequence[Any], metrics: Sequence[str], x: str, band: str, smoothing: float) -> None:
+    if not run_dirs:
+        raise ValueError(refusal("run_dirs", "at least one directory", list(run_dirs)))
+    if not metrics or isinstance(metrics, str):
+        raise ValueError(refusal("metrics", "a sequence of at least one name", metrics))
+    for name, value, choices in (("x", x, X_AXES), ("band", band, BANDS)):
+        if value not in choices:
+            expected = f"one of {', '.join(choices)}{close_match(value, choices)}"
+            raise ValueError(refusal(name, expected, value))
+    if not 0 <= smoothing <= 1:
+        raise ValueError(refusal("smoothing", "from 0 to 1, a part of a run's updates", smoothing))
+
+
+def _read_run(path: str | os.PathLike[str]) -> _Run:
+    config = flat_config(read_config(path))
+    missing = [name for name in ("env", "algorithm.name") if name not in config]
+    if missing:
+        raise ValueError(f"config.json is damaged: it has no {missing[0]}. Received: run_dir={str(path)!r}")
+    return _Run(str(path), str(config["env"]), config, read_metrics(path))
+
+
+def _key(name: str, runs: Sequence[_Run]) -> str:
+    """The whole name of a key of config.json: "learning_rate" -> "algorithm.learning_rate"."""
+    known = dict.fromkeys(key for run in runs for key in run.config)
+    for key in (name, f"algorithm.{name}", f"{name}.name"):
+        if key in known:
+            return key
+    raise ValueError(
+        f"`group_by` must name entries of config.json{close_match(name, known)}. Received: group_by={name!r}"
+    )
+
+
+def _groups(runs: Sequence[_Run], keys: Sequence[str]) -> dict[str, list[_Run]]:
+    """Runs by what they have in common; in rising order where that is a number, else as they came."""
+    groups: dict[tuple[Value, ...], list[_Run]] = {}
+    for run in runs:
+        groups.setdefault(tuple(run.config.get(key, "none") for key in keys), []).append(run)
+    if all(isinstance(value, int | float) for values in groups for value in values):
+        groups = dict(sorted(groups.items()))
+    return {_group_name(keys, values): group for values, group in groups.items()}
+
+
+def _group_name(keys: Sequence[str], values: Sequence[Value]) -> str:
+    return ", ".join(
+        str(value).rpartition(":")[2].upper() if key == "algorithm.name" else f"{key.rpartition('.')[2]}={value}"
+        for key, value in zip(keys, values, strict=True)
+    )
+
+
+def _warn_of_differences(groups: dict[str, list[_Run]], keys: Sequence[str]) -> None:
+    """Other settings than the seed don't belong into one mean."""
+    for name, runs in groups.items():
+        values: dict[str, set[str]] = {}
+        for run in runs:
+            for key, value in run.config.items():
+                values.setdefault(key, set()).add(repr(value))
+        aside = {*ASIDE, "seed", *keys}
+        differ = [key for key, found in values.items() if len(found) > 1 and key.partition(".")[0] not in aside]
+        if differ:
+            warnings.warn(
+                f"the {len(runs)} runs of {runs[0].env} that are drawn as one, {name}, differ in "
+                f"{', '.join(differ[:5])}: group_by draws them apart (--group-by {differ[0]})",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+def _curve(name: str, runs: Sequence[_Run], metric: str, x: str, band: Band, smoothing: float) -> Curve:
+    """Middle and band on a grid of points that all runs of the group have."""
+    each = [_smoothed(run, metric, x, smoothing) for run in runs]
+    first = max(places[0] for places, _, _ in each)
+    last = min(places[-1] for places, _, _ in each)
+    if last < first:
+        raise ValueError(f"The runs of {runs[0].env} with {name} have no {x} in common, so they have no mean")
+    grid = np.linspace(first, last, _POINTS)
+    values = np.stack([np.interp(grid, places, values) for places, values, _ in each])
+    low, high = band.edges(values)
+    return Curve(
+        runs[0].env,
+        metric,
+        name,
+        len(runs),
+        grid,
+        band.middle(values),
+        low,
+        high,
+        any(window > 1 for *_, window in each),
+    )
+
+
+def _smoothed(run: _Run, metric: str, x: str, smoothing: float) -> tuple[Array, Array, int]:
+    names = dict.fromkeys(name for row in run.rows for name in row)
+    for name in (metric, X_AXES[x]):
+        if name not in names:
+            raise ValueError(
+                f"The run {run.path!r} has no metric of this name{close_match(name, names)}. Received: metric={name!r}"
+            )
+    places, values = series(run.rows, metric, x)
+    if not len(values):
+        raise ValueError(f"The metric has no value yet in {run.path!r}. Received: metric={metric!r}")
+    window = max(1, round(smoothing * len(values)))
+    return places, smooth(values, window), window

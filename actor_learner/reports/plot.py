@@ -1,0 +1,129 @@
+"""Learning curves as pictures: legible in a column of print, told apart by colour-blind readers and in black."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actor_learner.config.config import refusal
+from actor_learner.reports.curves import BANDS, SMOOTHING, Curve, read_curves
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".svg", ".pdf")
+
+# Okabe and Ito's palette, which colour-blind readers tell apart; the dashes serve those who print in black.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ("-", "--", "-.", ":")
+PANEL_SIZE = (5.0, 3.2)
+"""Inches: text of 10 points stays legible when shrunk to a column of 3.3 inches."""
+STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "actor_learner",
+    "text.parse_math": False,  # a name may have a dollar sign
+}
+_X_LABELS = {"steps": "env steps", "seconds": "seconds", "updates": "updates"}
+
+
+def plot(
+    run_dirs: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    *,
+    metrics: Sequence[str] = ("episode_return",),
+    x: str = "steps",
+    group_by: Sequence[str] = (),
+    band: str = "range",
+    smoothing: float = SMOOTHING,
+) -> Path:
+    """Draws metrics of runs: a panel for each environment and metric, a curve for each group of runs.
+
+    Args:
+        run_dirs: directories of runs.
+        output: the picture; its suffix says which format: .png, .svg or .pdf.
+        metrics: what to draw, as it stands in metrics.jsonl.
+        x: "steps", "seconds" or "updates".
+        group_by: keys of config.json whose values a group has in common, such as "algorithm.learning_rate"; by
+            default the algorithm.
+        band: what several runs of a group become: "range", "quartiles", "bootstrap" or "none" (see `BANDS`).
+        smoothing: the part of a run's updates over which a point is the mean.
+
+    Returns:
+        The picture's path.
+
+    Raises:
+        ValueError: what `read_curves` refuses, an unknown format, or a picture that can't be written.
+        ImportError: matplotlib isn't installed.
+    """
+    output = Path(output)
+    if output.suffix.lower() not in FORMATS:
+        raise ValueError(refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(output)))
+    curves = read_curves(run_dirs, metrics, x=x, group_by=group_by, band=band, smoothing=smoothing)
+    check_matplotlib("plot", "plots")
+    import matplotlib as mpl
+
+    with mpl.rc_context(STYLE):
+        figure = draw(curves, x=x, band=band, smoothing=smoothing)
+        try:
+            figure.savefig(output, dpi=200)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ValueError(f"`output` can't be written: {reason}. Received: output={str(output)!r}") from error
+    return output
+
+
+def check_matplotlib(what: str, extra: str) -> None:
+    """Raises ImportError, naming the extra, if there is no matplotlib."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"{what} needs matplotlib: pip install 'actor-learner[{extra}]'") from error
+
+
+def draw(curves: Sequence[Curve], *, x: str, band: str, smoothing: float) -> Figure:
+    """A figure with a panel for each environment and metric, one below the other; what holds for all is said once."""
+    from matplotlib.figure import Figure
+
+    panels: dict[tuple[str, str], list[Curve]] = {}
+    for curve in curves:
+        panels.setdefault((curve.env, curve.metric), []).append(curve)
+    figure = Figure(figsize=(PANEL_SIZE[0], PANEL_SIZE[1] * len(panels)), layout="constrained")
+    all_axes = figure.subplots(len(panels), squeeze=False)[:, 0]
+    said: tuple[str, list[str]] | None = None
+    for ((env, metric), of_panel), axes in zip(panels.items(), all_axes, strict=True):
+        _draw_panel(axes, of_panel)
+        labels = [curve.label for curve in of_panel]
+        if said is None or said[0] != env:
+            axes.set_title(env)
+        axes.set_xlabel(_X_LABELS[x])
+        if x == "seconds":
+            axes.set_xlim(left=0)  # the first update comes after the start-up, which counts
+        axes.set_ylabel(_y_label(metric, smoothing if any(curve.smoothed for curve in of_panel) else 0))
+        several = any(curve.num_runs > 1 for curve in of_panel)
+        if said != (env, labels):
+            axes.legend(frameon=False, title=BANDS[band].description if several else None, title_fontsize="small")
+        said = env, labels
+    return figure
+
+
+def _y_label(metric: str, smoothing: float) -> str:
+    name = metric.replace("_", " ")
+    return f"{name}\n(moving average, {100 * smoothing:g}% of the updates)" if smoothing else name
+
+
+def _draw_panel(axes: Axes, curves: Sequence[Curve]) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    for index, curve in enumerate(curves):
+        colour, dashes = COLOURS[index % len(COLOURS)], _DASHES[index % len(_DASHES)]
+        axes.plot(curve.x, curve.middle, dashes, color=colour, linewidth=1.8, label=curve.label)
+        if (curve.low < curve.high).any():
+            axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(alpha=0.3)

@@ -1,0 +1,267 @@
+"""What there is to see of a run, from its config and its rows of metrics alone: for the live view and for `watch`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from actor_learner.reports.bottleneck import Bottleneck, bottleneck
+
+SMOOTHING_SECONDS = 5.0
+"""Of the means that speed and shares of time are while a run goes on; in the end they are those of the whole run."""
+
+POINTS = 128
+"""At most so many of the return's history; more than the widest sparkline needs."""
+
+_SMOOTHED = (
+    "steps_per_second",
+    "time/learning",
+    "time/collecting",
+    "time/env",
+    "time/acting",
+    "time/other",
+    "time/waiting",
+)
+
+
+class Process(NamedTuple):
+    """What a process takes, with all that it started. cpu: CPU seconds per second; NaN: not known yet."""
+
+    name: str
+    cpu: float
+    megabytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStatus:
+    """A run at one moment. NaN is what isn't known (yet).
+
+    seconds: that the run has taken; left: that it will take. over: it has ended; then `speed` (env steps per second)
+    and `shares` (of time, as in metrics.jsonl, without "time/") are those of the whole run, else those of the last
+    seconds. returns: `episode_return` over the run, evenly spaced in updates. cause: of the last restart.
+    """
+
+    env: str
+    algorithm: str
+    run_dir: str
+    num_actors: int
+    total_steps: int
+    env_steps: int
+    updates: int
+    seconds: float
+    left: float
+    over: bool
+    speed: float
+    episode_return: float
+    returns: Sequence[float]
+    shares: Mapping[str, float]
+    limited_by: Bottleneck | None
+    processes: Sequence[Process]
+    policy_lag: float
+    policy_lag_max: float
+    restarts: int
+    cause: str
+    undone: int
+
+    @property
+    def part_done(self) -> float:
+        """From 0 to 1."""
+        return max(0.0, min(1.0, self.env_steps / self.total_steps))
+
+
+class Summary:
+    """Takes the rows of a run one by one, and keeps what is to be seen of them, however many they are.
+
+    config: as in config.json. run_dir: as it is to be shown. cores: that the run may use.
+    """
+
+    def __init__(self, config: Mapping[str, Any], run_dir: str, cores: int) -> None:
+        self._env, self._algorithm = _names(config)
+        self._run_dir, self._cores = run_dir, cores
+        self._num_actors = _integer(config, "num_actors")
+        self._max_policy_lag = _integer(config, "max_policy_lag")
+        self._total_steps = max(1, _integer(config, "total_steps"))
+        self._row: Mapping[str, Any] = {}
+        self._first = 0.0, 0.0
+        """Seconds and env steps after the first update: what came before was compilation, for the most part."""
+        self._lately, self._on_the_whole = _Means(SMOOTHING_SECONDS), _Means(math.inf)
+        self._returns = _History()
+        self._undone, self._cause = 0, ""
+        self.rows = 0
+        """Rows taken."""
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Takes the next row: numbers, and the list `actor_restart_causes`. One without steps or time is left out."""
+        if not all(math.isfinite(row.get(name, math.nan)) for name in ("env_steps", "time_seconds")):
+            return
+        seconds = row["time_seconds"] - self._row.get("time_seconds", 0.0)
+        self._row = row
+        self.rows += 1
+        if self.rows == 1:
+            self._first = row["time_seconds"], row["env_steps"]
+        if self.rows == 2:
+            self._lately.clear()
+            self._on_the_whole.clear()
+        self._lately.add(row, seconds)
+        self._on_the_whole.add(row, seconds)
+        self._undone += "undone" in row
+        if causes := row.get("actor_restart_causes"):
+            self._cause = printable(causes[-1])
+        if math.isfinite(value := row.get("episode_return", math.nan)):
+            self._returns.add(value)
+
+    def look(self, age: float = 0.0, *, over: bool = False) -> RunStatus:
+        """The run `age` seconds after its last row (or after its beginning, if there is none), or when it is over."""
+        row = self._row
+        means = (self._on_the_whole if over else self._lately).values()
+        steps, seconds = row.get("env_steps", 0), row.get("time_seconds", 0.0)
+        speed = means.pop("steps_per_second") if self.rows > 1 else math.nan  # the first update was compiled
+        return RunStatus(
+            env=self._env,
+            algorithm=self._algorithm,
+            run_dir=self._run_dir,
+            num_actors=self._num_actors,
+            total_steps=self._total_steps,
+            env_steps=int(steps),
+            updates=_count(row, "updates"),
+            seconds=seconds + age,
+            left=self._left(age),
+            over=over,
+            speed=speed if not over else steps / seconds if seconds else math.nan,
+            episode_return=row.get("episode_return", math.nan),
+            returns=self._returns.values(),
+            shares={name.removeprefix("time/"): share for name, share in means.items()},
+            limited_by=self._limited_by(means),
+            processes=_processes(row),
+            policy_lag=row.get("policy_lag", math.nan),
+            policy_lag_max=row.get("policy_lag_max", math.nan),
+            restarts=_count(row, "actor_restarts"),
+            cause=self._cause,
+            undone=self._undone,
+        )
+
+    def _left(self, age: float) -> float:
+        """Seconds, at the speed since the first update."""
+        if not self._row:
+            return math.nan
+        seconds, steps = self._row["time_seconds"] - self._first[0], self._row["env_steps"] - self._first[1]
+        remaining = max(0, self._total_steps - self._row["env_steps"])
+        return max(0.0, remaining * seconds / steps - age) if steps > 0 else math.nan
+
+    def _limited_by(self, means: Mapping[str, float]) -> Bottleneck | None:
+        cpu = {name: value for name, value in self._row.items() if name.startswith("cpu/actor_")}
+        return bottleneck(
+            {**means, **cpu},
+            num_actors=self._num_actors,
+            cores=self._cores,
+            max_policy_lag=self._max_policy_lag,
+            updates=self.rows,
+        )
+
+
+class _Means:
+    """Of what holds for some seconds each; those that are so many seconds old count 1/e of the newest."""
+
+    def __init__(self, seconds: float) -> None:
+        self._horizon = seconds
+        self.clear()
+
+    def clear(self) -> None:
+        self._sums, self._weight = [0.0] * len(_SMOOTHED), 0.0
+
+    def add(self, row: Mapping[str, float], seconds: float) -> None:
+        seconds = max(seconds, 1e-6)
+        decay = math.exp(-seconds / self._horizon)
+        weight = 1 - decay if decay < 1 else seconds
+        self._weight = decay * self._weight + weight
+        self._sums = [
+            decay * total + weight * row.get(name, math.nan) for name, total in zip(_SMOOTHED, self._sums, strict=True)
+        ]
+
+    def values(self) -> dict[str, float]:
+        return {
+            name: total / self._weight if self._weight else math.nan
+            for name, total in zip(_SMOOTHED, self._sums, strict=True)
+        }
+
+
+class _History:
+    """Means of as many values each as are needed to have at most `POINTS` of them."""
+
+    def __init__(self) -> None:
+        self._means: list[float] = []
+        self._stride = 1
+        self._sum, self._count = 0.0, 0
+
+    def add(self, value: float) -> None:
+        self._sum += value
+        self._count += 1
+        if self._count == self._stride:
+            self._means.append(self._sum / self._stride)
+            self._sum, self._count = 0.0, 0
+        if len(self._means) == POINTS:
+            self._means = [sum(pair) / 2 for pair in zip(self._means[::2], self._means[1::2], strict=True)]
+            self._stride *= 2
+
+    def values(self) -> list[float]:
+        return [*self._means, self._sum / self._count] if self._count else list(self._means)
+
+
+def line(look: RunStatus) -> str:
+    """A run in one line of text."""
+    parts = [f"{look.part_done:4.0%}", f"{look.env_steps:,} steps"]
+    if not math.isnan(look.episode_return):
+        parts.append(f"return {look.episode_return:,.1f}")
+    if not math.isnan(look.speed):
+        parts.append(f"{look.speed:,.0f} steps/s")
+    return "  ".join([*parts, *times(look)[-1:]])
+
+
+def times(look: RunStatus) -> list[str]:
+    """How long a run has taken, and how long it will."""
+    if look.over:
+        return [f"took {duration(look.seconds)} with start-up"]
+    left = [] if math.isnan(look.left) else [f"{duration(look.left)} left"]
+    return [f"{duration(look.seconds)} so far", *left]
+
+
+def duration(seconds: float) -> str:
+    """`0:05`, `1:00:00`."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def printable(text: object) -> str:
+    """Text without what a terminal takes for an order: a run may come from a stranger."""
+    return "".join(character if character.isprintable() else "?" for character in str(text))
+
+
+def _names(config: Mapping[str, Any]) -> tuple[str, str]:
+    """Environment and algorithm as one reads them."""
+    env, algorithm = config.get("env"), config.get("algorithm")
+    env = env.get("callable") if isinstance(env, Mapping) else env
+    algorithm = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm
+    return printable(env or "a run"), printable(algorithm or "").rpartition(":")[2]
+
+
+def _count(row: Mapping[str, float], name: str) -> int:
+    value = row.get(name, 0)
+    return int(value) if math.isfinite(value) else 0
+
+
+def _integer(config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name)
+    return value if isinstance(value, int) and abs(value) <= 2**53 else 0
+
+
+def _processes(row: Mapping[str, float]) -> list[Process]:
+    """The learner, then the actors by number."""
+    names = [name[7:-3] for name in row if name.startswith("memory/") and name.endswith("_mb")]
+    actors = sorted((int(name[6:]), name) for name in names if name.startswith("actor_") and name[6:].isdecimal())
+    ordered = [name for name in names if name == "learner"] + [name for _, name in actors]
+    return [
+        Process(name.replace("_", " "), row.get(f"cpu/{name}", math.nan), row[f"memory/{name}_mb"]) for name in ordered
+    ]

@@ -1,0 +1,75 @@
+"""What is to be found in a run's directory beside its metrics: videos, incidents, the log; of a stranger's run, too.
+
+Only plain files within the directory are read, never links, and of each no more than a bounded part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from actor_learner.runs.directory import RunDirectory
+from actor_learner.runs.incidents import DESCRIPTION, MAXIMUM_INCIDENTS
+from actor_learner.runs.log import NAME as RUN_LOG
+
+VIDEO_SUFFIXES = (".mp4", ".webm")
+
+_LARGEST_DESCRIPTION = 1 << 16
+_LARGEST_LOG = 1 << 16
+
+
+def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None:
+    """At most `size` bytes of a plain file; None if it isn't there, is something else, or can't be read."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        if from_end:
+            stream.seek(max(0, os.fstat(descriptor).st_size - size))
+        return stream.read(size)
+
+
+def log_lines(run: RunDirectory, count: int) -> list[str]:
+    """The last lines of run.log."""
+    content = read_plain(run.logs / RUN_LOG, _LARGEST_LOG, from_end=True) or b""
+    return content.decode("utf-8", errors="replace").splitlines()[-count:]
+
+
+def incidents(run: RunDirectory) -> list[dict[str, Any]]:
+    """What the incidents say of themselves, by their update, with the name of the folder as "folder"."""
+    found = []
+    if run.incidents.is_dir() and not run.incidents.is_symlink():
+        for folder in sorted(run.incidents.iterdir())[: 2 * MAXIMUM_INCIDENTS]:
+            described = {} if folder.is_symlink() else _object(folder / DESCRIPTION)
+            if described:
+                found.append({**described, "folder": folder.name})
+    return sorted(found, key=lambda incident: str(incident.get("update", "")).rjust(20))
+
+
+def videos(run: RunDirectory, count: int) -> list[Path]:
+    """The newest videos in the directory, the newest first."""
+    files = [file for file in _walk(run.path) if file.suffix.lower() in VIDEO_SUFFIXES]
+    return sorted(files, key=lambda file: (-file.lstat().st_mtime, file))[:count]
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            file = Path(parent, name)
+            if stat.S_ISREG(file.lstat().st_mode):
+                yield file
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(read_plain(file, _LARGEST_DESCRIPTION) or b"")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,208 @@
+"""Checkpoints: what a run goes on from, in folders that are whole or not there, and which of them are kept.
+
+checkpoints/<updates, 10 digits>/   the learner (`Learner.save`), and run.json: what the run has beside it
+checkpoints/final                   a link to the last one of a run that has ended
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from actor_learner.environments.calls import Calls, make_call
+from actor_learner.system.files import DamagedError, check_folder, one_line, write_folder_atomically
+
+FORMAT = 1
+RUN_FILE = "run.json"
+FINAL = "final"
+
+_NAME = re.compile(r"\d{10}")
+_REMOVED = ".removed"
+
+_log = logging.getLogger("actor_learner")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """What a run has beside its learner.
+
+    Attributes:
+        env_steps: taken so far.
+        updates: made so far.
+        time_seconds: of training, that of earlier processes included.
+        actor_restarts: actors replaced so far.
+        episodes: of the episodes that finished last: "return", "length" and entries of `info`.
+        best_return: the highest `episode_return` of any checkpoint so far; None before the first.
+        best: this checkpoint has it.
+        milestone: it is to be kept for ever.
+        metrics_size: bytes of metrics.jsonl.
+        event_files: bytes of TensorBoard's files in the run's directory.
+        calls: of the environments' methods, as `ActorPool.calls` gives them.
+    """
+
+    env_steps: int = 0
+    updates: int = 0
+    time_seconds: float = 0.0
+    actor_restarts: int = 0
+    episodes: Mapping[str, list[float]] = field(default_factory=dict)
+    best_return: float | None = None
+    best: bool = False
+    milestone: bool = False
+    metrics_size: int = 0
+    event_files: Mapping[str, int] = field(default_factory=dict)
+    calls: Sequence[Sequence[Any]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: Path) -> RunState:
+        """The state of a checkpoint.
+
+        Raises DamagedError if it can't be one, ValueError if it can't be read or another version wrote it.
+        """
+        try:
+            content = (folder / RUN_FILE).read_bytes()
+        except OSError as error:
+            kind = DamagedError if isinstance(error, FileNotFoundError) else ValueError
+            raise kind(f"{RUN_FILE} can't be read ({one_line(error)}). Received: folder={str(folder)!r}") from error
+        try:
+            data = json.loads(content.decode("utf-8"))
+            known = data.pop("format") == FORMAT
+            state = cls(**data) if known else cls()
+            state._check()
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DamagedError(
+                f"The folder is damaged: {RUN_FILE} is none of ours ({one_line(error)}). "
+                f"Received: folder={str(folder)!r}"
+            ) from error
+        if not known:
+            raise ValueError(
+                f"{RUN_FILE} was written by another version, which alone reads it. Received: folder={str(folder)!r}"
+            )
+        return state
+
+    def write(self, folder: Path) -> None:
+        """Writes the state into a checkpoint that is being made."""
+        text = json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, allow_nan=False)
+        (folder / RUN_FILE).write_text(text, encoding="utf-8")
+
+    def _check(self) -> None:
+        """Raises ValueError or TypeError for values that no run has: a file may come from anywhere."""
+        for name in ("env_steps", "updates", "actor_restarts", "metrics_size"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 0:
+                raise ValueError(f"{name} is no count")
+        if type(self.best) is not bool or type(self.milestone) is not bool:
+            raise ValueError("best and milestone must be true or false")
+        best = 0.0 if self.best_return is None else self.best_return
+        numbers = [self.time_seconds, best, *(value for window in self.episodes.values() for value in window)]
+        if not all(math.isfinite(number) for number in numbers):
+            raise ValueError("a number isn't finite")
+        if not all(type(size) is int for size in self.event_files.values()):
+            raise ValueError("event_files must be sizes")
+        calls = Calls()
+        for name, args in self.calls:
+            if type(args) is not list:
+                raise ValueError("arguments of a call must be a list")
+            calls.add(make_call(name, args))
+
+
+class Checkpoints:
+    """The checkpoints of a run.
+
+    Args:
+        folder: where they are kept.
+        keep: how many of the newest; the best and the milestones stay beside them.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self._keep = folder, keep
+        self._for_ever: dict[str, bool] = {}
+
+    def path(self, updates: int) -> Path:
+        """The folder of the checkpoint after so many updates, written or not."""
+        return self.folder / f"{updates:010}"
+
+    def write(self, state: RunState, save_learner: Callable[[Path], object]) -> Path:
+        """Writes one, then removes those that are to be kept no longer. Returns its folder.
+
+        Raises OSError if it can't be written; those that were there are still there then.
+        """
+
+        def write(partial: Path) -> None:
+            save_learner(partial)
+            state.write(partial)
+
+        path = self.path(state.updates)
+        write_folder_atomically(path, write)
+        self._for_ever[path.name] = state.best or state.milestone
+        self._remove_old()
+        return path
+
+    def link_final(self) -> None:
+        """Makes `final` stand for the newest. Raises OSError if that can't be."""
+        newest = checkpoint_folders(self.folder)[0]
+        partial = self.folder / f".partial-{FINAL}"
+        partial.unlink(missing_ok=True)
+        partial.symlink_to(newest.name)
+        os.replace(partial, self.folder / FINAL)
+
+    def _remove_old(self) -> None:
+        for path in checkpoint_folders(self.folder)[self._keep :]:
+            if not self._stays(path):
+                remove_folder(path)
+
+    def _stays(self, path: Path) -> bool:
+        """Whether it is a best one or a milestone; one that can't be read is left for somebody to look at."""
+        if path.name not in self._for_ever:
+            try:
+                state = RunState.read(path)
+                self._for_ever[path.name] = state.best or state.milestone
+            except ValueError:
+                self._for_ever[path.name] = True
+        return self._for_ever[path.name]
+
+
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, newest first, whole or not. Links are none: they may lead anywhere."""
+    entries = folder.iterdir() if folder.is_dir() else ()
+    found = [path for path in entries if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+    return sorted(found, reverse=True)
+
+
+def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError]]:
+    """The newest checkpoint that is as it was written, its state, and what is wrong with newer ones.
+
+    Raises ValueError if one can't be read at present, or was written by another version: it may be whole.
+    """
+    damages: list[DamagedError] = []
+    for path in checkpoint_folders(folder):
+        try:
+            if RUN_FILE not in check_folder(path):
+                raise DamagedError(f"The folder is damaged: it has no {RUN_FILE}. Received: folder={str(path)!r}")
+            state = RunState.read(path)
+            if state.updates != int(path.name):
+                raise DamagedError(
+                    f"The folder is damaged: it is named for other updates. Received: folder={str(path)!r}"
+                )
+            return path, state, damages
+        except DamagedError as error:
+            damages.append(error)
+    return None, RunState(), damages
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a checkpoint: it is there whole, or has another name. Failing that, it stays."""
+    removed = path.with_name(_REMOVED)
+    shutil.rmtree(removed, ignore_errors=True)  # of a process that was killed here
+    try:
+        path.rename(removed)
+    except OSError as error:
+        _log.info("%s can't be removed: %s", path, error)
+    shutil.rmtree(removed, ignore_errors=True)

@@ -1,0 +1,236 @@
+"""metrics.jsonl: one JSON object per update, appended; read back by plots, and by a run that goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import numbers
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from actor_learner.runs.directory import RunDirectory
+from actor_learner.system.files import parse_json
+
+_MOST_WAITING = 10_000
+
+_log = logging.getLogger("actor_learner")
+
+
+class MetricsFile:
+    """Rows that are appended whole. While the disk is full they wait, and follow once there is room.
+
+    Beyond 10,000 waiting rows the oldest are lost: a run must not die of a full disk, nor fill the memory instead.
+    `close` says how many were.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._waiting: list[bytes] = []
+        self._lost = 0
+        self._failed = False
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Adds a row: numbers (what isn't finite becomes null), or lists of strings."""
+        self._waiting.append(_line(row))
+        try:
+            self._flush()
+        except OSError as error:
+            too_many = max(0, len(self._waiting) - _MOST_WAITING)
+            del self._waiting[:too_many]
+            self._lost += too_many
+            if not self._failed:
+                _log.warning("%s can't be written (%s); training goes on, rows wait for room", self.file, error)
+            self._failed = True
+
+    def sync(self) -> int:
+        """Waits until all rows are on the disk, those that waited for room too. Returns the file's length in bytes.
+
+        Raises OSError if they can't be written.
+        """
+        self._flush()
+        if not self.file.exists():
+            return 0
+        with self.file.open("rb") as file:
+            os.fsync(file.fileno())
+            return os.fstat(file.fileno()).st_size
+
+    def close(self) -> None:
+        """Writes the rows that wait. What can't be written is lost, which is said."""
+        with contextlib.suppress(OSError):
+            self._flush()
+        if lost := self._lost + len(self._waiting):
+            _log.warning("%d rows of %s are lost: there was no room for them", lost, self.file)
+
+    def _flush(self) -> None:
+        if self._waiting:
+            _append(self.file, b"".join(self._waiting))
+            self._waiting.clear()
+        self._failed = False
+
+
+def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:
+    """The rows of a run's metrics.jsonl, null as NaN; what is no number, and a last line that was cut off, is left out.
+
+    Raises ValueError if the directory has no metrics, or if a line before the last is damaged.
+    """
+    file = RunDirectory(Path(path)).metrics
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            values = dict(parse_json(line))
+        except (ValueError, TypeError, RecursionError) as error:
+            if number == len(lines):
+                break
+            raise ValueError(f"metrics.jsonl is damaged in line {number}. Received: run_dir={str(path)!r}") from error
+        rows.append(_numbers(values))
+    if not rows:
+        raise ValueError(f"The directory has no metrics (metrics.jsonl). Received: run_dir={str(path)!r}")
+    return rows
+
+
+class MetricsReader:
+    """Reads rows of a metrics.jsonl as they come, while a run writes there, goes on from an earlier row or is replaced.
+
+    file: need not be there yet. Whole lines that are no rows are left out.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._offset = 0
+        self._last = b""
+        self.generation = 0
+        """Goes up when rows that were read aren't there any more; what is read then begins with the first row."""
+
+    def read(self) -> list[dict[str, Any]]:
+        """The rows that have come since: numbers (NaN where one isn't finite), and `actor_restart_causes`."""
+        try:
+            descriptor = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            self._go_back()
+            return []
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return []
+            if os.pread(descriptor, len(self._last), self._offset - len(self._last)) != self._last:
+                self._go_back()
+            file.seek(self._offset)
+            lines = file.read().splitlines(keepends=True)
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()
+        if lines:
+            self._offset += sum(map(len, lines))
+            self._last = lines[-1]
+        return [row for row in map(_row, lines) if row]
+
+    def _go_back(self) -> None:
+        if self._offset:
+            self._offset, self._last = 0, b""
+            self.generation += 1
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    """What a line says; nothing if it is damaged."""
+    try:
+        values = dict(parse_json(line))
+        row: dict[str, Any] = {
+            name: value if math.isfinite(value) else math.nan for name, value in _numbers(values).items()
+        }
+    except (ValueError, TypeError, RecursionError, OverflowError):
+        return {}
+    causes = values.get("actor_restart_causes")
+    return {**row, "actor_restart_causes": list(map(str, causes))} if isinstance(causes, list) else row
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Those among a row's values, null as NaN, without integers that no float can be."""
+    values = {name: math.nan if value is None else value for name, value in values.items()}
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
+    }
+
+
+def trim_metrics(file: Path, updates: int, size: int) -> int:
+    """Removes all that was written after a checkpoint, and a last line that was cut off.
+
+    Args:
+        file: metrics.jsonl.
+        updates: of the checkpoint.
+        size: of the file at the checkpoint, in bytes. Where it isn't the end of the checkpoint's row (somebody has
+            edited the file, or lost its end in a power failure), rows are told by their `updates`.
+
+    Returns:
+        How many rows were removed, counting one that was cut off.
+    """
+    if not file.exists():
+        return 0
+    content = file.read_bytes()
+    if size > len(content) or not _ends_with_row(content[:size], updates):
+        size = _size_until(content, updates)
+    if size < len(content):
+        with file.open("r+b") as stream:
+            stream.truncate(size)
+            os.fsync(stream.fileno())
+    return len(content[size:].splitlines())
+
+
+def _ends_with_row(content: bytes, updates: int) -> bool:
+    if not content:
+        return updates == 0
+    last = content[content.rfind(b"\n", 0, -1) + 1 :]
+    return last.endswith(b"\n") and _updates(last) == updates
+
+
+def _size_until(content: bytes, updates: int) -> int:
+    """Bytes of the whole rows at the beginning that a checkpoint's updates have written."""
+    size = 0
+    for line in content.splitlines(keepends=True):
+        found = _updates(line)
+        if found is None or found > updates or not line.endswith(b"\n"):
+            break
+        size += len(line)
+    return size
+
+
+def _updates(line: bytes) -> int | None:
+    try:
+        value = json.loads(line)["updates"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return value if isinstance(value, int) else None
+
+
+def _append(file: Path, content: bytes) -> None:
+    """All of it or nothing."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        try:
+            while content:
+                content = content[os.write(descriptor, content) :]
+        except BaseException:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return (json.dumps({name: _json(value) for name, value in row.items()}, allow_nan=False) + "\n").encode()
+
+
+def _json(value: Any) -> float | int | list[str] | None:
+    if isinstance(value, list | tuple):
+        return [str(item) for item in value]
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,40 @@
+"""Where results come from: versions, machine and git commit, as config.json records them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from actor_learner.system.machine import machine
+
+PACKAGES = ("tensorflow", "keras", "ai-edge-litert", "gymnasium", "numpy")
+
+_GIT_SECONDS = 5.0
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, machine and git commit of this process."""
+    return {"versions": versions(), "machine": machine(), "git": git_commit()}
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages whose arithmetic decides what is learned."""
+    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
+
+
+def git_commit(folder: Path | None = None) -> dict[str, Any] | None:
+    """The commit that a folder (by default the working directory) stands at, and whether tracked files differ from it.
+
+    None where there is no repository, no commit yet, no git, or no answer in time.
+    """
+    # No monitor: it would be a program that the repository names, and that may be a stranger's.
+    command = ["git", "-c", "core.fsmonitor=false", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    commit, _, dirty = done.stdout.strip().partition("-")
+    return {"commit": commit, "dirty": bool(dirty)} if done.returncode == 0 and commit else None

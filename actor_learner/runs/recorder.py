@@ -1,0 +1,314 @@
+"""What a run writes down while it learns: rows of metrics, incidents, checkpoints, the log."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actor_learner.networks.saving import load_network
+from actor_learner.runs.checkpoints import Checkpoints, RunState
+from actor_learner.runs.config_table import ASIDE, flat_config
+from actor_learner.runs.metrics import MetricsFile
+from actor_learner.runs.resume import Start, event_files
+from actor_learner.runs.tensorboard import EventFile
+from actor_learner.system.files import one_line
+from actor_learner.system.memory import MemorySampler
+
+if TYPE_CHECKING:
+    from actor_learner.actors.pool import ActorPool
+    from actor_learner.config.config import TrainConfig
+    from actor_learner.learner.learner import Learner
+    from actor_learner.spaces.trajectory import Trajectory
+
+EPISODE_WINDOW = 100
+"""`episode_return` and the like are means over this many episodes that finished last, as in SB3."""
+
+_NAMES = {"return": "episode_return", "length": "episode_length"}
+
+_log = logging.getLogger("actor_learner")
+
+
+def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
+    """What may stand in a row: all of it, but for what has no value at the time.
+
+    learned: what `Learner.update` gives. Which of `info_keys` an environment has shows when an episode ends.
+    """
+    shares = ("learning", "collecting", "env", "acting", "other", "waiting")
+    processes = ["learner", *(f"actor_{actor}" for actor in range(config.num_actors))]
+    return [
+        *("env_steps", "updates", "time_seconds", "steps_per_second", "episode_return", "episode_length"),
+        *(f"episode/{key}" for key in config.info_keys),
+        *("policy_lag", "policy_lag_max"),
+        *learned,
+        *(f"time/{share}" for share in shares),
+        "actor_restarts",
+        *(f"memory/{process}_mb" for process in processes),
+        *(f"cpu/{process}" for process in processes),
+    ]
+
+
+class Recorder:
+    """Writes down the updates of a run, goes on where its checkpoint ends, and sees to updates that were undone.
+
+    A disk that is full or can't be written never ends a run: it says so once, and what was saved last stays.
+    """
+
+    def __init__(self, start: Start, config: TrainConfig, actors: ActorPool, learner: Learner) -> None:
+        self._run, self._config, self._actors, self._learner = start.run, config, actors, learner
+        self._metrics = MetricsFile(start.run.metrics)
+        self._checkpoints = Checkpoints(start.run.checkpoints, config.keep_checkpoints)
+        self._memory = MemorySampler(lambda: actors.pids, second_after=1.0)
+        hyperparameters = flat_config(config.to_json(), skip=ASIDE)
+        self._events = EventFile(start.run.path, hyperparameters) if config.tensorboard else None
+        self._begun_with = start.state
+        self._saved = start.state
+        self._has_checkpoint = start.checkpoint is not None
+        self._tried_at: float | None = None
+        self._tried = (start.state.env_steps, start.state.updates)
+        self._failed = False
+        self._updating = False
+        self._learned: list[np.ndarray[Any, Any]] | None = None
+        self._undone_in_a_row = 0
+        self._started = self._previous = time.perf_counter()
+        self._env_steps, self._ahead = learner.env_steps, 0
+        self._windows = {
+            name: deque[float](start.state.episodes.get(name, ()), maxlen=EPISODE_WINDOW)
+            for name in ("return", "length", *config.info_keys)
+        }
+        self.rows = 0
+        """Rows written by this process."""
+
+    def begin(self) -> int:
+        """Training begins with the counters as they are now; returns how far updates are ahead of actors' versions."""
+        self._env_steps = self._learner.env_steps
+        self._ahead = self._learner.updates - self._actors.version
+        return self._ahead
+
+    def row(
+        self, trajectory: Trajectory, losses: Mapping[str, float], collecting: float, learning: float
+    ) -> dict[str, float]:
+        """The metrics of the update that was made just now, before its weights are published.
+
+        collecting, learning: seconds that the learner waited for the batch, and that the update took.
+        """
+        now = time.perf_counter()
+        lag = self._ahead + self._actors.version - np.asarray(trajectory.policy_version)
+        for name, values in self._actors.episodes.items():
+            self._windows[name].extend(filter(math.isfinite, map(float, values)))
+        seconds, self._previous = now - self._previous, now
+        env_steps, self._env_steps = self._learner.env_steps - self._env_steps, self._learner.env_steps
+        return {
+            "env_steps": self._learner.env_steps,
+            "updates": self._learner.updates,
+            "time_seconds": self._time_seconds(now),
+            "steps_per_second": env_steps / seconds,
+            **self._episode_metrics(),
+            "policy_lag": float(lag.mean()),
+            "policy_lag_max": float(lag.max()),
+            **losses,
+            "time/learning": learning / seconds,
+            "time/collecting": collecting / seconds,
+            **{f"time/{name}": share for name, share in self._actors.timings.items()},
+            "actor_restarts": self._actor_restarts,
+            **self._memory.metrics(),
+        }
+
+    def record(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Adds a row to metrics.jsonl, with why actors were replaced, and returns it; the log has the details."""
+        causes = [f"actor {restart.actor} {restart.cause}" for restart in self._actors.restarts]
+        row = {**metrics, **({"actor_restart_causes": causes} if causes else {})}
+        self._metrics.append(row)
+        if self._events is not None:
+            self._append_events(self._events, metrics)
+        self.rows += 1
+        self._updating, self._learned = False, None
+        return row
+
+    def begin_update(self) -> None:
+        """Until its row is recorded, the learner may be half of one update and half of the next: it isn't saved."""
+        self._updating = True
+
+    def end_epoch(self) -> None:
+        """Callbacks may put other weights in now, averages or the best; a checkpoint has those that were learned."""
+        if self._learned is None:
+            self._learned = self._learner.get_weights()
+
+    def learned(self, trajectory: Trajectory, losses: Mapping[str, float]) -> bool:
+        """Whether an update was learned. One that was undone leaves an incident, and lowers the learning rate."""
+        if "undone" not in losses:
+            self._undone_in_a_row = 0
+            return True
+        self._undone_in_a_row += 1
+        where = self._write_incident(trajectory, losses)
+        _log.warning(
+            "update %d was undone, because not all of it is finite: %s%s",
+            self._next,
+            _listed(self._learner.not_finite),
+            where,
+        )
+        if self._config.undone_rate_factor != 1:
+            self._lower_learning_rate()
+        return False
+
+    def check_undone(self) -> None:
+        """Raises RuntimeError after `max_undone_updates` in a row."""
+        if self._undone_in_a_row >= self._config.max_undone_updates:
+            raise RuntimeError(
+                f"{self._undone_in_a_row} updates in a row gave what isn't finite and were undone "
+                f"({_listed(self._learner.not_finite)}); {self._run.incidents} has what they were given. "
+                "A lower learning_rate, a max_grad_norm or scaled rewards help against explosions. Received: "
+                f"max_undone_updates={self._config.max_undone_updates}"
+            )
+
+    def checkpoint_if_due(self) -> None:
+        """Writes a checkpoint after the first update, and whenever minutes, updates or a milestone ask for it."""
+        config, updates = self._config, self._learner.updates
+        by_time = config.checkpoint_minutes is not None and (
+            self._tried_at is None or time.monotonic() - self._tried_at >= 60 * config.checkpoint_minutes
+        )
+        by_updates = config.checkpoint_updates is not None and (
+            self._tried_at is None or updates - self._tried[1] >= config.checkpoint_updates
+        )
+        if by_time or by_updates or self._reaches_milestone(since=self._tried[0]):
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Writes a checkpoint, unless there is one of this update, nothing to save yet, or it has other weights now."""
+        if self._learner.updates == self._saved.updates if self._has_checkpoint else not self.rows:
+            return
+        if self._updating or self._has_other_weights() or not self._is_finite():
+            return
+        from actor_learner.learner.state import write_learner
+
+        self._tried_at, self._tried = time.monotonic(), (self._learner.env_steps, self._learner.updates)
+        try:
+            state = self._state()
+            self._checkpoints.write(state, functools.partial(write_learner, self._learner))
+        except OSError as error:
+            if not self._failed:
+                _log.warning("no checkpoint could be written, training goes on: %s", one_line(error))
+            self._failed = True
+            return
+        if self._failed:
+            _log.warning("checkpoints are written again")
+        self._saved, self._has_checkpoint, self._failed = state, True, False
+
+    def close(self) -> None:
+        """The last checkpoint, and the link to it; rows that wait for room. Half an update is taken back."""
+        if self._updating:
+            self._restore(f"update {self._next} was cut short")
+        self.checkpoint()
+        if self._has_checkpoint:
+            try:
+                self._checkpoints.link_final()
+            except OSError as error:
+                _log.warning("the link to the last checkpoint can't be made: %s", one_line(error))
+        self._metrics.close()
+        if self._events is not None:
+            self._events.close(finished=self._learner.env_steps >= self._config.total_steps)
+
+    def ends_finite(self) -> bool:
+        """Whether the network's weights are finite, or else could be replaced by those of the last checkpoint."""
+        if self._is_finite():
+            return True
+        what = "a callback left weights that aren't finite"
+        if not self._has_checkpoint:
+            _log.warning("%s, and there is no checkpoint: no network is saved", what)
+            return False
+        return self._restore(what)
+
+    def _append_events(self, events: EventFile, metrics: Mapping[str, float]) -> None:
+        env_steps, every = self._learner.env_steps, self._config.histogram_updates
+        events.append(env_steps, {name: value for name, value in metrics.items() if name != "env_steps"})
+        if every is not None and self._learner.updates % every == 0 and "undone" not in metrics:
+            weights = self._learner.network.weights
+            events.append_histograms(env_steps, ((weight.path, weight.numpy()) for weight in weights))
+
+    def _restore(self, what: str) -> bool:
+        """Gives the network the weights of the last checkpoint, because of what has happened; whether it has them."""
+        path = self._checkpoints.path(self._saved.updates)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Keras misses the optimizer's variables, which aren't needed any more
+                load_network(path, self._learner.network)
+        except (OSError, ValueError) as error:
+            _log.warning("%s; its last checkpoint can't be read: %s", what, one_line(error))
+            return False
+        _log.warning("%s; the network that is saved is that of %s", what, path)
+        return True
+
+    def _is_finite(self) -> bool:
+        return all(np.isfinite(weight).all() for weight in self._learner.get_weights())
+
+    def _has_other_weights(self) -> bool:
+        """Whether callbacks have put in others since the epoch's end."""
+        return self._learned is not None and not all(map(np.array_equal, self._learned, self._learner.get_weights()))
+
+    def _state(self) -> RunState:
+        if self._events is not None:
+            self._events.flush()
+        best_return = self._saved.best_return
+        now = self._episode_metrics().get("episode_return")
+        best = now is not None and (best_return is None or now > best_return)
+        return RunState(
+            env_steps=self._learner.env_steps,
+            updates=self._learner.updates,
+            time_seconds=self._time_seconds(time.perf_counter()),
+            actor_restarts=self._actor_restarts,
+            episodes={name: list(values) for name, values in self._windows.items()},
+            best_return=now if best else best_return,
+            best=best,
+            milestone=self._reaches_milestone(since=self._saved.env_steps),
+            metrics_size=self._metrics.sync(),
+            event_files=event_files(self._run.path),
+            calls=self._actors.calls,
+        )
+
+    def _reaches_milestone(self, since: int) -> bool:
+        steps = self._config.milestone_steps
+        return steps is not None and self._learner.env_steps // steps > since // steps
+
+    @property
+    def _next(self) -> int:
+        return self._learner.updates + 1
+
+    @property
+    def _actor_restarts(self) -> int:
+        return self._begun_with.actor_restarts + self._actors.restart_count
+
+    def _time_seconds(self, now: float) -> float:
+        return self._begun_with.time_seconds + now - self._started
+
+    def _episode_metrics(self) -> dict[str, float]:
+        return {
+            _NAMES.get(key, f"episode/{key}"): float(np.mean(values)) for key, values in self._windows.items() if values
+        }
+
+    def _write_incident(self, trajectory: Trajectory, losses: Mapping[str, float]) -> str:
+        from actor_learner.runs.incidents import write_incident
+
+        try:
+            path = write_incident(self._run.incidents, self._learner, trajectory, losses)
+        except OSError as error:
+            return f" (the incident can't be written: {one_line(error)})"
+        return "" if path is None else f" ({path} has what it was given)"
+
+    def _lower_learning_rate(self) -> None:
+        optimizer = self._learner.optimizer
+        rate = float(np.asarray(optimizer.learning_rate)) * self._config.undone_rate_factor
+        optimizer.learning_rate = rate
+        _log.warning("the learning rate is %g now", rate)
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first few of them."""
+    names = list(names)
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")

@@ -1,0 +1,320 @@
+"""Going on with a run: whether that can be, from which checkpoint, and what was written after it goes.
+
+What a run learns is decided by its config, so that must be the run's own, but for what only says how long, where and
+under whose eyes it runs. `num_actors` and `envs_per_actor` may change where their product doesn't: then a batch, and
+the environments that reward scaling keeps an account of, are as many as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actor_learner.actors.processes.restarts import ActorError
+from actor_learner.config.config import TrainConfig
+from actor_learner.runs import directory
+from actor_learner.runs.checkpoints import FINAL, RunState, checkpoint_folders, newest_whole, remove_folder
+from actor_learner.runs.directory import RunDirectory
+from actor_learner.runs.lock import RunLock, check_unlocked
+from actor_learner.runs.log import run_log
+from actor_learner.runs.metrics import trim_metrics
+from actor_learner.runs.tensorboard import PREFIX
+from actor_learner.system.files import DamagedError, one_line
+
+MAY_DIFFER = frozenset(
+    {
+        "run_dir",
+        "overwrite",
+        "quiet",
+        "verbose",
+        "callbacks",
+        "device",
+        "learner_threads",
+        "info_keys",
+        "updates_per_epoch",
+        "num_actors",
+        "envs_per_actor",
+        "total_steps",
+        "checkpoint_minutes",
+        "checkpoint_updates",
+        "keep_checkpoints",
+        "milestone_steps",
+        "tensorboard",
+        "histogram_updates",
+        "on_env_error",
+        "max_restarts",
+        "actor_timeout",
+        "start_timeout",
+        "max_undone_updates",
+        "undone_rate_factor",
+    }
+)
+
+_log = logging.getLogger("actor_learner")
+
+
+@dataclass
+class Start:
+    """From where a run begins or goes on.
+
+    Attributes:
+        run: its directory.
+        checkpoint: the folder to go on from; None: from the beginning.
+        state: what the run had there.
+        damages: what is wrong with newer checkpoints.
+        finished: the run has taken all its steps already.
+        updates_per_epoch: as it was chosen at the run's beginning; None: not yet.
+        resumed: the run was there before.
+        confirmed: this process has learned something.
+    """
+
+    run: RunDirectory
+    checkpoint: Path | None = None
+    state: RunState = RunState()
+    damages: tuple[DamagedError, ...] = ()
+    finished: bool = False
+    updates_per_epoch: int | None = None
+    resumed: bool = False
+    confirmed: bool = False
+
+    def commit(self, config: TrainConfig) -> None:
+        """Everything stands that the run needs: makes its directory what it was at the checkpoint.
+
+        Raises ValueError if the directory can't be written.
+        """
+        if self.resumed:
+            directory.writing(self.run.path, lambda: _go_back(self, config))
+
+    def confirm(self, **choices: Any) -> None:
+        """Something is learned: what was chosen for the run goes into config.json, and a run that it replaces goes."""
+        self.confirmed = True
+        directory.confirm_run(self.run)
+        try:
+            directory.record_choices(self.run, **choices)
+        except OSError as error:
+            _log.warning("%s", one_line(error))
+
+
+@contextlib.contextmanager
+def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
+    """A run's directory, locked and logged to while entered: a new one, or one that waits for `Start.commit`.
+
+    A new run that learned nothing is abandoned. Of others, the log says why they ended early.
+
+    Raises ValueError for what `check_resume` or `check_run_dir` refuse.
+    """
+    run = _named_run(config) if resume else directory.claim_run(config)
+    with _locked(run), run_log(run.logs, verbose=config.verbose):
+        if resume:
+            start = check_resume(config, lock=False)
+        else:
+            directory.begin_run(run, config)
+            start = Start(run)
+        try:
+            yield start
+        except BaseException as error:
+            if resume or start.confirmed:
+                _log_end(error)
+            raise
+        finally:
+            if not resume and not start.confirmed:
+                directory.abandon_run(run)
+
+
+def _log_end(error: BaseException) -> None:
+    """One line for what explains itself, a traceback for the rest."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        _log.info("the run was ended by %s", _described(error))
+    else:
+        explains_itself = isinstance(error, ActorError) or "Received: " in str(error)
+        _log.error("the run ended: %s", _described(error), exc_info=None if explains_itself else error)
+
+
+def _described(error: BaseException) -> str:
+    notes = " ".join(getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {one_line(error)}" + (f" {notes}" if notes else "")
+
+
+def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
+    """Looks how the run in `config.run_dir` could go on, and writes nothing.
+
+    Args:
+        config: what it is to go on with.
+        lock: also that no other process is at it.
+
+    Raises:
+        ValueError: there is no run, it is another config's, it holds links, a living process is at it, or it has
+            checkpoints of which none is whole or one can't be read.
+    """
+    run = _named_run(config)
+    directory.check_no_links(run)
+    recorded = directory.read_config(run.path)
+    check_fits(recorded, config)
+    directory.check_writable(run.path)
+    if lock:
+        check_unlocked(run.path)
+    checkpoint, state, damages = newest_whole(run.checkpoints)
+    finished = directory.finished_steps(recorded) >= config.total_steps
+    if damages and checkpoint is None and not finished:
+        raise ValueError(
+            f"`run_dir` has checkpoints, but none is whole; the newest: {str(damages[0]).partition(' Received: ')[0]} "
+            f"Begin anew elsewhere, or replace the run (overwrite=True). Received: run_dir={str(config.run_dir)!r}"
+        )
+    chosen = directory.recorded_choices(recorded).get("updates_per_epoch")
+    return Start(
+        run,
+        checkpoint,
+        state,
+        tuple(damages),
+        finished=finished,
+        updates_per_epoch=chosen if isinstance(chosen, int) and chosen > 0 else None,
+        resumed=True,
+    )
+
+
+def _named_run(config: TrainConfig) -> RunDirectory:
+    if config.run_dir is None:
+        raise ValueError("`run_dir` must name the run that resume=True is to go on with. Received: run_dir=None")
+    return RunDirectory(Path(config.run_dir))
+
+
+def check_fits(recorded: Mapping[str, Any], config: TrainConfig) -> None:
+    """Raises ValueError, listing the differences, if the run of a config.json can't go on with `config`."""
+    given = json.loads(json.dumps(config.to_json()))
+    differences = [
+        _difference(name, recorded[name], value)
+        for name, value in given.items()
+        if name in recorded and name not in MAY_DIFFER and not _equal(recorded[name], value)
+    ]
+    steps = recorded.get("total_steps")
+    if isinstance(steps, int) and config.total_steps < steps:
+        differences.append(_difference("total_steps (which may grow)", steps, config.total_steps))
+    before, now = _environments(recorded), _environments(given)
+    if before is not None and before != now:
+        differences.append(_difference("num_actors x envs_per_actor", before, now))
+    if differences:
+        raise ValueError(
+            f"`run_dir` holds a run with another config: {'; '.join(differences)}. Go on with its own, or give another "
+            f"run_dir. Received: run_dir={str(config.run_dir)!r}"
+        )
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        names = [key for key in {**before, **now} if not _equal(before.get(key), now.get(key))]
+        return ", ".join(_difference(f"{name}.{key}", before.get(key), now.get(key)) for key in names)
+    return f"{name} is {_shown(before)} there, {_shown(now)} here"
+
+
+def _shown(value: Any, most: int = 80) -> str:
+    text = _spelled(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _spelled(value: Any) -> str:
+    """JSON, where a callable stands as if it had been named at a shell."""
+    if isinstance(value, Mapping) and set(value) == {"callable"}:
+        value = value["callable"]
+    return json.dumps(value, sort_keys=True)
+
+
+def _equal(before: Any, now: Any) -> bool:
+    """As JSON, so that NaN equals itself; a callable may have been named at a shell instead."""
+    return _spelled(before) == _spelled(now) or before == now or _may_be(before, now)
+
+
+def _may_be(before: Any, now: Any) -> bool:
+    """Whether a callable that can't be imported, by what is recorded of it, may be the one that is given now."""
+    if not (isinstance(before, Mapping) and set(before) == {"callable"}) or now is None:
+        return False
+    module, _, name = str(before["callable"]).partition(":")
+    if module == "__main__":  # a script, which has another name where it is imported
+        return "<" in name or _spelled(now).strip('"').partition(":")[2] == name
+    return "<" in name or module.partition(".")[0] in {"keras", *sys.stdlib_module_names}  # a lambda, model or partial
+
+
+def _environments(data: Mapping[str, Any]) -> int | None:
+    actors, envs = data.get("num_actors"), data.get("envs_per_actor")
+    return max(actors, 1) * envs if isinstance(actors, int) and isinstance(envs, int) else None
+
+
+@contextlib.contextmanager
+def _locked(run: RunDirectory) -> Iterator[None]:
+    lock = RunLock(run.path)
+    directory.writing(run.path, lock.__enter__)
+    try:
+        yield
+    finally:
+        lock.__exit__(None, None, None)
+
+
+def _go_back(start: Start, config: TrainConfig) -> None:
+    """Makes the directory what it was when the checkpoint was written, and config.json that of now."""
+    run, state = start.run, start.state
+    for damage in start.damages:
+        _log.warning("a checkpoint is passed over: %s", damage)
+    if start.checkpoint is None:
+        _log.warning("%s has no checkpoint: the run starts from the beginning", run.path)
+        _set_aside(run.metrics)
+    else:
+        directory.confirm_run(run)
+        _log.info("the run goes on from %s, at %d env steps", start.checkpoint, state.env_steps)
+    _set_damaged_aside(run, state.updates)
+    if (run.checkpoints / FINAL).is_symlink():
+        (run.checkpoints / FINAL).unlink()
+    removed = trim_metrics(run.metrics, state.updates, state.metrics_size)
+    if removed:
+        _log.info("%d rows of metrics.jsonl that were written after it are removed", removed)
+    trim_event_files(run.path, state.event_files)
+    chosen = directory.recorded_choices(directory.read_config(run.path))
+    directory.write_config(run, config, chosen=chosen)
+
+
+def _set_aside(file: Path) -> None:
+    """Keeps a file under the first of the names `<name>.1`, `<name>.2`, ... that is free."""
+    if file.exists():
+        names = (file.with_name(f"{file.name}.{number}") for number in itertools.count(1))
+        file.rename(next(name for name in names if not os.path.lexists(name)))
+
+
+def _set_damaged_aside(run: RunDirectory, updates: int) -> None:
+    """What is newer than the checkpoint of `updates` isn't whole; it is kept under a name that is none of ours."""
+    for path in checkpoint_folders(run.checkpoints):
+        if int(path.name) > updates:
+            aside = path.with_name(f"{path.name}.damaged")
+            if aside.exists():
+                remove_folder(aside)
+            path.rename(aside)
+
+
+def event_files(folder: Path) -> dict[str, int]:
+    """Sizes of TensorBoard's event files anywhere in a folder, by their relative paths."""
+    return {str(file.relative_to(folder)): file.stat().st_size for file in _event_files(folder)}
+
+
+def trim_event_files(folder: Path, sizes: Mapping[str, int]) -> None:
+    """Removes event files that aren't in `sizes`, and what others have beyond their size."""
+    for file in _event_files(folder):
+        size = sizes.get(str(file.relative_to(folder)))
+        if size is None:
+            file.unlink()
+        elif 0 <= size < file.stat().st_size:
+            os.truncate(file, size)
+
+
+def _event_files(folder: Path) -> list[Path]:
+    """Links are left alone: they may lead out of the folder."""
+    return [
+        Path(parent, name)
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if name.startswith(PREFIX) and not Path(parent, name).is_symlink()
+    ]

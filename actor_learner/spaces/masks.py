@@ -1,0 +1,137 @@
+"""Action masks: which choices the discrete leaves of an action space allow, as one bool array `[b, M]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.kinds import MultiDiscrete
+
+if TYPE_CHECKING:
+    from actor_learner.spaces.kinds import AnySpace
+
+Array = np.ndarray[Any, Any]
+
+
+class Choice(NamedTuple):
+    """One discrete entry of an action, and its columns in a mask."""
+
+    leaf: int
+    """Number of the action's leaf."""
+    entry: int
+    """Number of the entry in that leaf, in C order."""
+    first_column: int
+    size: int
+    """How many columns: one for each value."""
+
+
+class MaskLayout:
+    """The columns of a mask: one for each choice of each Discrete and MultiDiscrete leaf, in leaf order.
+
+    Attributes:
+        choices: What there is to choose, in the order of its columns: one of a Discrete, as many of a MultiDiscrete as
+            it has components.
+        size: Number of columns (M); 0 where an action space has no discrete choice, and so no masks.
+    """
+
+    def __init__(self, action_space: AnySpace) -> None:
+        self._space = action_space
+        self._structure = spaces.action_structure(action_space)
+        self.choices = tuple(_choices(self._structure))
+        self.size = sum(choice.size for choice in self.choices)
+        self._starts = np.array([choice.first_column for choice in self.choices], np.int64)
+
+    def read(self, value: Any, rows: int, label: str = "action_mask") -> Array:
+        """A mask as environments give it, as bool `[rows, M]`.
+
+        Args:
+            value: `[rows, M]`, or a nest that mirrors the action space, with None (or no key) where everything is
+                allowed; a MultiDiscrete's may be a tuple of arrays, as for Gymnasium's `sample(mask=...)`.
+            rows: Number of environments.
+            label: What the value is called in messages.
+
+        Raises:
+            ValueError: the wrong length, a dtype or values that aren't yes or no.
+        """
+        if isinstance(value, (dict, tuple, list)) and not self._structure.plain:
+            columns = self._read_nest(self._space, value, rows, label)
+        else:
+            columns = self._read_leaf(self._structure.space, value, rows, label, self.size)
+        return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+
+    def first_empty(self, mask: Array) -> tuple[int, int] | None:
+        """Row, and number of the choice, of the first choice in which a mask `[b, M]` allows nothing; else None."""
+        if not self.size:
+            return None
+        allowed = np.logical_or.reduceat(mask, self._starts, axis=1)
+        if allowed.all():
+            return None
+        row, choice = np.argwhere(~allowed)[0]
+        return int(row), int(choice)
+
+    def _read_nest(self, space: AnySpace, value: Any, rows: int, label: str) -> list[Array]:
+        """The columns of each leaf below `space`."""
+        columns: list[Array] = []
+        for key, child in spaces.children(space):
+            inner, inner_label = _entry(value, key), f"{label}[{key!r}]"
+            size = sum(spaces.choices(leaf.space) for leaf in spaces.action_structure(child).leaves)
+            if inner is None or not size:
+                columns.append(np.ones((rows, size), bool))
+            elif spaces.children(child):
+                columns += self._read_nest(child, inner, rows, inner_label)
+            else:
+                columns += self._read_leaf(child, inner, rows, inner_label, size)
+        return columns
+
+    def _read_leaf(self, space: AnySpace, value: Any, rows: int, label: str, size: int) -> list[Array]:
+        if isinstance(space, MultiDiscrete) and isinstance(value, (tuple, list)) and len(value) == space.nvec.size:
+            parts = zip(value, space.nvec.reshape(-1), strict=True)
+            return [_yes_or_no(part, (rows, int(n)), f"{label}[{i}]") for i, (part, n) in enumerate(parts)]
+        return [_yes_or_no(value, (rows, size), label)]
+
+
+def with_batch_axis(mask: Any) -> Any:
+    """One environment's mask as one of a batch."""
+    if isinstance(mask, dict):
+        return {key: with_batch_axis(part) for key, part in mask.items()}
+    if isinstance(mask, (tuple, list)) and not all(np.isscalar(part) for part in mask):
+        return tuple(with_batch_axis(part) for part in mask)
+    return None if mask is None else np.asarray(mask)[None]
+
+
+def _choices(structure: spaces.Structure) -> Iterator[Choice]:
+    first_column = 0
+    for number, leaf in enumerate(structure.leaves):
+        for entry, size in enumerate(spaces.choice_counts(leaf.space)):
+            yield Choice(number, entry, first_column, size)
+            first_column += size
+
+
+def _entry(value: Any, key: str | int) -> Any:
+    """An entry of a dict or tuple, None where it isn't there."""
+    if isinstance(value, dict):
+        return value.get(key)
+    return value[key] if isinstance(key, int) and key < len(value) else None
+
+
+def _yes_or_no(value: Any, shape: tuple[int, int], label: str) -> Array:
+    mask = np.asarray(value)
+    if mask.shape != shape:
+        raise ValueError(
+            f"`{label}` must have {shape[1]} entries for each environment, one for each action. "
+            f"Received: shape={mask.shape}, expected {shape}"
+        )
+    if mask.dtype == np.bool_:
+        return mask
+    if mask.dtype.kind not in "iuf" or not ((mask == 0) | (mask == 1)).all():
+        raise ValueError(f"`{label}` must hold booleans, or 0 and 1. Received: dtype={mask.dtype}{_sample(mask)}")
+    return mask.astype(bool)
+
+
+def _sample(mask: Array) -> str:
+    if mask.dtype.kind not in "iuf":
+        return ""
+    return f", {mask[(mask != 0) & (mask != 1)].reshape(-1)[0]}"

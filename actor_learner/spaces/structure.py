@@ -1,0 +1,336 @@
+"""The one place that decides by space: what is supported, and which shapes follow.
+
+Spaces are Gymnasium's, or the described ones of `space_kinds`. A space is a tree of leaves. Inside the project values
+travel as tuples of leaf arrays, in the order of `Structure.leaves`; users see the nested dicts and tuples that their
+space describes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from actor_learner.spaces.kinds import (
+    SUPPORTED,
+    Box,
+    Dict,
+    Discrete,
+    Kind,
+    MultiBinary,
+    MultiDiscrete,
+    Tuple,
+    from_json,
+    to_json,
+)
+
+if TYPE_CHECKING:
+    from gymnasium.spaces import Space
+
+    from actor_learner.spaces.kinds import AnySpace
+
+__all__ = [
+    "MASK_KEY",
+    "Leaf",
+    "Structure",
+    "action_structure",
+    "check_action_space",
+    "check_observation_space",
+    "children",
+    "choice_counts",
+    "choices",
+    "from_json",
+    "has_mask_leaf",
+    "leaf_parameter_size",
+    "observation_structure",
+    "parameter_size",
+    "to_gymnasium",
+    "to_json",
+    "without_mask",
+]
+
+MASK_KEY = "action_mask"
+"""Key of a Dict observation that says which actions are allowed."""
+
+_WRAPPERS = {
+    "Text": "encode it as a MultiDiscrete in a Gymnasium wrapper, or leave it out with FilterObservation",
+    "Graph": "encode it as Boxes of a fixed size in a Gymnasium wrapper",
+    "Sequence": "pad it to a Box of a fixed length in a Gymnasium wrapper",
+    "OneOf": "turn it into a Discrete choice beside a Dict of its parts in a Gymnasium wrapper",
+}
+_ACTIONS = "Discrete, MultiDiscrete, MultiBinary, a Box of floats, or a Dict or Tuple of these"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of a value: where it stands in the space, and what it is in a trajectory."""
+
+    path: tuple[str | int, ...]
+    """Keys and indices from the root; () where the space is a leaf itself."""
+    root: str
+    """"observation" or "action"."""
+    space: Any
+    shape: tuple[int, ...]
+    """Of one environment."""
+    dtype: np.dtype[Any]
+
+    @property
+    def name(self) -> str:
+        """Name of the leaf's field: "observation", "observation/camera/0"."""
+        return "/".join(map(str, (self.root, *self.path)))
+
+    @property
+    def label(self) -> str:
+        """As one would write it in Python, for messages: "observation['camera'][0]"."""
+        return _label(self.root, self.path)
+
+    @functools.cached_property
+    def start(self) -> Any:
+        """The space's lowest value, which is 0 in a trajectory; None where it is 0 anyway."""
+        start = np.asarray(getattr(self.space, "start", 0))
+        return start if start.any() else None
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A space as its leaves."""
+
+    root: str
+    space: Any
+    leaves: tuple[Leaf, ...]
+
+    @functools.cached_property
+    def plain(self) -> bool:
+        """Whether the space is a leaf itself, so that values are single arrays."""
+        return self._nest is None
+
+    @functools.cached_property
+    def _nest(self) -> Any:
+        """How values are nested: a dict, a tuple, or None for a leaf. Actors go through it at every step."""
+        return _nest_of(self.space)
+
+    def flatten(self, value: Any) -> tuple[Any, ...]:
+        """The leaves of a nested value, whatever they are. Raises ValueError for other keys or lengths."""
+        if self.plain:
+            return (value,)
+        leaves: list[Any] = []
+        _collect_leaves(self.root, (), self._nest, value, leaves)
+        return tuple(leaves)
+
+    def unflatten(self, leaves: Sequence[Any]) -> Any:
+        """The nested value of these leaves: dicts for Dict spaces, tuples for Tuple spaces."""
+        return leaves[0] if self.plain else _nested(self._nest, iter(leaves))
+
+
+def observation_structure(space: AnySpace) -> Structure:
+    """Leaves of observations. Box: the space's dtype, float64 as float32. Discrete, MultiDiscrete: int32 from 0.
+
+    Raises ValueError, naming the leaf, for spaces that aren't supported.
+    """
+    return _structure("observation", space, _observation_shape_dtype)
+
+
+def action_structure(space: AnySpace) -> Structure:
+    """Leaves of actions, as sampled. Box: float32, before clipping. Discrete, MultiDiscrete: int32 from 0.
+
+    A Box may be bounded on both sides or on none of an element: a single infinite bound has no
+    meaningful clipping. Raises ValueError, naming the leaf, for spaces that aren't supported.
+    """
+    return _structure("action", space, _action_shape_dtype)
+
+
+def check_observation_space(space: AnySpace) -> None:
+    """Raises ValueError, naming the leaf, for an observation space that isn't supported."""
+    observation_structure(space)
+
+
+def check_action_space(space: AnySpace) -> None:
+    """Raises ValueError, naming the leaf, for an action space that isn't supported."""
+    action_structure(space)
+
+
+def has_mask_leaf(observation_space: AnySpace) -> bool:
+    """Whether observations say by themselves which actions are allowed: a Dict with a key `action_mask`."""
+    return isinstance(observation_space, Dict) and MASK_KEY in observation_space.spaces
+
+
+def without_mask(observation_space: AnySpace) -> AnySpace:
+    """The observation space without its mask leaf, which is no input of a network by default."""
+    if not has_mask_leaf(observation_space):
+        return observation_space
+    from gymnasium import spaces
+
+    return spaces.Dict([(str(key), space) for key, space in children(observation_space) if key != MASK_KEY])
+
+
+def parameter_size(action_space: AnySpace) -> int:
+    """Number of columns of the network's `parameters` output: those of each leaf, one after the other.
+
+    Logits for Discrete and MultiDiscrete (one for each choice) and for MultiBinary (one for each bit);
+    means and log standard deviations, concatenated, for Box.
+    """
+    return sum(leaf_parameter_size(leaf.space) for leaf in action_structure(action_space).leaves)
+
+
+def leaf_parameter_size(space: Any) -> int:
+    """Columns of `parameters` that describe one leaf of an action."""
+    if isinstance(space, Box):
+        return 2 * math.prod(space.shape)
+    return choices(space) or math.prod(space.shape or ())
+
+
+def choices(space: AnySpace) -> int:
+    """How many choices a mask can forbid in a leaf: n of a Discrete, the sum of a MultiDiscrete's; else 0."""
+    return sum(choice_counts(space))
+
+
+def choice_counts(space: AnySpace) -> tuple[int, ...]:
+    """Numbers of values of each entry of a leaf: n of a Discrete, a MultiDiscrete's in C order; else ()."""
+    if isinstance(space, Discrete):
+        return (int(space.n),)
+    return tuple(int(n) for n in space.nvec.reshape(-1)) if isinstance(space, MultiDiscrete) else ()
+
+
+def children(space: AnySpace) -> list[tuple[str | int, Any]]:
+    """Key and space of each part of a Dict or Tuple; none for a leaf."""
+    if isinstance(space, Dict):
+        return [(str(key), child) for key, child in space.spaces.items()]
+    return list(enumerate(space.spaces)) if isinstance(space, Tuple) else []
+
+
+def _structure(root: str, space: AnySpace, shape_dtype: Any) -> Structure:
+    leaves = tuple(
+        Leaf(path, root, leaf, *shape_dtype(leaf, _label(root, path))) for path, leaf in _walk(root, space, ())
+    )
+    if not leaves:
+        raise ValueError(f"`{root}` must have at least one leaf. Received: {space}")
+    dotted = [".".join(map(str, leaf.path)) for leaf in leaves]
+    if len(set(dotted)) < len(dotted):  # a network's inputs go by these names
+        raise ValueError(f"Leaves of `{root}` must differ where keys are joined by dots. Received: {dotted}")
+    return Structure(root, space, leaves)
+
+
+def _label(root: str, path: tuple[str | int, ...]) -> str:
+    return root + "".join(f"[{key!r}]" for key in path)
+
+
+def _walk(root: str, space: AnySpace, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    if not isinstance(space, (Dict, Tuple)):
+        yield path, space
+        return
+    for key, child in children(space):
+        if isinstance(key, str) and (not key or "/" in key):
+            raise ValueError(f"Keys of `{_label(root, path)}` must be names without a slash. Received: {key!r}")
+        yield from _walk(root, child, (*path, key))
+
+
+def _nest_of(space: Any) -> Any:
+    if isinstance(space, Dict):
+        return {key: _nest_of(child) for key, child in children(space)}
+    return tuple(_nest_of(child) for _, child in children(space)) if isinstance(space, Tuple) else None
+
+
+def _collect_leaves(root: str, path: tuple[str | int, ...], nest: Any, value: Any, leaves: list[Any]) -> None:
+    """Appends the leaves of a value that is nested as `nest` is."""
+    if nest is None:
+        leaves.append(value)
+        return
+    _check_keys(root, path, nest, value)
+    for key, child in nest.items() if type(nest) is dict else enumerate(nest):
+        if child is None:
+            leaves.append(value[key])
+        else:
+            _collect_leaves(root, (*path, key), child, value[key], leaves)
+
+
+def _check_keys(root: str, path: tuple[str | int, ...], nest: Any, value: Any) -> None:
+    if type(nest) is tuple:
+        if not isinstance(value, (tuple, list)) or len(value) != len(nest):
+            got = f"{len(value)} entries" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
+            raise ValueError(f"`{_label(root, path)}` must be a tuple of {len(nest)} entries. Received: {got}")
+        return
+    if not isinstance(value, dict):
+        raise ValueError(f"`{_label(root, path)}` must be a dict with the keys {list(nest)}. Received: {_kind(value)}")
+    if value.keys() != nest.keys():
+        missing, extra = (sorted(map(str, keys)) for keys in (nest.keys() - value, value.keys() - nest))
+        wrong = [f"{what} {keys}" for what, keys in (("without", missing), ("with the further", extra)) if keys]
+        raise ValueError(
+            f"`{_label(root, path)}` must have the keys {list(nest)}. Received: a dict {' and '.join(wrong)}"
+        )
+
+
+def _kind(value: Any) -> str:
+    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+
+
+def _nested(nest: Any, leaves: Iterator[Any]) -> Any:
+    if type(nest) is dict:
+        return {key: _nested(child, leaves) for key, child in nest.items()}
+    return next(leaves) if nest is None else tuple(_nested(child, leaves) for child in nest)
+
+
+def _observation_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    if not isinstance(space, Box):
+        return _discrete_shape_dtype(space, label, SUPPORTED)
+    if space.dtype == np.bool_ or not isinstance(space.dtype, np.dtype) or space.dtype.kind not in "fiu":
+        raise ValueError(
+            f"`{label}` must be a Box of a float or integer dtype; cast it in a Gymnasium wrapper. "
+            f"Received: dtype={space.dtype}"
+        )
+    _check_not_empty(label, space)
+    return space.shape, np.dtype(np.float32) if space.dtype == np.float64 else np.dtype(space.dtype)
+
+
+def _action_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    if not isinstance(space, Box):
+        return _discrete_shape_dtype(space, label, _ACTIONS)
+    if not np.issubdtype(space.dtype, np.floating):
+        raise ValueError(f"`{label}` must be Discrete or a Box of a float dtype. Received: dtype={space.dtype}")
+    _check_not_empty(label, space)
+    one_sided = np.isinf(space.low) != np.isinf(space.high)
+    if one_sided.any():
+        index = tuple(int(i) for i in np.argwhere(one_sided)[0])
+        raise ValueError(
+            f"`{label}` must have both bounds finite or both infinite; rescale it in a wrapper. Received: "
+            f"{label}{list(index)} in [{space.low[index]}, {space.high[index]}]"
+        )
+    return space.shape, np.dtype(np.float32)
+
+
+def _discrete_shape_dtype(space: AnySpace, label: str, supported: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    if isinstance(space, Discrete):
+        return (), np.dtype(np.int32)
+    if isinstance(space, (MultiDiscrete, MultiBinary)):
+        _check_not_empty(label, space)
+        return tuple(space.shape), np.dtype(np.int32 if isinstance(space, MultiDiscrete) else np.int8)
+    kinds = [kind.__name__ for kind in type(space).__mro__ if kind.__name__ in _WRAPPERS]
+    advice = _WRAPPERS[kinds[0]] if kinds else "convert it, or leave it out with gymnasium.wrappers.FilterObservation"
+    raise ValueError(f"`{label}` must be {supported}; {advice}. Received: {space}")
+
+
+def _check_not_empty(label: str, space: Any) -> None:
+    if 0 in (space.shape or ()):
+        raise ValueError(f"`{label}` must hold at least one number. Received: shape={space.shape}")
+
+
+def to_gymnasium(space: Kind) -> Space[Any]:
+    """Gymnasium's own space for a described one; imports Gymnasium."""
+    from gymnasium import spaces
+
+    if isinstance(space, Dict):
+        # A list of pairs keeps the order; Gymnasium sorts the keys of a plain dict.
+        return spaces.Dict([(key, to_gymnasium(child)) for key, child in space.spaces.items()])
+    if isinstance(space, Tuple):
+        return spaces.Tuple([to_gymnasium(child) for child in space.spaces])
+    if isinstance(space, MultiBinary):
+        return spaces.MultiBinary(space.n)
+    if isinstance(space, Discrete):
+        return spaces.Discrete(space.n, start=space.start, dtype=space.dtype)
+    if isinstance(space, MultiDiscrete):
+        return spaces.MultiDiscrete(space.nvec, start=space.start, dtype=space.dtype.type)
+    assert isinstance(space, Box)
+    return spaces.Box(space.low, space.high, space.shape, space.dtype.type)

@@ -1,0 +1,215 @@
+"""What a trajectory from anywhere must be before it is learned from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Space
+
+from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.kinds import MultiBinary
+from actor_learner.spaces.masks import MaskLayout
+from actor_learner.spaces.trajectory import Array, Trajectory
+
+_FLAGS = ("terminated", "truncated", "valid")
+_NUMBERS = ("reward", "behaviour_log_prob", "truncation_value")
+
+
+def conform(trajectory: Trajectory, action_space: Space[Any]) -> Trajectory:
+    """A trajectory of whatever source with every field in its dtype; what has it already isn't copied.
+
+    A Dict observation's `action_mask` is taken where the field of that name is None.
+
+    Raises ValueError, naming field or leaf, for a wrong structure, shape or kind, an observation, action or reward that
+    is NaN or infinite in a valid row, an action outside its space or forbidden by its mask, a mask that allows nothing,
+    or an invalid row within an episode: each would be broadcast, or learned from, without a word. Log-probabilities
+    and truncation values come from a network: whether these are finite is for the update to find out.
+    """
+    if not isinstance(trajectory, Trajectory):
+        raise ValueError(f"`trajectory` must be an actor_learner.Trajectory. Received: a {type(trajectory).__name__}")
+    if (state := trajectory.initial_state) is not None:
+        raise ValueError(f"`initial_state` must be None, it isn't supported yet. Received: shape={np.shape(state)}")
+    rows = np.shape(trajectory.reward)
+    if len(rows) != 2 or 0 in rows:
+        raise ValueError(f"`reward` must have shape [T, B], at least [1, 1]. Received: shape={rows}")
+    checked = _flags_and_numbers(trajectory, rows)
+    valid = checked["valid"]
+    if trajectory.env_index is not None:
+        checked["env_index"] = _env_index(trajectory.env_index, rows[1])
+    observation = _observation(trajectory.observation, rows, valid)
+    structure = spaces.action_structure(action_space)
+    actions = [
+        _action(leaf, given, rows, valid)
+        for leaf, given in zip(structure.leaves, structure.flatten(trajectory.action), strict=True)
+    ]
+    layout = MaskLayout(action_space)
+    mask = _mask(trajectory, observation, valid, layout)
+    if mask is not None:
+        _check_allowed(mask, layout, structure, actions, valid)
+    return trajectory._replace(
+        **checked, observation=observation, action=structure.unflatten(actions), action_mask=mask
+    )
+
+
+def _flags_and_numbers(trajectory: Trajectory, rows: tuple[int, ...]) -> dict[str, Array]:
+    """The fields with one entry for each row."""
+    checked = {
+        **{name: _field(name, getattr(trajectory, name), rows, "biu", np.bool_) for name in _FLAGS},
+        **{name: _field(name, getattr(trajectory, name), rows, "fiu", np.float32) for name in _NUMBERS},
+    }
+    _check_finite("reward", checked["reward"], checked["valid"])
+    _check_ends(**{name: checked[name] for name in _FLAGS})
+    return checked
+
+
+def _observation(given: Any, rows: tuple[int, ...], valid: Array) -> Any:
+    """A nest of arrays; which one, a Learner isn't told before the first batch."""
+    seen = np.concatenate([valid, np.ones_like(valid[:1])])
+
+    def leaf(label: str, given: Any) -> Array:
+        values = _field(label, given, (rows[0] + 1, rows[1], ...), "fiub")
+        _check_finite(label, values, seen)
+        return values.astype(np.float32) if values.dtype == np.float64 else values
+
+    return _map_labelled(leaf, "observation", given)
+
+
+def _map_labelled(function: Callable[[str, Any], Any], label: str, value: Any) -> Any:
+    """`function` of label and value of each leaf of a nest of dicts and tuples."""
+    if isinstance(value, dict):
+        return {key: _map_labelled(function, f"{label}[{key!r}]", item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_map_labelled(function, f"{label}[{index}]", item) for index, item in enumerate(value))
+    return function(label, value)
+
+
+def _action(leaf: spaces.Leaf, given: Any, rows: tuple[int, ...], valid: Array) -> Array:
+    kinds = {"i": "iu", "f": "fiu"}[leaf.dtype.kind] + ("b" if isinstance(leaf.space, MultiBinary) else "")
+    values = _field(leaf.label, given, (*rows, *leaf.shape), kinds)
+    _check_finite(leaf.label, values, valid)
+    if leaf.dtype.kind == "i":
+        _check_choices(leaf, values, valid)  # before they are cast: 300 is 44 in int8
+    return values.astype(leaf.dtype, copy=False)
+
+
+def _check_choices(leaf: spaces.Leaf, values: Array, valid: Array) -> None:
+    sizes = np.array((2,) if isinstance(leaf.space, MultiBinary) else spaces.choice_counts(leaf.space))
+    acted = values[valid].reshape(-1, math.prod(leaf.shape))
+    wrong = (acted < 0) | (acted >= sizes)
+    if not wrong.any():
+        return
+    row, entry = np.argwhere(wrong)[0]
+    size = sizes[0] if sizes.size == 1 else sizes[entry]
+    where = f" at entry {list(_unravel(entry, leaf.shape))}" if leaf.shape else ""
+    raise ValueError(
+        f"`{leaf.label}` must be counted from 0 and below {size}{where} in valid rows. Received: {acted[row, entry]}"
+    )
+
+
+def _unravel(entry: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(index) for index in np.unravel_index(entry, shape))
+
+
+def _mask(trajectory: Trajectory, observation: Any, valid: Array, layout: MaskLayout) -> Array | None:
+    """Bool `[T, B, M]`, everything allowed in invalid rows; None where there is no mask."""
+    given = trajectory.action_mask
+    shape = (*valid.shape, layout.size)
+    if given is None:
+        if not isinstance(observation, dict) or spaces.MASK_KEY not in observation or not layout.size:
+            return None
+        given = _read_mask_leaf(observation[spaces.MASK_KEY], valid, layout)
+    elif not layout.size:
+        raise ValueError("`action_mask` must be None: the actions have no discrete choice. Received: a mask")
+    mask = _field("action_mask", given, shape, "biu")
+    if mask.dtype != np.bool_:
+        _check_flags(mask, valid)
+        mask = mask.astype(np.bool_)
+    allowed = np.where(valid[..., None], mask, True).reshape(-1, layout.size)
+    if (empty := layout.first_empty(allowed)) is not None:
+        row, column = divmod(empty[0], valid.shape[1])
+        raise ValueError(
+            "`action_mask` must allow at least one choice in valid rows. "
+            f"Received: none of choice {empty[1]} in row {row} of column {column}"
+        )
+    return mask
+
+
+def _read_mask_leaf(leaf: Any, valid: Array, layout: MaskLayout) -> Array:
+    """The mask leaf of the rows that were acted on; what stands in invalid rows isn't looked at."""
+
+    def acted_on(label: str, values: Any) -> Array:
+        rows = valid.reshape(*valid.shape, *(1,) * (values.ndim - 2))
+        return np.where(rows, values[:-1], np.ones((), values.dtype)).reshape(valid.size, *values.shape[2:])
+
+    label = f"observation[{spaces.MASK_KEY!r}]"
+    mask = layout.read(_map_labelled(acted_on, label, leaf), valid.size, label)
+    return mask.reshape(*valid.shape, layout.size)
+
+
+def _check_flags(mask: Array, valid: Array) -> None:
+    wrong = mask[valid & ((mask != 0) & (mask != 1)).any(axis=-1)]
+    if wrong.size:
+        raise ValueError(
+            f"`action_mask` must hold booleans, or 0 and 1. Received: {wrong[(wrong != 0) & (wrong != 1)][0]}"
+        )
+
+
+def _check_allowed(
+    mask: Array, layout: MaskLayout, structure: spaces.Structure, actions: list[Array], valid: Array
+) -> None:
+    """Every action of a valid row was allowed: a forbidden one has the log-probability -1e30."""
+    for choice in layout.choices:
+        chosen = actions[choice.leaf].reshape(*valid.shape, -1)[..., choice.entry]
+        column = np.where(valid, choice.first_column + chosen, 0)
+        forbidden = valid & ~np.take_along_axis(mask, column[..., None], axis=-1)[..., 0]
+        if forbidden.any():
+            row, environment = (int(index) for index in np.argwhere(forbidden)[0])
+            raise ValueError(
+                f"`{structure.leaves[choice.leaf].label}` must be allowed by `action_mask` in valid rows. Received: "
+                f"{chosen[row, environment]}, forbidden, in row {row} of column {environment}"
+            )
+
+
+def _env_index(given: Any, columns: int) -> Array:
+    index = _field("env_index", given, (columns,), "iu", np.int32)
+    if index.min() < 0:
+        raise ValueError(f"`env_index` must hold numbers from 0. Received: {index.min()}")
+    return index
+
+
+def _field(name: str, given: Any, shape: tuple[Any, ...], kinds: str, dtype: Any = None) -> Array:
+    values = np.asarray(given)
+    fits = values.shape[:2] == shape[:2] if ... in shape else values.shape == shape
+    if not fits:
+        expected = ", ".join("..." if size is ... else str(size) for size in shape)
+        raise ValueError(f"`{name}` must have shape [{expected}], as `reward` has [T, B]. Received: {values.shape}")
+    if values.dtype.kind not in kinds:
+        expected = {"biu": "booleans", "iu": "integers"}.get(kinds, "numbers")
+        raise ValueError(f"`{name}` must hold {expected}. Received: dtype={values.dtype}")
+    return values if dtype is None else values.astype(dtype, copy=False)
+
+
+def _check_finite(name: str, values: Array, rows: Array) -> None:
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return
+    bad = ~np.isfinite(values) & rows.reshape(*rows.shape, *(1,) * (values.ndim - 2))
+    if bad.any():
+        row, column, *rest = (int(index) for index in np.argwhere(bad)[0])
+        raise ValueError(
+            f"`{name}` must be finite in valid rows. "
+            f"Received: {values[(row, column, *rest)]} in row {row} of column {column}"
+        )
+
+
+def _check_ends(terminated: Array, truncated: Array, valid: Array) -> None:
+    """An invalid row follows the end of an episode, or another one; else the return of the row before is unknown."""
+    lost = valid[:-1] & ~(terminated | truncated)[:-1] & ~valid[1:]
+    if lost.any():
+        row, column = (int(index) for index in np.argwhere(lost)[0])
+        raise ValueError(
+            "A row before an invalid one must be `terminated`, or `truncated` with its `truncation_value`. "
+            f"Received: neither, in row {row} of column {column}"
+        )

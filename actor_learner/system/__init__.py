@@ -1,0 +1,1 @@
+"""The ground: files, the machine, signals, argument checks."""

@@ -1,0 +1,289 @@
+"""One unroll, in this process: what is written, where, and that nothing is left out."""
+
+from __future__ import annotations
+
+import itertools
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+
+from actor_learner.actors.actor import Actor, Startup, Stopped, make_environments, unroll
+from actor_learner.actors.transport.batches import ArenaPlan, Block, BlockLayout
+from actor_learner.actors.transport.messages import HandOut
+from actor_learner.actors.transport.shared_memory import Arena
+from actor_learner.actors.transport.weights import WeightSlots
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.errors import EnvError
+from actor_learner.environments.factory import resolve_env
+from actor_learner.networks.default import default_network
+from actor_learner.networks.layers import ActionDistribution
+from actor_learner.policy.policy import Policy
+from actor_learner.spaces.trajectory import TrajectorySpec
+from tests.support.counting_env import CountingEnv
+
+ROWS, ENVS = 20, 3
+GO_ON = np.zeros(2, np.int64).data
+
+
+@pytest.fixture(scope="module")
+def network():
+    env = CountingEnv()
+    return default_network(env.observation_space, env.action_space, seed=3)
+
+
+@pytest.fixture(scope="module")
+def exported(network):
+    env = CountingEnv()
+    from actor_learner.policy.export.litert import export_policy
+
+    return export_policy(network, env.action_space, ENVS, env.observation_space)
+
+
+@pytest.fixture
+def policy(exported):
+    return Policy(exported, seed=1)
+
+
+@pytest.fixture
+def plan(exported):
+    env = CountingEnv()
+    spec = TrajectorySpec.from_spaces(env.observation_space, env.action_space, unroll_length=ROWS, num_envs=2 * ENVS)
+    return ArenaPlan(
+        BlockLayout.of(spec, ("is_success",)),
+        num_actors=2,
+        num_blocks=2,
+        num_slots=3,
+        weights_size=exported.weights.size,
+        policy_size=1,
+    )
+
+
+@pytest.fixture
+def arena(plan):
+    arena = Arena.create()
+    arena.reserve(plan.size)
+    plan.stop_words(arena).fill(0)
+    yield arena
+    arena.close()
+
+
+@pytest.fixture
+def block(plan, arena):
+    return plan.blocks(arena)[0]
+
+
+def make_counting(mode=AutoresetMode.DISABLED, **kwargs):
+    vector = SyncVectorEnv([lambda: CountingEnv(**kwargs)] * ENVS, autoreset_mode=mode)
+    return Environments(vector)
+
+
+def fill(block, policy, environments=None, observation=None, start=ENVS, version=7):
+    environments = environments or make_counting()
+    observation = environments.reset(seed=0) if observation is None else observation
+    columns = block.columns(start, start + ENVS)
+    return unroll(environments, policy, columns, observation, version=version, first_env=start, stop=GO_ON)
+
+
+def test_every_row_is_written_and_only_in_the_actor_s_columns(block, policy):
+    for array in block.arrays.values():
+        array[...] = 1 if array.dtype == bool else 99
+    before = {name: array.copy() for name, array in block.arrays.items()}
+    fill(block, policy, start=ENVS)
+    for name, array in block.arrays.items():
+        other = array[:ENVS] if array.ndim == 1 else array[:, :ENVS]
+        np.testing.assert_array_equal(other, (before[name][:ENVS] if array.ndim == 1 else before[name][:, :ENVS]))
+        mine = array[ENVS:] if array.ndim == 1 else array[:, ENVS:]
+        assert not (mine == 99).any()
+
+
+def test_a_row_holds_the_observation_the_action_that_answers_it_and_what_that_brought(block, policy):
+    fill(block, policy)
+    rows = block.columns(ENVS, 2 * ENVS)
+    steps, last_action, episodes = np.moveaxis(rows.observation[0], -1, 0)
+    ended = rows.terminated | rows.truncated
+    np.testing.assert_array_equal(rows.reward, steps[:-1] + 1)
+    np.testing.assert_array_equal(ended, steps[:-1] == 3)
+    np.testing.assert_array_equal(np.where(ended, -1, rows.action[0]), last_action[1:])
+    np.testing.assert_array_equal(rows.truncated, ended & (episodes[:-1] % 3 == 2))
+    assert rows.valid.all()
+    assert not (rows.terminated & rows.truncated).any()
+    assert set(np.unique(rows.action[0])) == {0, 1}
+
+
+def test_log_probs_are_the_network_s(block, policy, network):
+    fill(block, policy)
+    rows = block.columns(ENVS, 2 * ENVS)
+    parameters = network(rows.observation[0][:-1].reshape(-1, 3))[0]
+    log_probs = keras.ops.convert_to_numpy(keras.ops.log_softmax(parameters)).reshape(ROWS, ENVS, 2)
+    expected = np.take_along_axis(log_probs, rows.action[0][..., None].astype(int), -1)[..., 0]
+    np.testing.assert_allclose(rows.behaviour_log_prob, expected, atol=1e-5)
+
+
+def test_a_truncated_row_gets_the_value_of_the_episode_s_own_last_observation(block, policy):
+    fill(block, policy)
+    rows = block.columns(ENVS, 2 * ENVS)
+    assert rows.truncated.sum() == ENVS
+    assert (rows.truncation_value[~rows.truncated] == 0).all()
+    t, column = np.argwhere(rows.truncated)[0]
+    last = np.array([4, rows.action[0][t, column], 2], np.float32)
+    assert rows.truncation_value[t, column] == pytest.approx(policy.value(last), abs=1e-6)
+
+
+def test_columns_are_told_apart(block, policy):
+    fill(block, policy, start=ENVS, version=7)
+    columns = block.columns(ENVS, 2 * ENVS)
+    assert columns.policy_version.tolist() == [7] * ENVS
+    assert columns.env_index.tolist() == [3, 4, 5]
+
+
+def test_finished_episodes_stand_at_the_row_that_they_ended_in(block, policy):
+    fill(block, policy)
+    rows = block.columns(ENVS, 2 * ENVS)
+    ended = rows.terminated | rows.truncated
+    np.testing.assert_array_equal(~np.isnan(rows.episode_return), ended)
+    assert (rows.episode_return[ended] == 1 + 2 + 3 + 4).all()
+    assert (rows.episode_length[ended] == 4).all()
+    np.testing.assert_array_equal(rows.episode_info["is_success"][rows.terminated], 1)
+    np.testing.assert_array_equal(rows.episode_info["is_success"][rows.truncated], 0)
+
+
+def test_what_an_earlier_unroll_left_does_not_remain(block, policy):
+    environments = make_counting(length=4)
+    fill(block, policy, environments)
+    fill(block, policy, make_counting(length=1000))
+    rows = block.columns(ENVS, 2 * ENVS)
+    assert np.isnan(rows.episode_return).all()
+    assert (rows.truncation_value == 0).all()
+
+
+def test_the_next_unroll_goes_on_where_this_one_ended(block, policy):
+    environments = make_counting()
+    observation, _ = fill(block, policy, environments)
+    rows = block.columns(ENVS, 2 * ENVS)
+    last = rows.observation[0][-1].copy()
+    np.testing.assert_array_equal(observation[0], last)
+    fill(block, policy, environments, observation)
+    np.testing.assert_array_equal(rows.observation[0][0], last)
+
+
+def test_rows_that_only_reset_are_invalid(block, policy):
+    fill(block, policy, make_counting(AutoresetMode.NEXT_STEP))
+    rows = block.columns(ENVS, 2 * ENVS)
+    ended = rows.terminated | rows.truncated
+    assert ended.any()
+    np.testing.assert_array_equal(~rows.valid[1:], ended[:-1])
+    assert np.isfinite(rows.behaviour_log_prob).all()
+
+
+def test_a_stop_word_ends_the_unroll(block, policy):
+    environments = make_counting()
+    stop = np.ones(2, np.int64).data
+    with pytest.raises(Stopped):
+        unroll(
+            environments,
+            policy,
+            block.columns(0, ENVS),
+            environments.reset(seed=0),
+            version=0,
+            first_env=0,
+            stop=stop,
+        )
+
+
+def test_times_are_parts_of_the_whole(block, policy):
+    _, times = fill(block, policy)
+    assert times.env > 0
+    assert times.acting > 0
+    assert times.env + times.acting <= times.total
+
+
+def make_actor(exported, plan, arena, seed=0, actor=0):
+    startup = Startup(ENVS, ("is_success",), None, seed, actor)
+    environments, observation = make_environments(resolve_env(CountingEnv), startup)
+    return Actor(startup, environments, observation, exported, arena, plan)
+
+
+def hand_out(slots, batch=0, block=0):
+    return HandOut(batch, block, 0, ENVS, *slots.newest)
+
+
+def test_an_actor_acts_with_the_version_that_it_is_told(exported, plan, arena, network):
+    slots = WeightSlots(plan.slots(arena), network.get_weights())
+    actor = make_actor(exported, plan, arena)
+    first, second = plan.blocks(arena)
+    actor.fill(hand_out(slots))
+    slots.publish([weight + 1 for weight in network.get_weights()])
+    done = actor.fill(hand_out(slots, batch=1, block=1))
+    assert done.batch == 1
+    assert first.columns(0, ENVS).policy_version.tolist() == [0] * ENVS
+    assert second.columns(0, ENVS).policy_version.tolist() == [1] * ENVS
+    changed = keras.models.clone_model(network)
+    changed.set_weights([weight + 1 for weight in network.get_weights()])
+    rows = second.columns(0, ENVS)
+    log_probs = keras.ops.convert_to_numpy(keras.ops.log_softmax(changed(rows.observation[0][0])[0]))
+    expected = log_probs[np.arange(ENVS), rows.action[0][0]]
+    np.testing.assert_allclose(rows.behaviour_log_prob[0], expected, atol=1e-5)
+
+
+def test_an_actor_repeats_itself_and_differs_from_another(exported, plan, arena, network):
+    slots = WeightSlots(plan.slots(arena), network.get_weights())
+    actions = []
+    for seed, number in ((0, 0), (0, 0), (0, 1), (1, 0)):
+        make_actor(exported, plan, arena, seed, number).fill(hand_out(slots))
+        actions.append(plan.blocks(arena)[0].columns(0, ENVS).action[0].copy())
+    np.testing.assert_array_equal(actions[0], actions[1])
+    assert not np.array_equal(actions[0], actions[2])
+    assert not np.array_equal(actions[0], actions[3])
+
+
+def test_a_replaced_actor_has_streams_of_its_own():
+    startups = [Startup(ENVS, (), None, 0, 1, incarnation) for incarnation in (0, 0, 1)]
+    seeds = [startup.seeds()[0] for startup in startups]
+    assert seeds[0] == seeds[1] != seeds[2]
+    draws = [np.random.default_rng(startup.seeds()[1]).random() for startup in startups]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_held_noise_is_renewed_at_hand_outs_and_ends_of_episodes():
+    """With the mean at 0 and a deviation of 1 an action is its noise."""
+    space = Box(-10, 10, (1,))
+    network = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, kernel_initializer="zeros")])
+    held = ActionDistribution(noise_hold=4)(network.outputs[0])
+    network = keras.Model(network.inputs, (held, keras.layers.Dense(1)(network.inputs[0])))
+    spec = TrajectorySpec.from_spaces(Box(-1, 1, (1,)), space, unroll_length=14, num_envs=1)
+    arena, layout = Arena.create(), BlockLayout.of(spec, ())
+    arena.reserve(layout.size)
+    columns = Block(layout, arena, 0).columns(0, 1)
+    env = SyncVectorEnv([lambda: TimeLimit(ZeroEnv(space), 6)], autoreset_mode=AutoresetMode.DISABLED)
+    environments, policy = Environments(env), Policy.from_network(network, space, seed=0)
+    unroll(environments, policy, columns, environments.reset(seed=0), version=0, first_env=0, stop=GO_ON)
+    runs = [len(list(group)) for _, group in itertools.groupby(columns.action[0].ravel())]
+    assert runs == [4, 2, 4, 2, 2]
+    arena.close()
+
+
+class ZeroEnv(gym.Env):
+    def __init__(self, action_space):
+        self.observation_space, self.action_space = Box(-1, 1, (1,)), action_space
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+class BrokenEnv(CountingEnv):
+    def reset(self, *, seed=None, options=None):
+        raise ZeroDivisionError("no world")
+
+
+def test_environments_that_cannot_be_reset_are_an_error_of_one_line():
+    with pytest.raises(EnvError, match=r"ZeroDivisionError: no world .*test_actor\.py, line \d+") as error:
+        make_environments(resolve_env(BrokenEnv, check_pickle=False), Startup(ENVS, (), None, 0, 0))
+    assert "\n" not in str(error.value)

@@ -1,0 +1,107 @@
+"""Versions of the weights in shared memory: written whole, found whole, never overwritten while read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from actor_learner.actors.transport.weights import WeightSlots, read_weights
+
+
+def weights(value=0.0):
+    return [np.full((2, 3), value, np.float32), np.full(3, value + 1, np.float32), np.asarray(value, np.float64)]
+
+
+@pytest.fixture
+def memory():
+    return np.full((3, 10), np.nan, np.float32)
+
+
+def read(memory, slots):
+    return read_weights(memory[slots.newest.slot], slots.newest.checksum)
+
+
+def test_version_0_is_written_at_once(memory):
+    slots = WeightSlots(memory, weights(5.0))
+    assert slots.newest.number == 0
+    np.testing.assert_array_equal(read(memory, slots), [5] * 6 + [6] * 3 + [5])
+
+
+def test_versions_count_publishes(memory):
+    slots = WeightSlots(memory, weights())
+    for version in range(1, 6):
+        slots.publish(weights(version))
+        assert slots.newest.number == version
+        assert read(memory, slots)[0] == version
+
+
+def test_what_a_reader_holds_is_never_overwritten(memory):
+    slots = WeightSlots(memory, weights(0))
+    slots.hold_newest()
+    held = read(memory, slots)
+    for version in range(1, 10):
+        slots.publish(weights(version))
+    np.testing.assert_array_equal(held, [0] * 6 + [1] * 3 + [0])
+
+
+def test_a_released_slot_is_used_again(memory):
+    slots = WeightSlots(memory, weights(0))
+    used = set()
+    for version in range(1, 10):
+        slot = slots.hold_newest().slot
+        slots.publish(weights(version))
+        slots.release(slot)
+        used.add(slots.newest.slot)
+    assert len(used) <= 3
+
+
+def test_the_newest_version_survives_a_refused_one(memory):
+    slots = WeightSlots(memory, weights(1))
+    with pytest.raises(ValueError, match=r"finite.*Received: .* 3 of the 3 values of weights\[1\]"):
+        slots.publish([weights(2)[0], np.full(3, np.nan, np.float32), weights(2)[2]])
+    assert slots.newest.number == 0
+    assert read(memory, slots)[0] == 1
+    slots.publish(weights(3))
+    assert (slots.newest.number, read(memory, slots)[0]) == (1, 3)
+
+
+def test_a_value_beyond_float32_is_refused(memory):
+    slots = WeightSlots(memory, weights(1))
+    with pytest.raises(ValueError, match=r"1 of the 1 values of weights\[2\]"), np.errstate(over="ignore"):
+        slots.publish([*weights(2)[:2], np.float64(1e300)])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (weights()[:2], r"must be the 3 arrays of `network.get_weights\(\)`\. Received: 2 arrays"),
+        ([weights()[0].T, *weights()[1:]], r"`weights\[0\]` must be of shape \(2, 3\)\. Received: shape=\(3, 2\)"),
+    ],
+)
+def test_weights_of_another_network_are_refused(memory, wrong, message):
+    slots = WeightSlots(memory, weights(1))
+    with pytest.raises(ValueError, match=message):
+        slots.publish(wrong)
+    assert read(memory, slots)[0] == 1
+
+
+def test_a_reader_notices_other_bytes(memory):
+    slots = WeightSlots(memory, weights(1))
+    memory[slots.newest.slot, 4] += 1
+    with pytest.raises(RuntimeError, match="aren't those that were published"):
+        read(memory, slots)
+
+
+def test_a_reader_cannot_write(memory):
+    slots = WeightSlots(memory, weights(1))
+    with pytest.raises(ValueError, match="read-only"):
+        read(memory, slots)[0] = 2
+    slots.publish(weights(2))
+
+
+def test_a_network_without_weights_has_versions_too():
+    memory = np.empty((3, 0), np.float32)
+    slots = WeightSlots(memory, [])
+    slots.publish([])
+    assert slots.newest.number == 1
+    assert read(memory, slots).size == 0

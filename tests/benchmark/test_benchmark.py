@@ -1,0 +1,506 @@
+"""`actor-learner benchmark`: parts and whole of a real system, what is told of them, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from xml.etree import ElementTree
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from rich.console import Console
+
+import actor_learner as al
+from actor_learner import cli
+from actor_learner.actors.transport.shared_memory import Arena
+from actor_learner.benchmark import devices, timeline
+from actor_learner.benchmark.clocks import Busyness, Stopwatch
+from actor_learner.benchmark.devices import compare_devices, flip, sizes_to_try
+from actor_learner.benchmark.from_records import of_run, show_run
+from actor_learner.benchmark.measure import as_json, measure_setting
+from actor_learner.benchmark.part_worker import PARTS, Part, Reading, Work
+from actor_learner.benchmark.parts import PartProcesses, unroll_cost
+from actor_learner.benchmark.roofline import Cost
+from actor_learner.benchmark.text import sentence, show, show_devices, verdict
+from actor_learner.benchmark.whole import LEARNER, still
+from actor_learner.environments.errors import EnvError
+from actor_learner.environments.factory import resolve_env
+from tests.support.processes import children, open_descriptors
+from tests.support.run_files import append_metrics, create_run
+
+CONFIG = al.TrainConfig(
+    env="CartPole-v1",
+    algorithm=al.PPO(epochs=1, minibatch_size=16),
+    num_actors=2,
+    envs_per_actor=2,
+    unroll_length=16,
+    max_policy_lag=1,
+    hidden_sizes=(8,),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Small networks learn without XLA here, whose compilation takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("actor_learner.learner.tf.devices.XLA_MAXIMUM_FLOPS", 0.0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def measured():
+    before, descriptors = children(), open_descriptors()
+    heard = []
+    found = measure_setting(CONFIG, rounds=2, seconds=0.05, say=heard.append)
+    assert heard == ["starting", "round 1 of 2", "round 2 of 2"]
+    assert children() <= before, "processes are left"
+    assert open_descriptors() == descriptors
+    return found
+
+
+def test_parts_and_whole_are_measured_in_each_round(measured):
+    assert measured.rows == 64
+    for each in measured.rounds:
+        assert set(each.costs) == {"env", "acting", "copying", "update"}
+        assert all(cost.wall > 0 and cost.cpu > 0 for cost in each.costs.values())
+        assert each.run.batches >= 3
+        assert each.run.rows == 64 * each.run.batches
+        assert 0 < each.run.steps <= each.run.rows
+    assert measured.ratio == pytest.approx(measured.achieved / measured.roof.steps_per_second)
+
+
+def test_every_process_is_accounted_for(measured):
+    shares = measured.shares
+    assert list(shares) == [LEARNER, "actor_0", "actor_1"]
+    for process, own in shares.items():
+        parts = {name: part for name, part in own.items() if name != "cpu"}
+        assert sum(parts.values()) == pytest.approx(1.0, abs=0.01)
+        known = {"learning", "publishing", "waiting"}
+        if process != LEARNER:
+            known = {"environments", "acting", "copying", "waiting"}
+        assert known | {"other"} == set(parts)
+    assert shares[LEARNER]["learning"] > 0
+    assert measured.cpu_beside_parts > 0
+    assert shares["actor_1"]["environments"] > 0
+    assert sum(measured.cores_used.values()) == pytest.approx(1.0, abs=0.2)  # CPU time is told in hundredths of seconds
+
+
+def test_spans_of_a_process_follow_each_other(measured):
+    for process in (LEARNER, "actor_0", "actor_1"):
+        spans = [span for span in measured.rounds[0].run.spans if span.process == process]
+        assert len(spans) >= 3
+        assert all(span.end > span.start for span in spans)
+        assert all(second.start >= first.end - 1e-6 for first, second in itertools.pairwise(spans))
+
+
+def beside(measured, others):
+    """The same where other programs took this part of the cores."""
+    runs = [dataclasses.replace(each.run, others=others * measured.cores) for each in measured.rounds]
+    rounds = [dataclasses.replace(each, run=run) for each, run in zip(measured.rounds, runs, strict=True)]
+    return dataclasses.replace(measured, rounds=rounds)
+
+
+@pytest.mark.parametrize("others", [0.05, 0.15, 0.3])
+def test_where_other_programs_take_much_there_is_no_advice(measured, others):
+    with open(os.devnull, "w") as nowhere:
+        console = Console(width=120, record=True, file=nowhere)
+        show(beside(measured, others), console)
+    text = console.export_text()
+    assert ("limited by: " in text) == ("xpected" in text) == (others < 0.2)
+    assert (f"Other programs took {others:.0%} of the cores" in text) == (others > 0.1)
+    assert text.count("measure again when it is quiet") == (others > 0.1)
+    assert ("so the parts can't be told apart" in text) == (others > 0.2)
+
+
+def test_it_is_told_in_json_and_in_words(measured):
+    measured = beside(measured, 0.0)
+    found = json.loads(json.dumps(as_json(measured)))
+    assert found["ratio"] == pytest.approx(found["achieved_steps_per_second"] / found["roof_steps_per_second"])
+    assert len(found["rounds"]["ratio"]) == 2
+    assert set(found["parts"]) == {"env", "acting", "copying", "update"}
+    with open(os.devnull, "w") as nowhere:
+        console = Console(width=120, record=True, file=nowhere)
+        show(measured, console)
+    text = console.export_text()
+    assert "CartPole-v1, ppo: 2 actors x 2 environments x 16 steps, lag 1" in text
+    assert f"{measured.ratio:.0%}" in text
+    assert "actor 1" in text
+    assert sentence(measured).startswith("limited by: ")
+    for change, gain in found["expected"].items():
+        assert f"{change} {gain:+.0%}" in text
+
+
+def test_the_timeline_has_a_row_for_each_process(measured, tmp_path):
+    spans = measured.rounds[-1].run.spans
+    timeline.draw(spans, "a title", tmp_path / "timeline.svg")
+    svg = (tmp_path / "timeline.svg").read_text()
+    assert ElementTree.fromstring(svg).tag.endswith("svg")
+    for colour in ("#0072b2", "#d55e00"):  # learning, environments
+        assert colour in svg.lower()
+    assert all(f"<!-- {name} -->" in svg for name in ("learner", "actor 0", "actor 1"))
+    timeline.write_trace(spans, tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    named = {event["args"]["name"]: event["pid"] for event in events if event["ph"] == "M"}
+    assert list(named) == [LEARNER, "actor_0", "actor_1"]
+    whole = [event for event in events if event["ph"] == "X"]
+    assert len(whole) == len(spans)
+    assert min(event["ts"] for event in whole) == 0
+    longest = max(spans, key=lambda span: span.end - span.start)
+    (event,) = [event for event in whole if event["dur"] == round(1e6 * (longest.end - longest.start), 3)][:1]
+    assert (event["name"], event["pid"]) == (longest.name, named[longest.process])
+
+
+def test_the_policy_stays_the_same():
+    assert still(CONFIG).algorithm == al.PPO(epochs=1, minibatch_size=16, learning_rate=0.0)
+    assert still(CONFIG).on_env_error == "raise"
+
+
+class Masked(gym.Env):
+    """The action must be the one that is allowed."""
+
+    observation_space = Box(-1, 1, (2,), np.float32)
+    action_space = Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._allowed = 0
+        return np.zeros(2, np.float32), {"action_mask": self._mask()}
+
+    def step(self, action):
+        assert action == self._allowed
+        self._allowed = (self._allowed + 1) % 3
+        return np.zeros(2, np.float32), 1.0, False, False, {"action_mask": self._mask()}
+
+    def _mask(self):
+        return np.eye(3, dtype=np.int8)[self._allowed]
+
+
+class Fails(gym.Env):
+    """Raises at some step of its life."""
+
+    observation_space = Box(-1, 1, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, at):
+        self._left = at
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self._left -= 1
+        if not self._left:
+            raise OSError("the simulator is gone")
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+@pytest.fixture(scope="module")
+def masked():
+    """What part processes are told about an environment with masks."""
+    with al.ActorPool(Masked, num_actors=0, envs_per_actor=2, unroll_length=4) as actors:
+        return work_of(actors, Masked)
+
+
+def work_of(actors, env, **kwargs):
+    from actor_learner.actors.actor import Startup
+
+    startup = Startup(2, (), None, seed=3, actor=0)
+    return Work(startup, resolve_env(env, kwargs).dumps(), actors.exported, actors.layout)
+
+
+def test_a_masked_environment_gets_what_it_allows(masked):
+    arena = Arena.create()
+    arena.reserve(masked.layout.size)
+    part = Part(masked, arena)
+    readings = {name: part.measure(name, 0.01) for name in PARTS}
+    part.close()
+    assert all(reading.steps > 0 and reading.cost.wall > 0 for reading in readings.values())
+    assert readings["copying"].steps % 4 == 0
+    columns = arena.array(masked.layout.fields["reward"][0], (4, 2), np.dtype(np.float32))
+    np.testing.assert_array_equal(columns, 1.0)
+    arena.close()
+
+
+def test_an_environment_that_fails_midway_is_one_line_and_leaves_nothing():
+    with al.ActorPool(lambda: Fails(10**9), num_actors=0, envs_per_actor=2, unroll_length=4) as actors:
+        work = work_of(actors, Fails, at=100)
+    before, descriptors = children(), open_descriptors()
+    alone = PartProcesses(resolve_env(Fails, {"at": 100}), [work.startup], work.exported, work.layout, 30.0)
+    with alone, pytest.raises(EnvError, match="failed while it was measured alone: .*the simulator is gone") as error:
+        alone.measure("env", 5.0)
+    assert "\n" not in str(error.value)
+    assert children() <= before
+    assert open_descriptors() == descriptors
+
+
+def test_a_part_process_that_dies_is_named(masked):
+    with PartProcesses(resolve_env(Masked), [masked.startup], masked.exported, masked.layout, 30.0) as alone:
+        alone._processes[0].kill()
+        with pytest.raises(RuntimeError, match="was killed by SIGKILL"):
+            alone.measure("acting", 0.1)
+
+
+def test_a_part_process_that_gave_up_its_connection_but_goes_on_is_one_line(masked, monkeypatch):
+    monkeypatch.setattr("actor_learner.benchmark.parts._END_SECONDS", 0.1)
+    with PartProcesses(resolve_env(Masked), [masked.startup], masked.exported, masked.layout, 10.0) as alone:
+        alone._processes[0].send_signal(signal.SIGSTOP)
+        alone._connections[0].close()
+        with pytest.raises(RuntimeError, match=r"alone closed its connection, but goes on$"):
+            alone.measure("acting", 0.1)
+
+
+def test_a_stopwatch_leaves_out_what_it_waited_for_a_core_but_not_sleep():
+    stopwatch = Stopwatch()
+    before = time.process_time()  # os.times counts in ticks of 10 ms
+    while time.process_time() - before < 0.05:
+        pass
+    cost = stopwatch.cost()
+    assert cost.cpu >= 0.04
+    assert cost.wall >= cost.cpu * 0.5
+
+
+def test_readings_become_the_cost_of_an_unroll():
+    readings = [Reading(10, Cost(1.0, 0.5)), Reading(20, Cost(4.0, 3.0))]
+    assert unroll_cost(readings, 100) == Cost(pytest.approx(15.0), pytest.approx(10.0))
+
+
+@pytest.fixture(scope="module")
+def devices_compared():
+    """The CPU twice: what is compared, and how, doesn't depend on which devices these are."""
+    config = CONFIG.replace(algorithm=al.A2C(), num_actors=1, hidden_sizes=(320, 320), max_policy_lag=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "WIDTHS", (8,))
+        return compare_devices(config, {"cpu": "cpu", "again": "cpu"}, rounds=1, seconds=0.02)
+
+
+def test_devices_are_compared_by_the_same_work(devices_compared):
+    found = json.loads(json.dumps(devices_compared))
+    assert list(found["devices"]) == ["cpu", "again"]
+    best = max(found["devices"], key=lambda name: found["devices"][name]["achieved_steps_per_second"])
+    assert found["fastest"] == best
+    assert found["achieved_steps_per_second"] == found["devices"][best]["achieved_steps_per_second"]
+    assert [row["size"] for row in found["update_by_minibatch_size"]] == [32]
+    assert [row["size"] for row in found["update_by_width"]] == [8]
+    for row in found["update_by_width"]:
+        assert row["fastest"] == min(row["seconds"], key=row["seconds"].get)
+    assert set(found["acting"]) == {"cpu", "again"}
+    assert found["gpu_busy"] == {"cpu": None, "again": None}
+    with open(os.devnull, "w") as nowhere:
+        console = Console(width=120, record=True, file=nowhere)
+        show_devices(found, console)
+    text = console.export_text()
+    assert f"{best} is faster here." in text
+    assert "Acting on again would" in text
+
+
+def test_the_size_at_which_devices_change_places():
+    rows = [{"size": size, "fastest": name} for size, name in ((64, "cpu"), (256, "cpu"), (1024, "gpu"), (4096, "gpu"))]
+    assert flip(rows) == 1024
+    assert flip(rows[:2]) is None
+    assert flip([]) is None
+    assert sizes_to_try(100, 2048) == [64, 100, 256, 1024, 2048]
+    assert sizes_to_try(512, 128) == [64, 128]
+    assert sizes_to_try(None, 128) == [128]
+    found = {
+        "devices": {"cpu": {}, "gpu": {}},
+        "fastest": "cpu",
+        "flips": {"minibatch_size": 1024, "width": None},
+        "acting": {
+            "gpu": {
+                "roof_steps_per_second": 2.0,
+                "roof_steps_per_second_in_actors": 1.0,
+                "seconds_a_step": 0.002,
+                "seconds_a_step_in_actors": 0.0065,
+            }
+        },
+    }
+    assert verdict(found) == (
+        "cpu is faster here. For the update it changes at minibatch size 1024. Acting on gpu would raise the roof: a "
+        "call for all environments takes 2.00 ms, for one actor's in its process 6.50 ms."
+    )
+
+
+def test_a_gpu_is_sampled_while_it_works():
+    readings = iter([0.25, 0.75])
+    with Busyness(lambda: next(readings, 0.5)) as busyness:
+        pass
+    assert busyness.mean in (0.25, 0.5)
+    with Busyness(None) as busyness:
+        pass
+    assert busyness.mean is None
+
+
+# A run's own records.
+
+
+@pytest.fixture
+def run(tmp_path):
+    config = al.TrainConfig(run_dir=tmp_path / "run", num_actors=2, max_policy_lag=1)
+    run = create_run(config)
+    data = json.loads(run.config.read_text())
+    run.config.write_text(json.dumps({**data, "machine": {"cores": 4}}))
+    return run
+
+
+def row(number, **more):
+    shares = {"learning": 0.4, "collecting": 0.6, "env": 0.6, "acting": 0.2, "other": 0.1, "waiting": 0.1}
+    times = {f"time/{name}": share for name, share in shares.items()}
+    return {"env_steps": 1000 * number, "time_seconds": 10.0 + number, "updates": number, **times, **more}
+
+
+def test_a_run_tells_from_its_own_records(run, capsys):
+    for number in range(1, 6):
+        append_metrics(run, row(number, **{"cpu/learner": 0.5, "cpu/actor_0": 0.45, "cpu/actor_1": 0.45}))
+    found = of_run(run.path)
+    assert found["achieved_steps_per_second"] == pytest.approx(1000.0)
+    assert found["parts"]["env"] == {"wall": pytest.approx(0.6), "cpu": pytest.approx(0.3)}
+    assert found["roof_steps_per_second"] == pytest.approx(1000 / 0.9)
+    assert found["ratio"] == pytest.approx(0.9)
+    assert found["limit"] == "environments"
+    assert found["limited_by"].startswith("limited by: environments")
+    assert any("alone" in line for line in found["unknown"])
+    assert cli.main(["benchmark", str(run.path), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["ratio"] == pytest.approx(0.9)
+    assert printed["command"] == f"actor-learner benchmark {run.path} --json"
+    assert cli.main(["benchmark", str(run.path)]) == 0
+    text = capsys.readouterr().out
+    assert "achieved 1,000 steps/s, roof at least 1,111: 90% at most" in text
+    assert "not known: what each part takes alone" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--output x.svg", "--trace=x.json", "--num-actors 1 2", "--rounds 0", "--json --devices cpu", "--preset none"],
+)
+def test_beside_the_directory_of_a_run_no_flag_is_ignored(words, run, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["benchmark", str(run.path), *words.split()]) == 2
+    flag = words.removeprefix("--json ").partition(" ")[0].partition("=")[0]
+    assert capsys.readouterr().err == (
+        "actor-learner: error: Beside the directory of a run there can be `--json` alone. Received: " + flag + "\n"
+    )
+
+
+def test_a_short_run_says_what_it_does_not_know(run):
+    append_metrics(run, row(1))
+    append_metrics(run, row(2))
+    with pytest.raises(ValueError, match="from its third update on. Received: 2 updates"):
+        of_run(run.path)
+    append_metrics(run, row(3))
+    assert any("CPU time" in line for line in of_run(run.path)["unknown"])
+
+
+def test_a_run_that_recorded_no_times_has_no_roof(run):
+    for number in range(1, 4):
+        append_metrics(run, {"env_steps": 10 * number, "time_seconds": float(number)})
+    found = of_run(run.path)
+    assert found["ratio"] is None
+    assert "achieved 10 steps/s" in show_run(found)
+
+
+# The command.
+
+
+def test_the_command_measures_and_writes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = "benchmark --preset none --num-actors 0 --envs-per-actor 2 --unroll-length 8 --epochs 1 --hidden-sizes 8"
+    words += " --rounds 1 --seconds 0.02 --minibatch-size 16 --json --output timeline.png --trace trace.json"
+    assert cli.main(words.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["env"] == "CartPole-v1"
+    assert found["num_actors"] == 0
+    assert found["command"] == f"actor-learner {words}"
+    assert {"versions", "machine", "date", "limit", "cores"} <= found.keys()
+    assert sorted(os.listdir()) == ["timeline.png", "trace.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("CartPol-v1", "did you mean `CartPole-v1`"),
+        ("--rounds 0", "`rounds` must be an integer of at least 1. Received: rounds=0"),
+        ("--seconds 0", "`seconds` must be a finite number above 0. Received: seconds=0.0"),
+        ("--seconds nan", "`seconds` must be a finite number above 0"),
+        ("--output picture.txt", "ends in .png, .svg, .pdf"),
+        ("--output nowhere/picture.png", "in a folder that can be written"),
+        ("--trace nowhere/trace.json", "in a folder that can be written"),
+        ("--num-actors 1 -2", "`num_actors` must be at least 0"),
+        ("--num-actors 1 2 --output x.svg", "can't stand beside several `--num-actors`"),
+        ("--devices cpu --trace x", "can't stand beside `--devices`"),
+        ("--devices tpu", "--devices must be one of cpu, gpu"),
+        ("--total-steps 5", "There is no such flag"),
+        (".", "holds no run"),
+    ],
+)
+def test_refusals_are_one_line_and_leave_nothing(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["benchmark", *words.split()]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("actor-learner: error: ")
+    assert said in line
+    assert os.listdir() == []
+
+
+def test_a_gpu_that_is_not_there_is_one_line(capsys):
+    import tensorflow as tf
+
+    if tf.config.list_physical_devices("GPU"):
+        pytest.skip("there is a GPU")
+    assert cli.main(["benchmark", "--devices", "gpu"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("actor-learner: error: `--devices gpu` needs a GPU")
+    assert devices.present(["cpu", "gpu"]) == (["cpu"], ["gpu"])
+
+
+def test_a_folder_named_like_the_environment_is_no_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.makedirs("CartPole-v1")
+    assert not cli.benchmark._is_run("CartPole-v1")
+    assert cli.benchmark._is_run("./CartPole-v1")
+    (tmp_path / "CartPole-v1" / "config.json").touch()
+    assert cli.benchmark._is_run("CartPole-v1")
+
+
+def test_several_numbers_of_actors_are_measured_one_after_the_other():
+    words = "benchmark --num-actors 2 1 --seconds 1 --num-actors=3 --json"
+    assert cli.benchmark._without_num_actors(words.split()[1:]) == ["--seconds", "1", "--json"]
+    arguments = cli.parse(["benchmark", "--num-workers", "2", "1"])
+    assert [cli.benchmark._config(arguments, count).num_actors for count in arguments.num_actors] == [2, 1]
+
+
+@pytest.mark.parametrize("words", ["", "--devices cpu"])
+def test_what_xla_compiled_before_is_used(words, monkeypatch):
+    begun = []
+    monkeypatch.setattr("actor_learner.system.compile_cache.begin", begun.append)
+    for name in ("_measure", "_measure_devices"):
+        monkeypatch.setattr(cli.benchmark, name, lambda arguments, config: len(begun))
+    monkeypatch.setattr(cli.benchmark, "prepare_process", lambda *numbers: None)
+    assert cli.main(["benchmark", "--learner-threads", "3", *words.split()]) == 1
+    assert begun == [3]
+
+
+def test_sigterm_and_sighup_end_it_in_order(monkeypatch):
+    handlers = []
+    monkeypatch.setattr(cli.benchmark, "_check", lambda arguments: handlers.append(signal.getsignal(signal.SIGTERM)))
+    monkeypatch.setattr(cli.benchmark, "_several", lambda arguments, configs: 0)
+    assert cli.main(["benchmark", "--num-actors", "1", "2"]) == 0
+    with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
+        handlers[0](signal.SIGTERM, None)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_refusals_leave_tensorflow_unloaded(tmp_path):
+    program = (
+        "import sys\nfrom actor_learner.cli import main\nassert main(['benchmark', 'CartPol-v1']) == 2\n"
+        "assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True)

@@ -1,0 +1,342 @@
+"""The search for the fastest setting: its parts as functions, and one real search at the command line."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import itertools
+import json
+import math
+import os
+import resource
+import signal
+import types
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import actor_learner as al
+from actor_learner import cli
+from actor_learner.benchmark import trial_worker, tune
+from actor_learner.benchmark.trial_worker import LateError, MeasuringProcess, Setting, Throughput, serve
+from actor_learner.benchmark.tune import (
+    Trial,
+    actor_counts,
+    batches,
+    candidates,
+    choose,
+    successive_halving,
+    thread_counts,
+)
+from actor_learner.cli.train import train_config
+from tests.support.processes import children
+
+SCORES = st.lists(st.integers(0, 1000), min_size=1, max_size=70, unique=True)
+
+
+def halving_of(scores, measured=None):
+    """What comes out for competitors with these scores, and who was in each round."""
+    rounds = []
+
+    def measure(remaining, left):
+        rounds.append((list(remaining), left))
+        return {one: scores[one] for one in remaining if measured is None or one in measured}
+
+    return successive_halving(range(len(scores)), measure), rounds
+
+
+@given(SCORES)
+def test_the_best_wins_and_the_others_follow_by_how_far_they_went(scores):
+    ranking, _ = halving_of(scores)
+    assert [scores[one] for one in ranking] == sorted(scores, reverse=True)
+
+
+@given(SCORES)
+def test_each_round_has_the_better_half_of_the_one_before(scores):
+    _, rounds = halving_of(scores)
+    for (before, left), (after, left_after) in itertools.pairwise(rounds):
+        assert len(after) == math.ceil(len(before) / 2)
+        assert min(scores[one] for one in after) > max(scores[one] for one in set(before) - set(after))
+        assert left_after == left - 1
+    assert rounds[-1][1] == 1
+    assert sum(len(remaining) for remaining, _ in rounds) <= 2 * len(scores) + len(rounds)
+
+
+@given(SCORES, st.sets(st.integers(0, 69)))
+def test_who_has_no_score_drops_out(scores, measured):
+    ranking, _ = halving_of(scores, measured)
+    assert set(ranking) == measured & set(range(len(scores)))
+
+
+@given(st.integers(1, 300), st.integers(1, 130), st.integers(1, 600))
+def test_actors_divide_the_environments(num_envs, cores, most):
+    counts = actor_counts(num_envs, cores, most)
+    assert counts == sorted(set(counts))
+    assert all(num_envs % count == 0 and 1 <= count <= most for count in counts)
+    assert counts[0] == 1
+    assert len(counts) <= most.bit_length() + 3
+    if num_envs % cores == 0 and cores <= most:
+        assert cores in counts
+
+
+def test_settings_for_two_cores_and_for_many():
+    assert actor_counts(16, 2, 8) == [1, 2, 4, 8]
+    assert actor_counts(48, 6, 24) == [1, 2, 4, 6, 8, 16, 24]
+    assert actor_counts(7, 4, 16) == [1, 7]
+    assert [thread_counts(cores) for cores in (1, 2, 8, 64)] == [[1], [1, 2], [1, 4, 8], [1, 4, 16, 64]]
+
+
+def candidates_of(config, cores=2, allow=(), lags=(0, 1)):
+    return candidates(config, cores, allow=allow, lags=lags, threads=thread_counts(cores), most_actors=4 * cores)
+
+
+def test_what_is_learned_stays_what_it_is():
+    config = al.TrainConfig(num_actors=2, envs_per_actor=8, unroll_length=128)
+    found = candidates_of(config)
+    assert {(setting.num_envs, setting.unroll_length) for setting in found} == {(16, 128)}
+    assert {setting[0] for setting in found} == {1, 2, 4, 8}
+    assert {setting[3:] for setting in found} == {(0, 1), (0, 2), (1, 1), (1, 2)}
+    assert len(set(found)) == len(found) == 16
+    assert found[0].num_actors == 2
+
+
+def test_what_is_allowed_is_tried_too():
+    config = al.TrainConfig(num_actors=2, envs_per_actor=4, unroll_length=6)
+    assert set(batches(config, ("envs",))) == {(8, 6), (16, 6), (4, 6), (32, 6), (2, 6)}
+    assert set(batches(config, ("unroll_length",))) == {(8, 6), (8, 12), (8, 3), (8, 24)}
+    assert set(batches(config, ("envs", "unroll_length"))) == {(8, 6), (4, 12), (16, 3), (2, 24)}
+    assert len(candidates_of(config, allow=("envs",))) > len(candidates_of(config))
+
+
+def trials_of(rates):
+    return {setting: Trial(setting, [Throughput(rate, 2.0)] if rate else []) for setting, rate in rates.items()}
+
+
+def test_of_settings_that_are_as_fast_the_simplest_is_taken():
+    before, fast, lagging = Setting(2, 8, 128, 0, 2), Setting(1, 16, 128, 0, 1), Setting(1, 16, 128, 1, 1)
+    assert choose([lagging, fast], trials_of({before: 500, fast: 990, lagging: 1000}), before) == fast
+    assert choose([lagging, fast], trials_of({before: 500, fast: 900, lagging: 1000}), before) == lagging
+    assert choose([fast], trials_of({before: 990, fast: 1000}), before) == before
+    assert choose([fast], trials_of({before: 0, fast: 1000}), before) == fast
+    assert choose([fast], trials_of({before: 0, fast: 0}), before) is None
+
+
+def test_a_rate_is_that_of_all_rounds():
+    assert Trial(Setting(1, 1, 1, 0, 1), [Throughput(100, 1.0), Throughput(200, 3.0)]).rate == 75
+    assert Trial(Setting(1, 1, 1, 0, 1)).rate == 0
+
+
+def test_what_can_not_be_measured_is_left_out(monkeypatch):
+    monkeypatch.setattr("actor_learner.actors.capacity.available_memory", lambda: 50_000_000)
+    small, large = Setting(2, 2, 8, 0, 1), Setting(4, 1, 8, 0, 1)
+    search = tune.Search(Path("config.toml"), [small, large], 0.0, lambda stage, detail: None)
+    assert search.trials[small].failure is None
+    assert "lower `num_actors`. Received: num_actors=4" in search.trials[large].failure
+
+
+@pytest.fixture
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refusal_of(capsys, *argv):
+    before = children()
+    assert cli.main(["tune", *argv]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert children() == before
+    return line.removeprefix("actor-learner: error: ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["--budget", "0"], "`budget` must be a number of seconds above 0. Received: budget=0.0"),
+        (["--budget", "nan"], "`budget` must be a number of seconds above 0. Received: budget=nan"),
+        (["--allow", "epochs"], "`allow` must be of envs, unroll_length. Received: allow='epochs'"),
+        (["--output", "."], "`--output` must be a new file: nothing is overwritten. Received: --output ."),
+        (["--output", "a/b"], "`output` must be a file in a folder that can be written. Received: output='a/b'"),
+        (["--budget", "long"], "argument --budget: must be a number. Received: long"),
+        (["--most-actors", "x"], "argument --most-actors: must be an integer. Received: x"),
+        (["--most-actors", "0"], "`most_actors` must be at least 1. Received: most_actors=0"),
+        (["--budget", "0.5", "--learner-threads", "1"], "`budget` is too short for one measurement"),
+    ],
+)
+def test_refusals_leave_nothing(argv, line, in_an_empty_folder, capsys):
+    assert refusal_of(capsys, *argv).startswith(line)
+    assert os.listdir() == []
+
+
+def test_a_file_that_is_there_stays(in_an_empty_folder, capsys):
+    (in_an_empty_folder / "CartPole-v1-tuned.toml").write_text("mine")
+    assert refusal_of(capsys).endswith("Received: --output CartPole-v1-tuned.toml")
+    assert (in_an_empty_folder / "CartPole-v1-tuned.toml").read_text() == "mine"
+
+
+def test_a_file_is_no_folder(in_an_empty_folder, capsys):
+    Path("file").touch()
+    assert refusal_of(capsys, "--output", "file/tuned.toml").startswith("`output` must be a file in a folder")
+
+
+def tuning_of(*trials):
+    return tune.Tuning(trials, trials[0], al.TrainConfig(), 1.0)
+
+
+FOUND = Trial(Setting(1, 2, 8, 0, 1), [Throughput(100, 1.0)])
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ([Trial(Setting(2, 1, 8, 0, 1), [Throughput(99, 1.0)])], "The setting as it was is the fastest, or as good"),
+        (
+            [Trial(Setting(2, 1, 8, 0, 1)), Trial(Setting(1, 2, 8, 1, 1))],
+            "--budget was too short to compare: 2 of 3 settings weren't measured.",
+        ),
+        ([Trial(Setting(2, 1, 8, 0, 1), failure="too slow")], "There was no other setting that could be measured."),
+        ([], "There was no other setting that could be measured."),
+    ],
+)
+def test_no_more_is_said_than_was_compared(others, said, in_an_empty_folder, monkeypatch, capsys):
+    monkeypatch.setattr(tune, "tune", lambda config, **options: tuning_of(FOUND, *others))
+    assert cli.main(["tune"]) == 0
+    text = capsys.readouterr().out
+    verdicts = ("The setting as", "--budget", "There was", "The most actors", "Left out")
+    lines = [line for line in text.splitlines() if line.startswith(verdicts) or "budget" in line]
+    assert lines[0].startswith(said)
+    assert lines[1:] == [f"Left out: {trial.setting}: {trial.failure}" for trial in others if trial.failure]
+    assert os.listdir() == ["CartPole-v1-tuned.toml"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_what_was_found_is_told_although_it_cannot_be_written(flags, in_an_empty_folder, monkeypatch, capsys):
+    def search(config, **options):
+        Path("CartPole-v1-tuned.toml").write_text("mine")
+        return tuning_of(FOUND, Trial(Setting(2, 1, 8, 0, 1), [Throughput(99, 1.0)]))
+
+    monkeypatch.setattr(tune, "tune", search)
+    assert cli.main(["tune", *flags]) == 2
+    printed = capsys.readouterr()
+    assert "100" in printed.out
+    assert "Next" not in printed.out
+    assert printed.err.startswith("actor-learner: error: ")
+    assert Path("CartPole-v1-tuned.toml").read_text() == "mine"
+
+
+def test_sigterm_and_sighup_end_it_in_order(in_an_empty_folder, monkeypatch):
+    handlers = []
+
+    def search(config, **options):
+        handlers.append(signal.getsignal(signal.SIGHUP))
+        return tuning_of(FOUND)
+
+    monkeypatch.setattr(tune, "tune", search)
+    assert cli.main(["tune"]) == 0
+    with pytest.raises(SystemExit, match=str(128 + signal.SIGHUP)):
+        handlers[0](signal.SIGHUP, None)
+
+
+def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
+    monkeypatch.setattr(tune, "_LONGEST_SECONDS", 0.2)
+    monkeypatch.setenv("ACTOR_LEARNER_CACHE", str(in_an_empty_folder / "cache"))
+    before = children()
+    own = ["--preset", "none", "--num-actors", "1", "--envs-per-actor", "2", "--unroll-length", "16", "--gamma", "0.9"]
+    fixed = ["--hidden-sizes", "8", "--learner-threads", "1", "--max-policy-lag", "0", "--minibatch-size", "16"]
+    assert cli.main(["tune", *own, *fixed, "--budget", "250", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert list((in_an_empty_folder / "cache").rglob("*.pb.*"))
+    assert not list((in_an_empty_folder / "cache").glob("xla/*/*/")), "a process hasn't tidied up"
+    found = json.loads(printed.out)
+    assert printed.err.splitlines() == ["starting TensorFlow", "round 1 of 1"]
+    assert {trial["num_actors"] for trial in found["trials"]} == {1, 2}
+    assert found["trials"][0] == found["best"]
+    assert all(trial["steps_per_second"] > 0 and trial["failure"] is None for trial in found["trials"])
+    rates = {trial["num_actors"]: trial["steps_per_second"] for trial in found["trials"]}
+    assert found["best"]["steps_per_second"] >= 0.98 * max(rates.values())
+    assert found["ratio"] == found["best"]["steps_per_second"] / rates[1]
+    config = train_config(cli.parse(["train", "--config", found["config"]]))
+    assert config == al.TrainConfig(
+        algorithm=al.PPO(gamma=0.9, minibatch_size=16),
+        num_actors=found["best"]["num_actors"],
+        envs_per_actor=2 // found["best"]["num_actors"],
+        unroll_length=16,
+        hidden_sizes=(8,),
+        learner_threads=1,
+    )
+    assert children() == before
+
+
+def answers_to(config, *requests, seconds=0.0):
+    """What a measuring process answers, here in this one."""
+    answers = io.StringIO()
+    serve(config, [json.dumps({"setting": setting, "seconds": seconds}) for setting in requests], answers)
+    return [json.loads(line) for line in answers.getvalue().splitlines()]
+
+
+def test_one_learner_measures_all_settings_of_a_batch_and_failures_are_answers(without_xla):
+    ppo = al.PPO(minibatch_size=8)
+    config = al.TrainConfig(env="tests.support.counting_env:CountingEnv", hidden_sizes=(4,), algorithm=ppo)
+    requests = [Setting(1, 2, 8, 1, 1), Setting(2, 1, 8, 0, 1), Setting(1, 2, 10**9, 0, 1)]
+    first, second, third = answers_to(config, *requests)
+    assert first["steps"] == second["steps"] == 16
+    assert min(first["seconds"], second["seconds"]) > 0
+    assert third["kind"] == "MemoryError"
+    assert third["error"].startswith("Too little shared memory for the batches")
+
+
+def test_a_setting_is_judged_by_three_updates_at_least(without_xla):
+    ppo = al.PPO(minibatch_size=8)
+    config = al.TrainConfig(env="tests.support.counting_env:CountingEnv", hidden_sizes=(4,), algorithm=ppo)
+    (answer,) = answers_to(config, Setting(1, 1, 8, 0, 1), seconds=1e-9)
+    assert answer["steps"] == 24
+
+
+def test_the_process_that_measures_uses_what_xla_compiled_before_for_as_many_threads(monkeypatch, tmp_path):
+    called = []
+    for name in ("compile_cache.begin", "import_keras", "serve", "freeze_what_is_imported", "os.dup2", "os.fdopen"):
+        place = f"actor_learner.benchmark.trial_worker.{name}"
+        monkeypatch.setattr(place, lambda *given, name=name: called.append((name, given)))
+    (tmp_path / "config.toml").write_text('env = "CartPole-v1"\n')
+    trial_worker.main(str(tmp_path / "config.toml"), 3)
+    begun = called.index(("compile_cache.begin", (3,)))
+    assert begun < called.index(("import_keras", ()))
+
+
+def test_answers_come_through_descriptors_above_1023(tmp_path):
+    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < 1200:
+        pytest.skip("there are no such descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(least, 1200), most))
+    near, far = os.pipe()
+    process = object.__new__(MeasuringProcess)
+    try:
+        with os.fdopen(fcntl.fcntl(near, fcntl.F_DUPFD, 1100), "rb") as stream, os.fdopen(far, "wb") as writer:
+            process._process = types.SimpleNamespace(stdout=stream)
+            with pytest.raises(LateError):
+                process.answer(0.0)
+            writer.write(b'{"steps": 3, "seconds": 2.0}\n')
+            writer.flush()
+            assert process.answer(5.0) == Throughput(3, 2.0)
+    finally:
+        os.close(near)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, most))
+
+
+def test_an_environment_that_fails_midway_is_one_line(without_xla):
+    config = al.TrainConfig(env="tests.support.counting_env:BrokenLater", hidden_sizes=(4,))
+    (answer,) = answers_to(config, Setting(1, 1, 64, 0, 1))
+    assert answer["kind"] == "ActorError"
+    assert "\n" not in answer["error"]
+
+
+def test_a_process_that_dies_says_its_last_words(tmp_path):
+    (tmp_path / "config.toml").write_text('env = "CartPole-v1"\nbudgie = 1\n')
+    process = MeasuringProcess(tmp_path / "config.toml", 1)
+    try:
+        process.ask(Setting(1, 1, 8, 0, 1), 0.0)
+        with pytest.raises(RuntimeError, match="The process that measures ended: ValueError: .*no such field"):
+            process.answer(200.0)
+    finally:
+        process.close()

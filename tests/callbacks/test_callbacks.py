@@ -1,0 +1,249 @@
+"""Callbacks of our own: what they refuse, and what `MemoryLimit` does when memory really grows."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import actor_learner as al
+from actor_learner.actors.processes.restarts import ASKED_TO
+from actor_learner.callbacks import memory_limit
+from actor_learner.callbacks.memory_limit import MemoryLimit
+from actor_learner.networks.default import default_network
+from actor_learner.system import memory
+from actor_learner.system.memory import measure
+from tests.support.leaking_env import LeakingEnv
+from tests.support.processes import wait_until
+
+pytestmark = pytest.mark.usefixtures("without_xla")
+
+MB = 1_000_000
+HEADROOM = 100 * MB
+"""How far above what is in use a limit is set; what grows here grows by twice as much."""
+
+
+@pytest.fixture(autouse=True)
+def check_always(monkeypatch):
+    """Every update, whatever that costs: these runs are short."""
+    monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e9)
+    monkeypatch.setattr(memory_limit, "_PAUSE_SECONDS", 0.02)
+
+
+def small_network(observation_space, action_space):
+    return default_network(observation_space, action_space, hidden_sizes=(8,))
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with al.ActorPool("CartPole-v1", small_network, num_actors=0, envs_per_actor=1, unroll_length=4) as pool:
+        yield pool
+
+
+def begin(pool, action, **kwargs):
+    """A limit that has seen training begin, told what `train` would tell it."""
+    limit = MemoryLimit((measure(pool.pids).total + HEADROOM) / 1e9, action, seconds=1e-9, **kwargs)
+    limit.actors = pool
+    limit.set_model(pool.network)
+    pool.network.stop_training = False
+    limit.on_train_begin()
+    return limit
+
+
+class Hog(al.callbacks.Callback):
+    """Takes memory of this process when an update is done, and gives it back some time later."""
+
+    def __init__(self, size=2 * HEADROOM, seconds=None):
+        super().__init__()
+        self.size, self.seconds = size, seconds
+        self.kept = b""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.kept = b"x" * self.size
+        if self.seconds is not None:
+            threading.Timer(self.seconds, self.release).start()
+
+    def release(self):
+        self.kept = b""
+
+
+@pytest.mark.parametrize("gigabytes", [0, -1, math.nan, math.inf, "4", None, True])
+def test_what_is_no_limit_is_refused(gigabytes):
+    with pytest.raises(ValueError, match=rf"^`gigabytes` must be a finite .* Received: gigabytes={gigabytes!r}$"):
+        MemoryLimit(gigabytes)
+
+
+@pytest.mark.parametrize("name", ["seconds", "pause_minutes"])
+@pytest.mark.parametrize("value", [0, math.nan, -2.0])
+def test_times_must_be_above_0(name, value):
+    with pytest.raises(ValueError, match=rf"`{name}` must be a finite number above 0. Received: {name}={value!r}"):
+        MemoryLimit(1, **{name: value})
+
+
+def test_an_unknown_action_is_refused():
+    choices = "'pause', 'checkpoint_and_stop', 'restart_actors'"
+    with pytest.raises(ValueError, match=f"^`action` must be one of {choices}. Received: action='stop'$"):
+        MemoryLimit(1, "stop")
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert MemoryLimit(np.float32(2), seconds=np.int64(3)).gigabytes == 2
+
+
+def test_a_limit_below_what_is_in_use_leaves_no_run(tmp_path):
+    config = al.TrainConfig(num_actors=0, run_dir=tmp_path / "run", quiet=True, callbacks=[MemoryLimit(0.001)])
+    with pytest.raises(ValueError, match=r"^`gigabytes`.*when training begins. Received: gigabytes=0.001.*used=.* GB"):
+        al.train(config)
+    assert not (tmp_path / "run/config.json").exists()
+
+
+def test_without_actor_processes_there_is_nothing_to_restart(pool):
+    with pytest.raises(ValueError, match=r"needs actor processes. Received: num_actors=0$"):
+        begin(pool, "restart_actors")
+
+
+def test_what_the_cgroup_allows_is_the_limit_if_it_is_less(pool, monkeypatch, caplog):
+    allowed = (measure({}).total + HEADROOM) / 0.95
+    monkeypatch.setattr(memory_limit, "cgroup_limit", lambda: allowed)
+    limit = MemoryLimit(1000, "checkpoint_and_stop", seconds=1e-9)
+    limit.actors = pool
+    limit.set_model(pool.network)
+    pool.network.stop_training = False
+    limit.on_train_begin()
+    assert f"the limit is {0.95 * allowed / 1e9:.2f} GB, 95% of what the cgroup allows" in caplog.text
+    limit.on_train_batch_end(0)
+    assert not pool.network.stop_training
+    kept = b"x" * 2 * HEADROOM
+    limit.on_train_batch_end(1)
+    assert pool.network.stop_training
+    assert len(kept) == 2 * HEADROOM
+
+
+def test_below_the_limit_nothing_happens(pool, caplog):
+    limit = begin(pool, "checkpoint_and_stop")
+    limit.on_train_batch_end(0)
+    assert not pool.network.stop_training
+    assert caplog.text == ""
+
+
+def test_above_the_limit_the_run_ends(pool, caplog):
+    limit, hog = begin(pool, "checkpoint_and_stop"), Hog()
+    hog.on_train_batch_end(0)
+    limit.on_train_batch_end(0)
+    assert pool.network.stop_training
+    (record,) = caplog.records
+    assert record.name == "actor_learner"
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("Memory: ")
+    assert record.getMessage().endswith("The run is saved and ends.")
+
+
+def test_between_two_checks_nothing_is_measured(pool):
+    limit, hog = begin(pool, "checkpoint_and_stop"), Hog()
+    limit._sampler = limit._make_sampler(3600)
+    limit.on_train_batch_end(0)
+    hog.on_train_batch_end(1)
+    limit.on_train_batch_end(1)
+    assert not pool.network.stop_training
+
+
+def test_a_pause_lasts_until_memory_is_free(pool, caplog):
+    limit, hog = begin(pool, "pause"), Hog(seconds=0.5)
+    hog.on_train_batch_end(0)
+    started = time.monotonic()
+    limit.on_train_batch_end(0)
+    assert time.monotonic() - started > 0.3
+    assert hog.kept == b""
+    assert not pool.network.stop_training
+    first, last = (record.getMessage() for record in caplog.records)
+    assert first.endswith("Pausing until it is less, at most 60 minutes.")
+    assert last.startswith("The pause is over after ")
+
+
+def test_a_pause_that_does_not_help_ends_the_run(pool, caplog):
+    limit, hog = begin(pool, "pause", pause_minutes=0.005), Hog()
+    hog.on_train_batch_end(0)
+    limit.on_train_batch_end(0)
+    assert pool.network.stop_training
+    assert "A pause of 0.005 minutes didn't help. The run is saved and ends." in caplog.messages[-1]
+
+
+def test_ctrl_c_ends_a_pause_and_the_run_is_saved(tmp_path):
+    """The limit is far above what training takes, and the hog's size far above that."""
+    limit = MemoryLimit(measure({}).total / 1e9 + 0.8)
+    hog = Hog(1000 * MB, 0.2)
+    hog.release = lambda: os.kill(os.getpid(), signal.SIGINT)  # and it keeps what it has
+    config = al.TrainConfig(
+        num_actors=0,
+        envs_per_actor=1,
+        unroll_length=16,
+        total_steps=1000,
+        hidden_sizes=(8,),
+        algorithm=al.A2C(),
+        run_dir=tmp_path / "run",
+        quiet=True,
+        callbacks=[hog, limit],
+    )
+    with pytest.raises(KeyboardInterrupt, match="the run is saved in"):
+        al.train(config)
+    assert al.load_network(tmp_path / "run") is not None
+
+
+def two_actors(env, **kwargs):
+    return al.ActorPool(env, small_network, num_actors=2, envs_per_actor=1, unroll_length=8, **kwargs)
+
+
+def collected(pool, limit):
+    """Goes on as a run does: the next batch, published, and a check."""
+    pool.collect()
+    pool.publish(pool.network.get_weights())
+    limit.on_train_batch_end(0)
+
+
+def test_the_largest_actors_are_restarted_and_only_they(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "actor_learner")
+    env = {"megabytes": 2 * HEADROOM // MB, "steps": 8, "switch": str(tmp_path / "leak"), "actors": ("actor-1",)}
+    with al.ActorPool(
+        LeakingEnv, small_network, env_kwargs=env, num_actors=2, envs_per_actor=1, unroll_length=8
+    ) as pool:
+        limit = begin(pool, "restart_actors")
+        collected(pool, limit)
+        before = pool.pids
+        assert pool.restart_count == 0
+        (tmp_path / "leak").touch()
+        collected(pool, limit)  # sees it
+        (tmp_path / "leak").unlink()
+        assert wait_until(lambda: len(pool.pids) == 2 and pool.pids[1] != before[1], 20)
+        collected(pool, limit)
+        assert [(restart.actor, restart.cause) for restart in pool.restarts] == [(1, ASKED_TO)]
+        assert pool.pids[0] == before[0]
+        collected(pool, limit)
+        assert pool.restart_count == 1
+        assert measure(pool.pids).total < limit.gigabytes * 1e9
+        assert not pool.network.stop_training
+    (line,) = (record.getMessage() for record in caplog.records if "Restarting" in record.getMessage())
+    assert "Restarting the largest actors: 1 (0." in line
+
+
+def test_if_restarting_every_actor_does_not_help_the_run_ends(caplog):
+    """It isn't they who take it."""
+    hog = Hog(4 * HEADROOM)
+    with two_actors("CartPole-v1") as pool:
+        limit = begin(pool, "restart_actors")
+        collected(pool, limit)
+        hog.on_train_batch_end(0)
+        collected(pool, limit)
+        assert not pool.network.stop_training
+        assert wait_until(lambda: pool.restart_count == 2 and len(pool.pids) == 2, 20)
+        collected(pool, limit)
+        assert pool.network.stop_training
+        assert "Restarting every actor didn't help. The run is saved and ends." in caplog.messages[-1]
+        hog.release()
+        collected(pool, limit)
+        assert limit._restarted == {}

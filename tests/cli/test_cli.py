@@ -1,0 +1,467 @@
+import dataclasses
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import actor_learner as al
+from actor_learner import cli
+from actor_learner.cli.train import train_config
+from actor_learner.runs.directory import read_config
+from actor_learner.runs.metrics import read_metrics
+from tests.support.run_files import append_metrics, create_run
+
+COMMAND = [sys.executable, "-P", "-m", "actor_learner.cli"]
+
+OWN_ALGORITHM = """
+from dataclasses import dataclass, field
+import actor_learner as al
+
+@dataclass(frozen=True, kw_only=True)
+class Cautious(al.PPO):
+    caution: float = field(default=0.5, metadata={"help": "how much of 100% is held back"})
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run that the command line made, and what it printed."""
+    folder = tmp_path_factory.mktemp("trained")
+    arguments = ["train", "--total-steps", "3000", "--num-workers", "1", "--run-dir", "a run", "--gamma", "0.97"]
+    done = subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return folder / "a run", done
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_that_are_closed_lead_nowhere(closed, tmp_path):
+    program = (
+        "import os, sys\nfrom pathlib import Path\nfrom actor_learner import cli\n"
+        "assert cli.main(['train', '--print-config']) == 0\n"
+        "assert cli.main(['train', 'CartPol-v1']) == 2\n"
+        "assert sys.stdin.read() == ''\n"
+        "assert os.open('file', os.O_CREAT) > 2\n"
+        "Path('found').write_text(' '.join(str(os.get_inheritable(number)) for number in range(3)))\n"
+    )
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", program]
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
+    assert Path("found").read_text() == "True True True"
+
+
+def config_of(*argv):
+    return train_config(cli.parse(["train", *argv]))
+
+
+def refusal_of(capsys, *argv):
+    """The one line that a refused command prints."""
+    assert cli.main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    line, rest = captured.err.split("\n", 1)
+    assert rest == ""
+    prefix = "actor-learner: error: "
+    assert line.startswith(prefix)
+    assert os.listdir() == []
+    return line.removeprefix(prefix)
+
+
+def help_of(capsys, *argv):
+    with pytest.raises(SystemExit) as end:
+        cli.main([*argv, "--help"])
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields"),
+    [
+        (["--num-actors", "3"], {"num_actors": 3}),
+        (["--num-workers=3"], {"num_actors": 3}),
+        (["--total-steps", "1e6"], {"total_steps": 1_000_000}),
+        (["--total-steps", "500_000"], {"total_steps": 500_000}),
+        (["--env-kwargs", '{"continuous": true}'], {"env_kwargs": {"continuous": True}}),
+        (["--hidden-sizes", "256,128"], {"hidden_sizes": (256, 128)}),
+        (["--hidden-sizes", "32"], {"hidden_sizes": (32,)}),
+        (["--info-keys", "is_success,laps"], {"info_keys": ("is_success", "laps")}),
+        (["--no-orthogonal-init"], {"orthogonal_init": False}),
+        (["--normalize-observation"], {"normalize_observation": True}),
+        (["--initial-log-std", "-2"], {"initial_log_std": -2.0}),
+        (["--channel-axis", "-1"], {"channel_axis": -1}),
+        (["--channel-axis", "none"], {"channel_axis": None}),
+        (["--autoreset-mode", "same_step"], {"autoreset_mode": "same_step"}),
+        (["--device", "cpu", "--quiet", "--overwrite"], {"device": "cpu", "quiet": True, "overwrite": True}),
+        (
+            ["--checkpoint-minutes", "none", "--checkpoint-updates", "5"],
+            {"checkpoint_minutes": None, "checkpoint_updates": 5},
+        ),
+        (["--actor-timeout", "5", "--on-env-error", "raise"], {"actor_timeout": 5.0, "on_env_error": "raise"}),
+        (["--run-dir", "here", "--init-from", "there"], {"run_dir": "here", "init_from": "there"}),
+    ],
+)
+def test_flags_become_fields_of_the_config(flags, fields):
+    assert config_of("--preset", "none", *flags) == al.TrainConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("flags", "algorithm"),
+    [
+        (["--learning-rate", "1e-3"], al.PPO(learning_rate=1e-3)),
+        (["--learning-rate", "linear_1e-3"], al.PPO(learning_rate="linear_1e-3")),
+        (["--ent-coef", "-1e-2"], al.PPO(ent_coef=-1e-2)),
+        (["--minibatch-size", "none", "--target-kl", "0.02"], al.PPO(minibatch_size=None, target_kl=0.02)),
+        (["--max-grad-norm", "none"], al.PPO(max_grad_norm=None)),
+        (["--clip-reward", "sign", "--no-normalize-advantage"], al.PPO(clip_reward="sign", normalize_advantage=False)),
+        (["--clip-reward", "1"], al.PPO(clip_reward=1.0)),
+        (["--algorithm", "a2c", "--gae-lambda", "0.9"], al.A2C(gae_lambda=0.9)),
+        (["--algorithm=a2c"], al.A2C()),
+    ],
+)
+def test_flags_become_hyperparameters(flags, algorithm):
+    assert config_of("--preset", "none", *flags).algorithm == algorithm
+
+
+def test_every_field_is_a_flag_with_its_help(capsys):
+    text = " ".join(help_of(capsys, "train").split()).replace("--[no-]", "--")
+    for field in [*dataclasses.fields(al.TrainConfig), *dataclasses.fields(al.PPO)]:
+        if field.name in ("env", "callbacks", "optimizer"):
+            continue
+        assert f"--{field.name.replace('_', '-')}" in text
+        assert field.metadata["help"].split(";")[0].split("-")[0] in text, field.name
+
+
+def test_help_lists_the_hyperparameters_of_the_algorithm(capsys):
+    assert "--clip-range" in help_of(capsys, "train")
+    text = help_of(capsys, "train", "--algorithm", "a2c")
+    assert "--clip-range" not in text
+    assert "0.0007" in text
+
+
+def test_an_algorithm_of_ones_own_in_the_working_directory(tmp_path, capsys):
+    (tmp_path / "cautious.py").write_text(OWN_ALGORITHM)
+    text = help_of(capsys, "train", "--algorithm", "cautious:Cautious")
+    assert "how much of 100% is held back" in " ".join(text.split())
+    config = config_of("--algorithm", "cautious:Cautious", "--caution", "0.25")
+    assert config.algorithm.caution == 0.25
+    assert config.algorithm.epochs == al.preset("CartPole-v1").algorithm.epochs
+
+
+def test_presets_are_used_by_default():
+    assert config_of() == al.preset("CartPole-v1")
+    assert config_of("HalfCheetah-v5", "--seed", "3") == al.preset("HalfCheetah-v5", seed=3)
+
+
+def test_flags_override_the_preset():
+    config = config_of("CartPole-v1", "--gamma", "0.5", "--unroll-length", "16")
+    assert config == al.preset("CartPole-v1", gamma=0.5, unroll_length=16)
+
+
+def test_a_preset_can_be_refused_or_borrowed():
+    assert config_of("--preset", "none") == al.TrainConfig()
+    assert config_of("FrozenLake-v1") == al.TrainConfig(env="FrozenLake-v1")
+    assert config_of("Hopper-v5", "--preset", "HalfCheetah-v5") == al.preset("HalfCheetah-v5").replace(env="Hopper-v5")
+
+
+def test_a_preset_belongs_to_its_algorithm():
+    assert config_of("--algorithm", "a2c") == al.preset("CartPole-v1", algorithm="a2c")
+    assert config_of("Pendulum-v1", "--algorithm", "a2c") == al.TrainConfig(env="Pendulum-v1", algorithm=al.A2C())
+
+
+def test_a_network_by_name(tmp_path):
+    (tmp_path / "my_networks.py").write_text("def build(observation_space, action_space): ...")
+    sys.path.append(str(tmp_path))
+    assert config_of("--network", "my_networks:build").network.__name__ == "build"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["train", "--num-actors", "-1"], "`num_actors` must be at least 0. Received: num_actors=-1"),
+        (["train", "--envs-per-actor", "0"], "`envs_per_actor` must be at least 1. Received: envs_per_actor=0"),
+        (["train", "--unroll-length", "0"], "`unroll_length` must be at least 1. Received: unroll_length=0"),
+        (["train", "--gamma", "1.5"], "`gamma` must be between 0 and 1. Received: gamma=1.5"),
+        (["train", "--learning-rate", "-1e-3"], "Received: learning_rate=-0.001"),
+        (["train", "--learning-rate", "fast"], "Received: learning_rate='fast'"),
+        (["train", "--minibatch-size", "0"], "`minibatch_size` must be an integer, at least 1. Received"),
+        (["train", "--num-actors", "two"], "--num-workers: must be an integer. Received: two"),
+        (["train", "--num-actors"], "argument --num-actors/--num-workers: expected one argument"),
+        (["train", "--device", "tpu"], "argument --device: must be auto, cpu, gpu. Received: tpu"),
+        (["train", "--hidden-sizes", "64,x"], "must be integers separated by commas. Received: 64,x"),
+        (["train", "--env-kwargs", "{"], "argument --env-kwargs: must be a JSON object"),
+        (["train", "--env-kwargs", "[1]"], "must be a JSON object. Received: [1]"),
+        (["train", "--algorithm", "poo"], "(did you mean 'ppo'?). Received: algorithm='poo'"),
+        (["train", "--algorithm", "nowhere:Class"], "can't import 'nowhere'"),
+        (["train", "--lerning-rate", "1"], "(did you mean '--learning-rate'?); --help lists all. Received: --lerning-"),
+        (["train", "--learning", "1"], "There is no such flag"),
+        (["train", "--outside", "5"], "There is no such flag (an environment's own arguments go into --env-kwargs)"),
+        (["train", "--clip-coef", "0.1"], "There is no such flag (did you mean '--clip-range'?)"),
+        (
+            ["train", "CartPole-v1", "Acrobot-v1"],
+            "There is an argument too many; --help says what there may be. Received: Acrobot-v1",
+        ),
+        (["train", ""], "Received: env=''"),
+        (["train", "CartPol-v1"], "`CartPole-v1`"),
+        (["train", "nowhere:make"], "nowhere"),
+        (["train", "--preset", "CartPol-v1"], "(did you mean 'CartPole-v1'?)"),
+        (["train", "--init-from", "nowhere"], "Received: init_from='nowhere'"),
+        (["train", "--run-dir", "/dev/null/run"], "`run_dir` can't be written: Not a directory. Received"),
+        (
+            ["train", "--config", "nowhere.toml"],
+            "`config` can't be read: No such file or directory. Received: config='",
+        ),
+        (["train", "--config"], "argument --config: expected one argument"),
+        (["train", "--resume"], "argument --resume: expected one argument"),
+        (["train", "--resume", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='now"),
+        (["train", "--actor-timeout", "-1"], "`actor_timeout` must be a finite number above 0. Received: actor_timeo"),
+        (["train", "--network", "json:no_such"], "module 'json' has no attribute 'no_such'"),
+        (["evaluate"], "the following arguments are required: RUN_DIR"),
+        (["evaluate", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),
+        (["evaluate", "nowhere", "--episode", "3"], "(did you mean '--episodes'?)"),
+        (["plot"], "the following arguments are required: RUN_DIR"),
+        (["plot", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),
+        (["plot", "nowhere", "--output", "x.gif"], "`output` must be a file name that ends in .png, .svg, .pdf."),
+        (["trian"], "(did you mean 'train'?)"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(argv, message, capsys):
+    assert message in refusal_of(capsys, *argv)
+
+
+def test_another_backend_is_refused(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    assert "TensorFlow backend" in refusal_of(capsys, "train")
+
+
+def test_the_traceback_of_what_is_no_refusal_is_kept(monkeypatch):
+    """A ValueError out of somebody else's code is a bug to be seen, not a refusal."""
+    monkeypatch.setattr(cli.plot, "run", lambda arguments: json.loads("{"))
+    with pytest.raises(json.JSONDecodeError):
+        cli.main(["plot", "somewhere"])
+
+
+def test_train_says_where_the_result_is_and_what_to_type_next(trained):
+    run, done = trained
+    assert "The run is in 'a run'. Next:" in done.stdout
+    commands = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith("  ")]
+    assert [command[1:] for command in commands] == [
+        ["evaluate", "a run"],
+        ["plot", "a run", "--output", "curve.png"],
+        ["report", "a run"],
+    ]
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("With all beside it: tensorboard --logdir 'a run'"), "the folder above has anything in it"
+    assert all(Path(command[0]).name == "actor-learner" for command in commands)
+    assert read_config(run)["algorithm"]["gamma"] == 0.97
+    assert read_metrics(run)[-1]["env_steps"] >= 3000
+
+
+def test_train_prints_what_the_preset_set_and_no_flag_did(trained):
+    line = trained[1].stdout.splitlines()[0]
+    assert line.startswith("Preset for CartPole-v1 (flags override it, --preset none refuses it): ")
+    assert "gae_lambda=0.8" in line
+    assert "gamma=" not in line.replace("gae_lambda", "")
+
+
+def test_train_shows_progress_and_no_noise_of_tensorflow(trained):
+    lines = trained[1].stderr.splitlines()
+    warning, *progress = (line for line in lines if "device_compiler.h" not in line)  # TensorFlow 2.20 insists on it
+    assert warning.startswith("actor-learner: warning: `minibatch_size` is larger than a batch")
+    assert all(re.match(r" *\d+%  [\d,]+ steps  ", line) for line in progress)
+    assert progress[-1].startswith("100%")
+    assert "steps/s" in progress[-1]
+
+
+def test_the_printed_commands_work(trained):
+    run, done = trained
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for line in done.stdout.splitlines():
+        if line.startswith("  "):
+            subprocess.run(line, shell=True, cwd=run.parent, env=environment, check=True, capture_output=True)
+    assert (run.parent / "curve.png").stat().st_size > 0
+    page = (run / "report.html").read_text()
+    assert "CartPole-v1, PPO" in page
+    assert "finished" in page
+    assert "episode_return over env steps" in page
+    assert "Limited by: " in page
+
+
+def test_evaluate_as_json(trained, capsys):
+    run, _ = trained
+    assert cli.main(["evaluate", str(run), "--episodes", "3", "--seed", "5", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["return_mean"] == pytest.approx(np.mean(result["returns"]))
+    assert result["return_std"] == pytest.approx(np.std(result["returns"]))
+    low, high = result["return_interval"]
+    assert low <= result["return_mean"] <= high
+    assert (result["episodes"], result["seed"], result["deterministic"]) == (3, 5, True)
+    assert result["returns"] == result["lengths"]  # CartPole pays 1 a step
+    assert al.evaluate(run, episodes=3, seed=5).mean == result["return_mean"]
+
+
+def test_evaluate_in_words(trained, capsys):
+    run, _ = trained
+    assert cli.main(["evaluate", str(run), "--episodes", "2", "--stochastic"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "over 2 episodes" in lines[0]
+    assert "95% confidence, bootstrap" in lines[1]
+
+
+def test_evaluate_as_a_table(trained, capsys):
+    run, _ = trained
+    kwargs = ["--env-kwargs", '{"max_episode_steps": 5}']
+    assert cli.main(["evaluate", str(run), "--episodes", "3", "--table", *kwargs]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "episode  return  steps",
+        "      1     5.0      5",
+        "      2     5.0      5",
+        "      3     5.0      5",
+        "return 5.0 +- 0.0 (std) over 3 episodes of 5.0 steps",
+        "mean: 5.0 to 5.0 (95% confidence, bootstrap)",
+    ]
+    assert cli.main(["evaluate", str(run), "--episodes", "1", *kwargs]) == 0
+    assert capsys.readouterr().out == "return 5.0 +- 0.0 (std) over 1 episode of 5.0 steps\n"
+
+
+def test_evaluate_writes_a_video_of_each_episode(trained, tmp_path, capsys):
+    run, _ = trained
+    command = ["evaluate", str(run), "--episodes", "2", "--video", "videos", "--env-kwargs", '{"max_episode_steps": 9}']
+    assert cli.main(command) == 0
+    captured = capsys.readouterr()
+    assert "over 2 episodes of 9.0 steps" in captured.out
+    assert captured.err == ""
+    assert len(list((tmp_path / "videos").glob("*.mp4"))) == 2
+    assert all(video.stat().st_size > 1000 for video in (tmp_path / "videos").glob("*.mp4"))
+    assert cli.main(command) == 2
+    assert "must be a folder without earlier videos. Received: --video videos" in capsys.readouterr().err
+
+
+def test_evaluate_elsewhere_is_refused(trained, capsys):
+    run, _ = trained
+    assert "Received: env='Acrobot-v1'" in refusal_of(capsys, "evaluate", str(run), "--env", "Acrobot-v1")
+    assert "exclude each other" in refusal_of(capsys, "evaluate", str(run), "--render", "human", "--video", "v")
+    assert "`episodes` must be at least 1" in refusal_of(capsys, "evaluate", str(run), "--episodes", "0")
+
+
+def test_a_run_is_not_overwritten_unasked(trained, capsys):
+    run, _ = trained
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    assert "--overwrite" in refusal_of(capsys, "train", "--run-dir", str(run))
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("argv", [[], *([name] for name in cli.make_parser([])[1])], ids=" ".join)
+def test_help_is_legible_at_80_columns(argv, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, help_of(capsys, *argv).splitlines())) <= 80
+
+
+def test_help_has_groups_units_and_defaults(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    lines = [line.strip() for line in help_of(capsys, "train").splitlines()]
+    for group in ("run", "checkpoints", "environment", "actors", "faults", "algorithm", "network"):
+        assert f"{group}:" in lines
+    text = " ".join(" ".join(lines).split())
+    assert "--total-steps STEPS env steps to train for, over all environments (default: 500_000)" in text
+    assert "--actor-timeout SECONDS seconds without a sign of life until an actor is replaced (default: 60)" in text
+    assert "--[no-]overwrite replace" in text
+    assert "--num-actors, --num-workers N" in text
+
+
+COMPLETE = """
+source ./script
+function=$(complete -p actor-learner | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+COMP_WORDS=(actor-learner "$@"); COMP_CWORD=$#; $function; echo "${COMPREPLY[*]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("tra", "train"),
+        ("train --clip-range", "--clip-range --clip-range-vf"),
+        ("train --rho", "--rho-clip"),
+        ("train --algorithm i", "impala"),
+        ("train HalfC", "HalfCheetah-v5"),
+        ("train --device c", "cpu"),
+        ("evaluate fol", "folder"),
+        ("train --config scr", "script"),
+    ],
+)
+def test_a_shell_completes(words, completed, capsys, tmp_path):
+    pytest.importorskip("shtab")
+    assert cli.main(["completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    (tmp_path / "folder").mkdir()
+    command = ["bash", "-c", COMPLETE, "bash", *words.split()]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == completed
+
+
+def test_completion_names_the_extra_that_it_needs(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert "pip install 'actor-learner[completion]'" in refusal_of(capsys, "completion", "bash")
+    assert "shell must be one of bash, zsh, fish, tcsh (did you mean 'zsh'?). Received: ksh" in refusal_of(
+        capsys, "completion", "ksh"
+    )
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out.strip() == al.__version__
+
+
+def test_plot_prints_the_picture(capsys):
+    run = create_run(al.TrainConfig(run_dir="run"))
+    append_metrics(run, {"env_steps": 1, "episode_return": 2.0})
+    append_metrics(run, {"env_steps": 2, "episode_return": 3.0})
+    assert cli.main(["plot", "run", "--output", "x.svg"]) == 0
+    assert capsys.readouterr().out == "x.svg\n"
+    assert Path("x.svg").exists()
+
+
+def test_a_finished_run_goes_on_when_more_steps_are_asked_for(trained, tmp_path):
+    run, _ = trained
+    shutil.copytree(run, tmp_path / "copy", symlinks=True)
+    before = read_metrics("copy")
+    command = [*COMMAND, "train", "--resume", "copy"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout.startswith("The run has finished: it took its 3,000 steps.")
+    assert read_metrics("copy") == before
+    said = subprocess.run([*command, "--total-steps", "4000"], capture_output=True, text=True, check=True)
+    assert said.stdout.startswith(f"The run goes on after {before[-1]['env_steps']:,} steps.")
+    after = read_metrics("copy")
+    assert after[: len(before)] == before
+    assert after[-1]["env_steps"] >= 4000
+    assert read_config("copy")["total_steps"] == 4000
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"])
+def test_a_signal_ends_the_run_with_all_saved(sent, code, tmp_path):
+    arguments = ["train", "--run-dir", "run", "--total-steps", "100_000_000", "--num-actors", "1"]
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not metrics.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(sent)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors
+    assert ("interrupted; the run is saved in run" in errors) == (sent == signal.SIGINT)
+    assert al.load_network("run").count_params() > 0
+    assert al.evaluate("run", episodes=1).mean > 0

@@ -1,0 +1,100 @@
+"""doctor: what it finds wrong, and the form that it says it in."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+
+import pytest
+
+from actor_learner import cli
+from actor_learner.cli import diagnosis
+from actor_learner.cli.diagnosis import Diagnosis, examine, try_it
+
+
+def test_the_self_test_learns_in_a_process_of_its_own(capsys):
+    code = cli.main(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["self-test"]["updates"] >= 2
+    assert found["self-test"]["env steps per second"] > 0
+    assert isinstance(found["self-test"]["GPUs that TensorFlow sees"], list)
+    assert (code, found["ok"]) == ((1, False) if found["problems"] else (0, True))
+    assert not any("self-test" in problem for problem in found["problems"])
+
+
+def test_a_table_to_paste(capsys):
+    assert cli.main(["doctor", "--no-self-test"]) in (0, 1)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "### actor-learner doctor"
+    rows = [line for line in lines if line.startswith("|")]
+    assert all(row.count("|") == 3 and row.endswith("|") for row in rows)
+    assert rows[1].strip("|- ") == ""
+    told = {row.split("|")[1].strip(): row.split("|")[2].strip() for row in rows}
+    assert told["tensorflow"] == importlib.metadata.version("tensorflow")
+    assert told["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {"cpu", "memory, GB", "memfd_create", "open files (soft, hard)"} <= set(told)
+
+
+def test_a_bar_in_a_value_does_not_end_its_cell():
+    text = Diagnosis({"environment": {"XLA_FLAGS": "a|b", "None": None, "list": []}}, ("Bad.",)).as_markdown()
+    assert "a\\|b" in text
+    assert "| no limit |" in text
+    assert "\n- Bad.\n" in text
+    assert "No problem" not in text
+
+
+def test_a_section_without_entries_is_left_out_of_the_table():
+    text = Diagnosis({"machine": {"cpu": "x"}, "environment": {}}, ()).as_markdown()
+    assert "**machine**" in text
+    assert "environment" not in text
+
+
+def test_only_variables_that_matter_are_told(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
+    monkeypatch.setenv("TF_TOKEN_example", "secret")
+    told = examine(self_test=False).sections["environment"]
+    assert (told["OMP_NUM_THREADS"], told["TF_NUM_INTRAOP_THREADS"]) == ("3", "1")
+    assert "secret" not in str(told)
+    assert "PATH" not in told
+
+
+def test_what_is_wrong_is_a_line_that_says_what_to_do(monkeypatch, capsys):
+    import resource
+
+    real = importlib.metadata.version
+    requirements = ["cloudpickle<4,>=3.1; python_version > '3'", "no; python_version < '3'", "nothing; extra == 'x'"]
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1" if name == "cloudpickle" else real(name))
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: requirements)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 128) if which == resource.RLIMIT_NOFILE else (-1, -1))
+    monkeypatch.setattr(diagnosis, "cgroup_limit", lambda: 5e8)
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    assert cli.main(["doctor", "--no-self-test"]) == 1
+    problems = [line[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("- ")]
+    expected = [
+        "cloudpickle<4,>=3.1 is needed: pip install 'cloudpickle<4,>=3.1'. Received: cloudpickle=0.1",
+        "The limit of open files is low; raise it: ulimit -n 1024. Received: 64",
+        "Little memory is left: a run takes 1 GB and more; end something else. Received: 0.5 GB",
+        "actor_learner runs on Keras's TensorFlow backend; unset KERAS_BACKEND or set it to tensorflow. Received: "
+        "KERAS_BACKEND=torch",
+    ]
+    assert problems == expected
+
+
+@pytest.mark.parametrize(
+    ("program", "deadline", "message"),
+    [
+        ("raise ValueError('no such thing')", 60, "ValueError: no such thing (exit code 1)"),
+        ("import os; os.kill(os.getpid(), 9)", 60, "it said nothing (signal 9)"),
+        ("import time; time.sleep(60)", 1, "nothing came of it in 1 seconds"),
+    ],
+)
+def test_a_self_test_that_fails_is_told(program, deadline, message, tmp_path, monkeypatch):
+    """A package of the same name, first on the path, stands in for an installation that is broken."""
+    (tmp_path / "actor_learner").mkdir()
+    (tmp_path / "actor_learner" / "__init__.py").touch()
+    (tmp_path / "actor_learner" / "doctor.py").write_text(program)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert message in try_it(deadline)["failed"]

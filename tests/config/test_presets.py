@@ -1,0 +1,84 @@
+import dataclasses
+
+import pytest
+
+import actor_learner as al
+from actor_learner.config.presets import PRESETS, build_config, preset_fields
+from actor_learner.environments.lookup import find_spec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CautiousPPO(al.PPO):
+    caution: float = 0.5
+
+
+@pytest.mark.parametrize(("env", "algorithm"), [(env, name) for env, by_name in PRESETS.items() for name in by_name])
+def test_every_preset_makes_a_config_of_a_registered_environment(env, algorithm):
+    pattern, env = env, env.replace("*", "Breakout-v5")
+    config = al.preset(env, algorithm=algorithm)
+    assert config.env == env
+    assert type(config.algorithm).__name__.lower() == algorithm
+    assert find_spec(env).id == env
+    assert preset_fields(env, algorithm) == PRESETS[pattern][algorithm]
+    fields = preset_fields(env, algorithm)
+    for name, value in fields.items():
+        holder = config if hasattr(config, name) else config.algorithm
+        assert getattr(holder, name) == value, name
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1", "Humanoid-v5", "LunarLander-v3", "ALE/Seaquest-v5"])
+def test_the_promised_presets_are_there(env):
+    assert isinstance(al.preset(env).algorithm, al.PPO)
+
+
+def test_changes_go_to_the_config_and_to_the_algorithm():
+    config = al.preset("CartPole-v1", learning_rate=1e-4, num_actors=3, gamma=0.5)
+    plain = al.preset("CartPole-v1")
+    assert (config.algorithm.learning_rate, config.algorithm.gamma, config.num_actors) == (1e-4, 0.5, 3)
+    assert config.algorithm.gae_lambda == plain.algorithm.gae_lambda
+    assert config.unroll_length == plain.unroll_length
+
+
+def test_an_unknown_field_names_the_close_match():
+    with pytest.raises(ValueError, match=r"no such field \(did you mean 'learning_rate'\?\). Received: learning_rat=1"):
+        al.preset("CartPole-v1", learning_rat=1)
+
+
+def test_an_unknown_environment_names_the_close_match_and_those_with_a_preset():
+    with pytest.raises(
+        ValueError, match=r"did you mean 'CartPole-v1'\?.*HalfCheetah-v5.*Received: preset='CartPole-v0'"
+    ):
+        al.preset("CartPole-v0")
+
+
+def test_a_refused_value_is_refused_here_too():
+    with pytest.raises(ValueError, match="Received: gamma=1.5"):
+        al.preset("CartPole-v1", gamma=1.5)
+
+
+def test_an_instance_is_taken_as_it_is():
+    config = al.preset("CartPole-v1", algorithm=al.PPO(epochs=3), seed=4)
+    assert config.algorithm == al.PPO(epochs=3)
+    assert config.unroll_length == al.preset("CartPole-v1").unroll_length
+
+
+def test_a_network_replaces_what_the_preset_says_of_the_default_one():
+    assert al.preset("HalfCheetah-v5").network_fields() != {}
+    config = al.preset("HalfCheetah-v5", init_from="runs/earlier")
+    assert config.network_fields() == {}
+    with pytest.raises(ValueError, match="Received: hidden_sizes"):
+        al.preset("HalfCheetah-v5", init_from="runs/earlier", hidden_sizes=(8,))
+
+
+def test_a_subclass_takes_the_preset_of_its_ancestor(monkeypatch):
+    monkeypatch.setattr("json.CautiousPPO", CautiousPPO, raising=False)
+    assert preset_fields("CartPole-v1", "json:CautiousPPO") == preset_fields("CartPole-v1", "ppo")
+    config = build_config({"env": "CartPole-v1", "gamma": 0.5}, {"caution": 0.25}, algorithm="json:CautiousPPO")
+    assert config.algorithm == CautiousPPO(gamma=0.5, caution=0.25)
+
+
+def test_presets_are_not_changed_by_using_them():
+    before = {name: dict(fields["ppo"]) for name, fields in PRESETS.items()}
+    for name in PRESETS:
+        al.preset(name, seed=3, gamma=0.1)
+    assert {name: fields["ppo"] for name, fields in PRESETS.items()} == before

@@ -1,0 +1,276 @@
+"""Environments: the three autoreset modes, what breaks them, episode statistics."""
+
+from __future__ import annotations
+
+import functools
+import math
+import subprocess
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actor_learner.environments.autoreset import declared_autoreset_mode
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.errors import EnvError
+from actor_learner.environments.factory import resolve_env
+from actor_learner.environments.serial import SerialVectorEnv
+from tests.support.scripted_envs import MODES, Arrays, Row, Script, play, sync, vector_step
+
+
+class TestAutoresetModes:
+    def test_same_cartpole_episodes_in_the_three_modes(self):
+        def choose(observation):  # half of them balance, so that some episodes end at the time limit
+            good = (observation[:, 2] + observation[:, 3] > 0).astype(np.int64)
+            return np.where(np.arange(len(good)) % 2, good, 1)
+
+        make = functools.partial(gym.make, "CartPole-v1", max_episode_steps=25)
+        played = {mode: play(Environments(sync([make] * 4, mode)), 300, choose) for mode in MODES}
+        serial = play(Environments(SerialVectorEnv([make() for _ in range(4)])), 300, choose)
+        reference_rows, reference_episodes = played[AutoresetMode.DISABLED]
+        assert serial == (reference_rows, reference_episodes)
+        ends = [row for rows in reference_rows for row in rows if row.terminated or row.truncated]
+        assert any(row.terminated for row in ends)
+        assert any(row.truncated for row in ends)
+        for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
+            for index, (rows, episodes) in enumerate(zip(*played[mode], strict=True)):
+                assert len(rows) > 200
+                assert rows == reference_rows[index][: len(rows)]
+                assert episodes == reference_episodes[index][: len(episodes)]
+                assert len(episodes) >= 6
+
+    @settings(deadline=None, max_examples=60)
+    @given(
+        scripts=st.lists(
+            st.lists(
+                st.tuples(st.integers(1, 5), *[st.sampled_from([(1, 0), (0, 1), (1, 1)])]).map(lambda e: (e[0], *e[1])),
+                min_size=1,
+                max_size=4,
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        mode=st.sampled_from(MODES),
+    )
+    def test_any_episodes_come_out_as_scripted(self, scripts, mode):
+        env_fns = [functools.partial(Script, [(n, bool(t), bool(c)) for n, t, c in script]) for script in scripts]
+        environments = Environments(sync(env_fns, mode), info_keys=("score", "text", "absent"))
+        rows, episodes = play(environments, 30)
+        for script, own_rows, own_episodes in zip(scripts, rows, episodes, strict=True):
+            expected_rows, expected_episodes = [], []
+            number = 0
+            while len(expected_rows) < len(own_rows):
+                length, terminated, truncated = script[number % len(script)]
+                for step in range(length):
+                    ended = step + 1 == length
+                    cut = bool(ended and truncated and not terminated)
+                    last = (float(length), float(number)) if cut else None
+                    expected_rows.append(
+                        Row((float(step), float(number)), step + 1.0, bool(ended and terminated), cut, last)
+                    )
+                expected_episodes.append((length * (length + 1) / 2, length, {"score": 10.0 * number + length}))
+                number += 1
+            assert own_rows == expected_rows[: len(own_rows)]
+            assert own_episodes == expected_episodes[: len(own_episodes)]
+            assert len(own_episodes) >= number - 1
+            assert len(own_rows) >= 15
+
+    def test_next_step_has_rows_that_only_reset(self):
+        environments = Environments(sync([functools.partial(Script, [(2, True, False)])], AutoresetMode.NEXT_STEP))
+        environments.reset(0)
+        valid = [environments.step(np.zeros(1, np.int64)).valid.item() for _ in range(6)]
+        assert valid == [True, True, False, True, True, False]
+
+    def test_the_observation_acted_on_survives_the_step(self):
+        environments = Environments(resolve_env("CartPole-v1", vectorization="sync").make(2))
+        (first,) = environments.reset(3)
+        kept = first.copy()
+        (second,) = environments.step(np.zeros(2, np.int64)).observation
+        np.testing.assert_array_equal(first, kept)
+        assert not np.array_equal(first, second)
+
+    def test_reset_starts_all_statistics_anew(self):
+        environments = Environments(sync([functools.partial(Script, [(3, True, False)])], AutoresetMode.DISABLED))
+        environments.reset(0)
+        environments.step(np.zeros(1, np.int64))
+        environments.reset(0)
+        ended = [environments.step(np.zeros(1, np.int64)).episodes for _ in range(3)]
+        assert ended[:2] == [None, None]
+        assert (ended[2].returns.item(), ended[2].lengths.item()) == (6.0, 3.0)
+
+    def test_a_seed_repeats_the_episodes_and_environments_differ(self):
+        def observations(seed):
+            return Environments(resolve_env("CartPole-v1", vectorization="sync").make(3)).reset(seed)[0].copy()
+
+        np.testing.assert_array_equal(observations(2**40 + 5), observations(2**40 + 5))
+        assert not np.array_equal(observations(1), observations(2))
+        assert len(np.unique(observations(1), axis=0)) == 3
+
+
+class TestMisbehaviour:
+    def test_no_mode_names_the_three(self):
+        with pytest.raises(
+            EnvError, match=r"names no autoreset mode.*autoreset_mode.*'next_step', 'same_step' or 'disa"
+        ):
+            Environments(Arrays(mode=None))
+
+    def test_no_mode_but_the_argument(self):
+        assert Environments(Arrays(mode=None), autoreset_mode="same_step").autoreset_mode is AutoresetMode.SAME_STEP
+
+    def test_unknown_mode(self):
+        with pytest.raises(ValueError, match=r"must be 'next_step'.*Received: autoreset_mode='later'"):
+            Environments(Arrays(mode=None), autoreset_mode="later")
+
+    @pytest.mark.parametrize("mode", ["NextStep", "next_step", AutoresetMode.NEXT_STEP])
+    def test_spellings_of_a_declared_mode(self, mode):
+        assert Environments(Arrays(mode=mode)).autoreset_mode is AutoresetMode.NEXT_STEP
+
+    def test_mode_of_the_class(self):
+        assert Environments(CartPoleVectorEnv(2)).autoreset_mode is AutoresetMode.NEXT_STEP
+
+    def test_mode_through_a_wrapper(self):
+        wrapped = gym.wrappers.vector.ClipReward(Arrays(mode=AutoresetMode.DISABLED), -1, 1)
+        assert declared_autoreset_mode(wrapped) is AutoresetMode.DISABLED
+
+    def test_argument_against_sync_vector_env(self):
+        vector_env = sync([functools.partial(Script, [(2, True, False)])], AutoresetMode.DISABLED)
+        with pytest.raises(EnvError, match=r"runs in autoreset mode DISABLED. Received: autoreset_mode='same_step'"):
+            Environments(vector_env, autoreset_mode="same_step")
+
+    def test_an_atari_environment_in_the_process_gives_nobody_its_mode(self):
+        pytest.importorskip("ale_py")
+        atari = resolve_env("ALE/Pong-v5", {"autoreset_mode": "SameStep"}).make(1)
+        assert Environments(atari).autoreset_mode is AutoresetMode.SAME_STEP
+        gym.make_vec("ALE/Pong-v5", num_envs=1)
+        try:
+            assert "autoreset_mode" in Arrays(mode=None).metadata  # what every other VectorEnv inherits
+            factory = resolve_env(lambda num_envs: Arrays(num_envs, mode=None), check_pickle=False)
+            with pytest.raises(EnvError, match="names no autoreset mode"):
+                Environments(factory.make(2))
+            with pytest.raises(EnvError, match="names no autoreset mode"):
+                Environments(Arrays(mode=None))
+            assert VectorEnv.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP  # put back
+        finally:
+            VectorEnv.metadata.pop("autoreset_mode")
+
+    def test_disabled_that_ignores_the_mask(self):
+        environments = Environments(CartPoleVectorEnv(4), autoreset_mode="disabled")
+        environments.reset(0)
+        with pytest.raises(EnvError, match=r"CartPoleVectorEnv.*ignored `options\['reset_mask'\]`.*DISABLED"):
+            play(environments, 60)
+
+    def test_same_step_without_final_obs(self):
+        environments = Environments(CartPoleVectorEnv(4), autoreset_mode="same_step")
+        environments.reset(0)
+        with pytest.raises(EnvError, match=r"gave no `infos\['final_obs'\]`.*autoreset_mode=SAME_STEP"):
+            play(environments, 60)
+
+    @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+    def test_another_mode_that_behaves_as_same_step(self, mode):
+        environments = Environments(Arrays(mode=mode, infos={"final_obs": np.zeros((2, 3))}))
+        environments.reset(0)
+        with pytest.raises(EnvError, match=r"gave `infos\['final_obs'\]`.*as SAME_STEP does"):
+            vector_step(environments, terminated=[True, False])
+
+    @pytest.mark.parametrize("changes", [{"reward": [1.0, 0.0]}, {"terminated": [True, False]}])
+    def test_next_step_whose_reset_row_is_a_step(self, changes):
+        environments = Environments(Arrays())
+        environments.reset(0)
+        vector_step(environments, terminated=[True, False])
+        with pytest.raises(EnvError, match=r"in the step after an end.*autoreset_mode=NEXT_STEP"):
+            vector_step(environments, **{"terminated": [False, False], **changes})
+
+
+class TestStatistics:
+    class Doubled(gym.RewardWrapper):
+        def reward(self, reward):
+            return 2 * reward
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_a_wrappers_own_episode_is_preferred(self, mode):
+        def make():
+            return self.Doubled(gym.wrappers.RecordEpisodeStatistics(Script([(3, True, False), (2, False, True)])))
+
+        _, (episodes,) = play(Environments(sync([make], mode)), 12)
+        assert [episode[:2] for episode in episodes[:3]] == [(6.0, 3.0), (3.0, 2.0), (6.0, 3.0)]
+        _, (serial,) = play(Environments(SerialVectorEnv([make()])), 12)
+        assert serial[:3] == episodes[:3]
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_the_vector_wrappers_own_episode(self, mode):
+        env_fns = [functools.partial(Script, [(3, True, False)]), functools.partial(Script, [(4, True, False)])]
+        recorded = gym.wrappers.vector.RecordEpisodeStatistics(sync(env_fns, mode))
+        doubled = gym.wrappers.vector.TransformReward(recorded, lambda reward: 2 * reward)
+        _, (three, four) = play(Environments(doubled), 20)
+        # Where the wrapper counts wrongly (every masked reset zeroes all of its sums) ours are reported.
+        factor = {AutoresetMode.NEXT_STEP: 1.0, AutoresetMode.DISABLED: 2.0}.get(mode, three[0][0] / 6.0)
+        assert factor in (1.0, 2.0)
+        assert {episode[:2] for episode in three} == {(6.0 * factor, 3.0)}
+        assert {episode[:2] for episode in four} == {(10.0 * factor, 4.0)}
+
+    def test_an_end_without_record_inside_a_recorder_is_no_episode(self):
+        class LostLife(gym.Wrapper):
+            """Ends every second step, and resets the game only when it is over."""
+
+            def reset(self, **kwargs):
+                if getattr(self, "over", True):
+                    self.last, _ = self.env.reset(**kwargs)
+                self.over, self.steps = False, 0
+                return self.last, {}
+
+            def step(self, action):
+                self.last, reward, self.over, truncated, info = self.env.step(action)
+                self.steps += 1
+                return self.last, reward, self.over or self.steps == 2, truncated, info
+
+        env = LostLife(gym.wrappers.RecordEpisodeStatistics(Script([(5, True, False)])))
+        rows, (episodes,) = play(Environments(SerialVectorEnv([env])), 10)
+        assert sum(row.terminated for row in rows[0]) == 6
+        assert [episode[:2] for episode in episodes] == [(15.0, 5.0), (15.0, 5.0)]
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_info_keys_of_the_last_step(self, mode):
+        environments = Environments(sync([functools.partial(Script, [(3, True, False)])], mode))
+        _, (episodes,) = play(environments, 12)
+        assert [episode[2] for episode in episodes] == [{"is_success": 1.0}] * len(episodes)
+
+    def test_a_key_that_one_episode_lacks_is_nan(self):
+        class Silent(Script):
+            def step(self, action):
+                *rest, _ = super().step(action)
+                return (*rest, {})
+
+        envs = [Script([(1, True, False)]), Silent([(1, True, False)])]
+        environments = Environments(SerialVectorEnv(envs))
+        environments.reset(0)
+        episodes = environments.step(np.zeros(2, np.int64)).episodes
+        assert episodes.info["is_success"][0] == 1.0
+        assert math.isnan(episodes.info["is_success"][1])
+
+    def test_infos_of_odd_shapes_and_types_are_no_trouble(self):
+        class Odd(Script):
+            def step(self, action):
+                *rest, info = super().step(action)
+                odd = {"path": np.zeros(self.episode + 2), "score": 1 if self.episode == 0 else 0.5, "none": None}
+                return (*rest, {**info, **odd, "size one": np.array([3.0])})
+
+        envs = [Odd([(1, True, False)]), Odd([(1, True, False)])]
+        envs[1].episode = 0
+        environments = Environments(SerialVectorEnv(envs), info_keys=("score", "size one", "none", "path"))
+        environments.reset(0)
+        info = environments.step(np.zeros(2, np.int64)).episodes.info
+        assert {key: values.tolist() for key, values in info.items()} == {"score": [1.0, 0.5], "size one": [3.0, 3.0]}
+
+
+def test_an_actors_imports_leave_tensorflow_unloaded():
+    code = (
+        "import sys, actor_learner.environments.environments, actor_learner.evaluate\n"
+        "print([name for name in ('tensorflow', 'keras', 'jax', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,203 @@
+"""Environments: what is refused, and how the message names it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.vector import AutoresetMode
+
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.errors import EnvError
+from actor_learner.environments.factory import resolve_env
+from actor_learner.environments.serial import SerialVectorEnv
+from tests.support.scripted_envs import MODES, Arrays, Script, play, sync, vector_step
+
+
+class TestChecks:
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+    def test_observation(self, mode, value):
+        environments = Environments(Arrays(mode=mode), actor=3, name="Arrays-v0")
+        environments.reset(0)
+        vector_step(environments)
+        with pytest.raises(
+            EnvError,
+            match=r"observation\[2\] of environment 1 of env `Arrays-v0` in actor 3.*step 2 of its.*env step 2",
+        ):
+            vector_step(environments, observation=[[0, 0, 0], [0, 0, value]])
+
+    def test_reward(self):
+        environments = Environments(Arrays())
+        environments.reset(0)
+        with pytest.raises(EnvError, match=r"^reward of environment 1 of env `Arrays`.*step 1 .*Received: nan"):
+            vector_step(environments, reward=[0, math.nan])
+
+    def test_first_observation(self):
+        vector_env = Arrays()
+        vector_env.observation[1, 0] = math.nan
+        with pytest.raises(EnvError, match=r"observation\[0\] of environment 1.*at step 0"):
+            Environments(vector_env).reset(0)
+
+    def test_final_observation_of_same_step(self):
+        final = np.array([None, np.array([0, math.nan, 0], np.float32)], dtype=object)
+        environments = Environments(Arrays(mode=AutoresetMode.SAME_STEP, infos={"final_obs": final}))
+        environments.reset(0)
+        with pytest.raises(EnvError, match=r"observation\[1\] of environment 1"):
+            vector_step(environments, truncated=[False, True])
+
+    def test_large_values_are_finite(self):
+        environments = Environments(Arrays())
+        environments.reset(0)
+        transition = vector_step(environments, observation=np.full((2, 3), 3e38), reward=[3e38, -3e38])
+        assert transition.observation[0][0, 0] == np.float32(3e38)
+
+    @pytest.mark.parametrize(
+        ("space", "raw", "expected", "dtype"),
+        [
+            (Box(-1, 1, (2,), np.float64), np.array([0.5, 9.0]), [0.5, 9.0], np.float32),  # out of bounds passes
+            (Box(-1, 1, (2,), np.float32), np.array([0.1, 0.2], np.float64), np.float32([0.1, 0.2]), np.float32),
+            (Box(0, 255, (2,), np.uint8), np.array([7, 250], np.int64), [7, 250], np.uint8),
+            (Box(0, 255, (2,), np.int64), [3, 2**40], [3, 2**40], np.int64),
+            (Box(-1, 1, (), np.float32), 0.25, 0.25, np.float32),
+            (Discrete(5, start=3), 7, 4, np.int32),
+            (Discrete(5), np.int64(4), 4, np.int32),
+        ],
+    )
+    @pytest.mark.parametrize("mode", MODES)
+    def test_dtypes(self, mode, space, raw, expected, dtype):
+        class Fixed(Script):
+            def observation(self):
+                return raw
+
+        def transitions(vector_env):
+            environments = Environments(vector_env)
+            yield environments.reset(0)
+            yield environments.step(np.zeros(1, np.int64)).observation
+            last = environments.step(np.zeros(1, np.int64))
+            yield last.observation
+            yield last.final_observation
+
+        fixed = functools.partial(Fixed, [(2, False, True)], space)
+        vector_envs = [SerialVectorEnv([fixed()])]
+        if np.can_cast(np.asarray(raw).dtype, space.dtype, "same_kind"):  # Gymnasium's own casts no further
+            vector_envs.append(sync([fixed], mode))
+        for vector_env in vector_envs:
+            for (observation,) in transitions(vector_env):
+                assert observation.dtype == dtype
+                np.testing.assert_array_equal(observation, np.array(expected, dtype)[None])
+
+    @pytest.mark.parametrize("when", ["reset", "step"])
+    @pytest.mark.parametrize(
+        ("wrong", "received"),
+        [(np.zeros(3), r"shape=\(3,\)"), (0.0, r"shape=\(\)"), ({"a": 0}, "a dict"), ((0, 1), "a tuple")],
+    )
+    def test_shape_or_structure(self, when, wrong, received):
+        class Wrong(Script):
+            def observation(self):
+                return wrong if (self.count > 0) == (when == "step") else super().observation()
+
+        envs = [Script([(5, True, False)]), Wrong([(5, True, False)])]
+        environments = Environments(SerialVectorEnv(envs), name="Wrong-v0")
+        with pytest.raises(EnvError, match=rf"`{when}` of environment 1 must return an observation of.*{received}"):
+            play(environments, 1)
+
+    @pytest.mark.parametrize(
+        ("method", "result", "message"),
+        [
+            ("reset", np.zeros(2), r"must return \(observation, info\). Received: a ndarray"),
+            ("step", (np.zeros(2), 1.0, False, {}), r"must return \(observation, reward, .*Received: a tuple of 4"),
+            ("step", None, "must return.*Received: a NoneType"),
+            (
+                "step",
+                (np.zeros(2), np.ones(1), False, False, {}),
+                r"must return a number as reward. Received: shape=\(1,\)",
+            ),
+        ],
+    )
+    def test_another_number_of_results(self, method, result, message):
+        env = Script([(5, True, False)])
+        setattr(env, method, lambda *_, **__: result)
+        environments = Environments(SerialVectorEnv([env]), name="Old-v0")
+        with pytest.raises(EnvError, match=f"`{method}` of environment 0 {message}"):
+            play(environments, 1)
+
+    @pytest.mark.parametrize("when", ["reset", "step"])
+    def test_batch_shape(self, when):
+        environments = Environments(Arrays())
+        if when == "step":
+            environments.reset(0)
+        environments.vector_env.observation = np.zeros((2, 4), np.float32)
+        call = functools.partial(environments.reset, 0) if when == "reset" else lambda: vector_step(environments)
+        with pytest.raises(EnvError, match=rf"`{when}` of env.*must return a batch.*`observation`.*\(2, 3\).*\(2, 4\)"):
+            call()
+
+    def test_reward_shape(self):
+        environments = Environments(Arrays())
+        environments.reset(0)
+        with pytest.raises(EnvError, match=r"must return rewards of shape \(2,\). Received: shape=\(2, 1\)"):
+            vector_step(environments, reward=np.zeros((2, 1)))
+
+    @pytest.mark.parametrize(
+        ("space", "message"),
+        [
+            (Dict({"a": Box(0, 1), "b": gym.spaces.Text(5)}), r"`Script`: `observation\['b'\]` must be.*Text"),
+            (gym.spaces.Graph(Box(0, 1), None), r"`observation` must be Box.*; encode it as Boxes.*Received: Graph"),
+        ],
+    )
+    def test_unsupported_observation_space(self, space, message):
+        with pytest.raises(EnvError, match=message):
+            Environments(SerialVectorEnv([Script([(2, True, False)], space)]))
+
+    def test_unsupported_action_space(self):
+        env = Script([(2, True, False)])
+        env.action_space = Box(np.array([0.0, -np.inf], np.float32), np.array([1.0, 1.0], np.float32))
+        with pytest.raises(EnvError, match=r"both bounds finite or both infinite.*action\[1\]"):
+            Environments(SerialVectorEnv([env]))
+
+    def test_reset_that_raises_names_the_users_line(self, tmp_path, monkeypatch):
+        module = tmp_path / "breaking_env.py"
+        module.write_text(
+            "import gymnasium as gym\nfrom gymnasium.spaces import Box, Discrete\n\n"
+            "class Broken(gym.Env):\n"
+            "    observation_space, action_space = Box(0, 1, (1,)), Discrete(2)\n"
+            "    def reset(self, seed=None, options=None):\n"
+            "        super().reset(seed=seed)\n"
+            "        self.load()\n"
+            "    def load(self):\n"
+            "        raise FileNotFoundError('no\\nmap')\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        environments = Environments(resolve_env("breaking_env:Broken").make(2))
+        with pytest.raises(EnvError) as caught:
+            environments.reset(0)
+        assert str(caught.value) == (
+            f"`reset` of env `Broken` raised FileNotFoundError: no map ({module}, line 10, in load)"
+        )
+
+    @pytest.mark.parametrize(
+        ("wrapper", "flag"),
+        [
+            (gym.wrappers.NormalizeObservation, "normalize_observation"),
+            (gym.wrappers.NormalizeReward, "normalize_reward"),
+        ],
+    )
+    def test_gymnasiums_normalization_warns_once(self, wrapper, flag):
+        vector_env = SerialVectorEnv([wrapper(Script([(2, True, False)])) for _ in range(2)])
+        with pytest.warns(UserWarning, match=rf"{wrapper.__name__}.*`{flag}=True`") as caught:
+            Environments(vector_env, actor=0)
+        assert len(caught) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            Environments(vector_env, actor=1)
+
+    def test_gymnasiums_vector_normalization(self):
+        env_fns = [functools.partial(Script, [(n, True, False)]) for n in (2, 3)]
+        normalized = gym.wrappers.vector.NormalizeObservation(sync(env_fns, AutoresetMode.NEXT_STEP))
+        with pytest.warns(UserWarning, match="`normalize_observation=True`"):
+            Environments(normalized)

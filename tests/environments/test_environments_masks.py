@@ -1,0 +1,349 @@
+"""Action masks from environments: in observations and infos, in every autoreset mode, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.errors import EnvError
+from actor_learner.environments.factory import resolve_env
+from actor_learner.environments.serial import SerialVectorEnv
+from actor_learner.spaces.masks import MaskLayout
+from tests.support.scripted_envs import MODES, Arrays, Script, sync
+
+ACTIONS = 4
+TAXI = max(env_id for env_id in gym.registry if env_id.startswith("Taxi-v"))
+
+
+def allowed(step, episode):
+    """The mask of that observation: one action, another each time, is forbidden, and now and then all but one."""
+    mask = np.arange(ACTIONS) != (step + episode) % ACTIONS
+    return mask if (step + episode) % 3 else ~mask
+
+
+class Masked(Script):
+    """Gives masks in its infos, or in its observation; of the last one of an episode it allows nothing."""
+
+    def __init__(self, episodes, *, leaf=False, form=lambda mask: mask.astype(np.int8), spoil=None):
+        super().__init__(episodes)
+        self.action_space = Discrete(ACTIONS)
+        self.leaf, self.form, self.spoil = leaf, form, spoil
+        if leaf:
+            self.observation_space = Dict(action_mask=MultiBinary(ACTIONS), count=Box(-99, 99, (2,)))
+
+    def mask(self):
+        length, *_ = self.episodes[self.episode % len(self.episodes)]
+        mask = allowed(self.count, self.episode) if self.count < length else np.zeros(ACTIONS, bool)
+        return self.form(mask) if self.spoil is None else self.spoil(self.form(mask), self.count)
+
+    def observation(self):
+        own = super().observation()
+        return {"count": own, "action_mask": self.mask()} if self.leaf else own
+
+    def info(self):
+        mask = None if self.leaf else self.mask()
+        return {} if mask is None else {"action_mask": mask}
+
+    def reset(self, *, seed=None, options=None):
+        observation, _ = super().reset(seed=seed)
+        return observation, self.info()
+
+    def step(self, action):
+        *results, info = super().step(action)
+        return (*results, {**info, **self.info()})
+
+
+def counts(environments, observation):
+    """(step, episode) of each environment, from its observation."""
+    return observation[-1].astype(int).tolist()
+
+
+def make(mode, scripts, **kwargs):
+    makers = [functools.partial(Masked, script, **kwargs) for script in scripts]
+    if mode == "serial":
+        return Environments(SerialVectorEnv([maker() for maker in makers]), name="Masked-v0")
+    return Environments(sync(makers, mode), name="Masked-v0")
+
+
+class TestMasks:
+    @settings(deadline=None, max_examples=80)
+    @given(
+        scripts=st.lists(
+            st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=3), min_size=1, max_size=3
+        ),
+        mode=st.sampled_from([*MODES, "serial"]),
+        leaf=st.booleans(),
+    )
+    def test_each_row_that_acts_has_the_mask_of_its_observation(self, scripts, mode, leaf):
+        """The last observations allow nothing, so a mask of the old episode would be an error."""
+        scripts = [[(length, cut, not cut) for length, cut in script] for script in scripts]
+        environments = make(mode, scripts, leaf=leaf)
+        observation = environments.reset(0)
+        assert environments.uses_masks
+        acts = np.ones(len(scripts), bool)
+        for _ in range(15):
+            mask = environments.action_mask
+            assert (mask.dtype, mask.shape) == (bool, (len(scripts), ACTIONS))
+            for row, (step, episode) in enumerate(counts(environments, observation)):
+                expected = allowed(step, episode) if acts[row] else np.ones(ACTIONS, bool)
+                np.testing.assert_array_equal(mask[row], expected)
+            transition = environments.step(np.zeros(len(scripts), np.int64))
+            observation = transition.observation
+            ended = transition.terminated | transition.truncated
+            acts = ~ended if mode is AutoresetMode.NEXT_STEP else np.ones(len(scripts), bool)
+
+    def test_a_mask_stays_when_the_environment_changes_its_array(self):
+        class Reusing(Masked):
+            def mask(self):
+                self.array = getattr(self, "array", np.zeros(ACTIONS, np.int8))
+                self.array[:] = allowed(self.count, self.episode)
+                return self.array
+
+        environments = Environments(SerialVectorEnv([Reusing([(9, True, False)])]))
+        environments.reset(0)
+        before = environments.action_mask
+        kept = before.copy()
+        environments.step(np.zeros(1, np.int64))
+        np.testing.assert_array_equal(before, kept)
+        assert not np.array_equal(before, environments.action_mask)
+
+    def test_the_mask_stays_in_the_observation(self):
+        environments = make("serial", [[(5, True, False)]], leaf=True)
+        mask, count = environments.reset(0)
+        np.testing.assert_array_equal(mask, environments.action_mask)
+        assert mask.dtype == np.int8
+        assert count.shape == (1, 2)
+
+    def test_without_masks(self):
+        environments = Environments(SerialVectorEnv([Script([(5, True, False)])]))
+        environments.reset(0)
+        environments.step(np.zeros(1, np.int64))
+        assert environments.action_mask is None
+        assert not environments.uses_masks
+
+    def test_a_second_reset(self):
+        environments = make("serial", [[(5, True, False)]])
+        environments.reset(0)
+        environments.step(np.zeros(1, np.int64))
+        environments.reset(0)
+        np.testing.assert_array_equal(environments.action_mask[0], allowed(0, 1))
+
+    @pytest.mark.parametrize("vectorization", ["serial", *MODES])
+    def test_taxi_never_moves_into_a_wall(self, vectorization):
+        if vectorization == "serial":
+            environments = Environments(resolve_env(TAXI, {"max_episode_steps": 20}).make(4))
+        else:
+            environments = Environments(
+                sync([functools.partial(gym.make, TAXI, max_episode_steps=20)] * 4, vectorization)
+            )
+        random = np.random.default_rng(0)
+        (before,) = environments.reset(0)
+        before = before.copy()
+        for _ in range(50):
+            action = np.array([random.choice(np.flatnonzero(row)) for row in environments.action_mask])
+            transition = environments.step(action)
+            after = transition.observation[0].copy()
+            stays = transition.valid & ~transition.terminated & ~transition.truncated
+            assert (before != after)[stays].all()  # Taxi's masks forbid what changes nothing
+            before = after
+
+
+class TestForms:
+    """The nests that Gymnasium's own merging and ours make of one environment's mask."""
+
+    @pytest.mark.parametrize("mode", ["serial", *MODES])
+    @pytest.mark.parametrize(
+        ("space", "given"),
+        [
+            (MultiDiscrete([2, 2]), np.array([1, 0, 0, 1], np.int8)),
+            (MultiDiscrete([2, 2]), (np.array([1, 0]), np.array([0, 1]))),
+            (Tuple([Discrete(2), MultiDiscrete([2])]), (np.array([1, 0]), (np.array([0, 1]),))),
+            (Dict(a=Discrete(2), b=Box(-1, 1), c=Discrete(2)), {"a": np.array([1, 0]), "c": np.array([0, 1])}),
+            (Dict(a=Discrete(2), c=Dict(d=Discrete(2))), {"a": np.array([1, 0]), "c": {"d": np.array([0, 1])}}),
+            (Discrete(4), [True, False, False, True]),
+            (Discrete(4), np.array([1.0, 0.0, 0.0, 1.0])),
+        ],
+    )
+    def test_every_form_of_one_mask(self, space, given, mode):
+        class Formed(Masked):
+            def __init__(self):
+                super().__init__([(3, True, False)])
+                self.action_space = space
+
+            def mask(self):
+                return given
+
+        makers = [Formed, Formed]
+        vector_env = SerialVectorEnv([Formed(), Formed()]) if mode == "serial" else sync(makers, mode)
+        environments = Environments(vector_env)
+        environments.reset(0)
+        action = vector_env.action_space.sample()
+        for _ in range(3):
+            assert environments.action_mask.tolist() == [[True, False, False, True]] * 2
+            environments.step(action)
+
+    @pytest.mark.parametrize("mode", ["serial", AutoresetMode.DISABLED])
+    def test_a_part_that_one_environment_leaves_out_is_allowed(self, mode):
+        def maker(parts):
+            env = Masked([(9, True, False)], form=lambda _: parts)
+            env.action_space = Dict(a=Discrete(2), b=Discrete(2))
+            return env
+
+        one, other = {"a": np.array([1, 0]), "b": np.array([0, 1])}, {"b": np.array([1, 0])}
+        envs = [maker(one), maker(other)]
+        vector_env = SerialVectorEnv(envs) if mode == "serial" else sync([lambda env=env: env for env in envs], mode)
+        environments = Environments(vector_env)
+        environments.reset(0)
+        assert environments.action_mask.tolist() == [[True, False, False, True], [True, True, True, False]]
+
+    def test_a_nested_mask_leaf(self):
+        class Nested(Script):
+            def observation(self):
+                return {"action_mask": {"a": np.array([1, 0]), "b": np.array([0, 1])}, "x": np.zeros(1, np.float32)}
+
+        mask = Dict(a=MultiBinary(2), b=MultiBinary(2))
+        env = Nested([(5, True, False)], Dict(action_mask=mask, x=Box(-1, 1, (1,))))
+        env.action_space = Dict(b=Discrete(2), a=Discrete(2))
+        environments = Environments(SerialVectorEnv([env]))
+        environments.reset(0)
+        expected = MaskLayout(env.action_space).read({"a": [[1, 0]], "b": [[0, 1]]}, 1)
+        np.testing.assert_array_equal(environments.action_mask, expected)
+
+    def test_infos_of_a_native_environment_without_flags(self):
+        environments = Environments(Arrays(infos={}, reset_infos={"action_mask": np.array([[1, 0], [0, 1]])}))
+        environments.reset(0)
+        assert environments.action_mask.tolist() == [[True, False], [False, True]]
+
+
+class TestRefused:
+    def message(self, environments, steps=0):
+        def play():
+            environments.reset(0)
+            for _ in range(steps):
+                environments.step(np.zeros(environments.num_envs, np.int64))
+
+        with pytest.raises(EnvError) as caught:
+            play()
+        assert "\n" not in str(caught.value)
+        assert "Received: " in str(caught.value)
+        return str(caught.value)
+
+    @pytest.mark.parametrize("mode", ["serial", *MODES])
+    @pytest.mark.parametrize("when", [0, 2])
+    @pytest.mark.parametrize(
+        ("wrong", "words"),
+        [
+            (np.zeros(ACTIONS, np.int8), "must allow at least one action. Received: none allowed in environment 1"),
+            (np.full(ACTIONS, 2, np.int8), "must hold booleans, or 0 and 1. Received: dtype=int8, 2"),
+        ],
+    )
+    def test_values(self, mode, wrong, words, when):
+        def spoil(mask, count):
+            return wrong if count == when else mask
+
+        makers = [
+            functools.partial(Masked, [(5, True, False)]),
+            functools.partial(Masked, [(5, True, False)], spoil=spoil),
+        ]
+        vector_env = SerialVectorEnv([maker() for maker in makers]) if mode == "serial" else sync(makers, mode)
+        message = self.message(Environments(vector_env, name="Masked-v0"), 3)
+        assert words in message
+        assert f"environment 1 of env `Masked-v0`, at step {when} of its episode (env step {when})" in message
+        assert "`info['action_mask']`" in message
+
+    def test_length(self):
+        def spoil(mask, count):
+            return mask[:3] if count == 2 else mask
+
+        envs = [Masked([(5, True, False)]), Masked([(5, True, False)], spoil=spoil)]
+        message = self.message(Environments(SerialVectorEnv(envs)), 3)
+        assert "environment 1 of env `Masked`, at step 2" in message
+        assert "must have 4 entries for each environment" in message
+
+    def test_nothing_allowed_in_an_observation(self):
+        envs = [Masked([(5, True, False)], leaf=True, spoil=lambda mask, count: mask * (count != 1))]
+        message = self.message(Environments(SerialVectorEnv(envs)), 1)
+        assert "`observation['action_mask']` must allow at least one action. Received: none allowed in env" in message
+
+    def test_a_later_choice(self):
+        env = Masked([(5, True, False)], form=lambda _: np.array([1, 1, 0, 0]))
+        env.action_space = MultiDiscrete([2, 2])
+        assert "at least one action for choice 1." in self.message(Environments(SerialVectorEnv([env])))
+
+    @pytest.mark.parametrize("mode", ["serial", *MODES])
+    @pytest.mark.parametrize("when", [0, 2])
+    def test_masks_from_some_environments_only(self, mode, when):
+        makers = [
+            functools.partial(Masked, [(5, True, False)]),
+            functools.partial(Masked, [(5, True, False)], spoil=lambda mask, count: None if count == when else mask),
+        ]
+        vector_env = SerialVectorEnv([maker() for maker in makers]) if mode == "serial" else sync(makers, mode)
+        message = self.message(Environments(vector_env), 3)
+        assert "must come with every observation, from every environment, or never" in message
+        assert f"none of environment 1 of env `Masked`, at step {when}" in message
+
+    @pytest.mark.parametrize("mode", ["serial", *MODES])
+    def test_masks_that_are_gone_later(self, mode):
+        def spoil(mask, count):
+            return None if count == 2 else mask
+
+        message = self.message(make(mode, [[(5, True, False)]] * 2, spoil=spoil), 3)
+        assert "must come with every observation" in message
+        assert "env step 2" in message
+
+    @pytest.mark.parametrize("mode", ["serial", *MODES])
+    def test_masks_that_the_first_reset_did_not_give(self, mode):
+        message = self.message(
+            make(mode, [[(5, True, False)]] * 2, spoil=lambda mask, count: mask if count else None), 1
+        )
+        assert "`info['action_mask']` must be there from the first reset on" in message
+
+    @pytest.mark.parametrize("mode", ["serial", *MODES])
+    @pytest.mark.parametrize("when", [2, 3])
+    def test_masks_that_come_later_still(self, mode, when):
+        """Within an episode, and with the step that ends it."""
+        scripts = [[(3, True, False)], [(9, True, False)]]
+        environments = make(mode, scripts, spoil=lambda mask, count: mask if count == when else None)
+        message = self.message(environments, when)
+        assert "`info['action_mask']` must be there from the first reset on, or never. Received: a mask of" in message
+        assert f"of env `Masked-v0`, at step {when} of its episode (env step {when})" in message
+
+    def test_masks_that_only_a_later_reset_gives(self):
+        def spoil(mask, count):
+            self.resets += count == 0
+            return mask if count == 0 and self.resets > 2 else None
+
+        self.resets = 0
+        message = self.message(make("serial", [[(2, True, False)], [(9, True, False)]], spoil=spoil), 2)
+        assert "or never. Received: a mask of environment 0 of env `Masked-v0`" in message
+
+    def test_a_masked_reset_without_masks(self):
+        def spoil(mask, count):
+            self.resets += count == 0
+            return None if count == 0 and self.resets > 2 else mask
+
+        self.resets = 0
+        message = self.message(make("serial", [[(2, True, False)], [(9, True, False)]], spoil=spoil), 2)
+        assert "none of environment 0 of env `Masked-v0`, at step 0 of its episode (env step 2)" in message
+
+    @pytest.mark.parametrize("leaf", [True, False])
+    @pytest.mark.parametrize("space", [Box(-1, 1, (2,)), MultiBinary(ACTIONS)])
+    def test_an_action_space_without_choices(self, space, leaf):
+        env = Masked([(5, True, False)], leaf=leaf)
+        env.action_space = space
+        with pytest.raises(EnvError, match="needs an action space with a Discrete or MultiDiscrete choice. Received: "):
+            Environments(SerialVectorEnv([env])).reset(0)
+
+    def test_a_mask_leaf_of_another_size(self):
+        env = Masked([(5, True, False)], leaf=True)
+        env.action_space = Discrete(7)
+        with pytest.raises(EnvError, match=r"`Masked`: `observation\['action_mask'\]` must have 7 entries"):
+            Environments(SerialVectorEnv([env]))

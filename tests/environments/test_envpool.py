@@ -1,0 +1,223 @@
+"""EnvPool's environments: where it is installed, that they behave as Gymnasium's; where it isn't, what is said."""
+
+from __future__ import annotations
+
+import importlib.util
+import pickle
+import sys
+import types
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from actor_learner.environments.atari import LifeLoss
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.envpool import EnvPoolSource, find_envpool
+from actor_learner.environments.errors import EnvError
+from actor_learner.environments.factory import resolve_env
+from tests.support.scripted_envs import play
+
+needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="EnvPool is not installed")
+
+
+def environments_of(env, num_envs=3, seed=5, **env_kwargs):
+    factory = pickle.loads(resolve_env(env, env_kwargs).dumps())
+    return Environments(factory.make(num_envs, seed), name=factory.name)
+
+
+class TestAbsent:
+    def test_what_to_install_and_where_it_exists(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "envpool", None)
+        with pytest.raises(EnvError) as caught:
+            resolve_env("envpool:CartPole-v1")
+        message = str(caught.value)
+        assert "`envpool:CartPole-v1` needs the package `envpool`" in message
+        assert 'pip install "envpool>=1.2" (wheels for Python 3.11 to 3.14 on Linux' in message
+        assert message.endswith("Received: env='envpool:CartPole-v1'")
+        assert "\n" not in message
+
+    def test_a_broken_installation_says_why(self, monkeypatch):
+        broken = types.ModuleType("envpool")
+        broken.list_all_envs = lambda: (_ for _ in ()).throw(ImportError("libQt5Core.so.5:\nno such file"))
+        monkeypatch.setitem(sys.modules, "envpool", broken)
+        with pytest.raises(EnvError, match=r"needs the package `envpool` \(libQt5Core.so.5: no such file\)"):
+            find_envpool("envpool:CoinRun-v0")
+
+
+class TestSource:
+    def test_it_is_sent_by_its_id(self):
+        source = pickle.loads(pickle.dumps(EnvPoolSource("CartPole-v1")))
+        assert source == EnvPoolSource("CartPole-v1")
+
+    @pytest.mark.parametrize("option", ["batch_size", "env_type"])
+    def test_what_the_actors_set(self, option):
+        with pytest.raises(EnvError, match=rf"EnvPool's `{option}` is set by the actors. Received: env_kwargs="):
+            EnvPoolSource("CartPole-v1")(2, **{option: 4})
+
+
+@needs_envpool
+class TestResolve:
+    def test_an_unknown_id(self):
+        with pytest.raises(EnvError, match=r"EnvPool has no `CartPol-v1`; did you mean `envpool:CartPole-v") as caught:
+            resolve_env("envpool:CartPol-v1")
+        assert "\n" not in str(caught.value)
+        with pytest.raises(EnvError, match="`envpool.list_all_envs\\(\\)` has the ids. Received: env='envpool:Quux'"):
+            resolve_env("envpool:Quux")
+
+    def test_an_unknown_option(self):
+        with pytest.raises(EnvError, match=r"env `envpool:CartPole-v1` can't be built: TypeError.*wings"):
+            environments_of("envpool:CartPole-v1", wings=2)
+
+    def test_it_has_no_single_environments(self):
+        with pytest.raises(EnvError, match="vectorization='sync' needs single environments"):
+            resolve_env("envpool:CartPole-v1", {}, "sync")
+
+
+@needs_envpool
+class TestCartPole:
+    def test_spaces_are_gymnasiums(self):
+        environments = environments_of("envpool:CartPole-v1")
+        assert environments.autoreset_mode is AutoresetMode.NEXT_STEP
+        assert environments.observation_space.shape == (4,)
+        assert environments.action_space == gym.spaces.Discrete(2)
+        assert environments.vector_env.observation_space.shape == (3, 4)
+        assert environments.vector_env.action_space.shape == (3,)
+
+    def test_each_step_is_gymnasiums(self):
+        """Gymnasium's own environment, put into each state, gives the same next one and the same end."""
+        environments = environments_of("envpool:CartPole-v1")
+        reference = gym.make("CartPole-v1").unwrapped
+        random = np.random.default_rng(0)
+        (before,) = environments.reset(0)
+        before, ends = before.copy(), 0
+        for _ in range(120):
+            action = random.integers(0, 2, 3)
+            transition = environments.step(action)
+            for row in np.flatnonzero(transition.valid):
+                reference.reset(seed=0)
+                reference.state = before[row].astype(np.float64)
+                observation, _, terminated, *_ = reference.step(int(action[row]))
+                np.testing.assert_allclose(transition.observation[0][row], observation, atol=1e-4)
+                assert terminated == transition.terminated[row]
+                assert transition.reward[row] == 1.0
+                ends += terminated
+            before = transition.observation[0].copy()
+        assert ends >= 6
+
+    def test_a_time_limit_cuts_off(self):
+        rows, episodes = play(environments_of("envpool:CartPole-v1", max_episode_steps=7), 17)
+        assert all(own == [(7.0, 7.0, {}), (7.0, 7.0, {})] for own in episodes)
+        for own in rows:
+            assert len(own) == 15  # and two that only reset
+            ends = [row for row in own if row.truncated]
+            assert len(ends) == 2
+            assert not any(row.terminated for row in own)
+            assert all(row.last_observation is not None for row in ends)
+            assert np.abs(own[7].observation).max() <= 0.05  # a new episode
+
+    def test_seeds(self):
+        def first(build_seed, reset_seed):
+            return environments_of("envpool:CartPole-v1", seed=build_seed).reset(reset_seed)[0].copy()
+
+        np.testing.assert_array_equal(first(5, 5), first(5, 5))
+        np.testing.assert_array_equal(first(5, 9), first(9, 9))
+        np.testing.assert_array_equal(first(None, 9), first(9, 9))
+        assert not np.array_equal(first(5, 5), first(9, 9))
+        assert len(np.unique(first(5, 5), axis=0)) == 3
+        assert not np.array_equal(first(None, None), first(None, None))
+
+    def test_a_large_seed(self):
+        environments = environments_of("envpool:CartPole-v1", seed=2**40 + 1)
+        one = environments.reset(2**40 + 1)[0].copy()
+        np.testing.assert_array_equal(environments.reset(2**40 + 1)[0], one)
+
+    def test_resetting_again_with_the_seed_repeats_the_episodes(self):
+        environments = environments_of("envpool:CartPole-v1")
+        assert play(environments, 40, seed=3) == play(environments, 40, seed=3)
+
+    def test_closing_lets_the_pool_go(self):
+        environments = environments_of("envpool:CartPole-v1")
+        environments.reset(0)
+        environments.close()
+        with pytest.raises(AttributeError):
+            environments.step(np.zeros(3, np.int64))
+
+
+@needs_envpool
+class TestOthers:
+    def test_continuous_actions(self):
+        environments = environments_of("envpool:Pendulum-v1", max_episode_steps=5)
+        environments.vector_env.action_space.seed(0)
+        rows, episodes = play(environments, 14, lambda _: environments.vector_env.action_space.sample())
+        for own_rows, own_episodes in zip(rows, episodes, strict=True):
+            total = sum(row.reward for row in own_rows[:5])
+            assert own_episodes[0][:2] == (pytest.approx(total, rel=1e-5), 5.0)
+
+    def test_float64_observations(self):
+        pytest.importorskip("mujoco")
+        (observation,) = environments_of("envpool:HalfCheetah-v5").reset(0)
+        assert (observation.dtype, observation.shape) == (np.float32, (3, 17))
+
+    def test_discrete_observations(self):
+        environments = environments_of("envpool:FrozenLake-v1")
+        (observation,) = environments.reset(0)
+        assert observation.tolist() == [0, 0, 0]
+        for _ in range(50):
+            environments.step(np.full(3, 2))
+
+    def test_dicts_with_masks(self):
+        """A snake that never leaves the field hardly dies; one that moves anywhere does again and again."""
+        environments = environments_of("envpool:Snake-v1")
+        ends = {}
+        for masked in (True, False):
+            random = np.random.default_rng(0)
+            observation = environments.reset(0)
+            assert environments.uses_masks
+            assert len(observation) == len(environments.observation_space.spaces)
+            ends[masked] = 0
+            for _ in range(100):
+                allowed = environments.action_mask if masked else np.ones((3, 4), bool)
+                transition = environments.step(np.array([random.choice(np.flatnonzero(row)) for row in allowed]))
+                ends[masked] += int(transition.terminated.sum())
+        assert ends[False] > 5 > ends[True]
+
+    def test_a_game_for_several_players(self):
+        environment = resolve_env("envpool:CartPole-v1", {"max_num_players": 2})
+        with pytest.raises(EnvError, match="is for several players, which is not supported"):
+            environment.make(2, 0)
+
+
+@needs_envpool
+class TestAtari:
+    def test_whole_games_and_lost_lives(self):
+        def played(episodic):
+            environments = environments_of(
+                "envpool:Breakout-v5", num_envs=2, episodic_life=episodic, repeat_action_probability=0.25
+            )
+            random = np.random.default_rng(1)
+            environments.reset(5)
+            episodes, losses, rewards = [], 0, []
+            for _ in range(300):
+                transition = environments.step(random.integers(0, 4, 2))
+                losses += int(transition.terminated.sum())
+                rewards.append(transition.reward.tolist())
+                if transition.episodes is not None:
+                    episodes += zip(*(values.tolist() for values in transition.episodes[:3]), strict=True)
+            return environments, episodes, losses, rewards
+
+        environments, games, ends, rewards = played(False)
+        wrapped, games_again, losses, rewards_again = played(True)
+        assert isinstance(wrapped.vector_env, LifeLoss)
+        assert not isinstance(environments.vector_env, LifeLoss)
+        assert environments.observation_space.shape == (4, 84, 84)
+        assert games == games_again
+        assert rewards == rewards_again
+        assert ends == len(games) >= 2
+        assert losses >= 5 * len(games)
+
+    def test_a_task_without_lives(self):
+        environments = environments_of("envpool:CartPole-v1", episodic_life=True)
+        with pytest.raises(EnvError, match="needs an environment that tells its lives"):
+            environments.reset(0)

@@ -1,0 +1,191 @@
+"""Environment factories: sent to another process, and building there."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import subprocess
+import sys
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.errors import EnvError
+from actor_learner.environments.factory import resolve_env
+from tests.support.scripted_envs import Arrays, Script, play
+
+SHARED = Script([(1, True, False)])
+
+
+class TestPickling:
+    def unpicklable(self, env, env_kwargs=None):
+        with pytest.raises(EnvError) as caught:
+            resolve_env(env, env_kwargs)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    def test_a_closure_names_the_variable(self):
+        lock = threading.Lock()
+
+        def make():
+            return lock and Script([(1, True, False)])
+
+        message = self.unpicklable(make)
+        assert "because its variable `lock` can't be pickled" in message
+        assert "_thread.lock" in message
+
+    def test_an_argument(self):
+        lock = threading.Lock()
+        assert "`env_kwargs['episodes']` can't be pickled" in self.unpicklable(Script, {"episodes": [lock]})
+        assert "argument 0 of the partial can't be pickled" in self.unpicklable(functools.partial(Script, [lock]))
+
+    def test_an_attribute(self):
+        class Maker:
+            def __init__(self):
+                self.lock = threading.Lock()
+
+            def __call__(self):
+                return Script([(1, True, False)])
+
+        assert "its attribute `lock` can't be pickled" in self.unpicklable(Maker())
+
+    def test_a_callable_that_stays_may_hold_anything(self):
+        lock = threading.Lock()
+        factory = resolve_env(lambda: lock and Script([(1, True, False)]), check_pickle=False)
+        assert factory.make(2).num_envs == 2
+
+    def test_what_only_the_caller_registered_reaches_another_process(self, tmp_path):
+        """The entry point stands in `__main__`, as a string, and the other process knows nothing of either."""
+        script = tmp_path / "script.py"
+        script.write_text(
+            "import sys\nimport gymnasium as gym\nfrom gymnasium.spaces import Box, Discrete\n"
+            "from actor_learner.environments.factory import resolve_env\n"
+            "class Here(gym.Env):\n"
+            "    observation_space, action_space = Box(0, 1, (1,)), Discrete(2)\n"
+            "    def __init__(self, size=0):\n        self.size = size\n"
+            "    def reset(self, seed=None, options=None):\n        return self.observation_space.low + 0.5, {}\n"
+            "gym.register('Here-v0', '__main__:Here', kwargs={'size': 3}, max_episode_steps=9)\n"
+            "open(sys.argv[1], 'wb').write(resolve_env('Here-v0').dumps())\n"
+        )
+        payload = tmp_path / "payload"
+        subprocess.run([sys.executable, script, payload], check=True, timeout=60)
+        load = (
+            "import pickle, sys\nfrom actor_learner.environments.environments import Environments\n"
+            "factory = pickle.load(open(sys.argv[1], 'rb'))\nvector_env = factory.make(2)\n"
+            "print(Environments(vector_env).reset(0)[0].tolist(), vector_env.envs[0].unwrapped.size, factory.name)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", load, payload], check=True, timeout=60, capture_output=True, text=True
+        )
+        assert done.stdout.strip() == "[[0.5], [0.5]] 3 Here-v0"
+
+    def test_a_wrapper_registered_in_main(self, monkeypatch):
+        wrapper = gym.envs.registration.WrapperSpec("W", "__main__:W", {})
+        spec = gym.envs.registration.EnvSpec("Wrapped-v0", "gymnasium:Env", additional_wrappers=(wrapper,))
+        monkeypatch.setitem(gym.registry, "Wrapped-v0", spec)
+        with pytest.raises(EnvError, match="put wrappers inside a callable env"):
+            resolve_env("Wrapped-v0")
+
+
+class TestMake:
+    def test_native_vector_environment(self):
+        factory = resolve_env("CartPole-v1", {"max_episode_steps": 7})
+        vector_env = pickle.loads(factory.dumps()).make(5)
+        assert isinstance(vector_env, CartPoleVectorEnv)
+        rows, episodes = play(Environments(vector_env), 17)
+        # Pushed always left it falls after 9 steps or so: the time limit comes first, and a reset row after it.
+        assert all(own == [(7.0, 7.0, {}), (7.0, 7.0, {})] for own in episodes)
+        assert all(len(own) == 15 for own in rows)
+
+    def test_sync(self):
+        factory = resolve_env("CartPole-v1", {"max_episode_steps": 7}, "sync")
+        vector_env = pickle.loads(factory.dumps()).make(2)
+        assert isinstance(vector_env, SyncVectorEnv)
+        assert Environments(vector_env).autoreset_mode is AutoresetMode.DISABLED
+        assert "PassiveEnvChecker" not in str(vector_env.envs[0])
+        _, episodes = play(Environments(vector_env), 15)
+        assert all(own == [(7.0, 7.0, {}), (7.0, 7.0, {})] for own in episodes)
+
+    def test_env_class_and_env_factory(self):
+        for env in (Script, lambda **kwargs: gym.wrappers.TimeLimit(Script(**kwargs), 50)):
+            vector_env = resolve_env(env, {"episodes": [(2, True, False)]}, check_pickle=False).make(3)
+            _, episodes = play(Environments(vector_env), 4)
+            assert [len(own) for own in episodes] == [2, 2, 2]
+
+    def test_vector_factory_gets_num_envs_and_seed(self):
+        received = []
+
+        def make(num_envs, seed, size=1):
+            received.append((num_envs, seed, size))
+            return Arrays(num_envs)
+
+        assert resolve_env(make, {"size": 4}, check_pickle=False).make(3, 17).num_envs == 3
+        assert received == [(3, 17, 4)]
+
+    def test_vector_class_without_a_seed(self):
+        assert resolve_env(CartPoleVectorEnv).make(3, 17).num_envs == 3
+
+    @pytest.mark.parametrize(
+        ("env", "message"),
+        [
+            (lambda: 3, r"must return a gymnasium.Env. Received: builtins.int"),
+            (lambda: Arrays(), r"needs a parameter named `num_envs`. Received:.*Arrays"),
+            (lambda num_envs: Script([]), r"has a parameter `num_envs` and must return a gymnasium VectorEnv"),
+            (lambda num_envs: Arrays(num_envs + 1), r"VectorEnv of 2 environments. Received: num_envs=3"),
+            (lambda: SHARED, r"must build a new environment at each call"),
+            (lambda: 1 / 0, r"can't be built: ZeroDivisionError: division by zero \(.*test_env_factory.py, line \d+"),
+        ],
+    )
+    def test_what_comes_back_is_wrong(self, env, message):
+        with pytest.raises(EnvError, match=message):
+            resolve_env(env, check_pickle=False).make(2)
+
+    def test_kwargs_that_the_id_does_not_take(self):
+        with pytest.raises(EnvError, match=r"env `Acrobot-v1` can't be built: TypeError.*wings"):
+            resolve_env("Acrobot-v1", {"wings": 2}).make(1)
+
+    @pytest.mark.parametrize("env", ["LunarLander-v3", "HalfCheetah-v5"])
+    def test_physics(self, env):
+        pytest.importorskip({"LunarLander-v3": "Box2D", "HalfCheetah-v5": "mujoco"}[env])
+        vector_env = resolve_env(env, {"max_episode_steps": 30}).make(2)
+        environments = Environments(vector_env)
+        vector_env.action_space.seed(0)
+        rows, episodes = play(environments, 60, lambda _: vector_env.action_space.sample())
+        assert [own[0][1] for own in episodes] == [30.0, 30.0]
+        for own_rows, own_episodes in zip(rows, episodes, strict=True):
+            first = own_rows[: int(own_episodes[0][1])]
+            assert own_episodes[0][0] == pytest.approx(sum(row.reward for row in first), rel=1e-5)
+            assert first[-1].truncated
+
+    def test_mujoco_leaves_no_log_file_and_warns_once(self, tmp_path):
+        pytest.importorskip("mujoco")
+        code = (
+            "import mujoco\nfrom actor_learner.environments.factory import resolve_env\n"
+            "resolve_env('HalfCheetah-v5').make(3)\n"
+            "for _ in range(3):\n    mujoco.get_mju_user_warning()('unstable')\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.stderr == "MuJoCo: unstable\n"
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+    def test_atari_native(self, mode):
+        pytest.importorskip("ale_py")
+        factory = resolve_env("ALE/Breakout-v5", {"max_num_frames_per_episode": 80, "autoreset_mode": mode})
+        vector_env = factory.make(2)
+        environments = Environments(vector_env)
+        (observation,) = environments.reset(0)
+        assert (observation.shape, observation.dtype) == ((2, 4, 84, 84), np.uint8)
+        ends = 0
+        for _ in range(60):
+            transition = environments.step(np.ones(2, np.int64))
+            ends += int(transition.truncated.sum())
+        assert ends >= 4
+        assert factory.source.kwargs == gym.spec("ALE/Breakout-v5").kwargs  # our defaults stay out of the spec

@@ -1,0 +1,212 @@
+"""What all environments that are shipped have in common, and Catch."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+
+import actor_learner_envs
+import gymnasium as gym
+import numpy as np
+import pytest
+from actor_learner_envs import catch, latency
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+
+from actor_learner.environments.factory import resolve_env
+
+CATCH = "actor_learner/Catch-v0"
+IDS = sorted(spec.id for spec in gym.registry.values() if spec.namespace == "actor_learner")
+OWN = [  # CartPole and the like are Gymnasium's where they are single
+    (CATCH, {"render_mode": "rgb_array"}),
+    ("actor_learner/MaskedTreasure-v0", {"render_mode": "rgb_array"}),
+    ("actor_learner/MaskedTreasure-v0", {"render_mode": "rgb_array", "mask_in": "observation"}),
+    ("actor_learner/MaskedTreasure-v0", {"render_mode": "rgb_array", "mask_in": None}),
+    ("actor_learner/Memory-v0", {}),
+    ("actor_learner/Latency-v0", {"step_time": 0.0}),
+]
+NATIVE = [env_id for env_id in IDS if gym.spec(env_id).vector_entry_point is not None]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Latency-v0 without its waiting."""
+    monkeypatch.setattr(latency.time, "sleep", lambda seconds: None)
+
+
+def test_ids():
+    assert [env_id.removeprefix("actor_learner/") for env_id in IDS] == [
+        "Acrobot-v1",
+        "CartPole-v1",
+        "Catch-v0",
+        "Latency-v0",
+        "MaskedTreasure-v0",
+        "Memory-v0",
+        "MountainCar-v0",
+        "Pendulum-v1",
+    ]
+    for env_id in IDS:
+        assert f"`{env_id}`" in actor_learner_envs.__doc__
+        assert isinstance(gym.spec(env_id).entry_point, str)
+
+
+def test_registration_imports_no_environment():
+    script = "import sys, actor_learner_envs; print([m for m in sys.modules if m.startswith('actor_learner_envs.')])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("env_id", "kwargs"), OWN)
+def test_check_env(env_id, kwargs, quick):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gym.make(env_id, **kwargs).unwrapped)
+
+
+@pytest.mark.parametrize("env_id", NATIVE)
+def test_vector_and_single_environments_have_the_same_spaces(env_id):
+    vector_env = gym.make_vec(env_id, num_envs=3)
+    single = gym.make(env_id)
+    assert vector_env.single_observation_space == single.observation_space
+    assert vector_env.single_action_space == single.action_space
+    assert vector_env.observation_space.shape == (3, *single.observation_space.shape)
+    assert type(vector_env).metadata["autoreset_mode"] is AutoresetMode.DISABLED
+
+
+@pytest.mark.parametrize("env_id", NATIVE)
+def test_masked_reset_leaves_the_others_alone(env_id, quick):
+    vector_env = resolve_env(env_id).make(4)
+    vector_env.reset(seed=0)
+    vector_env.action_space.seed(0)
+    mask = np.array([True, False, True, False])
+    for _ in range(3):
+        before = vector_env.step(vector_env.action_space.sample())[0].copy()
+    after, _ = vector_env.reset(options={"reset_mask": mask})
+    np.testing.assert_array_equal(after[~mask], before[~mask])
+    assert all((after[row] != before[row]).any() for row in np.flatnonzero(mask))
+
+
+@pytest.mark.parametrize("env_id", NATIVE)
+def test_seeds_repeat(env_id, quick):
+    def play(seed):
+        vector_env = resolve_env(env_id).make(4)
+        vector_env.action_space.seed(0)
+        observations = [vector_env.reset(seed=seed)[0].copy()]
+        observations += [vector_env.step(vector_env.action_space.sample())[0].copy() for _ in range(5)]
+        return np.stack(observations)
+
+    np.testing.assert_array_equal(play(1), play(1))
+    assert (play(1) != play(2)).any()
+
+
+def ball_and_paddle(image):
+    """Columns of ball and paddle in an image; the ball hides the paddle where it is caught."""
+    board = image[:: catch.CELL, :: catch.CELL, 0]
+    (ball,) = np.argwhere(board == catch.BALL)
+    paddle = np.flatnonzero(board[-1] == catch.PADDLE)
+    return ball, int(paddle[0]) if len(paddle) else int(ball[1])
+
+
+def follow(images):
+    """The best action, by eye."""
+    seen = [ball_and_paddle(image) for image in images]
+    return np.array([1 + np.sign(ball[1] - paddle) for ball, paddle in seen])
+
+
+def test_image():
+    env = catch.CatchEnv()
+    image, _ = env.reset(seed=0)
+    assert (image.shape, image.dtype) == ((60, 60, 1), np.uint8)
+    assert env.observation_space.contains(image)
+    ball, paddle = ball_and_paddle(image)
+    assert ball[0] == 0
+    assert paddle == catch.COLUMNS // 2
+    assert (image == catch.BALL).sum() == (image == catch.PADDLE).sum() == catch.CELL**2
+
+
+def test_paddle_moves_and_stops_at_the_walls():
+    env = catch.CatchEnv()
+    env.reset(seed=0)
+    paddles = [ball_and_paddle(env.step(np.int64(0))[0])[1] for _ in range(8)]
+    assert paddles == [5, 4, 3, 2, 1, 0, 0, 0]
+    env.reset()
+    paddles = [ball_and_paddle(env.step(np.int64(2))[0])[1] for _ in range(8)]
+    assert paddles == [7, 8, 9, 10, 11, 11, 11, 11]
+
+
+@pytest.mark.parametrize("caught", [True, False])
+def test_reward_comes_with_the_end(caught):
+    env = catch.CatchEnv()
+    for seed in range(20):
+        image, _ = env.reset(seed=seed)
+        (_, column), _ = ball_and_paddle(image)
+        steps = []
+        while not (steps and steps[-1][2]):
+            away = 0 if column >= catch.COLUMNS // 2 else 2
+            steps.append(env.step(follow([image])[0] if caught else np.int64(away)))
+            image = steps[-1][0]
+        rewards = [step[1] for step in steps]
+        assert rewards == [0.0] * (catch.ROWS - 2) + [1.0 if caught else -1.0]
+        assert not any(step[3] for step in steps)
+        assert steps[-1][4] == {"is_success": caught}
+
+
+def test_render():
+    env = catch.CatchEnv(render_mode="rgb_array")
+    env.reset(seed=0)
+    assert env.render().shape == (60, 60, 3)
+    assert catch.CatchEnv().render() is None
+
+
+def test_vector_and_single_environments_play_the_same_game():
+    """Ball columns differ, because seeds enter differently; so the single ones get the vector's columns."""
+    vector_env = catch.CatchVectorEnv(5)
+    images, _ = vector_env.reset(seed=1)
+    singles = [catch.CatchEnv() for _ in range(5)]
+    for single, column in zip(singles, vector_env._ball_column, strict=True):
+        single.reset()
+        single._ball_column = int(column)
+    generator = np.random.default_rng(0)
+    for _ in range(catch.ROWS - 1):
+        actions = generator.integers(3, size=5)
+        images, rewards, terminated, truncated, infos = vector_env.step(actions)
+        for index, single in enumerate(singles):
+            image, *rest, info = single.step(actions[index])
+            np.testing.assert_array_equal(images[index], image)
+            assert rest == [rewards[index], terminated[index], truncated[index]]
+            assert info.get("is_success") == (infos["is_success"][index] if terminated[index] else None)
+    assert terminated.all()
+    assert len(set(vector_env._ball_column.tolist())) > 1
+
+
+def test_native_environment_resets_ended_games_only():
+    vector_env = catch.CatchVectorEnv(3)
+    vector_env.reset(seed=0)
+    vector_env.step(np.array([0, 1, 2]))
+    before = vector_env.step(np.array([0, 1, 2]))[0]
+    after, _ = vector_env.reset(options={"reset_mask": np.array([False, True, False])})
+    np.testing.assert_array_equal(before[[0, 2]], after[[0, 2]])
+    assert ball_and_paddle(after[1])[0][0] == 0
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_whole_way_with_perfect_play(vectorization):
+    factory = pickle.loads(resolve_env(CATCH, vectorization=vectorization).dumps())
+    vector_env = factory.make(4)
+    images, _ = vector_env.reset(seed=0)
+    returns, lengths, ended = np.zeros(4), np.zeros(4), 0
+    for _ in range(33):
+        images, reward, terminated, _, infos = vector_env.step(follow(images))
+        returns += reward
+        lengths += 1
+        if terminated.any():
+            assert terminated.all()
+            assert infos["is_success"].tolist() == [1.0] * 4
+            assert lengths.tolist() == [11.0] * 4
+            images, _ = vector_env.reset(options={"reset_mask": terminated.copy()})
+            lengths[:] = 0
+            ended += 1
+    assert ended == 3
+    assert returns.tolist() == [3.0] * 4

@@ -1,0 +1,132 @@
+"""Episodes in videos and windows, and environments that have neither."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from actor_learner.environments.video import in_a_window, recorded
+from actor_learner.evaluate import evaluate
+from actor_learner.policy.policy import Policy
+
+LENGTH = 4
+
+
+class Drawn(gym.Env):
+    """Draws itself in the mode that it is asked for, if it knows it."""
+
+    metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 10}  # noqa: RUF012 - Gymnasium's own form
+    observation_space = Box(-1, 1, (2,))
+    action_space = Discrete(2)
+    shown = 0
+
+    def __init__(self, render_mode=None, **kwargs):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        if self.render_mode == "human":
+            Drawn.shown += 1
+        return np.zeros(2, np.float32), 1.0, False, self.count == LENGTH, {}
+
+    def render(self):
+        return np.full((32, 48, 3), 20 * self.count, np.uint8)
+
+
+class DrawnVector(VectorEnv):
+    """Whole vector environments alone."""
+
+    def __init__(self, num_envs, render_mode=None):
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_fps": 10}
+        self.num_envs, self.render_mode, self.count = num_envs, render_mode, 0
+        self.single_observation_space, self.single_action_space = Box(-1, 1, (2,)), Discrete(2)
+        self.zeros = np.zeros((num_envs, 2), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return self.zeros, {}
+
+    def step(self, actions):
+        ended, none = self.count == LENGTH, np.zeros(self.num_envs, bool)
+        self.count = 0 if ended else self.count + 1
+        truncated = np.full(self.num_envs, self.count == LENGTH)
+        return self.zeros, np.full(self.num_envs, float(not ended)), none, truncated, {}
+
+    def render(self):
+        return tuple(np.full((32, 48, 3), 20 * self.count, np.uint8) for _ in range(self.num_envs))
+
+
+class Blind(Drawn):
+    def __init__(self):
+        super().__init__(render_mode=None)
+
+
+@pytest.fixture(scope="module")
+def policy():
+    observation = keras.Input((2,))
+    parameters, value = keras.layers.Dense(2)(observation), keras.layers.Dense(1)(observation)
+    return Policy.from_network(keras.Model(observation, (parameters, value)), Discrete(2))
+
+
+def frames(file):
+    from moviepy import VideoFileClip
+
+    with VideoFileClip(str(file)) as clip:
+        return clip.n_frames, clip.size
+
+
+@pytest.mark.parametrize("env", [Drawn, DrawnVector])
+def test_a_video_of_each_episode(env, policy, tmp_path):
+    evaluation = evaluate(policy, recorded(env, None, tmp_path / "videos", 2), episodes=2, num_envs=1)
+    assert evaluation.lengths.tolist() == [LENGTH, LENGTH]
+    files = sorted((tmp_path / "videos").iterdir())
+    assert [file.name for file in files] == ["evaluation-episode-0.mp4", "evaluation-episode-1.mp4"]
+    for file in files:
+        count, size = frames(file)
+        assert count == LENGTH + 1
+        assert size == [48, 32]
+
+
+def test_vector_environments_side_by_side(policy, tmp_path):
+    evaluate(policy, recorded(DrawnVector, None, tmp_path, 1), episodes=4, num_envs=4)
+    assert frames(tmp_path / "evaluation-episode-0.mp4")[1] == [96, 64]
+
+
+def test_a_window(policy):
+    Drawn.shown = 0
+    evaluate(policy, in_a_window(Drawn, {}), episodes=1, num_envs=1)
+    assert Drawn.shown == LENGTH
+
+
+def test_an_id_is_drawn_by_its_single_environment(tmp_path):
+    """CartPole-v1 has a vector environment of its own."""
+    env = recorded("CartPole-v1", {"max_episode_steps": 3}, tmp_path, 1)()
+    assert isinstance(env, gym.wrappers.RecordVideo)
+    assert env.spec.max_episode_steps == 3
+    env.close()
+
+
+@pytest.mark.parametrize("make", [lambda env: recorded(env, {}, "videos", 1), lambda env: in_a_window(env, {})])
+def test_without_a_renderer_it_is_one_line(make, policy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gym.register("Blind-v0", entry_point=f"{__name__}:Blind")
+    try:
+        for env, name in ((Blind, "Blind"), ("Blind-v0", "Blind-v0"), (lambda: Drawn("ansi"), "lambda")):
+            with pytest.raises(ValueError) as caught:
+                evaluate(policy, make(env), episodes=1, num_envs=1)
+            assert name in str(caught.value)
+            assert "render_mode" in str(caught.value)
+            assert "Received: render_mode=" in str(caught.value)
+            assert "\n" not in str(caught.value)
+    finally:
+        del gym.registry["Blind-v0"]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,507 @@
+from __future__ import annotations
+
+import math
+import random
+import sys
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers, ops
+
+import actor_learner as al
+from actor_learner.algorithms.returns import gae
+from tests.support.small_networks import linear_network, same_weights, weights_of
+from tests.support.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
+
+pytestmark = pytest.mark.usefixtures("without_xla")
+
+
+def expected_gradients(trajectory, policy, value, *, gamma, gae_lambda, vf_coef, ent_coef, normalize):
+    """Gradients of the loss at the first step, where PPO's ratio is 1 and its gradient is A2C's, in NumPy."""
+    x = trajectory.observation[:-1].reshape(-1, 4).astype(np.float64)
+    action = trajectory.action.reshape(-1)
+    values = (trajectory.observation.astype(np.float64) @ value)[..., 0].astype(np.float32)
+    advantage = ops.convert_to_numpy(
+        gae(
+            trajectory.reward,
+            values,
+            trajectory.terminated,
+            trajectory.truncated,
+            trajectory.truncation_value,
+            trajectory.valid,
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+        )
+    ).reshape(-1)
+    returns = advantage + values[:-1].reshape(-1)
+    if normalize:
+        advantage = (advantage - advantage.mean()) / (advantage.std(ddof=1) + 1e-8)
+    logits = x @ policy
+    probability = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    rows = len(x)
+    log_probability = np.log(probability)
+    entropy = -(probability * log_probability).sum(-1, keepdims=True)
+    gradient_of_log_prob = np.eye(2)[action] - probability
+    gradient_of_entropy = -probability * (log_probability + entropy)
+    d_logits = -(advantage[:, None] * gradient_of_log_prob + ent_coef * gradient_of_entropy) / rows
+    d_value = vf_coef * 2 * (values[:-1].reshape(-1) - returns) / rows
+    return x.T @ d_logits, x.T @ d_value[:, None]
+
+
+def on_policy(trajectory, network):
+    """The trajectory with the log-probabilities that the network itself gives."""
+    logits = ops.convert_to_numpy(network(trajectory.observation[:-1].reshape(-1, 4))[0])
+    log_prob = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    chosen = np.take_along_axis(log_prob, trajectory.action.reshape(-1, 1), 1)
+    return trajectory._replace(behaviour_log_prob=chosen.reshape(trajectory.reward.shape).astype(np.float32))
+
+
+@pytest.mark.xla
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        al.A2C(optimizer=keras.optimizers.SGD(0.1), ent_coef=0.01),
+        al.PPO(optimizer=keras.optimizers.SGD(0.1), ent_coef=0.01, epochs=1, minibatch_size=None),
+    ],
+    ids=["a2c", "ppo"],
+)
+def test_one_step_of_plain_sgd_by_hand(algorithm):
+    network = linear_network()
+    trajectory = on_policy(random_trajectory(), network)
+    policy, value = weights_of(network)
+    gradients = expected_gradients(
+        trajectory,
+        policy,
+        value,
+        gamma=algorithm.gamma,
+        gae_lambda=algorithm.gae_lambda,
+        vf_coef=algorithm.vf_coef,
+        ent_coef=algorithm.ent_coef,
+        normalize=algorithm.normalize_advantage,
+    )
+    metrics = al.Learner(network, algorithm, action_space=TWO_ACTIONS).update(trajectory)
+    for before, after, gradient in zip((policy, value), network.get_weights(), gradients, strict=True):
+        np.testing.assert_allclose(after, before - 0.1 * gradient, rtol=1e-4, atol=1e-5)
+    norm = np.sqrt(sum(np.square(gradient).sum() for gradient in gradients))
+    assert metrics["gradient_norm"] == pytest.approx(norm, rel=1e-4)
+    assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_gradients_are_clipped_by_their_global_norm():
+    network = linear_network()
+    trajectory = random_trajectory()
+    before = weights_of(network)
+    sgd = keras.optimizers.SGD(1.0, global_clipnorm=0.01)
+    al.Learner(network, al.A2C(optimizer=sgd), action_space=TWO_ACTIONS).update(trajectory)
+    moved = np.sqrt(sum(np.square(a - b).sum() for a, b in zip(network.get_weights(), before, strict=True)))
+    assert moved == pytest.approx(0.01, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "action_space", [TWO_ACTIONS, pytest.param(TORQUES, marks=pytest.mark.xla)], ids=["discrete", "box"]
+)
+def test_invalid_rows_change_nothing(action_space):
+    """An update from a batch with NaN in invalid rows equals one where harmless numbers stand there."""
+    trajectory = random_trajectory(action_space, invalid_rate=0.3)
+    filled = trajectory._replace(
+        **{
+            name: np.nan_to_num(getattr(trajectory, name), nan=0.37)
+            for name in ("observation", "action", "reward", "behaviour_log_prob")
+        }
+    )
+    weights = []
+    for batch in (trajectory, filled):
+        network = al.default_network(VECTOR, action_space, normalize_observation=True, hidden_sizes=(8,))
+        learner = al.Learner(network, al.PPO(minibatch_size=13, epochs=2), action_space=action_space)
+        learner.update(random_trajectory(action_space))
+        learner.update(batch)
+        weights.append(weights_of(network))
+        assert all(np.isfinite(weight).all() for weight in weights[-1])
+    assert same_weights(*weights)
+
+
+def test_a_batch_without_valid_rows_moves_nothing():
+    network = linear_network()
+    learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory())
+    before, iterations = weights_of(network), int(learner.optimizer.iterations)
+    learner.update(random_trajectory(invalid_rate=1.0))
+    assert same_weights(before, network.get_weights())
+    assert int(learner.optimizer.iterations) == iterations
+
+
+def test_minibatches_cover_each_valid_row_once_an_epoch():
+    learner = al.Learner(linear_network(), al.PPO(minibatch_size=13, epochs=3), action_space=TWO_ACTIONS)
+    valid = random_trajectory(invalid_rate=0.3).valid
+    order, count = learner._minibatch_order(valid)
+    rows = np.flatnonzero(valid.reshape(-1))
+    per_epoch = math.ceil(len(rows) / 13)
+    assert count == 3 * per_epoch
+    for epoch in range(3):
+        indices = order[epoch * per_epoch : (epoch + 1) * per_epoch].reshape(-1)
+        assert sorted(indices[indices >= 0]) == list(rows)
+        assert (indices[len(rows) :] == -1).all()
+    assert not np.array_equal(order[0], order[per_epoch])
+
+
+def test_a_last_minibatch_that_is_not_full_is_a_mean_over_its_own_rows():
+    """Two minibatches of 3 and 1 rows under SGD equal two learners' steps on these rows alone."""
+    trajectory = random_trajectory(steps=1, columns=4, end_rate=1.0)
+    algorithm = al.PPO(
+        optimizer=keras.optimizers.SGD(0.1), epochs=1, minibatch_size=3, normalize_advantage=False, gae_lambda=0.0
+    )
+    network = linear_network()
+    learner = al.Learner(network, algorithm, action_space=TWO_ACTIONS)
+    learner._minibatch_order = lambda valid: (np.array([[2, 0, 3], [1, -1, -1]], np.int32), 2)
+    learner.update(trajectory)
+
+    by_hand = linear_network()
+    old_value = ops.convert_to_numpy(by_hand(trajectory.observation[0])[1])[:, 0]
+    target = trajectory.reward[0] + algorithm.gamma * trajectory.truncation_value[0]
+    for rows in ([2, 0, 3], [1]):
+        step_by_hand(by_hand, algorithm, trajectory, np.array(rows), target, old_value)
+    for found, expected in zip(network.get_weights(), by_hand.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def step_by_hand(network, algorithm, trajectory, rows, target, old_value):
+    """One SGD step on some rows, from the definition of the loss."""
+    with tf.GradientTape() as tape:
+        logits, value = network(trajectory.observation[0][rows])
+        log_prob = tf.gather(tf.nn.log_softmax(logits), trajectory.action[0][rows], batch_dims=1)
+        ratio = tf.exp(log_prob - trajectory.behaviour_log_prob[0][rows])
+        advantage = target[rows] - old_value[rows]
+        clipped = tf.clip_by_value(ratio, 0.8, 1.2)
+        policy_loss = -tf.reduce_mean(tf.minimum(ratio * advantage, clipped * advantage))
+        loss = policy_loss + 0.5 * tf.reduce_mean(tf.square(value[:, 0] - target[rows]))
+    for weight, gradient in zip(network.trainable_weights, tape.gradient(loss, network.trainable_weights), strict=True):
+        weight.assign_sub(0.1 * gradient)
+
+
+def test_target_kl_ends_the_update_without_the_step_that_exceeds_it():
+    def learner(target_kl):
+        algorithm = al.PPO(learning_rate=0.05, epochs=20, minibatch_size=16, target_kl=target_kl)
+        return al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS)
+
+    free, bounded, closed = learner(None), learner(0.01), learner(1e-12)
+    trajectory = on_policy(random_trajectory(), free.network)
+    for each in (free, bounded, closed):
+        each.update(trajectory)
+    assert int(free.optimizer.iterations) == 20 * 4
+    assert 0 < int(bounded.optimizer.iterations) < 20 * 4
+    # The first minibatch's KL is 0 but for rounding, so that at least one step is made; then it ends.
+    assert int(closed.optimizer.iterations) <= 2
+
+
+def test_a_minibatch_beyond_the_batch_takes_it_whole():
+    network, whole = linear_network(), linear_network()
+    trajectory = random_trajectory()
+    learner = al.Learner(network, al.PPO(minibatch_size=1000, epochs=1), action_space=TWO_ACTIONS)
+    with pytest.warns(UserWarning, match=r"taken whole. Received: minibatch_size=1000"):
+        learner.update(trajectory)
+    al.Learner(whole, al.PPO(minibatch_size=64, epochs=1), action_space=TWO_ACTIONS).update(trajectory)
+    assert same_weights(network.get_weights(), whole.get_weights())
+
+
+def test_the_first_batch_only_sets_the_statistics():
+    network = al.default_network(VECTOR, TWO_ACTIONS, normalize_observation=True)
+    learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+    trainable = [weight.numpy() for weight in network.trainable_weights]
+    trajectory = random_trajectory()
+    metrics = learner.update(trajectory)
+    assert "policy_loss" not in metrics
+    assert learner.env_steps == trajectory.valid.sum()
+    for before, weight in zip(trainable, network.trainable_weights, strict=True):
+        np.testing.assert_array_equal(before, weight.numpy())
+    mean = network.get_layer("observation_normalization").mean.numpy()
+    np.testing.assert_allclose(mean, trajectory.observation[:-1].mean((0, 1)), rtol=1e-4, atol=1e-5)
+    assert "policy_loss" in learner.update(trajectory)
+
+
+def test_a_batch_is_learned_with_the_statistics_it_was_collected_with():
+    network = al.default_network(VECTOR, TWO_ACTIONS, normalize_observation=True)
+    learner = al.Learner(network, al.PPO(epochs=1, minibatch_size=None), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory(seed=1))
+    trajectory = random_trajectory(seed=2)
+    logits = ops.convert_to_numpy(network(trajectory.observation[:-1].reshape(-1, 4))[0])
+    log_prob = (logits - np.log(np.exp(logits).sum(-1, keepdims=True)))[np.arange(64), trajectory.action.reshape(-1)]
+    metrics = learner.update(trajectory._replace(behaviour_log_prob=log_prob.reshape(16, 4)))
+    assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)  # the ratio is 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOWithPrediction(al.PPO):
+    """PPO plus an auxiliary head that predicts the reward."""
+
+    prediction_coef: float = 1.0
+
+    def loss(self, outputs, minibatch):
+        loss, metrics = super().loss(outputs, minibatch)
+        error = ops.mean(ops.square(outputs["prediction"][:, 0] - minibatch["reward"]))
+        return loss + self.prediction_coef * error, {**metrics, "prediction_error": error}
+
+
+def test_a_loss_of_ones_own_with_a_further_output():
+    x = keras.Input((4,))
+    network = keras.Model(
+        x, {name: layers.Dense(n, name=name)(x) for name, n in (("parameters", 2), ("value", 1), ("prediction", 1))}
+    )
+    learner = al.Learner(network, PPOWithPrediction(learning_rate=0.01), action_space=TWO_ACTIONS)
+    trajectory = random_trajectory()
+    errors = [learner.update(trajectory)["prediction_error"] for _ in range(10)]
+    assert errors[-1] < errors[0]
+
+
+def test_a_head_that_the_loss_ignores_stays_as_it_is():
+    x = keras.Input((4,))
+    network = keras.Model(
+        x, {name: layers.Dense(n, name=name)(x) for name, n in (("parameters", 2), ("value", 1), ("unused", 1))}
+    )
+    before = network.get_layer("unused").get_weights()
+    al.Learner(network, al.PPO(), action_space=TWO_ACTIONS).update(random_trajectory())
+    assert same_weights(before, network.get_layer("unused").get_weights())
+
+
+def test_regularization_losses_of_the_network_are_added():
+    def network(strength):
+        x = keras.Input((4,))
+        head = layers.Dense(2, kernel_regularizer=keras.regularizers.L2(strength), kernel_initializer="ones")
+        return keras.Model(x, (head(x), layers.Dense(1, kernel_initializer="ones")(x)))
+
+    losses = []
+    for strength in (0.0, 0.5):
+        learner = al.Learner(network(strength), al.A2C(), action_space=TWO_ACTIONS)
+        losses.append(learner.update(random_trajectory())["loss"])
+    assert losses[1] - losses[0] == pytest.approx(0.5 * 8, rel=1e-4)
+
+
+def test_frozen_layers_stay_byte_identical():
+    network = al.default_network(VECTOR, TWO_ACTIONS)
+    frozen = network.get_layer("policy_hidden_1")
+    frozen.trainable = False
+    before, trained = frozen.get_weights(), network.get_layer("logits").get_weights()
+    learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+    for seed in range(3):
+        learner.update(random_trajectory(seed=seed))
+    assert same_weights(before, frozen.get_weights())
+    assert not same_weights(trained, network.get_layer("logits").get_weights())
+
+
+def test_freezing_after_the_learner_was_built_is_an_error():
+    network = al.default_network(VECTOR, TWO_ACTIONS)
+    learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory())
+    network.get_layer("policy_hidden_1").trainable = False
+    with pytest.raises(ValueError, match="must not change after the Learner was built"):
+        learner.update(random_trajectory())
+
+
+@keras.saving.register_keras_serializable()
+class Subclassed(keras.Model):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.hidden = layers.Dense(8, "tanh")
+        self.logits, self.critic = layers.Dense(2), layers.Dense(1)
+
+    def call(self, observation):
+        h = self.hidden(observation)
+        return self.logits(h), self.critic(h)
+
+
+def test_layers_that_depend_on_training_are_named():
+    x = keras.Input((4,))
+    h = layers.Dropout(0.5, name="my_dropout")(x)
+    network = keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)))
+    learner = al.Learner(network, al.PPO(epochs=1), action_space=TWO_ACTIONS)
+    with pytest.warns(UserWarning, match="my_dropout"):
+        learner.update(random_trajectory())
+
+
+@pytest.mark.parametrize(
+    ("columns", "values", "message"),
+    [(1, 1, r"`parameters` must have shape \[B, 2\]"), (2, 3, r"`value` must have shape \[B\] or \[B, 1\].*\[B, 3\]")],
+)
+def test_heads_of_the_wrong_shape_are_refused(columns, values, message):
+    x = keras.Input((4,))
+    network = keras.Model(x, (layers.Dense(columns)(x), layers.Dense(values)(x)))
+    with pytest.raises(ValueError, match=message):
+        al.Learner(network, al.PPO(), action_space=TWO_ACTIONS).update(random_trajectory())
+
+
+def test_normalization_anywhere_but_first_is_refused():
+    x = keras.Input((4,))
+    h = al.ObservationNormalization()(layers.Dense(7)(x))
+    network = keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)))
+    with pytest.raises(ValueError, match=r"must be the first layer.*shape \(7,\)"):
+        al.Learner(network, al.PPO(), action_space=TWO_ACTIONS).update(random_trajectory())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent(al.PPO):
+    def loss(self, outputs, minibatch):
+        return super().loss(outputs, minibatch)[0], {}
+
+
+def test_target_kl_needs_a_loss_that_reports_it():
+    learner = al.Learner(linear_network(), Silent(target_kl=0.1), action_space=TWO_ACTIONS)
+    with pytest.raises(ValueError, match="needs a loss that reports `approx_kl`"):
+        learner.update(random_trajectory())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioPPO(al.PPO):
+    """Reports how far the first minibatch's ratio is from 1."""
+
+    def loss(self, outputs, minibatch):
+        loss, metrics = super().loss(outputs, minibatch)
+        ratio = ops.exp(outputs["log_prob"] - minibatch["behaviour_log_prob"])
+        off = ops.where(minibatch["valid"], ops.abs(ratio - 1.0), 0.0)
+        return loss, {**metrics, "ratio_off_by": ops.max(off)}
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("normalize", [False, pytest.param(True, marks=pytest.mark.xla)])
+def test_the_ratio_is_1_in_the_compiled_update(env, normalize):
+    """Of what actors collected; one whole-batch step, so that the ratio is that of the first minibatch."""
+
+    def network(observation_space, action_space):
+        return al.default_network(observation_space, action_space, normalize_observation=normalize)
+
+    with al.ActorPool(env, network, num_actors=1, envs_per_actor=4, unroll_length=64) as actors:
+        algorithm = RatioPPO(epochs=1, minibatch_size=None, learning_rate=1e-2)
+        learner = al.Learner(actors.network, algorithm, action_space=actors.action_space)
+        reported = []
+        for _ in range(5):
+            reported.append(learner.update(actors.collect()).get("ratio_off_by", 0.0))
+            actors.publish(learner.get_weights())
+    # Discrete: 1e-5. Box: divided by the smallest std, which starts at 1 and stays above .9 here.
+    assert max(reported) <= 1.2e-5
+    assert len(reported) == 5
+
+
+def test_a_subclassed_model_is_built_by_its_first_batch():
+    network = Subclassed()
+    learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory())
+    before = weights_of(network)
+    learner.update(random_trajectory())
+    assert not same_weights(before, network.get_weights())
+
+
+@pytest.mark.parametrize("optimizer", [keras.optimizers.AdamW(1e-3), keras.optimizers.Lion(1e-3)])
+def test_any_keras_optimizer(optimizer):
+    network = linear_network()
+    before = weights_of(network)
+    learner = al.Learner(network, al.PPO(optimizer=optimizer), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory())
+    assert network.optimizer is learner.optimizer
+    assert learner.optimizer is not optimizer
+    assert not same_weights(before, network.get_weights())
+
+
+def test_reward_scaling_and_clipping_reach_the_targets_only():
+    trajectory = random_trajectory()
+    raw = trajectory.reward.copy()
+    losses = {}
+    for name, options in {"raw": {}, "scaled": {"normalize_reward": True}, "sign": {"clip_reward": "sign"}}.items():
+        learner = al.Learner(linear_network(), al.A2C(**options), action_space=TWO_ACTIONS)
+        losses[name] = learner.update(trajectory._replace(reward=raw * 100))["value_loss"]
+    assert losses["raw"] > 100 * max(losses["scaled"], losses["sign"])
+    np.testing.assert_array_equal(trajectory.reward, raw)
+
+
+@pytest.mark.xla
+def test_repeated_runs_are_byte_identical():
+    def run():
+        network = al.default_network(VECTOR, TWO_ACTIONS, seed=3, hidden_sizes=(64,))
+        learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS, seed=5)
+        for seed in range(3):
+            learner.update(random_trajectory(seed=seed))
+        return network.get_weights()
+
+    assert same_weights(run(), run())
+
+
+def test_xla_and_plain_tensorflow_agree():
+    weights = []
+    for xla in (True, False):
+        network = al.default_network(VECTOR, TORQUES)
+        learner = al.Learner(network, al.PPO(epochs=2), action_space=TORQUES)
+        learner._prepare(random_trajectory(TORQUES))
+        learner._compile(xla)
+        learner.update(random_trajectory(TORQUES))
+        weights.append(network.get_weights())
+    for first, second in zip(*weights, strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "tpu"}, "Received: device='tpu'"),
+        ({"seed": -1}, "`seed` must be an integer of at least 0. Received: seed=-1"),
+        ({"total_steps": 0}, "`total_steps` must be an integer of at least 1. Received: total_steps=0"),
+        ({"algorithm": al.PPO}, "`algorithm` must be an instance, such as al.PPO"),
+        ({"algorithm": "ppo"}, "Received: algorithm='ppo'"),
+        ({"action_space": None}, "`action` must be Discrete, MultiDiscrete.*Received: None"),
+        ({"network": None}, "`network` must be a keras.Model. Received: network=None"),
+        ({"algorithm": al.PPO(clip_range="linear")}, "`clip_range` is a schedule.*needs `total_steps`"),
+    ],
+)
+def test_refused_arguments(options, message):
+    algorithm = options.pop("algorithm", al.PPO())
+    with pytest.raises(ValueError, match=message):
+        al.Learner(**{"network": linear_network(), "algorithm": algorithm, "action_space": TWO_ACTIONS, **options})
+
+
+@pytest.mark.parametrize(
+    ("network", "batch", "message"),
+    [
+        (lambda: linear_network(3), {}, r"`parameters` must have shape \[B, 2\].*Received: \[B, 3\]"),
+        (
+            linear_network,
+            {"observation": np.zeros((17, 4, 5), np.float32)},
+            r"doesn't take observations of shape \(5,\)",
+        ),
+        (linear_network, {"observation": np.zeros((17, 4), np.float32)}, r"doesn't take observations of shape \(\)"),
+        (linear_network, {"reward": np.zeros(4)}, "`reward` must have shape"),
+    ],
+)
+def test_a_batch_that_does_not_fit_the_network(network, batch, message):
+    learner = al.Learner(network(), al.PPO(), action_space=TWO_ACTIONS)
+    with pytest.raises(ValueError, match=message) as caught:
+        learner.update(random_trajectory()._replace(**batch))
+    assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_nothing_is_kept_of_what_schedules_gave():
+    """TensorFlow keeps a tensor of each Python number that it was ever given: gigabytes of learning rates in a day."""
+    given = []
+
+    def rate(remaining):
+        given.append(random.random())
+        return given[-1]
+
+    algorithm = al.PPO(learning_rate=rate, clip_range=rate, epochs=1)
+    learner = al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, total_steps=10**6)
+    learner.update(random_trajectory())
+    given.clear()
+    for seed in range(5):
+        learner.update(random_trajectory(seed=seed))
+    assert len(given) == 10
+    assert set(map(sys.getrefcount, given)) == set(map(sys.getrefcount, [random.random()]))
+
+
+def test_later_batches_are_like_the_first():
+    learner = al.Learner(linear_network(), al.PPO(normalize_reward=True), action_space=TWO_ACTIONS)
+    learner.update(random_trajectory())
+    learner.update(random_trajectory(columns=2))
+    with pytest.raises(ValueError, match=r"must come from the 4 environments of the first. Received: 5"):
+        learner.update(random_trajectory(columns=5))
+    wide = np.zeros((17, 4, 5), np.float32)
+    with pytest.raises(ValueError, match=r"`observation` must have rows of shape \(4,\). Received: \(5,\)"):
+        learner.update(random_trajectory()._replace(observation=wide))

@@ -1,0 +1,65 @@
+"""The next batch is copied to the device while the learner computes: the right one, and nothing else changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import actor_learner as al
+from actor_learner.learner.prefetch import prefetching
+from tests.support.processes import wait_until
+from tests.support.small_networks import linear_network, same_weights, weights_of
+from tests.support.trajectories import TWO_ACTIONS, random_trajectory
+
+pytestmark = pytest.mark.usefixtures("without_xla")
+
+UPDATES = 4
+
+
+def learn(max_policy_lag, *, useful):
+    """Metrics and weights of a few updates, and whether each next batch was there before it was collected."""
+    network = linear_network()
+    arguments = {"num_actors": 1, "envs_per_actor": 2, "unroll_length": 16, "max_policy_lag": max_policy_lag}
+    metrics, ahead = [], []
+    with al.ActorPool("CartPole-v1", network, **arguments) as actors:
+        learner = al.Learner(network, al.PPO(epochs=2, minibatch_size=8), action_space=actors.action_space)
+        for _ in range(UPDATES):
+            trajectory = actors.collect()
+            ahead.append(learner._prefetched is not None and learner._prefetched[0].reward is trajectory.reward)
+            with prefetching(actors.upcoming, learner, useful=useful):
+                metrics.append(learner.update(trajectory))
+                if useful and max_policy_lag:
+                    assert wait_until(lambda: learner._prefetched is not None, 30)
+            actors.publish(learner.get_weights())
+    return metrics, weights_of(network), ahead
+
+
+def test_batches_are_copied_in_their_order_and_what_is_learned_stays_the_same():
+    metrics, weights, ahead = learn(1, useful=False)
+    assert ahead == [False] * UPDATES
+    metrics_with, weights_with, ahead_with = learn(1, useful=True)
+    assert ahead_with == [False, *[True] * (UPDATES - 1)]
+    assert metrics_with == metrics
+    assert same_weights(weights_with, weights)
+
+
+def test_in_lock_step_there_is_no_next_batch():
+    assert learn(0, useful=True)[2] == [False] * UPDATES
+
+
+def test_an_update_of_another_batch_than_the_one_that_was_copied():
+    first, second = random_trajectory(seed=1), random_trajectory(seed=2)
+    learners = [al.Learner(linear_network(), al.PPO(epochs=1), action_space=TWO_ACTIONS) for _ in range(2)]
+    learners[0].prefetch(first)
+    assert learners[0].update(second) == learners[1].update(second)
+    assert learners[0]._prefetched is None, "or it could be taken for a later batch in the same memory"
+    assert same_weights(*(weights_of(learner.network) for learner in learners))
+
+
+def test_a_batch_that_breaks_its_space_is_refused_by_both():
+    learner = al.Learner(linear_network(), al.PPO(epochs=1), action_space=TWO_ACTIONS)
+    bad = random_trajectory()
+    bad.observation[0, 0] = np.nan
+    for look_at in (learner.prefetch, learner.update):
+        with pytest.raises(ValueError, match="`observation` must be finite in valid rows"):
+            look_at(bad)

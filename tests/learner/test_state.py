@@ -1,0 +1,201 @@
+"""The learning rate that is in force, and what of a learner survives a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+import pytest
+
+import actor_learner as al
+from actor_learner.learner.state import write_learner
+from actor_learner.system.files import check_folder, write_folder_atomically
+from tests.support.small_networks import linear_network, same_weights, weights_of
+from tests.support.trajectories import TWO_ACTIONS, VECTOR, random_trajectory
+
+pytestmark = pytest.mark.usefixtures("without_xla")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halving(al.PPO):
+    """Halves the rate after each update."""
+
+    def adapted_learning_rate(self, learning_rate, metrics):
+        return learning_rate / 2 if "policy_loss" in metrics else None
+
+
+def test_the_learning_rate_in_force_is_the_optimizers_variable():
+    network = linear_network()
+    learner = al.Learner(network, al.PPO(learning_rate=1e-3), action_space=TWO_ACTIONS)
+    assert learner.update(random_trajectory())["learning_rate"] == pytest.approx(1e-3)
+    network.optimizer.learning_rate = 0.0  # as a callback does
+    before = weights_of(network)
+    assert learner.update(random_trajectory())["learning_rate"] == 0.0
+    assert same_weights(before, network.get_weights())
+
+
+def test_linear_schedules_go_from_their_value_towards_zero():
+    algorithm = al.PPO(learning_rate="linear_1e-3", clip_range="linear")
+    learner = al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, total_steps=4 * 64)
+    rates = [learner.update(random_trajectory(seed=seed))["learning_rate"] for seed in range(4)]
+    np.testing.assert_allclose(rates, [1e-3, 0.75e-3, 0.5e-3, 0.25e-3], rtol=1e-5)
+
+
+def test_an_algorithm_may_adapt_the_learning_rate_from_what_an_update_reports():
+    learner = al.Learner(linear_network(), Halving(learning_rate=1e-3), action_space=TWO_ACTIONS)
+    rates = [learner.update(random_trajectory(seed=seed))["learning_rate"] for seed in range(3)]
+    np.testing.assert_allclose(rates, [1e-3, 0.5e-3, 0.25e-3], rtol=1e-6)
+
+
+def test_fifty_updates_with_changing_schedules_trace_once_for_each_shape_of_batch():
+    algorithm = al.PPO(
+        learning_rate="linear_1e-3", clip_range="linear", ent_coef=lambda left: left, epochs=1, minibatch_size=16
+    )
+    learner = al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, total_steps=10_000)
+    columns = [4 if update % 10 else 2 for update in range(50)]
+    for update in range(50):
+        batch = random_trajectory(seed=update, columns=columns[update], invalid_rate=0.1 * (update % 3))
+        learner.update(batch)
+        learner.get_weights()
+    assert learner._compiled.experimental_get_tracing_count() == 2
+    assert len(learner._traced) == 2, "and each is looked up by its shapes alone"
+
+
+def test_weights_are_read_as_the_network_gives_them():
+    network = linear_network()
+    steps = network.add_weight(name="steps", shape=(3,), dtype="int32", initializer="ones", trainable=False)
+    learner = al.Learner(network, al.PPO(epochs=1), action_space=TWO_ACTIONS)
+    before = learner.get_weights()
+    kept = [array.copy() for array in before]
+    learner.update(random_trajectory())
+    steps.assign([1, 2, 3])
+    after = learner.get_weights()
+    assert [array.dtype for array in after] == [array.dtype for array in network.get_weights()]
+    assert same_weights(after, network.get_weights())
+    assert same_weights(before, kept)
+    assert not same_weights(before, after)
+
+
+ALGORITHMS = {
+    "ppo-schedules": al.PPO(
+        normalize_reward=True, learning_rate="linear_1e-3", clip_range="linear", epochs=2, minibatch_size=24
+    ),
+    "ppo-desired-kl": al.PPO(desired_kl=0.01, epochs=2, minibatch_size=24),
+    "a2c": al.A2C(normalize_reward=True),
+    "impala": al.Impala(learning_rate="linear"),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param("ppo-schedules", marks=pytest.mark.xla), *list(ALGORITHMS)[1:]])
+def test_ten_updates_a_file_and_ten_more_are_twenty_byte_for_byte(tmp_path, name):
+    """Network, optimizer, statistics, counters, random state and metrics."""
+    network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(8,), normalize_observation=True)
+    straight = al.Learner(network, ALGORITHMS[name], action_space=TWO_ACTIONS, total_steps=3_000, seed=5)
+    for seed in range(10):
+        straight.update(random_trajectory(seed=seed, invalid_rate=0.1))
+    straight.save(tmp_path / "saved")
+    resumed = al.Learner.load(tmp_path / "saved")
+    assert (resumed.updates, resumed.total_steps) == (10, 3_000)
+    for seed in range(10, 20):
+        batch = random_trajectory(seed=seed, invalid_rate=0.1)
+        assert resumed.update(batch) == straight.update(batch)
+    for learner in (straight, resumed):
+        learner.save(tmp_path / str(learner is resumed))
+    assert same_weights(straight.get_weights(), resumed.get_weights())
+    for file in ("learner.json", "learner.npz"):
+        assert (tmp_path / "True" / file).read_bytes() == (tmp_path / "False" / file).read_bytes()
+
+
+@pytest.mark.filterwarnings("error:Skipping variable loading")
+def test_a_network_that_was_trained_here_takes_a_saved_learners_place(tmp_path):
+    """As where one process trains, and goes on with the very network that it gave."""
+    network, trajectory = linear_network(), random_trajectory(steps=2, columns=2)
+    learner = al.Learner(network, al.PPO(minibatch_size=None), action_space=TWO_ACTIONS)
+    learner.update(trajectory)
+    learner.save(tmp_path / "learner")
+    saved = [variable.numpy() for variable in learner.optimizer.variables]
+    learner.update(trajectory)
+    again = al.Learner.load(tmp_path / "learner", network=network)
+    assert again.optimizer is not learner.optimizer
+    assert again.optimizer.iterations > 0
+    np.testing.assert_equal([variable.numpy() for variable in again.optimizer.variables], saved)
+
+
+def test_a_saved_learner_is_replaced_as_a_whole(tmp_path):
+    learner = al.Learner(linear_network(), al.PPO(), action_space=TWO_ACTIONS)
+    for learner.updates in (1, 2):
+        learner.save(tmp_path / "saved")
+        assert al.Learner.load(tmp_path / "saved").updates == learner.updates
+    files = ["learner.json", "learner.npz", "manifest.json", "network.keras"]
+    assert sorted(os.listdir(tmp_path / "saved")) == files
+    assert os.listdir(tmp_path) == ["saved"]
+    assert same_weights(al.load_network(tmp_path / "saved").get_weights(), learner.get_weights())
+
+
+def test_a_learner_beside_other_files_of_one_folder(tmp_path):
+    """As checkpoints of runs are."""
+    learner = al.Learner(linear_network(), al.PPO(epochs=1), action_space=TWO_ACTIONS)
+
+    def write(folder):
+        write_learner(learner, folder)
+        (folder / "run.json").write_text("{}")
+
+    write_folder_atomically(tmp_path / "1", write)
+    assert "run.json" in check_folder(tmp_path / "1")
+    assert same_weights(al.Learner.load(tmp_path / "1").get_weights(), learner.get_weights())
+
+
+def test_a_directory_with_other_things_in_it_is_not_replaced(tmp_path):
+    (tmp_path / "thesis").write_text("precious")
+    learner = al.Learner(linear_network(), al.PPO(), action_space=TWO_ACTIONS)
+    with pytest.raises(FileExistsError, match="holds something else"):
+        learner.save(tmp_path)
+    assert (tmp_path / "thesis").read_text() == "precious"
+
+
+def test_a_network_that_cannot_be_rebuilt_is_given(tmp_path):
+    class Forgetful(keras.Model):
+        def __init__(self, columns):
+            super().__init__()
+            self.parameters_head, self.value_head = keras.layers.Dense(columns), keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.parameters_head(x), self.value_head(x)
+
+    first, second = Forgetful(2), Forgetful(2)
+    learner = al.Learner(first, al.PPO(), action_space=TWO_ACTIONS)
+    with pytest.raises(ValueError, match="once its network is built"):
+        learner.save(tmp_path / "saved")
+    for network in (first, second):
+        network(np.zeros((1, 4), np.float32))
+    al.Learner(first, al.PPO(), action_space=TWO_ACTIONS).save(tmp_path / "saved")
+    with pytest.raises(ValueError, match="give it as `network=` in Python"):
+        al.Learner.load(tmp_path / "saved")
+    loaded = al.Learner.load(tmp_path / "saved", network=second)
+    assert loaded.network is second
+    assert same_weights(first.get_weights(), second.get_weights())
+
+
+def test_the_state_of_another_optimizer_is_one_line(tmp_path):
+    al.Learner(linear_network(), al.PPO(), action_space=TWO_ACTIONS).save(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"doesn't fit this algorithm and network: optimizer/.*Received: directory="):
+        al.Learner.load(tmp_path / "saved", algorithm=al.PPO(optimizer=keras.optimizers.SGD(1e-3)))
+
+
+def test_what_a_file_cannot_hold_is_asked_for(tmp_path):
+    algorithm = al.PPO(learning_rate=lambda remaining: 1e-3 * remaining)
+    learner = al.Learner(linear_network(), algorithm, action_space=TWO_ACTIONS, total_steps=1000)
+    learner.save(tmp_path)
+    assert json.loads((tmp_path / "learner.json").read_text())["algorithm"] is None
+    with pytest.raises(ValueError, match="give it: Learner.load"):
+        al.Learner.load(tmp_path)
+    loaded = al.Learner.load(tmp_path, algorithm=algorithm)
+    assert same_weights(loaded.get_weights(), learner.get_weights())
+
+
+def test_loading_where_nothing_was_saved(tmp_path):
+    with pytest.raises(ValueError, match="There is no learner"):
+        al.Learner.load(tmp_path)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import actor_learner as al
+from actor_learner.learner.tf.devices import multiplications, resolve_device, use_threads, use_xla, warn_of_threads
+from tests.support.trajectories import TWO_ACTIONS, VECTOR
+
+
+def test_the_rule_that_chooses_xla():
+    mlp = al.default_network(VECTOR, TWO_ACTIONS)
+    x = keras.Input((84, 84, 4))
+    h = layers.Flatten()(layers.Conv2D(4, 8, 4)(x))
+    cnn = keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)))
+    assert use_xla(mlp, "/CPU:0", 1e6)
+    assert not use_xla(mlp, "/CPU:0", 1e10)
+    assert not use_xla(cnn, "/CPU:0", 1e6)
+    assert use_xla(cnn, "/GPU:0", 1e10)
+
+
+def test_multiplications_are_the_matrices_elements():
+    network = al.default_network(VECTOR, TWO_ACTIONS)
+    kernels = [weight for weight in network.get_weights() if weight.ndim == 2]
+    assert multiplications(network) == sum(np.prod(kernel.shape) for kernel in kernels)
+
+
+def test_cpu_is_always_there():
+    assert resolve_device("cpu") == "/CPU:0"
+    with pytest.raises(ValueError, match="must be 'auto', 'cpu' or 'gpu'. Received: device='cuda'"):
+        resolve_device("cuda")
+
+
+def test_threads_that_the_actors_need_are_a_warning(monkeypatch):
+    monkeypatch.setattr("actor_learner.learner.tf.devices.available_cores", lambda: 8)
+    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: 0)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "4")
+    warn_of_threads(4)
+    with pytest.warns(UserWarning, match=r"set TF_NUM_INTRAOP_THREADS=2. Received: 4 threads, 8 cores"):
+        warn_of_threads(2)
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS")
+    with pytest.warns(UserWarning, match="Received: all threads"):
+        warn_of_threads(6)
+
+
+def test_threads_that_come_too_late_are_a_warning(monkeypatch):
+    tf.constant(0)  # TensorFlow has started
+    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: 3)
+    use_threads(None)
+    use_threads(3)
+    with pytest.warns(UserWarning, match="with 3 threads, .* Received: learner_threads=77"):
+        use_threads(77)
+
+
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="there is a GPU")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(ValueError, match="needs a GPU"):
+        al.Learner(al.default_network(VECTOR, TWO_ACTIONS), al.PPO(), action_space=TWO_ACTIONS, device="gpu")

@@ -1,0 +1,366 @@
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from actor_learner.networks.contract import call_network, check_network, network_distribution, normalization_layers
+from actor_learner.networks.default import default_network
+from actor_learner.networks.distributions import Distribution
+from actor_learner.networks.distributions.continuous import Gaussian
+from actor_learner.networks.images import describe_image
+from actor_learner.networks.layers import ObservationNormalization, OneHot
+from actor_learner.spaces import structure as spaces
+from tests.support.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR, random_leaf
+
+
+def outputs(network, observation):
+    return {name: ops.convert_to_numpy(value) for name, value in call_network(network, observation).items()}
+
+
+def test_the_default_network_is_two_trunks_of_two_layers():
+    network = default_network(VECTOR, TWO_ACTIONS)
+    assert network.count_params() == 2 * (4 * 64 + 64 + 64 * 64 + 64) + (64 * 2 + 2) + (64 + 1)
+    check_network(network, VECTOR, TWO_ACTIONS)
+    found = outputs(network, np.zeros((3, 4), np.float32))
+    assert found["parameters"].shape == (3, 2)
+    assert found["value"].shape == (3,)
+
+
+def test_orthogonal_initialization_has_sb3s_gains():
+    network = default_network(VECTOR, TORQUES)
+    kernel = network.get_layer("policy_hidden_2").get_weights()[0]
+    np.testing.assert_allclose(kernel.T @ kernel, 2 * np.eye(64), atol=1e-5)
+    mean, value = (network.get_layer(name).get_weights()[0] for name in ("mean", "value"))
+    np.testing.assert_allclose(mean.T @ mean, 1e-4 * np.eye(3), atol=1e-9)
+    np.testing.assert_allclose(value.T @ value, [[1.0]], atol=1e-6)
+    for weight in network.weights:
+        if weight.path.endswith("bias"):
+            assert not np.any(weight.numpy())
+
+
+def test_without_orthogonal_initialization_kernels_are_uniform_by_fan_in():
+    network = default_network(VECTOR, TORQUES, orthogonal_init=False, hidden_sizes=(400,))
+    kernel = network.get_layer("policy_hidden_1").get_weights()[0]
+    assert np.abs(kernel).max() <= 0.5
+    assert np.std(kernel) == pytest.approx(0.5 / np.sqrt(3), rel=0.1)
+
+
+def test_the_seed_decides_the_weights():
+    first, again, other = (default_network(VECTOR, TORQUES, seed=seed).get_weights() for seed in (1, 1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not np.array_equal(first[0], other[0])
+
+
+def test_log_std_is_appended_and_trained():
+    network = default_network(VECTOR, TORQUES, initial_log_std=-2.0)
+    found = outputs(network, np.ones((2, 4), np.float32))["parameters"]
+    np.testing.assert_array_equal(found[:, 3:], np.full((2, 3), -2.0))
+    assert "log_std" in [weight.path.split("/")[-1] for weight in network.trainable_weights]
+
+
+def test_discrete_observations_are_one_hot():
+    network = default_network(Discrete(5), TWO_ACTIONS)
+    check_network(network, Discrete(5), TWO_ACTIONS)
+    assert network.get_layer("policy_hidden_1").kernel.shape == (5, 64)
+
+
+@pytest.mark.parametrize(
+    "space", [Box(-1, 1, (2, 3)), Box(0, 9, (3,), np.int16), Box(-1, 1, ()), Box(-1, 1, (2,), np.float64)]
+)
+def test_vectors_of_any_rank_and_dtype(space):
+    network = default_network(space, TWO_ACTIONS, normalize_observation=True)
+    check_network(network, space, TWO_ACTIONS)
+    check_network(default_network(space, TWO_ACTIONS), space, TWO_ACTIONS)
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels"),
+    [((84, 84), 1), ((84, 84, 4), 4), ((4, 84, 84), 4), ((4, 84, 84, 3), 12), ((4, 3, 84, 84), 12)],
+)
+def test_images_reach_the_first_convolution_channels_last(shape, channels):
+    space = Box(0, 255, shape, np.uint8)
+    network = default_network(space, TWO_ACTIONS)
+    check_network(network, space, TWO_ACTIONS)
+    assert network.get_layer("convolution_1").kernel.shape == (8, 8, channels, 32)
+    assert network.get_layer("features").kernel.shape == (7 * 7 * 64, 512)
+
+
+def test_a_stack_is_merged_frame_by_frame_into_the_channels():
+    space = Box(0, 255, (2, 3, 40, 50), np.uint8)
+    network = default_network(space, TWO_ACTIONS)
+    merged = keras.Model(network.input, network.get_layer("merge_stack").output)
+    image = np.random.default_rng(0).integers(0, 256, (1, 2, 3, 40, 50), dtype=np.uint8)
+    found = ops.convert_to_numpy(merged(image))
+    expected = np.moveaxis(image[0], (2, 3), (0, 1)).reshape(40, 50, 6)
+    np.testing.assert_allclose(found[0], expected / 255, rtol=1e-6)
+
+
+def test_images_are_scaled_once():
+    space = Box(0, 255, (84, 84, 4), np.uint8)
+    network = default_network(space, TWO_ACTIONS)
+    scaled = keras.Model(network.input, network.get_layer("scale").output)
+    white = np.full((1, 84, 84, 4), 255, np.uint8)
+    np.testing.assert_allclose(ops.convert_to_numpy(scaled(white)), 1.0, rtol=1e-6)
+
+
+def test_small_images_take_the_residual_network():
+    space = Box(0, 255, (10, 12, 3), np.uint8)
+    with pytest.raises(ValueError, match=r"at least 36 x 36.*Received: 10 x 12"):
+        default_network(space, TWO_ACTIONS)
+    check_network(default_network(space, TWO_ACTIONS, image_network="impala"), space, TWO_ACTIONS)
+
+
+@pytest.mark.parametrize("shape", [(4, 40, 4), (40, 40, 40)])
+def test_an_ambiguous_channel_axis_is_an_error(shape):
+    with pytest.raises(ValueError, match=r"give `channel_axis`. Received: observation of shape"):
+        default_network(Box(0, 255, shape, np.uint8), TWO_ACTIONS, image_network="impala")
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((84, 84), "one channel"),
+        ((84, 84, 3), "channels on axis -1."),
+        ((3, 84, 84), "channels on axis -3."),
+        ((4, 84, 84, 3), "channels on axis -1, the 4 frames joined"),
+    ],
+)
+def test_what_is_taken_for_an_image_is_said(shape, words):
+    assert words in describe_image(Box(0, 255, shape, np.uint8))
+    assert describe_image(Box(0, 1, shape)) == ""
+
+
+def test_channel_axis_resolves_it():
+    network = default_network(Box(0, 255, (16, 40, 16), np.uint8), TWO_ACTIONS, image_network="impala", channel_axis=0)
+    assert network.get_layer("channels_last").output.shape == (None, 40, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "expected"),
+    [
+        ((9, 40, 12), 0, (40, 12, 9)),
+        ((9, 40, 12), -3, (40, 12, 9)),
+        ((9, 40, 12), 2, (9, 40, 12)),
+        ((9, 40, 12), -1, (9, 40, 12)),
+        ((2, 9, 40, 12), 1, (40, 12, 18)),
+        ((2, 9, 40, 12), -3, (40, 12, 18)),
+        ((2, 9, 40, 12), 3, (9, 40, 24)),
+        ((2, 9, 40, 12), -1, (9, 40, 24)),
+    ],
+)
+def test_channel_axis_counts_in_the_whole_shape(shape, axis, expected):
+    space = Box(0, 255, shape, np.uint8)
+    network = default_network(space, TWO_ACTIONS, image_network="impala", channel_axis=axis)
+    convolutions = [layer for layer in network.layers if isinstance(layer, keras.layers.Conv2D)]
+    assert convolutions[0].input.shape == (None, *expected)
+    assert f"channels on axis {-3 if axis in (0, 1, -3) else -1}" in describe_image(space, axis)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "accepted"),
+    [((9, 40, 12), axis, "0, 2, -3, -1") for axis in (1, 3, -2, -4)]
+    + [((2, 9, 40, 12), axis, "1, 3, -3, -1") for axis in (0, 2, 4, -2, -4)],
+)
+def test_a_channel_axis_that_is_none_is_refused(shape, axis, accepted):
+    space = Dict(camera=Box(0, 255, shape, np.uint8))
+    message = rf"{accepted}. Received: channel_axis={axis} with observation\['camera'\] of shape"
+    with pytest.raises(ValueError, match=message):
+        default_network(space, TWO_ACTIONS, image_network="impala", channel_axis=axis)
+    with pytest.raises(ValueError, match=message):
+        describe_image(space, axis)
+
+
+def test_a_channel_axis_where_no_image_has_channels_is_refused():
+    grey, colour = Box(0, 255, (40, 12), np.uint8), Box(0, 255, (9, 40, 12), np.uint8)
+    for function in (
+        describe_image,
+        lambda *given: default_network(given[0], TWO_ACTIONS, channel_axis=given[1]),
+    ):
+        with pytest.raises(ValueError, match=r"single channel. Received: channel_axis=-1 with observation of shape"):
+            function(grey, -1)
+    assert "channels on axis -3" in describe_image(Dict(a=grey, b=colour), -3)
+
+
+@pytest.mark.parametrize("space", [TWO_ACTIONS, MultiDiscrete([2, 3])])
+def test_noise_of_no_continuous_action_cannot_be_held(space):
+    with pytest.raises(ValueError, match=r"`noise_hold` holds the noise.*Received: noise_hold=2 with "):
+        default_network(VECTOR, space, noise_hold=2)
+    default_network(VECTOR, HYBRID, noise_hold=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_network": "resnet"}, "Received: image_network='resnet'"),
+        ({"normalize_observation": True}, "`normalize_observation` is for vectors.*images are scaled"),
+        ({"distribution": "beta"}, "Received: distribution='beta'"),
+    ],
+)
+def test_refused_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        default_network(Box(0, 255, (84, 84, 4), np.uint8), TWO_ACTIONS, **options)
+
+
+def test_normalization_follows_the_valid_rows_of_several_batches():
+    layer = ObservationNormalization()
+    layer.build((None, 3))
+    rng = np.random.default_rng(0)
+    seen = []
+    for size in (5, 50, 1):
+        rows = rng.normal(3, 5, (size, 3)).astype(np.float32)
+        valid = rng.random(size) < 0.7
+        layer.update(rows, valid)
+        seen.append(rows[valid])
+    seen = np.concatenate(seen)
+    np.testing.assert_allclose(layer.mean.numpy(), seen.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(layer.variance.numpy(), seen.var(0), rtol=1e-4)
+    assert float(layer.count) == len(seen)
+    found = ops.convert_to_numpy(layer(seen))
+    np.testing.assert_allclose(found, (seen - seen.mean(0)) / np.sqrt(seen.var(0) + 1e-8), rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(ops.convert_to_numpy(layer(np.full((1, 3), 1e9))), [[10.0] * 3])
+
+
+def test_the_distribution_is_saved_with_the_model(tmp_path):
+    network = default_network(VECTOR, TORQUES, normalize_observation=True, initial_log_std=-1.0)
+    network.save(tmp_path / "network.keras")
+    loaded = keras.models.load_model(tmp_path / "network.keras")
+    assert network_distribution(loaded, TORQUES) == Distribution((Gaussian((3,)),))
+    assert len(normalization_layers(loaded)) == 1
+    for before, after in zip(network.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_an_unknown_activation_is_one_line():
+    with pytest.raises(ValueError, match=r"`activation` must be a Keras name.*Received: activation='tanhh'") as caught:
+        default_network(Box(-1, 1, (3,)), Discrete(2), activation="tanhh")
+    assert "\n" not in str(caught.value)
+
+
+def sample(space, rows=3, seed=0):
+    """A batch of observations, as a trajectory holds them."""
+    rng = np.random.default_rng(seed)
+    structure = spaces.observation_structure(space)
+    return structure.unflatten([random_leaf(rng, leaf, (rows,), np.ones(rows, bool)) for leaf in structure.leaves])
+
+
+def test_every_kind_of_leaf_reaches_the_heads():
+    network = default_network(SENSES, HYBRID, normalize_observation=True)
+    check_network(network, SENSES, HYBRID)
+    # 512 of the image, 4 + 5 of the pair, 2 + 3 + 4 + 5 one-hot, 4 bits; a shared trunk behind them.
+    assert network.get_layer("shared_hidden_1").kernel.shape == (4 * 1 + 5 + 14 + 4 + 512, 64)
+    found = outputs(network, sample(SENSES))
+    assert found["parameters"].shape == (3, spaces.parameter_size(HYBRID))
+    assert found["value"].shape == (3,)
+
+
+def test_without_images_there_are_two_trunks_on_all_leaves():
+    space = Dict(a=VECTOR, b=MultiDiscrete([2, 3]), c=MultiBinary(2), d=Box(-1, 1, (2, 3)))
+    network = default_network(space, TWO_ACTIONS)
+    assert network.get_layer("policy_hidden_1").kernel.shape == (4 + 5 + 2 + 6, 64)
+    assert network.get_layer("value_hidden_1").kernel.shape == (17, 64)
+
+
+@pytest.mark.parametrize("observation", ["a", "b", "c", "d", "e"])
+def test_each_leaf_changes_the_outputs(observation):
+    space = Dict(a=VECTOR, b=MultiDiscrete([2, 3]), c=MultiBinary(2), d=Discrete(4), e=Box(0, 255, (36, 36), np.uint8))
+    network = default_network(space, TWO_ACTIONS)
+    first, second = sample(space, rows=8), sample(space, rows=8, seed=1)
+    changed = {**first, observation: second[observation]}
+    assert not np.allclose(outputs(network, first)["value"], outputs(network, changed)["value"])
+
+
+def test_several_discrete_values_are_one_hot_side_by_side():
+    layer = OneHot((2, 3, 1))
+    found = ops.convert_to_numpy(layer(np.array([[[1], [0], [0]], [[0], [2], [0]]], np.int32)))
+    np.testing.assert_array_equal(found, [[0, 1, 1, 0, 0, 1], [1, 0, 0, 0, 1, 1]])
+    assert OneHot.from_config(layer.get_config()).sizes == (2, 3, 1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(nvec=st.lists(st.integers(1, 5), min_size=1, max_size=4), seed=st.integers(0, 99))
+def test_one_hot_is_read_back(nvec, seed):
+    values = np.random.default_rng(seed).integers(0, nvec, (3, len(nvec)))
+    found = ops.convert_to_numpy(OneHot(nvec)(values))
+    parts = np.split(found, np.cumsum(nvec)[:-1], axis=1)
+    np.testing.assert_array_equal(np.stack([part.argmax(1) for part in parts], axis=1), values)
+    np.testing.assert_array_equal(found.sum(1), len(nvec))
+
+
+def test_parameters_stand_in_leaf_order():
+    """A Box leaf's log-std beside its own means; every other column starts near 0."""
+    network = default_network(VECTOR, HYBRID, initial_log_std=-2.0)
+    found = outputs(network, np.ones((1, 4), np.float32))["parameters"][0]
+    start = 0
+    for leaf in spaces.action_structure(HYBRID).leaves:
+        size = spaces.leaf_parameter_size(leaf.space)
+        if isinstance(leaf.space, Box):
+            np.testing.assert_array_equal(found[start + size // 2 : start + size], -2.0)
+            assert np.abs(found[start : start + size // 2]).max() < 0.2
+        else:
+            assert np.abs(found[start : start + size]).max() < 0.2
+        start += size
+    assert start == len(found)
+
+
+def test_only_vectors_of_numbers_are_normalized():
+    network = default_network(SENSES, TWO_ACTIONS, normalize_observation=True)
+    (layer,) = normalization_layers(network)
+    assert layer.leaf == "pair.0"
+    assert layer.mean.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    "space", [Discrete(3), MultiBinary(2), Dict(a=MultiDiscrete([2, 2]), action_mask=MultiBinary(2))]
+)
+def test_nothing_to_normalize_is_an_error(space):
+    with pytest.raises(ValueError, match=r"discrete values are one-hot. Received: normalize_observation=True with"):
+        default_network(space, TWO_ACTIONS, normalize_observation=True)
+
+
+def test_the_mask_leaf_is_no_input():
+    space = Dict(position=VECTOR, action_mask=MultiBinary(2))
+    network = default_network(space, TWO_ACTIONS)
+    assert [tensor.name for tensor in network.inputs] == ["position"]
+    assert network.get_layer("policy_hidden_1").kernel.shape == (4, 64)
+    check_network(network, space, TWO_ACTIONS)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Dict(value=VECTOR, parameters=Discrete(3), observations=MultiBinary(2), policy_hidden_1=VECTOR),
+        Dict({"a b": VECTOR, "a_b": MultiDiscrete([2, 3]), "é.1": Box(-1, 1, (2, 2))}),
+        Tuple([VECTOR, Tuple([Discrete(2)])]),
+        Dict(only=Box(0, 255, (36, 36), np.uint8)),
+        Dict(left=Box(0, 255, (36, 36), np.uint8), right=Box(0, 255, (36, 36), np.uint8)),
+    ],
+)
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_keys_of_any_name_are_inputs_and_survive_a_file(space, tmp_path):
+    network = default_network(space, Dict(value=TWO_ACTIONS, left=TORQUES))
+    observation = sample(space)
+    compiled = tf.function(lambda x: call_network(network, x)["value"], autograph=False)
+    expected = outputs(network, observation)
+    np.testing.assert_allclose(ops.convert_to_numpy(compiled(observation)), expected["value"], rtol=1e-5, atol=1e-6)
+    network.save(tmp_path / "network.keras")
+    found = outputs(keras.models.load_model(tmp_path / "network.keras"), observation)
+    np.testing.assert_array_equal(found["parameters"], expected["parameters"])
+
+
+def test_one_image_among_masks_goes_straight_to_the_heads():
+    space = Dict(screen=Box(0, 255, (36, 36), np.uint8), action_mask=MultiBinary(2))
+    network = default_network(space, TWO_ACTIONS)
+    assert network.get_layer("logits").kernel.shape == (512, 2)
+
+
+def test_images_among_other_leaves_are_described_by_name():
+    described = describe_image(Dict(a=VECTOR, b=Box(0, 255, (84, 84, 3), np.uint8)))
+    assert described == "`observation['b']` of shape (84, 84, 3) is taken as an image, channels on axis -1."
+    with pytest.raises(ValueError, match=r"give `channel_axis`. Received: observation\['b'\] of shape"):
+        describe_image(Dict(b=Box(0, 255, (40, 40, 40), np.uint8)))

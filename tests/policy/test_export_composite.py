@@ -1,0 +1,248 @@
+"""Exported graphs of composite spaces: log-probabilities are the learner's, and inputs and outputs go by name."""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from ai_edge_litert.interpreter import Interpreter
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from keras import layers, ops
+
+from actor_learner.networks.contract import all_layers
+from actor_learner.networks.default import default_network
+from actor_learner.networks.layers import LogStd
+from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.verify import draw_mask
+from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.policy import Policy
+from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.masks import MaskLayout
+from tests.support.exporting import Inexpressible, assert_agrees, changed_weights, observations
+from tests.support.trajectories import DIALS, HYBRID, SENSES, SWITCHES, TORQUES, VECTOR
+
+BATCH = 8
+KINDS = {
+    "discrete": Discrete(5, start=3),
+    "one choice": Discrete(1),
+    "dials": DIALS,
+    "grid of dials": MultiDiscrete([[2, 3], [4, 1]]),
+    "equal dials": MultiDiscrete([3, 3, 3]),
+    "switches": SWITCHES,
+    "grid of switches": MultiBinary((2, 3)),
+    "box": Box(-1, 1, (2, 2), np.float32),
+    "hybrid": HYBRID,
+    "tuple": Tuple([TORQUES, Tuple([Discrete(2), TORQUES]), SWITCHES]),
+}
+WITH_BOX = [name for name, space in KINDS.items() if "Box" in str(space)]
+
+
+def check_agreement(observation_space, action_space, *, masked=True, **options):
+    """At initialization and after a change of all weights, with and without masks that forbid nearly everything."""
+    network = default_network(observation_space, action_space, image_network="impala", **options)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "LiteRT can't run")
+        exported = export_policy(network, action_space, BATCH, observation_space, masked=masked)
+    policy, layout = Policy(exported), MaskLayout(action_space)
+    assert exported.masked == (masked and layout.size > 0)
+    for rows in (BATCH, 30):
+        check_versions(policy, network, action_space, observations(observation_space, rows), layout)
+
+
+def check_versions(policy, network, action_space, observation, layout):
+    rows = len(keras.tree.flatten(observation)[0])
+    before = network.get_weights()
+    for weights in (before, changed_weights(network)):
+        network.set_weights(weights)
+        policy.set_weights(weights)
+        tolerance = 1e-5 / min(1.0, smallest_std(network))
+        assert_agrees(policy, network, action_space, observation, tolerance)
+        if policy.exported.masked:
+            mask = draw_mask(layout, np.random.default_rng(0), rows).astype(bool)
+            assert_agrees(policy, network, action_space, observation, tolerance, mask)
+    network.set_weights(before)
+
+
+def smallest_std(network):
+    stds = [np.exp(layer.log_std).min() for layer in all_layers(network) if isinstance(layer, LogStd)]
+    return float(min(stds, default=1.0))
+
+
+@pytest.mark.filterwarnings("ignore:You are using a softmax:UserWarning")
+@pytest.mark.parametrize("name", KINDS)
+def test_log_probabilities_are_the_learners(name):
+    check_agreement(VECTOR, KINDS[name])
+
+
+@pytest.mark.filterwarnings("ignore:You are using a softmax:UserWarning")
+@pytest.mark.parametrize("name", WITH_BOX)
+def test_log_probabilities_are_the_learners_when_squashed(name):
+    check_agreement(VECTOR, KINDS[name], distribution="squashed", initial_log_std=-1.0)
+
+
+@pytest.mark.parametrize("observation_space", [SENSES, Tuple([Discrete(3), MultiBinary(2)]), MultiDiscrete([2, 5])])
+def test_log_probabilities_are_the_learners_for_any_observation(observation_space):
+    check_agreement(observation_space, HYBRID)
+
+
+def test_normalized_leaves():
+    space = Dict({"a": VECTOR, "b": Box(-1, 1, (2,), np.float64), "kind": Discrete(3)})
+    check_agreement(space, DIALS, normalize_observation=True)
+
+
+def test_without_masks():
+    check_agreement(VECTOR, HYBRID, masked=False)
+
+
+class Shifted(keras.Model):
+    """Choice number i of leaf k is (observation + k) mod 7 with near certainty; all leaves look alike."""
+
+    def __init__(self, leaves):
+        super().__init__()
+        self.leaves = leaves
+        self.value = layers.Dense(1)
+
+    def call(self, observation):
+        shifted = [ops.one_hot((observation + k) % 7, 7, dtype="float32") for k in range(self.leaves)]
+        return 100.0 * ops.concatenate(shifted, axis=-1), self.value(shifted[0])
+
+
+@pytest.mark.parametrize("action_space", [Tuple([Discrete(7)] * 5), Dict({key: Discrete(7) for key in "edcba"})])
+def test_equal_output_leaves_are_told_apart(action_space):
+    policy = Policy.from_network(Shifted(5), action_space, batch_size=7, observation_space=Discrete(7))
+    observation = np.arange(7)
+    for action in (policy.act(observation), policy.step(observation)[0]):
+        for k, leaf in enumerate(spaces.action_structure(action_space).flatten(action)):
+            np.testing.assert_array_equal(leaf, (observation + k) % 7)
+
+
+NAMES = ["zebra", "A", "a", "my camera", "my_camera", "größe", "x.y", "0"]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Dict([(name, Box(-1, 1, (1,), np.float32)) for name in NAMES]),
+        Tuple([Box(-1, 1, (1,), np.float32) for _ in NAMES]),
+        Dict({"inner": Tuple([Box(-1, 1, (1,), np.float32), Dict({n: Box(-1, 1, (1,)) for n in NAMES[1:]})])}),
+    ],
+)
+def test_equal_input_leaves_are_told_apart(space):
+    """Whatever they are called: each has a weight of its own in the value."""
+    structure = spaces.observation_structure(space)
+    count = len(structure.leaves)
+
+    class Weighted(keras.Model):
+        def call(self, observation):
+            leaves = structure.flatten(observation)
+            value = sum(leaf * 10.0**-place for place, leaf in enumerate(leaves))
+            return ops.concatenate([value, 0 * value], axis=-1), value
+
+    policy = Policy.from_network(Weighted(), Discrete(2), batch_size=3, observation_space=space)
+    assert len({name.lower() for name in policy.exported.input_names}) == count + 2
+    for place in range(count):
+        leaves = [np.full((3, 1), float(place == other), np.float32) for other in range(count)]
+        for rows in (3, 1):
+            value = policy.value_leaves(tuple(leaf[:rows] for leaf in leaves))
+            np.testing.assert_allclose(value, np.full(rows, 10.0**-place), rtol=1e-5)
+
+
+class Picky(keras.Model):
+    """Acts on one leaf, values by another, and ignores the rest."""
+
+    def __init__(self):
+        super().__init__()
+        self.parameters_head, self.value_head = layers.Dense(3), layers.Dense(1)
+
+    def call(self, observation):
+        return self.parameters_head(observation["act"]), self.value_head(observation["value"])
+
+
+def inputs_of(graph):
+    return {detail["name"] for detail in Interpreter(model_content=graph.content).get_input_details()}
+
+
+@pytest.mark.parametrize("expressible", [True, False])
+def test_leaves_that_a_graph_does_not_use_are_no_inputs(expressible):
+    class Network(Picky):
+        def call(self, observation):
+            parameters, value = super().call(observation)
+            return (parameters, value) if expressible else (Inexpressible()(parameters), Inexpressible()(value))
+
+    leaf = Box(-1, 1, (2,), np.float32)
+    space = Dict([("ignored", Box(0, 255, (64, 64, 3), np.uint8)), ("act", leaf), ("value", leaf)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error" if expressible else "ignore")
+        policy = Policy.from_network(Network(), Discrete(3), batch_size=2, observation_space=space)
+    assert policy.exported.fallback != expressible
+    if expressible:
+        assert inputs_of(policy.exported.step_graph) == {"observation.act", "noise", "action_mask"}
+        assert inputs_of(policy.exported.value_graph) == {"observation.value"}
+    for rows in (2, 5):
+        first, other = observations(space, rows, 1), observations(space, rows, 2)
+        np.testing.assert_array_equal(policy.value(first), policy.value({**other, "value": first["value"]}))
+        assert (policy.value(first) != policy.value({**first, "value": other["value"]})).all()
+        policy.reseed(0)
+        log_prob = policy.step(first)[1]
+        policy.reseed(0)
+        np.testing.assert_array_equal(policy.step({**other, "act": first["act"]})[1], log_prob)
+
+
+def test_a_network_that_ignores_all_observations():
+    class Bandit(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.logits = self.add_weight(shape=(3,), name="logits", initializer="zeros")
+
+        def call(self, observation):
+            nothing = ops.zeros((ops.shape(observation)[0], 1))
+            return nothing + self.logits, nothing
+
+    network = Bandit()
+    policy = Policy.from_network(network, Discrete(3), batch_size=2, observation_space=VECTOR)
+    network.set_weights([np.float32([0, 0, 9])])
+    policy.set_weights(network.get_weights())
+    for rows in (2, 5):
+        assert_agrees(policy, network, Discrete(3), observations(VECTOR, rows))
+
+
+def test_what_litert_cannot_express_with_several_inputs_and_masks():
+    space = Dict({"a": VECTOR, "b": Discrete(3)})
+    inputs = {"a": keras.Input((4,), name="a"), "b": keras.Input((), dtype="int32", name="b")}
+    features = layers.Concatenate()([Inexpressible()(inputs["a"]), ops.one_hot(inputs["b"], 3)])
+    parameters = layers.Dense(spaces.parameter_size(HYBRID))(features)
+    network = keras.Model(inputs, (parameters, layers.Dense(1)(features)))
+    with pytest.warns(UserWarning, match="LiteRT can't run"):
+        policy = Policy(export_policy(network, HYBRID, BATCH, space, masked=True))
+    assert policy.exported.fallback
+    check_versions(policy, network, HYBRID, observations(space, BATCH), MaskLayout(HYBRID))
+
+
+@pytest.mark.parametrize("nest", ["dict", "list", "nested"])
+def test_the_space_of_a_networks_inputs(nest):
+    a, b = keras.Input((2,), name="a"), keras.Input((), dtype="uint8", name="b")
+    box, byte = Box(-np.inf, np.inf, (2,), np.float32), Box(0, 255, (), np.uint8)
+    inputs, expected = {
+        "dict": ({"b": b, "a": a}, Dict([("b", byte), ("a", box)])),
+        "list": ([b, a], Tuple([byte, box])),
+        "nested": ({"deep": (a, {"b": b})}, Dict({"deep": Tuple([box, Dict({"b": byte})])})),
+    }[nest]
+    features = layers.Concatenate()([a, ops.cast(ops.expand_dims(b, -1), "float32") / 255])
+    network = keras.Model(inputs, (layers.Dense(3)(features), layers.Dense(1)(features)))
+    policy = Policy.from_network(network, Discrete(3), batch_size=4)
+    assert policy.observation_space == expected
+    assert_agrees(policy, network, Discrete(3), observations(expected, 4))
+
+
+def test_saved_and_loaded_composites(tmp_path):
+    network = default_network(SENSES, HYBRID, image_network="impala", distribution="squashed", noise_hold=2)
+    exported = export_policy(network, HYBRID, 2, SENSES, masked=True)
+    exported.save(tmp_path)
+    loaded = ExportedPolicy.load(tmp_path)
+    for name, value in vars(exported).items():
+        np.testing.assert_equal(vars(loaded)[name], value)
+    policy = Policy(loaded)
+    assert (policy.observation_space, policy.action_space) == (SENSES, HYBRID)
+    check_versions(policy, network, HYBRID, observations(SENSES, 3), MaskLayout(HYBRID))

@@ -1,0 +1,79 @@
+"""What LiteRT can't express runs on TensorFlow, with a warning that names the layer."""
+
+from __future__ import annotations
+
+import pickle
+
+import keras
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+from keras import layers, ops
+
+from actor_learner.networks import default
+from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.policy import Policy
+from tests.support.exporting import (
+    ACTIONS,
+    VECTOR,
+    Inexpressible,
+    Untracked,
+    assert_agrees,
+    changed_weights,
+    heads,
+    observations,
+    vector_network,
+)
+
+
+def test_fallback_names_the_layer_and_acts_like_keras():
+    network = vector_network(layers.Dense(8), Inexpressible(name="puzzling"))
+    with pytest.warns(UserWarning, match=r"layer 'puzzling'.*tf\.BitwiseAnd.*TensorFlow"):
+        exported = export_policy(network, ACTIONS, 4, VECTOR)
+    assert exported.fallback
+    policy = Policy(pickle.loads(pickle.dumps(exported)))
+    network.set_weights(changed_weights(network))
+    policy.set_weights(network.get_weights())
+    for rows in (4, 1, 9):
+        assert_agrees(policy, network, ACTIONS, observations(VECTOR, rows))
+
+
+def test_fallback_of_one_graph_leaves_the_other_to_litert():
+    observation = keras.Input((6,))
+    value = layers.Dense(1)(Inexpressible()(observation))
+    network = keras.Model(observation, (layers.Dense(3)(observation), value))
+    with pytest.warns(UserWarning, match="value graph"):
+        exported = export_policy(network, ACTIONS, 4, VECTOR)
+    assert (exported.step_graph.format, exported.value_graph.format) == ("litert", "tensorflow")
+
+
+def test_fallback_freezes_what_keras_does_not_know():
+    network = vector_network(Untracked(), Inexpressible())
+    with pytest.warns(UserWarning, match="LiteRT can't run"):
+        policy = Policy.from_network(network, ACTIONS, batch_size=4)
+    assert_agrees(policy, network, ACTIONS, observations(VECTOR, 4))
+
+
+def test_fallback_where_no_layer_is_to_blame_names_the_operation():
+    observation = keras.Input((6,))
+    chosen = ops.cast(ops.argmax(observation, axis=-1, keepdims=True), "float32")
+    network = heads(observation, observation + chosen)
+    with pytest.warns(UserWarning, match=r"BitwiseAnd', outside its layers: .*tf\.BitwiseAnd"):
+        export_policy(network, ACTIONS, 4, VECTOR)
+
+
+def test_fallback_with_a_loop_inside():
+    network = vector_network(layers.Reshape((3, 2)), layers.LSTM(5), Inexpressible())
+    with pytest.warns(UserWarning, match="LiteRT can't run"):
+        policy = Policy.from_network(network, ACTIONS, batch_size=4)
+    network.set_weights(changed_weights(network))
+    policy.set_weights(network.get_weights())
+    assert_agrees(policy, network, ACTIONS, observations(VECTOR, 4))
+
+
+def test_fallback_for_a_dtype_that_litert_does_not_know():
+    space = Box(0, 10, (6,), np.uint64)
+    network = default.default_network(space, ACTIONS)
+    with pytest.warns(UserWarning, match=r"tf\.Cast"):
+        policy = Policy(export_policy(network, ACTIONS, 4, space))
+    assert_agrees(policy, network, ACTIONS, np.arange(24, dtype=np.uint64).reshape(4, 6))

@@ -1,0 +1,205 @@
+"""How weights are found in a converted graph, and how what was found is checked."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import layers
+
+from actor_learner.networks import default
+from actor_learner.policy.export.convert import InexpressibleError, output_names, to_litert
+from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.trace import Tracer, other_variables
+from actor_learner.policy.export.verify import Probe, agree, draw_inputs, draw_leaf, draw_mask
+from actor_learner.policy.export.weight_table import find_constants, pattern_values, permutation_of, scaled_by
+from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.masks import MaskLayout
+from tests.support.exporting import (
+    ACTIONS,
+    BATCH,
+    VECTOR,
+    Subclassed,
+    vector_network,
+)
+
+
+@pytest.mark.parametrize("permutation", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_permutation(permutation):
+    shape = (2, 3, 4)
+    index = np.arange(24).reshape(shape).transpose(permutation).reshape(-1)
+    found = permutation_of(index, shape)
+    np.testing.assert_array_equal(np.arange(24).reshape(shape).transpose(found).reshape(-1), index)
+    assert permutation_of(index[::-1], shape) is None
+
+
+@pytest.mark.parametrize("factor", [1 / 255, -3.0, 1e-4, 7.7])
+def test_scaled(factor):
+    pattern = pattern_values(1000, 1600)
+    values = pattern.reshape(20, 30).T.reshape(-1) * np.float32(factor)
+    assert scaled_by(values, pattern, (20, 30)) == ((1, 0), float(np.float32(factor)))
+    assert scaled_by(np.random.default_rng(0).random(600, np.float32), pattern, (20, 30)) is None
+
+
+def test_constants_point_at_the_weights():
+    network = vector_network(layers.Dense(16, "relu"))
+    graph = export_policy(network, ACTIONS, BATCH, VECTOR).step_graph
+    shapes = [weight.shape for weight in network.weights]
+    assert set(find_constants(graph.content, shapes, range(len(shapes)))) == set(graph.constants)
+
+
+def test_agreement_forgives_a_rare_draw_but_no_float():
+    actions, log_probs = np.array([0, 1, 2, 1]), np.array([-0.1, -0.2, -0.3, -0.4], np.float32)
+    assert agree([actions, log_probs], [np.array([0, 1, 2, 0]), log_probs + np.float32([0, 0, 0, 9])])
+    assert not agree([actions, log_probs], [actions, log_probs + np.float32([0, 0.01, 0, 0])])
+    assert not agree([actions, log_probs], [np.array([0, 0, 0, 0]), log_probs])
+    assert not agree([actions], [actions[:3]])
+
+
+def probe_of(network, batch_size=BATCH):
+    """(the exported step graph, what it is checked with, its traced function)."""
+    tracer = Tracer(network, ACTIONS, spaces.observation_structure(VECTOR), False, other_variables(network))
+    traced = tracer.trace("step", batch_size)
+    probe = Probe(traced, draw_inputs(tracer, batch_size), network)
+    return to_litert(traced, probe, network), probe, traced
+
+
+def test_the_check_finds_each_weight_that_is_not_written():
+    graph, probe, traced = probe_of(vector_network(layers.Dense(16, "tanh")))
+    assert probe.failing_weights(graph, traced) == set()
+    assert len(graph.constants) == 4
+    for missing in graph.constants:
+        kept = tuple(constant for constant in graph.constants if constant is not missing)
+        assert missing.weight in probe.failing_weights(dataclasses.replace(graph, constants=kept), traced)
+
+
+def test_the_check_finds_weights_written_wrongly():
+    """Two kernels of one shape exchanged; a square kernel transposed; a wrong factor."""
+    graph, probe, traced = probe_of(vector_network(layers.Dense(6, "tanh"), layers.Dense(6, "tanh")))
+    first, second = (constant for constant in graph.constants if constant.weight in (0, 2))
+    others = tuple(constant for constant in graph.constants if constant.weight not in (0, 2))
+    swapped = (dataclasses.replace(first, weight=second.weight), dataclasses.replace(second, weight=first.weight))
+    transposed = (dataclasses.replace(first, permutation=first.permutation[::-1]), second)
+    scaled = (dataclasses.replace(first, factor=1.01), second)
+    for wrong in (swapped, transposed, scaled):
+        assert probe.failing_weights(dataclasses.replace(graph, constants=others + wrong), traced)
+
+
+def test_weights_that_only_other_outputs_read_are_unused():
+    network = Subclassed()
+    network(np.zeros((1, 6), np.float32))
+    _, _, traced = probe_of(network)
+    policy_head = network.heads[0]
+    expected = {id(weight) for weight in (*network.hidden.weights, *policy_head.weights)}
+    assert {id(network.weights[index]) for index in traced.used} == expected
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8])
+def test_small_batches_are_checked_on_as_many_rows(batch_size):
+    _, probe, _ = probe_of(vector_network(layers.Dense(4)), batch_size)
+    assert sum(len(batch[0]) for batch in probe._inputs) >= 8
+
+
+def test_the_check_finds_outputs_in_another_order():
+    """Two leaves that look alike: only their values tell which is which."""
+    space = Tuple([Discrete(3), Discrete(3)])
+    observation = keras.Input((6,))
+    network = keras.Model(observation, (layers.Dense(6)(observation), layers.Dense(1)(observation)))
+    tracer = Tracer(network, space, spaces.observation_structure(VECTOR), False, other_variables(network))
+    traced = tracer.trace("step", BATCH)
+    probe = Probe(traced, draw_inputs(tracer, BATCH), network)
+    graph = to_litert(traced, probe, network)
+    first, second, *rest = graph.outputs
+    assert first != second
+    assert probe.failing_weights(dataclasses.replace(graph, outputs=(second, first, *rest)), traced)
+
+
+def test_outputs_are_read_by_name():
+    traced = ["Identity", "Identity_1", "Identity_2"]
+    assert output_names(traced, ["Identity_2", "Identity", "Identity_1"]) == tuple(traced)
+    # The second is equal to the first, the third is an input.
+    assert output_names(traced, ["Identity", "Identity", "observation"]) == ("Identity", "Identity", "observation")
+    with pytest.raises(InexpressibleError, match="it has 2 outputs where the network's graph has 3"):
+        output_names(traced, traced[:2])
+
+
+OBSERVATIONS = [
+    Discrete(5, start=-3),
+    MultiBinary((2, 3)),
+    MultiDiscrete([[2, 9], [4, 1]], start=[[1, 2], [3, 4]]),
+    Box(0, 255, (5, 4), np.uint8),
+    Box(-3, 4, (6,), np.int16),
+    Box(np.float32([-0.1, -5]), np.float32([0.1, np.inf])),
+    Box(-1, 1, (2,), np.float64),
+]
+
+
+@pytest.mark.parametrize("space", OBSERVATIONS, ids=str)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_drawn_observations_are_valid(space, seed):
+    (leaf,) = spaces.observation_structure(space).leaves
+    drawn = draw_leaf(leaf, np.random.default_rng(seed), 4)
+    assert (drawn.shape, drawn.dtype) == ((4, *leaf.shape), leaf.dtype)
+    for row in drawn:
+        assert space.contains((row + (0 if leaf.start is None else leaf.start)).astype(space.dtype))
+
+
+def test_drawn_observations_use_the_whole_space():
+    for space, distinct in ((Discrete(5), 5), (MultiDiscrete([3, 3]), 3), (Box(0, 255, (9,), np.uint8), 250)):
+        (leaf,) = spaces.observation_structure(space).leaves
+        assert len(np.unique(draw_leaf(leaf, np.random.default_rng(0), 999))) >= distinct
+
+
+def test_integers_without_bounds_are_drawn_small():
+    """A network with an embedding may have said no more than that its input is an int32."""
+    limits = np.iinfo(np.int32)
+    (leaf,) = spaces.observation_structure(Box(limits.min, limits.max, (), np.int32)).leaves
+    assert set(draw_leaf(leaf, np.random.default_rng(0), 50).tolist()) == {0, 1}
+
+
+def drawn(observation_space, action_space, masked, rows=4):
+    network = default.default_network(observation_space, action_space)
+    structure = spaces.observation_structure(observation_space)
+    tracer = Tracer(network, action_space, structure, masked, other_variables(network))
+    return draw_inputs(tracer, rows)
+
+
+def test_inputs_are_leaves_noise_and_mask():
+    action_space = Dict([("box", Box(-1, 1, (2,))), ("kind", Discrete(4)), ("bits", MultiBinary(3))])
+    space = Dict({"a": VECTOR, "n": Discrete(3)})
+    batches = drawn(space, action_space, masked=True, rows=3)
+    assert len(batches) == 3
+    for a, n, noise, mask in batches:
+        assert [array.shape for array in (a, n, noise, mask)] == [(3, 6), (3,), (3, 4 + 2), (3, 4)]
+        assert ((noise[:, :4] > 0) & (noise[:, :4] <= 1)).all()
+    normals = np.concatenate([noise[:, 4:] for _, _, noise, _ in batches])
+    assert (normals < 0).any()
+    assert len(drawn(space, action_space, masked=False)[0]) == 3
+
+
+def test_a_mask_leaf_holds_the_mask():
+    space = Dict({"action_mask": MultiBinary(4), "a": VECTOR})
+    for masked in (True, False):
+        for _, action_mask, _, *mask in drawn(space, Discrete(4), masked):
+            assert action_mask.any(axis=1).all()
+            for given_mask in mask:
+                np.testing.assert_array_equal(action_mask, given_mask)
+
+
+def test_a_part_of_a_mask_allows_everything():
+    space = Dict({"action_mask": Tuple([MultiBinary(2), MultiBinary(3)]), "a": VECTOR})
+    for _, first, second, *_ in drawn(space, MultiDiscrete([2, 3]), masked=True):
+        assert first.all()
+        assert second.all()
+
+
+def test_drawn_masks_forbid_much_and_little():
+    mask = draw_mask(MaskLayout(Discrete(100)), np.random.default_rng(0), 300)
+    allowed = mask.mean(axis=1)
+    assert allowed.min() < 0.2
+    assert allowed.max() > 0.8

@@ -1,0 +1,120 @@
+"""Noise: its kinds and edges, and how long it is held."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Dict, Discrete
+from scipy import stats
+
+from actor_learner.networks import default
+from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.noise import Noise
+from actor_learner.policy.policy import Policy
+from tests.support.exporting import GivenDraws
+from tests.support.policies import (
+    ACTIONS,
+    BATCH,
+    TORQUES,
+    VECTOR,
+    discrete_network,
+    discrete_policy,
+    gaussian_policy,
+    observations,
+)
+
+
+@pytest.fixture(scope="module")
+def network():
+    return discrete_network()
+
+
+@pytest.fixture(scope="module")
+def exported():
+    return discrete_policy()
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    return gaussian_policy()
+
+
+def test_uniform_noise_is_above_zero_and_at_most_one(exported):
+    noise = Noise(exported, 0)
+    noise._generator = GivenDraws([0.0, 1 - 2**-24])
+    for drawn in (noise.draw_batch(), noise.draw(4)):
+        assert drawn.min() == np.float32(2**-24)
+        assert drawn.max() == 1.0
+
+
+def test_noise_is_held(gaussian):
+    """Three steps each; a renewed row alone is drawn anew, and starts its own three steps."""
+    noise = Noise(gaussian, 0)
+    draws = [noise.draw(BATCH).copy() for _ in range(4)]
+    np.testing.assert_array_equal(draws[0], draws[1])
+    np.testing.assert_array_equal(draws[0], draws[2])
+    assert (draws[2] != draws[3]).all()
+    noise.renew(np.arange(BATCH) == 2)
+    renewed = noise.draw(BATCH).copy()
+    assert ((renewed == draws[3]).all(axis=1) == (np.arange(BATCH) != 2)).all()
+    noise.draw(BATCH)
+    later = noise.draw(BATCH)
+    np.testing.assert_array_equal(later[2], renewed[2])
+    assert (later[0] != renewed[0]).all()
+    noise.renew()
+    assert (noise.draw(BATCH)[2] != renewed[2]).all()
+
+
+def test_held_noise_has_one_draw_for_each_environment(gaussian):
+    drawn = Noise(gaussian, 0).draw(BATCH)
+    assert len(np.unique(drawn)) == drawn.size
+
+
+def test_noise_does_not_depend_on_the_exported_batch_size(network):
+    rows = observations(4)
+    by_size = [Policy(export_policy(network, ACTIONS, size, VECTOR), seed=7).step(rows)[0] for size in (1, 4, 6)]
+    np.testing.assert_array_equal(by_size[0], by_size[1])
+    np.testing.assert_array_equal(by_size[0], by_size[2])
+
+
+@pytest.fixture(scope="module")
+def hybrid():
+    space = Dict({"aim": TORQUES, "kind": Discrete(3), "more": TORQUES})
+    network = default.default_network(VECTOR, space, noise_hold=3)
+    return export_policy(network, space, BATCH, VECTOR)
+
+
+def test_uniforms_come_first_and_then_normals(hybrid):
+    assert (hybrid.noise_uniform, hybrid.noise_normal) == (1, 4)
+    noise = Noise(hybrid, 0)
+    drawn = np.concatenate([noise.draw(500) for _ in range(4 * hybrid.noise_hold)][:: hybrid.noise_hold])
+    assert drawn.shape == (2000, 5)
+    assert stats.kstest(drawn[:, 0], stats.uniform.cdf).pvalue > 1e-3
+    for column in drawn.T[1:]:
+        assert stats.kstest(column, stats.norm.cdf).pvalue > 1e-3
+    correlations = np.corrcoef(drawn.T) - np.eye(5)
+    assert np.abs(correlations).max() < 0.1
+
+
+def test_only_normals_are_held(hybrid):
+    noise = Noise(hybrid, 0)
+    draws = [noise.draw_batch().copy() for _ in range(4)]
+    for earlier, later in ((0, 1), (1, 2)):
+        np.testing.assert_array_equal(draws[earlier][:, 1:], draws[later][:, 1:])
+        assert (draws[earlier][:, 0] != draws[later][:, 0]).all()
+    assert (draws[2][:, 1:] != draws[3][:, 1:]).all()
+
+
+def test_another_number_of_rows_draws_anew(gaussian):
+    noise = Noise(gaussian, 0)
+    first = noise.draw(BATCH).copy()
+    assert noise.draw(2).shape == (2, 2)
+    assert (noise.draw(BATCH) != first).all()
+
+
+def test_renewing_no_rows_keeps_all(gaussian):
+    noise = Noise(gaussian, 0)
+    noise.renew(np.ones(BATCH, bool))  # before anything was drawn
+    first = noise.draw(BATCH).copy()
+    noise.renew(np.zeros(BATCH, bool))
+    np.testing.assert_array_equal(noise.draw(BATCH), first)

@@ -1,0 +1,80 @@
+"""What limits a run: the cases of the rule, and that shares of figures measured elsewhere are judged as one would."""
+
+from __future__ import annotations
+
+import pytest
+
+from actor_learner.reports.bottleneck import FEW, bottleneck
+
+
+def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0, **more):
+    shares = {"learning": learning, "collecting": collecting, "env": env, "acting": acting, "other": other}
+    shares["waiting"] = 1 - env - acting - other
+    metrics = {f"time/{name}": share for name, share in shares.items()}
+    return str(bottleneck({**metrics, **more}, num_actors=actors, cores=cores, max_policy_lag=lag))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "expected"),
+    [
+        # In lock-step, whoever takes more of the learner's time limits.
+        ((0.3, 0.7, 0.6, 0.1, 0.0), {}, "environments; another actor would help"),
+        ((0.3, 0.7, 0.1, 0.5, 0.1), {}, "acting; another actor would help"),
+        ((0.3, 0.7, 0.1, 0.1, 0.5), {}, "copying; another actor would help"),
+        ((0.7, 0.3, 0.2, 0.1, 0.0), {}, "learning; max_policy_lag=1 would let the actors collect meanwhile"),
+        ((0.9, 0.1, 0.1, 0.0, 0.0), {}, "learning; fewer epochs, larger minibatches or a GPU would help"),
+        ((0.2, 0.2, 0.2, 0.0, 0.0), {}, "callbacks and checkpoints between updates; do them less often"),
+        # No core is left.
+        ((0.3, 0.7, 0.6, 0.1, 0.0), {"cores": 2}, "environments; every core has an actor; max_policy_lag=1 may help"),
+        (
+            (0.1, 0.9, 0.8, 0.1, 0.0),
+            {"cores": 2},
+            "environments; every core has an actor, so more cores or a faster environment would help",
+        ),
+        ((0.3, 0.7, 0.1, 0.5, 0.1), {"cores": 2}, "acting; more envs_per_actor or a smaller network would help"),
+        ((0.7, 0.3, 0.2, 0.1, 0.0), {"cores": 1}, "learning; fewer epochs, larger minibatches or a GPU would help"),
+        # One actor holds up the others: they wait for longer than the learner learns.
+        ((0.1, 0.9, 0.2, 0.05, 0.0), {}, "the slowest actor; max_policy_lag=4 would let the others go on"),
+        ((0.1, 0.9, 0.2, 0.05, 0.0), {"actors": 1, "cores": 1}, "environments; every core has an actor, so"),
+        # Overlapping: the learner needs a core of its own, and limits where it doesn't wait.
+        ((0.93, 0.05, 0.3, 0.0, 0.0), {"lag": 1}, "learning; fewer epochs, larger minibatches or a GPU would help"),
+        ((0.4, 0.6, 0.9, 0.1, 0.0), {"lag": 1}, "environments; another actor would help"),
+        ((0.4, 0.6, 0.9, 0.1, 0.0), {"lag": 1, "actors": 4}, "environments; every core has an actor, so more cores"),
+        ((0.4, 0.6, 0.3, 0.0, 0.0), {"lag": 4}, "the slowest actor; a larger max_policy_lag would let the others"),
+        # One process does it all.
+        ((0.3, 0.7, 0.6, 0.1, 0.3), {"actors": 0}, "environments; num_actors=1 or more would step them in processes"),
+    ],
+)
+def test_what_limits_and_what_would_help(arguments, options, expected):
+    assert judge(*arguments, **options).startswith(f"limited by: {expected}")
+
+
+def test_few_updates_do_not_tell_that_callbacks_limit_a_run():
+    metrics = {"time/learning": 0.2, "time/collecting": 0.2, "time/env": 0.2, "time/acting": 0.0, "time/other": 0.0}
+
+    def part(updates, **changes):
+        found = {**metrics, "time/waiting": 0.8, **changes}
+        return bottleneck(found, num_actors=2, cores=4, max_policy_lag=0, updates=updates).part
+
+    assert part(5) == "what is done once, such as the first checkpoint"
+    assert part(FEW) == "callbacks and checkpoints between updates"
+    assert part(5, **{"time/learning": 0.7}) == "learning"
+
+
+def test_environments_that_wait_profit_from_more_actors_than_cores():
+    busy = {"cpu/actor_0": 0.9, "cpu/actor_1": 0.7}
+    asleep = {"cpu/actor_0": 0.1, "cpu/actor_1": 0.2}
+    assert "more cores" in judge(0.1, 0.9, 0.9, 0.0, 0.0, cores=2, **busy)
+    assert "they wait rather than compute, so another actor" in judge(0.1, 0.9, 0.9, 0.0, 0.0, cores=2, **asleep)
+
+
+def test_rows_without_the_time_that_was_waited_for_batches():
+    """As older runs have them: what isn't learning counts as that."""
+    metrics = {"time/learning": 0.3, "time/env": 0.6, "time/acting": 0.1, "time/other": 0.0, "time/waiting": 0.3}
+    found = bottleneck(metrics, num_actors=1, cores=2, max_policy_lag=0)
+    assert found is not None
+    assert found.part == "environments"
+
+
+def test_nothing_is_said_of_what_is_not_known():
+    assert bottleneck({"time/learning": 0.5}, num_actors=1, cores=2, max_policy_lag=0) is None

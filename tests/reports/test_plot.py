@@ -1,0 +1,280 @@
+import subprocess
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+import actor_learner as al
+from actor_learner import cli
+from actor_learner.reports.curves import interquartile_mean, read_curves, smooth
+from actor_learner.reports.plot import draw, plot
+from tests.support.run_files import append_metrics, create_run
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def make_run(run_dir, returns, *, first=0, every=100, seed=0, env="CartPole-v1", algorithm=None):
+    config = al.TrainConfig(run_dir=run_dir, seed=seed, env=env, algorithm=algorithm or al.PPO())
+    run = create_run(config)
+    for index, value in enumerate(returns):
+        steps = first + every * index
+        row = {"env_steps": steps, "updates": index + 1, "time_seconds": steps / 50}
+        append_metrics(run, {**row, "episode_return": value, "loss": 1.0})
+    return run_dir
+
+
+def test_mean_minimum_and_maximum_over_seeds():
+    make_run("a", np.full(20, 10.0), seed=0)
+    make_run("b", np.full(20, 30.0), seed=1)
+    make_run("c", np.full(20, 50.0), seed=2)
+    (curve,) = read_curves(["a", "b", "c"])
+    assert (curve.env, curve.metric, curve.num_runs, curve.label) == (
+        "CartPole-v1",
+        "episode_return",
+        3,
+        "PPO (3 runs)",
+    )
+    np.testing.assert_allclose(curve.middle, 30.0)
+    np.testing.assert_allclose(curve.low, 10.0)
+    np.testing.assert_allclose(curve.high, 50.0)
+
+
+def test_runs_of_different_lengths_are_compared_where_both_have_steps():
+    make_run("a", np.arange(11.0), first=0)
+    make_run("b", np.arange(6.0) + 2.0, first=200)
+    (curve,) = read_curves(["a", "b"])
+    assert curve.x[0] == 200
+    assert curve.x[-1] == 700
+    np.testing.assert_allclose(curve.middle, curve.x / 100, atol=1e-12)
+    np.testing.assert_allclose(curve.low, curve.high, atol=1e-12)
+
+
+def test_runs_without_steps_in_common_have_no_mean():
+    make_run("a", [1.0, 2.0], first=0)
+    make_run("b", [1.0, 2.0], first=1000)
+    with pytest.raises(ValueError, match="no steps in common"):
+        read_curves(["a", "b"])
+
+
+def test_groups_are_environments_and_algorithms():
+    make_run("a", [1.0, 2.0])
+    make_run("b", [1.0, 2.0], algorithm=al.A2C())
+    make_run("c", [1.0, 2.0], env="Acrobot-v1")
+    curves = read_curves(["a", "b", "c"])
+    assert [(curve.env, curve.group) for curve in curves] == [
+        ("CartPole-v1", "PPO"),
+        ("CartPole-v1", "A2C"),
+        ("Acrobot-v1", "PPO"),
+    ]
+
+
+def test_updates_without_a_value_are_left_out():
+    make_run("a", [float("nan"), float("nan"), 3.0, 4.0])
+    (curve,) = read_curves(["a"])
+    assert curve.x[0] == 200
+    np.testing.assert_allclose(curve.middle[[0, -1]], [3.0, 4.0])
+
+
+def test_runs_with_different_metrics_are_one_line_that_names_the_run():
+    make_run("a", [1.0, 2.0])
+    append_metrics(create_run(al.TrainConfig(run_dir="b")), {"env_steps": 1, "updates": 1, "other": 2.0})
+    with pytest.raises(ValueError, match="^The run 'b' has no metric of this name. Received: metric='loss'$"):
+        read_curves(["a", "b"], ["loss"])
+
+
+def test_seconds_begin_at_the_start_of_the_run():
+    make_run("a", np.arange(5.0), first=800)
+    for x, left in (("seconds", True), ("steps", False)):
+        figure = draw(read_curves(["a"], x=x), x=x, band="range", smoothing=0)
+        assert bool(figure.axes[0].get_xlim()[0] == 0) is left
+
+
+def test_seconds_and_updates_as_x():
+    make_run("a", [1.0, 2.0, 3.0], every=100)
+    (seconds,), (updates,) = read_curves(["a"], x="seconds"), read_curves(["a"], x="updates")
+    assert (seconds.x[0], seconds.x[-1]) == (0, 4)
+    assert (updates.x[0], updates.x[-1]) == (1, 3)
+
+
+def test_groups_by_a_key_of_the_config_in_its_order():
+    make_run("a", [1.0, 2.0], algorithm=al.PPO(gamma=0.99))
+    make_run("b", [3.0, 4.0], algorithm=al.PPO(gamma=0.9))
+    make_run("c", [5.0, 6.0], algorithm=al.PPO(gamma=0.9), seed=1)
+    for key in ("algorithm.gamma", "gamma"):
+        curves = read_curves(["a", "b", "c"], group_by=[key])
+        assert [curve.label for curve in curves] == ["gamma=0.9 (2 runs)", "gamma=0.99"]
+    both = read_curves(["a", "b"], group_by=["algorithm", "gamma"])
+    assert [curve.label for curve in both] == ["PPO, gamma=0.99", "PPO, gamma=0.9"]
+
+
+def test_runs_with_other_settings_in_one_curve_are_warned_of():
+    make_run("a", [1.0, 2.0], algorithm=al.PPO(gamma=0.99))
+    make_run("b", [1.0, 2.0], algorithm=al.PPO(gamma=0.9), seed=1)
+    with pytest.warns(UserWarning, match="2 runs of CartPole-v1 .* PPO, differ in algorithm.gamma: .*--group-by algo"):
+        read_curves(["a", "b"])
+
+
+def make_five_runs():
+    for seed, value in enumerate((0.0, 100.0, 10.0, 20.0, 30.0)):
+        make_run(f"run{seed}", np.full(3, value), seed=seed)
+    return [f"run{seed}" for seed in range(5)]
+
+
+def test_quartiles_are_around_the_mean_of_the_middle_half():
+    (curve,) = read_curves(make_five_runs(), band="quartiles")
+    np.testing.assert_allclose(curve.middle, 20.0)
+    np.testing.assert_allclose(curve.low, 10.0)
+    np.testing.assert_allclose(curve.high, 30.0)
+
+
+def test_the_interquartile_mean_is_that_of_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    values = np.random.default_rng(0).normal(size=(9, 4))
+    for runs in range(1, 10):
+        np.testing.assert_allclose(
+            interquartile_mean(values[:runs]), stats.trim_mean(values[:runs], 0.25), err_msg=runs
+        )
+
+
+def test_the_bootstrap_interval_is_that_of_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    (curve,) = read_curves(make_five_runs(), band="bootstrap")
+    expected = stats.bootstrap(
+        ([0.0, 100.0, 10.0, 20.0, 30.0],),
+        lambda values, axis: stats.trim_mean(values, 0.25, axis=axis),
+        method="percentile",
+        rng=1,
+    ).confidence_interval
+    np.testing.assert_allclose(curve.middle, 20.0)
+    np.testing.assert_allclose(curve.low, expected.low, atol=2)
+    np.testing.assert_allclose(curve.high, expected.high, atol=8)
+
+
+def test_a_hostile_run_is_drawn_as_it_stands_or_refused():
+    run = create_run(al.TrainConfig(run_dir="a", env="<b>$x^{$ & co"))
+    for steps in ("null", "3", "1", str(10**400), "[]"):
+        with run.metrics.open("a") as file:
+            file.write(f'{{"env_steps": {steps}, "episode_return": 1e300}}\n')
+    plot(["a"], "curve.svg", smoothing=0)
+    xml.etree.ElementTree.fromstring(Path("curve.svg").read_text())
+
+
+def test_smoothing_keeps_constants_and_averages():
+    np.testing.assert_allclose(smooth(np.full(7, 2.5), 3), 2.5)
+    np.testing.assert_allclose(smooth(np.array([0.0, 3.0, 6.0, 0.0]), 3), [1.5, 3.0, 3.0, 3.0])
+    np.testing.assert_array_equal(smooth(np.array([1.0, 5.0]), 1), [1.0, 5.0])
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_the_suffix_says_which_format(suffix, tmp_path):
+    make_run("a", np.linspace(0, 100, 50))
+    output = plot(["a"], tmp_path / f"curve{suffix}")
+    assert output == tmp_path / f"curve{suffix}"
+    start = output.read_bytes()[:200]
+    assert {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix] in start
+
+
+def test_a_picture_says_what_it_shows():
+    make_run("a", np.linspace(0, 100, 50))
+    make_run("b", np.linspace(0, 50, 50), algorithm=al.A2C())
+    make_run("c", np.linspace(0, 50, 50), seed=1)
+    plot(["a", "b", "c"], "curve.svg", smoothing=0.04)
+    comments = Path("curve.svg").read_text()
+    xml.etree.ElementTree.fromstring(comments)
+    said = ("CartPole-v1", "env steps", "episode return", "(moving average, 4% of the updates)", "A2C")
+    for text in (*said, "PPO (2 runs)", "mean, minimum to maximum"):
+        assert f"<!-- {text} -->" in comments, text
+
+
+def test_a_panel_for_each_environment():
+    make_run("a", [1.0, 2.0])
+    make_run("b", [1.0, 2.0], env="Acrobot-v1")
+    plot(["a"], "one.png")
+    plot(["a", "b"], "two.png")
+    (one_height, one_width, _), (two_height, two_width, _) = (
+        matplotlib.image.imread(name).shape for name in ("one.png", "two.png")
+    )
+    assert two_height == 2 * one_height
+    assert two_width == one_width
+
+
+def test_what_holds_for_several_panels_is_said_once():
+    make_run("a", np.linspace(0, 100, 50))
+    make_run("b", [1.0, 2.0], env="Acrobot-v1", algorithm=al.A2C())
+    plot(["a", "b"], "curve.svg", metrics=["episode_return", "loss"])
+    said = Path("curve.svg").read_text()
+    for text in ("CartPole-v1", "PPO", "Acrobot-v1", "A2C"):
+        assert said.count(f"<!-- {text} -->") == 1, text
+    assert said.count("<!-- env steps -->") == 4
+
+
+def test_several_metrics():
+    make_run("a", [1.0, 2.0])
+    first, second = read_curves(["a"], ["loss", "episode_return"])
+    np.testing.assert_allclose(first.middle, 1.0)
+    assert (first.metric, second.metric) == ("loss", "episode_return")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"metrics": ["episode_retur"]},
+            r"'a' has no metric of this name \(did you mean 'episode_return'\?\). Received: m",
+        ),
+        ({"metrics": []}, "`metrics` must be a sequence of at least one name"),
+        ({"metrics": "loss"}, "`metrics` must be a sequence of at least one name"),
+        ({"x": "step"}, r"`x` must be one of steps, seconds, updates \(did you mean 'steps'\?\)"),
+        ({"band": "minmax"}, "`band` must be one of range, quartiles, bootstrap, none"),
+        ({"smoothing": 2.0}, "`smoothing` must be from 0 to 1"),
+        ({"group_by": ["algorithm.gama"]}, r"`group_by` .* config.json \(did you mean 'algorithm.gamma'\?\). Received"),
+        ({"output": "curve.bmp"}, r"`output` must be a file name that ends in .png, .svg, .pdf. Received"),
+        ({"output": "curve"}, r"`output` must be a file name that ends in .png, .svg, .pdf. Received"),
+        ({"output": "no/such/folder/curve.png"}, "`output` can't be written: No such file or directory. Received"),
+        ({"run_dirs": []}, "`run_dirs` must be at least one directory"),
+        ({"run_dirs": ["nowhere"]}, "`run_dir` holds no run"),
+    ],
+)
+def test_what_cannot_be_plotted(arguments, message):
+    make_run("a", [1.0, 2.0])
+    with pytest.raises(ValueError, match=message):
+        plot(**{"run_dirs": ["a"], "output": "curve.png", **arguments})
+
+
+def test_a_run_without_metrics(tmp_path):
+    create_run(al.TrainConfig(run_dir="a"))
+    with pytest.raises(ValueError, match="has no metrics"):
+        plot(["a"], "curve.png")
+    make_run("b", [float("nan")])
+    with pytest.raises(ValueError, match="has no value yet in 'b'"):
+        plot(["b"], "curve.png")
+    assert not (tmp_path / "curve.png").exists()
+
+
+def test_the_command_line_draws_groups_of_several_metrics(capsys):
+    make_run("a", [1.0, 2.0], algorithm=al.PPO(gamma=0.99))
+    make_run("b", [3.0, 4.0], algorithm=al.PPO(gamma=0.9))
+    flags = "--metric episode_return,loss --x updates --group-by gamma,seed --band quartiles --smoothing 0".split()
+    assert cli.main(["plot", "a", "b", *flags, "--output", "curve.svg"]) == 0
+    comments = Path("curve.svg").read_text()
+    for text in ("loss", "episode return", "updates", "gamma=0.9, seed=0", "gamma=0.99, seed=0"):
+        assert f"<!-- {text} -->" in comments, text
+    assert capsys.readouterr().out == "curve.svg\n"
+
+
+def test_without_matplotlib_the_error_names_the_extra():
+    make_run("a", [1.0, 2.0])
+    program = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from actor_learner.reports.plot import plot\n"
+        "try:\n    plot(['a'], 'curve.png')\n"
+        "except ImportError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "actor-learner[plots]" in done.stdout

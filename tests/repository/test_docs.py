@@ -1,0 +1,102 @@
+"""The documentation site: built strictly, whole, and with nothing in it that is loaded from elsewhere."""
+
+from __future__ import annotations
+
+import html.parser
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import actor_learner as al
+
+ROOT = Path(__file__).parents[2]
+LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "object": "data"}
+
+
+class References(html.parser.HTMLParser):
+    """What a page loads, what it links to, and the anchors in it."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.loaded, self.links, self.anchors = [], [], set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.anchors |= {values["id"]} if values.get("id") else set()
+        if tag == "a" and values.get("href"):
+            self.links.append(values["href"])
+        if tag in LOADED and values.get(LOADED[tag]):
+            self.loaded.append(values[LOADED[tag]])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    for package in ("material", "mkdocstrings", "latex2mathml"):
+        pytest.importorskip(package)
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {page: References(page) for page in site.rglob("*.html") if page.name != "404.html"}
+
+
+def test_every_page_is_in_the_navigation_or_linked(site, pages):
+    sources = {path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")}
+    assert {page.relative_to(site).with_suffix("") for page in pages} >= sources
+    linked = {(page.parent / unquote(urlsplit(link).path)).resolve() for page, r in pages.items() for link in r.links}
+    assert set(map(Path.resolve, pages)) <= linked
+
+
+def test_the_navigation_names_each_page_once(site):
+    index = (site / "index.html").read_text(encoding="utf-8")
+    named = re.findall(r'<a href="([^"#]+)" class="md-nav__link', index)
+    assert len(named) > 10
+    assert [target for target in named if named.count(target) > 1 and target not in ("./", "index.html")] == []
+
+
+def test_links_lead_somewhere(pages):
+    anchors = {page.resolve(): references.anchors for page, references in pages.items()}
+    for page, references in pages.items():
+        for link in (*references.links, *references.loaded):
+            parts = urlsplit(link)
+            if parts.scheme:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page.resolve()
+            assert target.exists(), f"{page.name}: {link}"
+            if parts.fragment and target in anchors:
+                assert unquote(parts.fragment) in anchors[target] | {"__skip"}, f"{page.name}: {link}"
+
+
+def test_nothing_is_loaded_from_elsewhere(site, pages):
+    loaded = [link for references in pages.values() for link in references.loaded]
+    assert len(loaded) > len(pages)
+    assert [link for link in loaded if urlsplit(link).netloc] == []
+    styles = [style.read_text(encoding="utf-8") for style in site.rglob("*.css")]
+    assert [url for style in styles for url in re.findall(r"(?:url\(|@import )\W*(?:https?:)?//[^)]*", style)] == []
+
+
+def test_formulas_and_examples_are_rendered(site):
+    algorithms = (site / "algorithms.html").read_text(encoding="utf-8")
+    assert algorithms.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == 5
+    assert "$<code>" not in algorithms
+    assert "ActorPool" in (site / "examples" / "own_loop.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted({*al.__all__} - {"__version__", "algorithms", "callbacks"}))
+def test_the_reference_has_every_public_name(name, pages):
+    """Where a function is named like its module, that name alone would be the module's page."""
+    anchors = set().union(*(references.anchors for page, references in pages.items() if "reference" in page.parts))
+    is_module = (ROOT / "actor_learner" / f"{name}.py").exists()
+    assert (f"actor_learner.{name}.{name}" if is_module else f"actor_learner.{name}") in anchors

@@ -1,0 +1,110 @@
+"""What the pages only mention, or show without running it: commands, flags, names of Python, scripts."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+import shlex
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+import actor_learner as al
+from actor_learner import algorithms, cli
+from actor_learner.system.fields import ELSEWHERE
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    path.name: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+COMMAND = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?(actor-learner|scripts/train)((?: .*)?)$")
+OTHERS = {"--no-deps", "--logdir"}
+"""Flags of pip and of tensorboard."""
+
+
+def flags():
+    """Command -> its flags; those of `train` with every algorithm's."""
+    found: dict[str, set[str]] = {}
+    for name in algorithms.BY_NAME:
+        for command, parser in cli.make_parser(["train", "--algorithm", name])[1].items():
+            found.setdefault(command, set()).update(parser._option_string_actions)
+    return found
+
+
+def shown(page):
+    """Lines of the blocks that aren't run."""
+    return [line for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+
+
+def commands(page):
+    """What is to be typed, in blocks that aren't run or within a sentence; not what is shown to be refused."""
+    lines = [*shown(page), ""]
+    accepted = [line for line, next_one in itertools.pairwise(lines) if "error: " not in next_one]
+    for line in [*accepted, *re.findall(r"`([^`\n]+)`", page)]:
+        if match := COMMAND.match(line.partition("  #")[0].strip()):
+            words = shlex.split(match[2])
+            yield ["train", *words] if match[1] == "scripts/train" else words
+
+
+def python_blocks(page):
+    return [block for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if re.search("^import ", block, re.M)]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_and_their_flags_exist(name):
+    known = flags()
+    for words in commands(PAGES[name]):
+        if words and not words[0].startswith("-"):
+            assert words[0] in known
+            used = {word.partition("=")[0] for word in words if word.startswith("--")}
+            assert used <= known[words[0]], words
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_flags_within_a_sentence_exist(name):
+    page = re.sub(r"^\| (?:[^|]|\\\|)* \|", "", PAGES[name], flags=re.M) if name == "coming_from.md" else PAGES[name]
+    sources = [
+        script.read_text(encoding="utf-8")
+        for script in (*(ROOT / "scripts").iterdir(), *(ROOT / "benchmarks").rglob("*.py"))
+    ]
+    of_scripts = {flag for source in sources for flag in re.findall(r"--[a-z][a-z-]*", source)}
+    known = set().union(*flags().values()) | of_scripts | OTHERS
+    page = re.sub(r"`scripts/(?!train)[^`]*`", "", page)
+    found = {flag for code in re.findall(r"`([^`\n]+)`", page) for flag in re.findall(r"(?<!\S)--[a-z][a-z-]*", code)}
+    assert found <= known
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_names_of_the_package_exist(name):
+    for dotted in set(re.findall(r"\bal\.([A-Za-z_][\w.]*\w)", PAGES[name])):
+        if dotted.partition(".")[0] not in ("py", "html"):
+            attrgetter(dotted)(al)
+
+
+def test_scripts_exist():
+    for name, page in PAGES.items():
+        for script in set(re.findall(r"\bscripts/[\w./-]*\w", page)):
+            assert (ROOT / script).exists(), f"{name}: {script}"
+
+
+def test_python_that_is_not_run_is_python():
+    blocks = [block for page in PAGES.values() for block in python_blocks(page)]
+    assert len(blocks) >= 2
+    for block in blocks:
+        ast.parse("\n".join(line for line in block.splitlines() if not line.startswith("actor-learner ")))
+
+
+def words(cell):
+    """Names, as they would be in Python."""
+    return {word.strip("_") for word in re.findall(r"\w+", cell.replace("-", "_"))}
+
+
+def test_coming_from_says_what_messages_say():
+    """A name that a message answers with a field stands in that page's table, beside that field or its flag."""
+    rows = [line.split(" | ") for line in PAGES["coming_from.md"].splitlines() if line.startswith("| `")]
+    checked: set[str] = set()
+    for theirs, *_, ours in rows:
+        checked |= {name for name in words(theirs) if ELSEWHERE.get(name) in words(ours)}
+    assert set(ELSEWHERE) - checked <= {"lr", "clipnorm", "global_clipnorm"}  # which are Keras's

@@ -1,0 +1,174 @@
+"""The scripts in examples/ run, briefly, in this process: what they reach at full length stands in docs/examples.md."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import actor_learner as al
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+TESTED = {
+    name.removeprefix("test_") for name in re.findall(r"^def (test_\w+)", Path(__file__).read_text(), re.MULTILINE)
+}
+
+
+def load(name):
+    """An example as a module that nobody can import: what it defines travels to actors by value, as from a script."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pytestmark = pytest.mark.usefixtures("without_xla")
+
+
+@pytest.fixture(autouse=True)
+def _runs_go_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_every_example_is_short_tested_and_says_how_it_is_run(script):
+    code = script.read_text(encoding="utf-8")
+    assert len(code.splitlines()) < 80
+    assert f"python examples/{script.name} [" in ast.get_docstring(ast.parse(code)) or script.stem == "serve_policy"
+    assert script.stem in TESTED
+    assert f"examples/{script.name})" in (EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
+
+
+def test_own_loop():
+    assert load("own_loop").main(total_steps=2_000) >= 8  # the shortest episode of CartPole
+    assert al.Learner.load("own-loop").env_steps >= 1_900  # rows that only reset count for no step
+
+
+def test_own_simulator():
+    assert load("own_simulator").main(total_steps=4_000) < 0.4  # from about 0.6
+
+
+def test_own_learner():
+    assert load("own_learner").main(total_steps=15_000) > 30  # from about 20
+
+
+def test_two_inputs():
+    distance = -load("two_inputs").main(total_steps=1_280)
+    assert 0 < distance < 2.9  # the diagonal of the table
+
+
+def test_cnn():
+    assert -1 <= load("cnn").main(total_steps=1_024) <= 1
+
+
+def test_masked_knapsack():
+    """Without its mask, an item could be taken twice, and the share be above 1."""
+    example = load("masked_knapsack")
+    share = example.main(total_steps=512)
+    assert 0 < share <= 1
+    env = example.Knapsack()
+    observation, _ = env.reset(seed=3)
+    env.step(2)
+    observation, *_ = env.step(5)
+    assert not observation["action_mask"][[2, 5]].any()
+    assert observation["action_mask"][example.ITEMS]
+
+
+def test_curriculum():
+    example = load("curriculum")
+    reached = []
+    example.Curriculum.on_train_end = lambda self, logs=None: reached.append(self.difficulty)
+    example.main(total_steps=15_000)
+    assert reached[0] > 2
+
+
+def test_behaviour_cloning():
+    """The rule alone climbs the hill, of which chance knows nothing within 200 steps."""
+    assert load("behaviour_cloning").main(total_steps=6_000, bc_coef=1.0) > -200
+
+
+def test_auxiliary_head():
+    example = load("auxiliary_head")
+    error = example.main(total_steps=8_000)["prediction_error"]
+    assert 0 < error < 30  # it begins above 40: rewards are -16 to 0
+
+
+def test_warm_start():
+    imitated, trained = load("warm_start").main(total_steps=2_048)
+    assert imitated > -500  # the rule swings up; a random policy needs all of its 500 steps
+    assert trained >= -500
+
+
+def test_fine_tune():
+    example = load("fine_tune")
+    example.main(total_steps=512)
+    (first,) = Path("runs/CartPole-v1").iterdir()
+    (second,) = (path for path in Path("runs").glob("*crossed*/*"))
+    before, after = (
+        {weight.path: weight.numpy() for weight in al.load_network(run).weights} for run in (first, second)
+    )
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert {name.split("/")[0] for name in changed} == {"logits", "value"}
+
+
+def test_search_optuna(monkeypatch):
+    """A trial that nothing can save is pruned as soon as an epoch ends in which episodes did."""
+    optuna = pytest.importorskip("optuna")
+    monkeypatch.setattr(optuna.pruners, "MedianPruner", lambda **_: optuna.pruners.ThresholdPruner(lower=1e6))
+    (trial,) = load("search_optuna").main(total_steps=20_000, trials=1).trials
+    assert trial.state == optuna.trial.TrialState.PRUNED
+    assert list(trial.intermediate_values) == [0]
+    assert trial.intermediate_values[0] >= 8
+
+
+def test_population():
+    example = load("population")
+    worst, best = example.main(total_steps=4_000, members=2)
+    assert worst.fitness <= best.fitness
+    for copied, weight in zip(worst.learner.get_weights(), best.learner.get_weights(), strict=True):
+        np.testing.assert_array_equal(copied, weight)
+    rates = [float(member.learner.optimizer.learning_rate) for member in (worst, best)]
+    assert rates[0] / rates[1] == pytest.approx(0.8) or rates[0] / rates[1] == pytest.approx(1.25)
+
+
+def test_serve_policy(tmp_path):
+    """In a process of its own, to see that it loads no TensorFlow."""
+    spaces = load("own_simulator")
+    network = al.default_network(spaces.OBSERVATION_SPACE, spaces.ACTION_SPACE, hidden_sizes=(8,))
+    policy = al.Policy.from_network(network, spaces.ACTION_SPACE)
+    policy.exported.save(tmp_path / "run" / "policy")
+    command = [sys.executable, EXAMPLES / "serve_policy.py", "run", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            url = server.stdout.readline().strip()
+            observations = np.array([[0.5, -0.25], [-1.0, 0.75]], np.float32)
+            assert post(url, observations.tolist()) == (200, {"action": policy.act(observations).tolist()})
+            assert post(url, observations[0].tolist()) == (200, {"action": policy.act(observations[0]).tolist()})
+            status, answer = post(url, [1.0, 2.0, 3.0])
+            assert status == 400
+            assert "observation" in answer["error"]
+            if os.path.exists(maps := f"/proc/{server.pid}/maps"):
+                loaded = Path(maps).read_text()
+                assert "litert" in loaded
+                assert "tensorflow" not in loaded
+        finally:
+            server.kill()
+
+
+def post(url, content):
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(content).encode()), timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as answer:
+        return answer.code, json.load(answer)

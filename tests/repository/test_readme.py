@@ -1,0 +1,91 @@
+"""Every code block of the README and of the pages in docs/ is run."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actor_learner import cli
+from actor_learner.cli.train import train_config
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {
+    path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
+pytestmark = pytest.mark.usefixtures("without_xla")
+
+COMMAND = [sys.executable, "-m", "actor_learner.cli"]
+
+
+def blocks(language):
+    """All of them in order, each once."""
+    found = (block for page in PAGES.values() for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL))
+    return list(dict.fromkeys(found))
+
+
+def run(command, directory):
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.strip().splitlines()[0])
+def test_python_blocks(code, tmp_path, monkeypatch):
+    """Each is a program; the first has an interpreter of its own, the others don't import TensorFlow again."""
+    (tmp_path / "example.py").write_text(code)
+    if code == blocks("python")[0]:
+        run([sys.executable, "example.py"], tmp_path)
+    else:
+        monkeypatch.chdir(tmp_path)
+        runpy.run_path("example.py", run_name="__main__")
+
+
+def shell_lines():
+    lines = [line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith("git clone")]
+
+
+def test_shell_blocks(tmp_path, monkeypatch):
+    """The commands, one after the other: three train, briefly; of the others that would, the settings are made.
+
+    The first has a process of its own, the others don't import TensorFlow again.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    pytest.importorskip("Box2D")
+    pytest.importorskip("mujoco")
+    pytest.importorskip("matplotlib")
+    trained = 0
+    for line in shell_lines():
+        words = shlex.split(line)
+        if words[0].startswith("scripts/"):
+            assert (ROOT / words[0]).exists()
+            words = ["actor-learner", Path(words[0]).name, *words[1:]]
+        assert Path(words[0]).name == "actor-learner"
+        if "--help" in words:
+            run([*COMMAND, *words[1:]], tmp_path)
+        elif words[1] != "train" or "--resume" in words:
+            assert cli.main(words[1:]) == 0
+        elif trained < 3:
+            brief = [*words[1:], "--total-steps", "2000", "--quiet"]
+            if trained:
+                assert cli.main(brief) == 0
+            else:
+                run([*COMMAND, *brief], tmp_path)
+            trained += 1
+        else:
+            assert train_config(cli.parse(words[1:])).env == [*words, "CartPole-v1"][2]
+    assert (tmp_path / "curve.png").stat().st_size > 10_000
+
+
+def test_links_and_pictures_exist():
+    targets = [path.parent / target for path, page in PAGES.items() for target in re.findall(r"\]\(([^)#]+)\)", page)]
+    assert targets
+    local = [target for target in targets if not re.search("https?:/", str(target))]
+    assert [target for target in local if not target.exists()] == []

@@ -1,0 +1,83 @@
+"""The lock of a run directory."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from actor_learner.runs.lock import NAME, RunLock, check_unlocked
+from tests.support.processes import is_alive
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from actor_learner.runs.lock import RunLock
+with RunLock(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_one_at_a_time(tmp_path):
+    with RunLock(tmp_path):
+        for attempt in (check_unlocked, lambda folder: RunLock(folder).__enter__()):
+            with pytest.raises(
+                ValueError, match=f"in use by a run that is still going .process {os.getpid()}.; "
+            ) as error:
+                attempt(tmp_path)
+            assert "\n" not in str(error.value)
+    check_unlocked(tmp_path)
+    with RunLock(tmp_path):
+        pass
+
+
+def test_it_leaves_no_trace(tmp_path):
+    with RunLock(tmp_path / "run"):
+        assert (tmp_path / "run" / NAME).exists()
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "file").touch()
+    with RunLock(tmp_path / "run"):
+        pass
+    assert os.listdir(tmp_path / "run") == ["file"]
+
+
+def test_looking_writes_nothing(tmp_path):
+    check_unlocked(tmp_path)
+    check_unlocked(tmp_path / "nowhere")
+    assert os.listdir(tmp_path) == []
+
+
+def test_it_dies_with_its_owner(tmp_path):
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert owner.stdout.readline() == "locked\n"
+        with pytest.raises(ValueError, match=f"process {owner.pid}"):
+            check_unlocked(tmp_path)
+    finally:
+        owner.send_signal(signal.SIGKILL)
+        owner.wait(timeout=10)
+        owner.stdout.close()
+    assert (tmp_path / NAME).exists()
+    with RunLock(tmp_path):
+        assert (tmp_path / NAME).read_text() == f"{os.getpid()}\n"
+
+
+def test_what_a_run_starts_does_not_have_its_lock(tmp_path):
+    with RunLock(tmp_path):
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
+    try:
+        assert is_alive(child.pid)
+        check_unlocked(tmp_path)
+    finally:
+        child.communicate(b"\n", timeout=10)
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "elsewhere").write_text("somebody's")
+    (tmp_path / NAME).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        RunLock(tmp_path).__enter__()
+    assert (tmp_path / "elsewhere").read_text() == "somebody's"

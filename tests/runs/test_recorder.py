@@ -1,0 +1,145 @@
+"""What a run writes down: checkpoints of what was learned, and of nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import actor_learner as al
+from actor_learner.runs.checkpoints import RunState, checkpoint_folders
+from tests.support.counting_env import CountingEnv
+
+pytestmark = pytest.mark.usefixtures("without_xla")
+
+UPDATES = 3
+
+
+def config(run_dir, **changes):
+    fields = {
+        "env": CountingEnv,
+        "algorithm": al.PPO(minibatch_size=None, epochs=1),
+        "vectorization": "sync",
+        "num_actors": 0,
+        "envs_per_actor": 2,
+        "unroll_length": 8,
+        "total_steps": 1 + (UPDATES - 1) * 16,
+        "updates_per_epoch": 1,
+        "hidden_sizes": (4,),
+        "checkpoint_minutes": None,
+        "checkpoint_updates": 1,
+        "run_dir": run_dir,
+        "quiet": True,
+    }
+    return al.TrainConfig(**(fields | changes))
+
+
+def same(first, second):
+    return all(map(np.array_equal, first, second))
+
+
+class InfiniteInfo(CountingEnv):
+    """Episodes of one step, whose `info` has a number that isn't finite in every second one."""
+
+    def __init__(self):
+        super().__init__(length=1)
+
+    def step(self, action):
+        observation, reward, *ended, _ = super().step(action)
+        return observation, reward, *ended, {"margin": math.inf if self.episodes % 2 else 1.0}
+
+
+def test_what_is_not_finite_in_info_does_not_count(tmp_path):
+    result = al.train(config(tmp_path, env=InfiniteInfo, info_keys=("margin",)))
+    assert result.metrics["episode/margin"] == 1.0
+    assert set(RunState.read(tmp_path / "checkpoints/final").episodes["margin"]) == {1.0}
+    al.load_policy(tmp_path)
+
+
+class OtherWeights(al.callbacks.Callback):
+    """Puts other weights in at the end of each epoch, as averages are, and takes them out where another one begins."""
+
+    def __init__(self, fail_at=None):
+        super().__init__()
+        self.fail_at, self.learned = fail_at, None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if self.learned is not None:
+            self.model.set_weights(self.learned)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.learned = [weight.copy() for weight in self.model.get_weights()]
+        self.model.set_weights([weight + 1 for weight in self.learned])
+        if epoch == self.fail_at:
+            raise ZeroDivisionError
+
+
+def test_the_last_checkpoint_has_what_was_learned_and_the_result_what_callbacks_left(tmp_path):
+    callback = OtherWeights()
+    result = al.train(config(tmp_path, callbacks=[callback]))
+    saved = RunState.read(tmp_path / "checkpoints/final")
+    assert saved.updates == result.metrics["updates"]
+    assert same(al.load_network(tmp_path / "checkpoints/final").get_weights(), callback.learned)
+    assert same(al.load_network(tmp_path).get_weights(), [weight + 1 for weight in callback.learned])
+
+
+def test_a_callback_that_fails_with_other_weights_leaves_no_checkpoint_of_them(tmp_path):
+    callback = OtherWeights(fail_at=1)
+    with pytest.raises(ZeroDivisionError):
+        al.train(config(tmp_path, callbacks=[callback]))
+    assert [int(path.name) for path in checkpoint_folders(tmp_path / "checkpoints")] == [1]
+
+
+class StopsWithOtherWeights(OtherWeights):
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        self.model.stop_training = epoch == 1
+
+
+def test_a_callback_that_stops_with_other_weights_leaves_no_checkpoint_of_them(tmp_path):
+    al.train(config(tmp_path, callbacks=[StopsWithOtherWeights()]))
+    assert [int(path.name) for path in checkpoint_folders(tmp_path / "checkpoints")] == [1]
+
+
+class CutShort(al.callbacks.Callback):
+    """The second update is interrupted when it has changed half of the weights."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.learned = [weight.copy() for weight in self.model.get_weights()]
+        self.learner.update = self.interrupted
+
+    def interrupted(self, trajectory):
+        half = len(self.learned) // 2
+        self.model.set_weights([weight + (index < half) for index, weight in enumerate(self.learned)])
+        raise KeyboardInterrupt
+
+
+def test_an_update_that_is_cut_short_is_not_saved(tmp_path, caplog):
+    callback = CutShort()
+    with pytest.raises(KeyboardInterrupt):
+        al.train(config(tmp_path, callbacks=[callback]))
+    assert RunState.read(tmp_path / "checkpoints/final").updates == 1
+    assert same(al.load_network(tmp_path).get_weights(), callback.learned)
+    assert "update 2 was cut short; the network that is saved is that of" in caplog.text
+    assert "the run was ended by KeyboardInterrupt" in (tmp_path / "logs/run.log").read_text()
+
+
+class NoRoom(al.callbacks.Callback):
+    """A file where the folder should be stands for a disk that is full; counts how often it is tried."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        folder = self.params["run_dir"] / "checkpoints"
+        if logs["updates"] == 2:
+            folder.rename(folder.with_name("kept"))
+            folder.touch()
+        elif logs["updates"] == 4:
+            folder.unlink()
+            folder.with_name("kept").rename(folder)
+
+
+def test_a_checkpoint_that_failed_waits_for_the_next_that_is_due_and_is_still_the_milestone(tmp_path):
+    """Due are the first, and those at 32 and 64 steps; there is room again when the fourth is recorded."""
+    al.train(config(tmp_path, callbacks=[NoRoom()], checkpoint_updates=10, milestone_steps=32, total_steps=5 * 16 - 1))
+    states = [RunState.read(path) for path in checkpoint_folders(tmp_path / "checkpoints")]
+    assert {state.updates: state.milestone for state in states} == {1: False, 4: True, 5: False}

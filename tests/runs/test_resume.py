@@ -1,0 +1,511 @@
+"""Runs that go on: from the newest whole checkpoint, with metrics as if nothing had happened, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import actor_learner as al
+from actor_learner import cli
+from actor_learner.cli.train import resumed_config, train_config
+from actor_learner.runs import tensorboard
+from actor_learner.runs.checkpoints import Checkpoints, RunState, checkpoint_folders
+from actor_learner.runs.directory import RunDirectory, read_config
+from actor_learner.runs.lock import RunLock
+from actor_learner.runs.resume import MAY_DIFFER, check_fits, check_resume, event_files, trim_event_files
+from tests.support.event_reading import scalars_of
+from tests.support.run_files import append_metrics, create_run
+from tests.support.small_networks import Unserializable
+
+pytestmark = pytest.mark.usefixtures("without_xla")
+
+STEPS = 12 * 64
+AFTER = 5
+"""Updates after which the run is killed; it has checkpoints of the first and the third."""
+
+
+def config(run_dir, **changes):
+    fields = {
+        "env": "CartPole-v1",
+        "algorithm": al.PPO(minibatch_size=None, epochs=2, learning_rate="linear_1e-3", normalize_reward=True),
+        "vectorization": "sync",
+        "num_actors": 0,
+        "envs_per_actor": 4,
+        "unroll_length": 16,
+        "total_steps": STEPS,
+        "hidden_sizes": (8,),
+        "normalize_observation": True,
+        "checkpoint_minutes": None,
+        "checkpoint_updates": 2,
+        "milestone_steps": 320,
+        "run_dir": run_dir,
+        "quiet": True,
+    }
+    return al.TrainConfig(**(fields | changes))
+
+
+class Snapshots(al.callbacks.Callback):
+    """Copies the run's directory as SIGKILL would leave it: at the start, and after an update."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def on_train_begin(self, logs=None):
+        shutil.copytree(self.params["run_dir"], self.folder / "begun")
+
+    def on_train_batch_end(self, batch, logs=None):
+        if logs["updates"] == AFTER:
+            shutil.copytree(self.params["run_dir"], self.folder / "killed")
+            self.model.save_weights(self.folder / "after.weights.h5")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder of runs: one killed at its beginning, one after five updates, one that has finished."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensorboard, "_FLUSH_SECONDS", 0.0)
+        al.train(config(folder / "finished", callbacks=[Snapshots(folder)]))
+    return folder
+
+
+@pytest.fixture
+def run_of(runs, tmp_path):
+    """Gives a copy of one of the runs: its RunDirectory."""
+
+    def copy(name):
+        shutil.copytree(runs / name, tmp_path / name, symlinks=True)
+        return RunDirectory(tmp_path / name)
+
+    return copy
+
+
+def rows_of(run):
+    return [json.loads(line) for line in run.metrics.read_text().splitlines()]
+
+
+def contents(folder):
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def refusal(run, **changes):
+    """What `train` says, in one line, and leaves as it was."""
+    before = contents(run.path)
+    with pytest.raises(ValueError, match="Received: run_dir=") as error:
+        al.train(config(run.path, **changes), resume=True)
+    assert contents(run.path) == before
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class Watch(al.callbacks.Callback):
+    """What the resumed run begins with."""
+
+    def on_train_begin(self, logs=None):
+        self.weights = self.model.get_weights()
+        self.begun = (self.learner.updates, self.learner.env_steps)
+        self.epochs = []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epochs.append(epoch)
+
+
+def test_a_killed_run_goes_on_from_its_newest_checkpoint(run_of):
+    run, watch = run_of("killed"), Watch()
+    before = rows_of(run)
+    with run.metrics.open("a") as file:
+        file.write('{"env_steps": 99999, "upd')  # killed while it wrote
+    assert [path.name[-2:] for path in checkpoint_folders(run.checkpoints)] == ["03", "01"]
+    assert 3 <= len(scalars_of(run.path)["updates"]) <= AFTER  # written every two seconds, and with checkpoints
+    batch = {"num_actors": 2, "envs_per_actor": 2}  # of as many environments as before
+    al.train(config(run.path, **batch, callbacks=[watch]), resume=True)
+    rows = rows_of(run)
+    assert rows[:3] == before[:3]
+    assert [row["updates"] for row in rows] == list(range(1, len(rows) + 1))
+    assert rows[-2]["env_steps"] < STEPS <= rows[-1]["env_steps"]
+    for name in ("env_steps", "time_seconds"):
+        values = [row[name] for row in rows]
+        assert values == sorted(set(values))
+    assert watch.begun == (3, before[2]["env_steps"])
+    assert watch.epochs[0] == 3
+    assert rows[3]["learning_rate"] == pytest.approx(before[3]["learning_rate"])
+    assert "goes on from" in (run.logs / "run.log").read_text()
+    assert [step for step, _ in scalars_of(run.path)["updates"]] == [row["env_steps"] for row in rows]
+
+
+def test_what_a_resumed_run_begins_with_is_what_was_saved(run_of):
+    run, watch = run_of("killed"), Watch()
+    saved = al.load_network(checkpoint_folders(run.checkpoints)[0]).get_weights()
+    given = config(run.path, callbacks=[watch, StopAtOnce()], tensorboard=False)
+    result = al.train(given, resume=True)
+    assert all(np.array_equal(a, b) for a, b in zip(saved, watch.weights, strict=True))
+    assert result.network.count_params() > 0
+    assert len(event_files(run.path)) == 1, "those of before"
+
+
+class StopAtOnce(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.model.stop_training = True
+
+
+def test_a_run_without_a_checkpoint_starts_from_the_beginning_and_says_so(run_of, caplog):
+    run, watch = run_of("begun"), Watch()
+    append_metrics(run, {"updates": 1, "env_steps": 64})  # killed after its first row, before its first checkpoint
+    with caplog.at_level(logging.WARNING, "actor_learner"):
+        al.train(config(run.path, callbacks=[watch]), resume=True)
+    assert "starts from the beginning" in caplog.text
+    assert watch.begun == (0, 0)
+    assert json.loads((run.path / "metrics.jsonl.1").read_text()) == {"updates": 1, "env_steps": 64}
+    assert [row["updates"] for row in rows_of(run)] == list(range(1, len(rows_of(run)) + 1))
+
+
+def test_a_damaged_checkpoint_is_named_and_passed_over(run_of, caplog):
+    run, watch = run_of("killed"), Watch()
+    file = run.checkpoints / "0000000003" / "learner.npz"
+    file.write_bytes(file.read_bytes()[:-100])
+    with caplog.at_level(logging.WARNING, "actor_learner"):
+        al.train(config(run.path, callbacks=[watch, StopAtOnce()]), resume=True)
+    assert "0000000003" in caplog.text
+    assert "learner.npz" in caplog.text
+    assert watch.begun[0] == 1
+    assert [row["updates"] for row in rows_of(run)] == [1]
+    assert (run.checkpoints / "0000000003.damaged").is_dir()
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused(run_of):
+    run = run_of("killed")
+    for path in checkpoint_folders(run.checkpoints):
+        (path / "learner.npz").unlink()
+    message = refusal(run)
+    assert "none is whole; the newest: The folder is damaged: 'learner.npz' is missing" in message
+
+
+def test_a_resume_that_cannot_start_leaves_all_as_it_was_and_says_why_in_the_log(run_of):
+    run = run_of("killed")
+    (run.checkpoints / "0000000003" / "learner.npz").unlink()  # would be set aside, and its rows removed
+    before = contents(run.path)
+    with pytest.raises(ValueError, match=r"Callback objects\. Received: 'none'"):
+        al.train(config(run.path, callbacks=["none"]), resume=True)
+    assert "ERROR the run ended: ValueError: `callbacks` must" in (run.logs / "run.log").read_text()
+    changing = {run.logs / "run.log": b"", run.path / ".lock": b""}
+    assert contents(run.path) | changing == before | changing
+
+
+def test_a_finished_run_is_left_as_it_is(run_of, capsys):
+    run = run_of("finished")
+    before = contents(run.path)
+    result = al.train(config(run.path, quiet=False), resume=True)
+    assert "has finished" in capsys.readouterr().out
+    assert result.metrics["env_steps"] >= STEPS
+    assert result.network.count_params() > 0
+    assert contents(run.path) == before
+
+
+def test_a_finished_run_goes_on_when_its_steps_grow(run_of):
+    run = run_of("finished")
+    before = rows_of(run)
+    result = al.train(config(run.path, total_steps=STEPS + 128), resume=True)
+    rows = rows_of(run)
+    assert rows[: len(before)] == before
+    assert result.metrics["env_steps"] >= STEPS + 128
+    assert read_config(run.path)["total_steps"] == STEPS + 128
+    assert 0 < rows[-1]["learning_rate"] < 1e-3
+    assert check_resume(config(run.path, total_steps=STEPS + 128)).finished
+
+
+class StopAfterOne(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = True
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"env": "Acrobot-v1"}, 'env is "CartPole-v1" there, "Acrobot-v1" here'),
+        ({"algorithm": al.A2C()}, 'algorithm.name is "ppo" there, "a2c" here'),
+        (
+            {"algorithm": al.PPO(minibatch_size=None, epochs=3, learning_rate="linear_1e-3")},
+            "algorithm.epochs is 2 there",
+        ),
+        ({"seed": 1, "unroll_length": 8}, "unroll_length is 16 there, 8 here; seed is 0 there, 1 here"),
+        ({"num_actors": 2}, "num_actors x envs_per_actor is 4 there, 8 here"),
+        ({"hidden_sizes": (9,)}, "hidden_sizes is [8] there, [9] here"),
+        ({"total_steps": STEPS - 1}, "total_steps (which may grow) is 768 there, 767 here"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused_with_the_differences(run_of, changes, said):
+    assert said in refusal(run_of("killed"), **changes)
+
+
+def test_what_does_not_change_what_is_learned_may_differ(runs):
+    recorded = read_config(runs / "killed")
+    given = config("elsewhere", quiet=False, device="cpu", keep_checkpoints=9, actor_timeout=5.0, total_steps=STEPS * 2)
+    check_fits(recorded, given)
+    assert set(MAY_DIFFER) <= set(given.to_json())
+
+
+def test_a_callable_may_be_named_at_a_shell(runs):
+    recorded = {**read_config(runs / "killed"), "env": {"callable": "package.module:make"}}
+    check_fits(recorded, config(runs, env="package.module:make"))
+    with pytest.raises(ValueError, match='env is "package.module:make" there, "package.module:other" here'):
+        check_fits(recorded, config(runs, env="package.module:other"))
+
+
+@pytest.mark.parametrize(
+    ("before", "fits"),
+    [
+        ("__main__:make", True),  # the script, imported by its name
+        ("__main__:build", False),
+        ("package.module:<lambda>", True),
+        ("functools:partial", True),
+        ("keras.src.models.functional:Functional", True),
+        ("package.module:build", False),
+    ],
+)
+def test_what_cannot_be_imported_may_be_named_when_it_is_given_again(runs, before, fits):
+    recorded = {**read_config(runs / "killed"), "env": {"callable": before}}
+    with contextlib.nullcontext() if fits else pytest.raises(ValueError, match="another config: env is"):
+        check_fits(recorded, config(runs, env="package.module:make"))
+
+
+def test_a_run_goes_on_with_the_network_that_was_named_at_a_shell(tmp_path, monkeypatch, capsys):
+    (tmp_path / "shell_networks.py").write_text(
+        "from tests.support.small_networks import linear_network as built\n\n\n"
+        "def small(observation_space, action_space):\n    return built()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = create_run(train_config(cli.parse(["train", "--network", "shell_networks:small"])))
+    assert json.loads(run.config.read_text())["network"] == "shell_networks:small"
+    monkeypatch.delitem(sys.modules, "shell_networks")
+    again = resumed_config(cli.parse(["train", "--resume", str(run.path)]))
+    assert again.network is sys.modules["shell_networks"].small
+    check_fits(read_config(run.path), again)
+
+
+def test_a_run_that_is_going_is_refused(run_of):
+    run = run_of("killed")
+    with RunLock(run.path):
+        assert "in use by a run that is still going" in refusal(run)
+        with pytest.raises(ValueError, match="still going"):
+            al.train(config(run.path, overwrite=True))
+
+
+def test_where_there_is_no_run(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name, message in (("empty", "has no config.json"), ("nowhere", "isn't there")):
+        with pytest.raises(ValueError, match=f"holds no run: the directory {message}"):
+            al.train(config(tmp_path / name), resume=True)
+    assert not (tmp_path / "nowhere").exists()
+    with pytest.raises(ValueError, match="must name the run that resume=True is to go on with. Received: run_dir=None"):
+        al.train(config(None), resume=True)
+
+
+def test_a_link_in_the_run_is_refused(run_of, tmp_path):
+    run = run_of("killed")
+    run.checkpoints.rename(tmp_path / "elsewhere")
+    run.checkpoints.symlink_to(tmp_path / "elsewhere")
+    assert "holds a link, checkpoints," in refusal(run)
+
+
+def test_an_interrupted_run_keeps_what_it_had(run_of):
+    """Stopped before its first new update: nothing is lost, nothing is doubled."""
+    run = run_of("killed")
+    al.train(config(run.path, callbacks=[StopAtOnce()]), resume=True)
+    assert [row["updates"] for row in rows_of(run)] == [1, 2, 3]
+    assert (run.checkpoints / "final").resolve().name == "0000000003"
+    assert not check_resume(config(run.path)).finished
+    assert read_config(run.path)["chosen"]["updates_per_epoch"] == 1
+
+
+def test_a_full_disk_is_one_warning_and_the_last_good_checkpoint_stays(run_of, caplog):
+    """A file where the folder should be stands for a disk that can't be written."""
+
+    class Obstruct(al.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if logs["updates"] == 5:
+                run.checkpoints.rename(run.path / "kept")
+                run.checkpoints.touch()
+            elif logs["updates"] == 10:
+                run.checkpoints.unlink()
+                (run.path / "kept").rename(run.checkpoints)
+
+    run = run_of("killed")
+    with caplog.at_level(logging.WARNING, "actor_learner"):
+        al.train(config(run.path, checkpoint_updates=1, callbacks=[Obstruct()]), resume=True)
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.split(":")[0] for message in messages] == [
+        "no checkpoint could be written, training goes on",
+        "checkpoints are written again",
+    ]
+    assert (run.checkpoints / "0000000003").is_dir()
+    assert (run.checkpoints / "final").resolve().name == f"{len(rows_of(run)):010}"
+
+
+def test_a_network_that_keras_cannot_rebuild_goes_on(tmp_path):
+    def network(observation_space, action_space):
+        return Unserializable(al.parameter_size(action_space))
+
+    changes = {
+        "network": network,
+        "normalize_observation": False,
+        "hidden_sizes": (64, 64),
+        "algorithm": al.PPO(learning_rate=lambda left: 1e-3),
+    }
+    with pytest.warns(UserWarning, match="weights alone"):
+        first = al.train(config(tmp_path / "run", callbacks=[StopAfterOne()], **changes))
+    watch = Watch()
+    with pytest.warns(UserWarning, match="weights alone"):
+        al.train(config(tmp_path / "run", callbacks=[watch, StopAtOnce()], **changes), resume=True)
+    before = first.network.get_weights()
+    assert all(np.array_equal(a, b) for a, b in zip(before, watch.weights, strict=True))
+    assert watch.begun[0] == 1
+    with pytest.warns(UserWarning, match="weights alone"):
+        finished = al.train(config(tmp_path / "run", **changes), resume=True)
+    again = al.train(config(tmp_path / "run", **changes), resume=True)
+    weights = finished.network.get_weights(), again.network.get_weights()
+    assert all(np.array_equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+def test_milestones_and_the_best_are_marked(runs):
+    states = [RunState.read(path) for path in checkpoint_folders(runs / "finished" / "checkpoints")]
+    returns = [state.best_return for state in reversed(states) if state.best]
+    assert returns == sorted(returns)
+    assert [state.env_steps for state in reversed(states) if state.milestone] == [320, 640]
+    assert all(state.metrics_size > 0 for state in states)
+
+
+@pytest.fixture
+def event_folder(tmp_path):
+    (tmp_path / "logs" / "train").mkdir(parents=True)
+    file = tmp_path / "logs" / "train" / "events.out.tfevents.1.host"
+    file.write_bytes(b"rows of before")
+    return tmp_path, file
+
+
+def test_event_files_are_what_they_were(event_folder):
+    folder, file = event_folder
+    sizes = event_files(folder)
+    file.write_bytes(b"rows of before, and after")
+    newer = file.with_name("events.out.tfevents.2.host")
+    newer.touch()
+    trim_event_files(folder, sizes)
+    assert file.read_bytes() == b"rows of before"
+    assert not newer.exists()
+
+
+def test_event_files_elsewhere_are_not_touched(event_folder, tmp_path_factory):
+    folder, file = event_folder
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "events.out.tfevents.1.host"
+    elsewhere.write_bytes(b"somebody's")
+    (folder / "events.out.tfevents.3.host").symlink_to(elsewhere)
+    (folder / "linked").symlink_to(elsewhere.parent)
+    trim_event_files(folder, {f"../{elsewhere.parent.name}/{elsewhere.name}": 0})
+    assert elsewhere.read_bytes() == b"somebody's"
+    assert not file.exists()
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A run that was killed at once, as the command line sees it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return create_run(al.preset("CartPole-v1", run_dir="run", gamma=0.97))
+
+
+def resumed(*argv):
+    return resumed_config(cli.parse(["train", "--resume", "run", *argv]))
+
+
+def test_the_command_line_takes_the_runs_own_config(begun):
+    assert resumed() == al.preset("CartPole-v1", run_dir="run", gamma=0.97)
+    assert resumed("--total-steps", "1e6").total_steps == 1_000_000
+    assert resumed("--gamma", "0.5").algorithm.gamma == 0.5
+    assert resumed("CartPole-v1", "--quiet").quiet
+    assert type(resumed("--algorithm", "a2c").algorithm) is al.A2C
+
+
+def test_the_path_in_config_json_counts_for_nothing(begun, tmp_path):
+    begun.path.rename(tmp_path / "moved")
+    config = resumed_config(cli.parse(["train", "--resume=moved"]))
+    assert str(config.run_dir) == "moved"
+
+
+def test_flags_of_the_runs_own_algorithm_are_understood(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    create_run(al.TrainConfig(algorithm=al.Impala(), run_dir="run"))
+    assert resumed("--vf-coef", "0.25").algorithm == al.Impala(vf_coef=0.25)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--resume", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),
+        (["--resume", "run", "--gamma", "0.5"], "algorithm.gamma is 0.97 there, 0.5 here"),
+        (["Acrobot-v1", "--resume", "run"], 'env is "CartPole-v1" there, "Acrobot-v1" here'),
+        (["--resume", "run", "--algorithm", "a2c"], 'algorithm.name is "ppo" there, "a2c" here'),
+        (["--resume", "run", "--total-steps", "10"], "total_steps (which may grow) is"),
+        (["--resume", "run", "--run-dir", "x"], "`--run-dir` can't stand beside `--resume`"),
+        (["--resume", "run", "--overwrite"], "`--overwrite` can't stand beside `--resume`"),
+        (["--resume", "run", "--preset", "CartPole-v1"], "`--preset` can't stand beside `--resume`"),
+        (["--resume", "run", "--actor-timeout", "0"], "`actor_timeout` must be a finite number above 0"),
+        (["--resume", "run", "--clip-rang", "1"], "(did you mean '--clip-range'?)"),
+    ],
+)
+def test_the_command_line_refuses_in_one_line(begun, capsys, argv, message):
+    before = contents(begun.path)
+    assert cli.main(["train", *argv]) == 2
+    line, rest = capsys.readouterr().err.split("\n", 1)
+    assert rest == ""
+    assert message in line
+    assert contents(begun.path) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", "[" * 100_000, '{"algorithm": 3}', '{"algorithm": {}}', '{"algorithm": {"name": "ppo", "x": 1}}'],
+)
+def test_a_config_json_that_is_none_is_refused_in_one_line(begun, capsys, text):
+    begun.config.write_text(text)
+    code = cli.main(["train", "--resume", "run"]) if text != "{}" else 2
+    line, _, rest = capsys.readouterr().err.partition("\n")
+    assert code == 2
+    assert rest == ""
+    assert begun.config.read_text() == text
+    assert line.startswith("actor-learner: error: ") or text == "{}"
+
+
+def test_callbacks_are_left_out_at_the_command_line_which_is_said(begun, capsys):
+    data = json.loads(begun.config.read_text())
+    begun.config.write_text(json.dumps({**data, "callbacks": [{"callable": "somewhere:EarlyStopping"}]}))
+    for argv in (["--resume", "run"], ["--config", "run/config.json"]):
+        arguments = cli.parse(["train", *argv])
+        make = resumed_config if "--resume" in argv else train_config
+        assert make(arguments).callbacks == ()
+        assert "warning: EarlyStopping of the run are left out" in capsys.readouterr().err
+
+
+def test_a_finished_run_needs_no_tensorflow_to_say_so(begun, capsys, monkeypatch):
+    data = json.loads(begun.config.read_text())
+    begun.config.write_text(json.dumps({**data, "finished": {"env_steps": 10**9}}))
+    monkeypatch.setattr("actor_learner.cli.train.prepare_process", lambda *_: pytest.fail("TensorFlow would be loaded"))
+    assert cli.main(["train", "--resume", "run"]) == 0
+    assert "has finished" in capsys.readouterr().out
+
+
+def test_a_checkpoint_of_a_stranger_decides_nothing_outside_the_run(run_of, tmp_path):
+    """Its own checksums are right, and what run.json says reaches no file but those of the run."""
+    run = run_of("killed")
+    (tmp_path / "precious").write_text("somebody's")
+    state = RunState(updates=7, env_steps=448, metrics_size=0, event_files={"../precious": 0})
+    Checkpoints(run.checkpoints, keep=9).write(state, lambda folder: (folder / "learner.json").write_text("{}"))
+    with pytest.raises(ValueError, match="Received"):
+        al.train(config(run.path), resume=True)
+    assert (tmp_path / "precious").read_text() == "somebody's"

@@ -1,0 +1,164 @@
+"""Mask layouts: every form in which a mask may come, as one bool array, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.masks import MaskLayout
+from tests.support.random_spaces import ACTION_SPACES
+
+COMPOSITE = Dict(
+    build=Tuple([Discrete(2), Box(-1, 1, (2,))]),
+    move=Discrete(3, start=1),
+    switch=MultiBinary(2),
+    tile=MultiDiscrete([2, 3]),
+)
+
+
+def counts_of(space):
+    """Numbers of options of each choice, in leaf order, from an independent walk."""
+    if isinstance(space, Dict):
+        return [count for child in space.spaces.values() for count in counts_of(child)]
+    if isinstance(space, Tuple):
+        return [count for child in space.spaces for count in counts_of(child)]
+    if isinstance(space, Discrete):
+        return [int(space.n)]
+    return space.nvec.reshape(-1).tolist() if isinstance(space, MultiDiscrete) else []
+
+
+def nest_of(space, flat):
+    """A flat mask `[rows, M]` as a nest that mirrors the space, as Gymnasium's `sample(mask=...)` has it."""
+    columns = iter(np.split(flat, np.cumsum(counts_of(space))[:-1], axis=1) if counts_of(space) else [])
+
+    def build(part):
+        if isinstance(part, Dict):
+            return {key: build(child) for key, child in part.spaces.items()}
+        if isinstance(part, Tuple):
+            return tuple(build(child) for child in part.spaces)
+        own = tuple(next(columns) for _ in counts_of(part))
+        return (own[0] if isinstance(part, Discrete) else own) if own else None
+
+    return build(space)
+
+
+class TestSize:
+    @pytest.mark.parametrize(
+        ("space", "size"),
+        [
+            (Discrete(4, start=-3), 4),
+            (MultiDiscrete([2, 3]), 5),
+            (MultiDiscrete([[2, 3], [4, 5]]), 14),
+            (Box(-1, 1, (3,)), 0),
+            (MultiBinary(3), 0),
+            (COMPOSITE, 2 + 3 + 5),
+        ],
+    )
+    def test_columns(self, space, size):
+        assert MaskLayout(space).size == size
+
+    @given(space=ACTION_SPACES)
+    def test_columns_of_any_space(self, space):
+        assert MaskLayout(space).size == sum(counts_of(space))
+
+
+class TestRead:
+    @given(
+        space=ACTION_SPACES.filter(counts_of),
+        rows=st.integers(1, 3),
+        seed=st.integers(0, 99),
+        dtype=st.sampled_from([bool, np.int8, np.float32, np.int64]),
+    )
+    def test_flat_and_nested_say_the_same(self, space, rows, seed, dtype):
+        layout = MaskLayout(space)
+        expected = np.random.default_rng(seed).random((rows, layout.size)) < 0.5
+        given = expected.astype(dtype)
+        for value in (given, nest_of(space, given)):
+            mask = layout.read(value, rows)
+            assert mask.dtype == bool
+            np.testing.assert_array_equal(mask, expected)
+
+    def test_lists(self):
+        assert MaskLayout(Discrete(3)).read([[1, 0, 1]], 1).tolist() == [[True, False, True]]
+
+    def test_what_is_left_out_of_a_nest_is_allowed(self):
+        mask = MaskLayout(COMPOSITE).read({"move": [[0, 1, 0]], "build": None}, 1)
+        assert mask.tolist() == [[True] * 2 + [False, True, False] + [True] * 5]
+        part = MaskLayout(COMPOSITE).read({"build": (np.zeros((1, 2)), None)}, 1)
+        assert part.tolist() == [[False] * 2 + [True] * 8]
+
+    def test_a_multi_discrete_may_be_concatenated(self):
+        layout = MaskLayout(MultiDiscrete([2, 3]))
+        expected = [[True, False, True, True, False]]
+        assert layout.read(np.array([[1, 0, 1, 1, 0]]), 1).tolist() == expected
+        assert layout.read((np.array([[1, 0]]), np.array([[1, 1, 0]])), 1).tolist() == expected
+
+    def test_a_composite_may_be_concatenated(self):
+        flat = np.arange(10)[None] % 3 == 0
+        np.testing.assert_array_equal(MaskLayout(COMPOSITE).read(flat, 1), flat)
+
+    @pytest.mark.parametrize(
+        ("space", "value", "message"),
+        [
+            (Discrete(3), np.ones((1, 4)), r"must have 3 entries.*shape=\(1, 4\), expected \(1, 3\)"),
+            (Discrete(3), np.ones(3), r"shape=\(3,\), expected \(1, 3\)"),
+            (Discrete(3), np.ones((2, 3)), r"shape=\(2, 3\), expected \(1, 3\)"),
+            (Discrete(3), [[0, 2, 1]], "must hold booleans, or 0 and 1. Received: dtype=int64, 2"),
+            (Discrete(3), [[0, -1, 1]], "Received: dtype=int64, -1"),
+            (Discrete(2), [[0.5, 1]], "Received: dtype=float64, 0.5"),
+            (Discrete(2), [[np.nan, 1]], "Received: dtype=float64, nan"),
+            (Discrete(2), [["a", "b"]], "Received: dtype=<U1"),
+            (MultiDiscrete([2, 3]), (np.ones((1, 2)), np.ones((1, 2))), r"`mask\[1\]` must have 3 entries"),
+            (COMPOSITE, {"move": [[1, 1]]}, r"`mask\['move'\]` must have 3 entries"),
+            (COMPOSITE, {"tile": (np.ones((1, 3)), None)}, r"`mask\['tile'\]\[0\]` must have 2 entries"),
+            (COMPOSITE, np.ones((1, 9)), "must have 10 entries"),
+        ],
+    )
+    def test_refused(self, space, value, message):
+        with pytest.raises(ValueError, match=message) as caught:
+            MaskLayout(space).read(value, 1, "mask")
+        assert "`mask" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+class TestFirstEmpty:
+    @given(space=ACTION_SPACES.filter(counts_of), rows=st.integers(1, 4), seed=st.integers(0, 99))
+    def test_it_is_the_first_choice_without_an_option(self, space, rows, seed):
+        layout = MaskLayout(space)
+        mask = np.random.default_rng(seed).random((rows, layout.size)) < 0.6
+        starts = np.cumsum([0, *counts_of(space)])
+        empty = [
+            (row, choice)
+            for row in range(rows)
+            for choice, count in enumerate(counts_of(space))
+            if not mask[row, starts[choice] : starts[choice] + count].any()
+        ]
+        assert layout.first_empty(mask) == (empty[0] if empty else None)
+
+    def test_one_forbidden_choice_is_found_among_allowed_ones(self):
+        mask = np.array([[1, 0, 1, 1, 1, 1], [0, 1, 0, 0, 0, 1]], bool)
+        assert MaskLayout(MultiDiscrete([2, 3, 1])).first_empty(mask) == (1, 1)
+
+    @given(space=ACTION_SPACES)
+    def test_choices_tell_each_entrys_columns(self, space):
+        """An action that is forbidden by its own columns alone."""
+        layout, structure = MaskLayout(space), spaces.action_structure(space)
+        assert [choice.size for choice in layout.choices] == counts_of(space)
+        ends = np.cumsum(counts_of(space)).tolist()
+        assert [choice.first_column + choice.size for choice in layout.choices] == ends
+        for choice in layout.choices:
+            leaf = structure.leaves[choice.leaf]
+            assert spaces.choice_counts(leaf.space)[choice.entry] == choice.size
+        discrete = [(choice.leaf, choice.entry) for choice in layout.choices]
+        assert discrete == sorted(set(discrete))
+
+    def test_without_choices_nothing_is_empty(self):
+        assert MaskLayout(Box(0, 1)).first_empty(np.ones((2, 0), bool)) is None
+
+    def test_parameters_and_masks_agree_on_discrete_spaces(self):
+        for space in (Discrete(5), MultiDiscrete([2, 3]), Tuple([Discrete(2), MultiDiscrete([[1, 2]])])):
+            assert MaskLayout(space).size == spaces.parameter_size(space)

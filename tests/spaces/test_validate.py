@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Dict, Discrete, MultiBinary, MultiDiscrete
+
+from actor_learner.spaces.trajectory import Trajectory, map_leaves
+from actor_learner.spaces.validate import conform
+from tests.support.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
+
+
+def test_what_numpy_gives_by_default_is_brought_into_the_right_dtypes():
+    right = random_trajectory(steps=3, columns=2)
+    wide = Trajectory(*[field if field is None else field.tolist() for field in right])
+    found = conform(wide, TWO_ACTIONS)
+    for name, expected in right._asdict().items():
+        if name not in ("policy_version", "action_mask", "initial_state"):
+            assert getattr(found, name).dtype == expected.dtype, name
+            np.testing.assert_array_equal(getattr(found, name), expected, err_msg=name)
+    integers = right._replace(terminated=right.terminated.astype(np.uint8), reward=np.ones((3, 2), np.int64))
+    assert conform(integers, TWO_ACTIONS).terminated.dtype == np.bool_
+    assert conform(integers, TWO_ACTIONS).reward.dtype == np.float32
+
+
+def test_what_is_right_already_is_not_copied():
+    right = random_trajectory(TORQUES, invalid_rate=0.3)
+    found = conform(right, TORQUES)
+    assert all(getattr(found, name) is getattr(right, name) for name in Trajectory._fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (
+            "observation",
+            lambda x: x[:-1],
+            r"`observation` must have shape \[4, 2, \.\.\.\], as .* Received: \(3, 2, 4\)",
+        ),
+        ("observation", lambda x: x * np.nan, r"`observation` must be finite in valid rows. Received: nan in row 0"),
+        ("observation", lambda x: x.astype(str), "`observation` must hold numbers"),
+        ("action", lambda x: x[..., None], r"`action` must have shape \[3, 2\].*Received: \(3, 2, 1\)"),
+        ("action", lambda x: x + 0.5, "`action` must hold integers. Received: dtype=float64"),
+        ("action", lambda x: x + 2, r"`action` must be counted from 0 and below 2 in valid rows. Received: [23]"),
+        ("action", lambda x: x - 2, "must be counted from 0.*Received: -"),
+        ("reward", lambda x: x.reshape(-1), r"`reward` must have shape \[T, B\].*Received: shape=\(6,\)"),
+        ("reward", lambda x: x[:0], r"Received: shape=\(0, 2\)"),
+        ("reward", lambda x: x / 0.0, "`reward` must be finite in valid rows. Received: -?inf"),
+        ("terminated", lambda x: x[:, :1], r"`terminated` must have shape \[3, 2\].*Received: \(3, 1\)"),
+        ("truncated", lambda x: x.astype(np.float32), "`truncated` must hold booleans. Received: dtype=float32"),
+        ("valid", lambda x: None, r"`valid` must have shape \[3, 2\].*Received: \(\)"),
+        ("behaviour_log_prob", lambda x: x.T, "`behaviour_log_prob` must have shape"),
+        ("env_index", lambda x: np.arange(3), r"`env_index` must have shape \[2\]"),
+        ("env_index", lambda x: x - 1, "`env_index` must hold numbers from 0. Received: -1"),
+        ("action_mask", lambda x: np.ones((3, 2, 3), bool), r"`action_mask` must have shape \[3, 2, 2\].*\(3, 2, 3\)"),
+        ("action_mask", lambda x: np.ones((3, 2, 2)), "`action_mask` must hold booleans. Received: dtype=float64"),
+        ("action_mask", lambda x: np.full((3, 2, 2), 7), "`action_mask` must hold booleans, or 0 and 1. Received: 7"),
+        (
+            "action_mask",
+            lambda x: np.zeros((3, 2, 2), bool),
+            "must allow at least one choice.*in row 0",
+        ),
+        ("initial_state", lambda x: np.zeros(2), "`initial_state` must be None"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_what_would_be_broadcast_or_learned_from_is_refused(name, change, message):
+    right = random_trajectory(steps=3, columns=2)
+    wrong = right._replace(**{name: change(getattr(right, name))})
+    with pytest.raises(ValueError, match=message) as caught:
+        conform(wrong, TWO_ACTIONS)
+    assert "\n" not in str(caught.value)
+
+
+def test_only_a_trajectory_is_one():
+    with pytest.raises(ValueError, match="must be an actor_learner.Trajectory. Received: a dict"):
+        conform({"reward": 1}, TWO_ACTIONS)
+
+
+def test_an_invalid_row_within_an_episode_is_refused():
+    valid = np.array([[True], [False], [True]])
+    no = np.zeros((3, 1), bool)
+    whole = random_trajectory(steps=3, columns=1, end_rate=0.0)._replace(valid=valid)
+    with pytest.raises(ValueError, match=r"must be `terminated`, or `truncated`.*in row 0 of column 0"):
+        conform(whole, TWO_ACTIONS)
+    conform(whole._replace(terminated=np.array([[True], [False], [False]]), truncated=no), TWO_ACTIONS)
+
+
+def composite(**options):
+    return random_trajectory(HYBRID, observation_space=SENSES, steps=3, columns=2, **options)
+
+
+def changed(nest, path, change):
+    """A copy of a nest with one of its parts changed."""
+    if not path:
+        return change(nest)
+    key, *rest = path
+    if isinstance(nest, tuple):
+        return tuple(changed(item, rest, change) if index == key else item for index, item in enumerate(nest))
+    return {**nest, key: changed(nest[key], rest, change)}
+
+
+def test_leaves_in_numpys_own_dtypes_are_brought_into_theirs():
+    right = composite(invalid_rate=0.3, masked=True)
+
+    def wide(leaf):
+        return leaf.astype(np.int64 if leaf.dtype.kind == "i" else np.float64)
+
+    given = right._replace(action=map_leaves(wide, right.action), action_mask=right.action_mask.astype(np.int8))
+    found = conform(given, HYBRID)
+    assert found.action["kind"].dtype == np.int32
+    assert found.action["dials"][1].dtype == np.int8
+    assert found.action["force"].dtype == np.float32
+    assert found.action_mask.dtype == np.bool_
+    np.testing.assert_array_equal(found.action["dials"][0], right.action["dials"][0])
+    assert conform(right, HYBRID).observation["camera"] is right.observation["camera"]
+    assert conform(right, HYBRID).action["dials"][1] is right.action["dials"][1]
+
+
+@pytest.mark.parametrize(
+    ("field", "path", "change", "message"),
+    [
+        (
+            "observation",
+            ["pair", 0],
+            lambda x: x[:-1],
+            r"`observation\['pair'\]\[0\]` must have shape \[4, 2, \.\.\.\]",
+        ),
+        (
+            "observation",
+            ["pair", 0],
+            lambda x: x * np.nan,
+            r"`observation\['pair'\]\[0\]` must be finite.*nan in row 0",
+        ),
+        ("observation", ["camera"], lambda x: x.astype(str), r"`observation\['camera'\]` must hold numbers"),
+        ("action", [], lambda x: x["kind"], r"`action` must be a dict with the keys \['dials', 'force', 'kind'\]"),
+        ("action", ["dials"], lambda x: x[:1], r"`action\['dials'\]` must be a tuple of 2 entries"),
+        ("action", ["kind"], lambda x: x[..., None], r"`action\['kind'\]` must have shape \[3, 2\]"),
+        ("action", ["kind"], lambda x: x + 3, r"`action\['kind'\]` must be counted from 0 and below 3 in valid rows"),
+        (
+            "action",
+            ["dials", 0],
+            lambda x: x + np.array([0, 0, 4]),
+            r"`action\['dials'\]\[0\]`.*4 at entry \[2\]",
+        ),
+        (
+            "action",
+            ["dials", 0],
+            lambda x: x - np.array([0, 2, 0]),
+            r"below 2 at entry \[1\].*Received: -",
+        ),
+        ("action", ["dials", 1], lambda x: x.astype(int) + 256, r"`action\['dials'\]\[1\]`.*below 2.*Received: 25[67]"),
+        ("action", ["dials", 1], lambda x: x / 2, r"`action\['dials'\]\[1\]` must hold .*dtype=float"),
+        ("action", ["force"], lambda x: x * np.inf, r"`action\['force'\]` must be finite in valid rows"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_leaf(field, path, change, message):
+    right = composite()
+    conform(right, HYBRID)
+    with pytest.raises(ValueError, match=message) as caught:
+        conform(right._replace(**{field: changed(getattr(right, field), path, change)}), HYBRID)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "column"),
+    [
+        (r"action\['kind'\]", lambda action: 3 + 2 + 4 + action["kind"][1, 0]),
+        (r"action\['dials'\]\[0\]", lambda action: 3 + action["dials"][0][1, 0, 1]),
+    ],
+)
+def test_a_forbidden_action_is_refused_where_the_row_counts(leaf, column):
+    space = Dict({"kind": Discrete(3), "dials": HYBRID["dials"]})  # its leaves: dials[0], dials[1], kind
+    right = random_trajectory(space, steps=3, columns=2, end_rate=1.0)
+    mask = np.ones((3, 2, 12), bool)
+    mask[1, 0, column(right.action)] = False
+    with pytest.raises(ValueError, match=f"`{leaf}` must be allowed.*forbidden, in row 1 of column 0"):
+        conform(right._replace(action_mask=mask), space)
+    mask[1, 0] = False
+    valid = right.valid.copy()
+    valid[1, 0] = False
+    conform(right._replace(action_mask=mask, valid=valid), space)
+
+
+def test_each_choice_must_leave_one():
+    right = random_trajectory(MultiDiscrete([2, 3]), steps=3, columns=2)
+    mask = np.ones((3, 2, 5), bool)
+    mask[2, 1, 2:] = False
+    with pytest.raises(ValueError, match="none of choice 1 in row 2 of column 1"):
+        conform(right._replace(action_mask=mask), MultiDiscrete([2, 3]))
+
+
+def test_a_mask_without_choices_is_refused():
+    with pytest.raises(ValueError, match="`action_mask` must be None: the actions have no discrete choice"):
+        conform(random_trajectory(TORQUES)._replace(action_mask=np.ones((16, 4, 0), bool)), TORQUES)
+
+
+def test_the_mask_leaf_is_read_where_no_mask_is_given():
+    space = Dict(position=VECTOR, action_mask=MultiBinary(5))
+    right = random_trajectory(MultiDiscrete([2, 3]), observation_space=space, masked=True, invalid_rate=0.3)
+    leaf = np.concatenate([right.action_mask, np.zeros_like(right.action_mask[:1])]).astype(np.int8)
+    leaf[:-1][~right.valid] = 9
+    given = right._replace(observation={**right.observation, "action_mask": leaf}, action_mask=None)
+    found = conform(given, MultiDiscrete([2, 3])).action_mask
+    np.testing.assert_array_equal(found[right.valid], right.action_mask[right.valid])
+    leaf[tuple(np.argwhere(right.valid)[0])] = 2
+    with pytest.raises(ValueError, match=r"`observation\['action_mask'\]` must hold booleans, or 0 and 1"):
+        conform(given, MultiDiscrete([2, 3]))

@@ -1,0 +1,262 @@
+"""Networks that are hard to export, and what an exported one is held against."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import tensorflow as tf
+from gymnasium.spaces import Box, Discrete
+from keras import layers, ops
+
+from actor_learner.networks import contract
+from actor_learner.policy.export.verify import draw_leaf
+from actor_learner.spaces import structure as spaces
+
+ACTIONS = Discrete(3)
+VECTOR = Box(-3, 3, (6,), np.float32)
+IMAGE = Box(0, 255, (16, 16, 3), np.uint8)
+BATCH = 8
+COARSE = 1e-3
+"""Tolerance beyond which the most probable actions themselves may differ."""
+
+
+@keras.saving.register_keras_serializable(package="test_export")
+class OneCell(layers.Layer):
+    """One step of a recurrent cell from a constant state."""
+
+    def __init__(self, cell, **kwargs):
+        super().__init__(**kwargs)
+        self.cell = cell
+
+    def build(self, input_shape):
+        self.cell.build(input_shape)
+
+    def call(self, x):
+        sizes = self.cell.state_size
+        sizes = [sizes] if isinstance(sizes, int) else sizes
+        states = [ops.zeros((x.shape[0] or 1, size)) + 0.1 for size in sizes]
+        return self.cell(x, states)[0]
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.cell.units)
+
+
+class Scale(layers.Layer):
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="scale")
+
+    def call(self, x):
+        return x * self.scale
+
+
+class Softplus(layers.Layer):
+    """Multiplies by softplus(weight), which the converter computes once and for all."""
+
+    def build(self, input_shape):
+        self.raw = self.add_weight(shape=(input_shape[-1], 5), name="raw")
+
+    def call(self, x):
+        return ops.matmul(x, ops.softplus(self.raw))
+
+
+class Counter(layers.Layer):
+    """Reads one integer weight, and has another that it doesn't read."""
+
+    def build(self, input_shape):
+        self.used = self.add_weight(shape=(), dtype="int32", initializer="ones", trainable=False, name="used")
+        self.unused = self.add_weight(shape=(), dtype="int64", initializer="ones", trainable=False, name="unused")
+
+    def call(self, x):
+        return x / ops.cast(self.used + 1, "float32")
+
+
+class RawAndExponential(layers.Layer):
+    """One weight both as it is and inside a function that the converter folds."""
+
+    def build(self, input_shape):
+        self.raw = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="raw")
+
+    def call(self, x):
+        return (x + self.raw) * ops.exp(self.raw)
+
+
+class Inexpressible(layers.Layer):
+    """LiteRT has no BitwiseAnd, which keras.ops.argmax needs."""
+
+    def call(self, x):
+        return x + ops.cast(ops.argmax(x, axis=-1, keepdims=True), "float32")
+
+
+class Untracked(layers.Layer):
+    """A TensorFlow variable that Keras doesn't know of."""
+
+    def build(self, input_shape):
+        self.variable = tf.Variable(2.0)
+
+    def call(self, x):
+        return x * self.variable
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.hidden = layers.Dense(16, "tanh")
+        self.heads = [layers.Dense(3), layers.Dense(1), layers.Dense(4)]
+
+    def call(self, observation):
+        features = self.hidden(observation)
+        parameters, value, further = (head(features) for head in self.heads)
+        return {"parameters": parameters, "value": value[:, 0], "further": further}
+
+
+def heads(observation, features):
+    return keras.Model(observation, (layers.Dense(3)(features), layers.Dense(1)(features)))
+
+
+def vector_network(*stack):
+    observation = keras.Input((6,))
+    features = observation
+    for layer in stack:
+        features = layer(features)
+    return heads(observation, features)
+
+
+def image_network(*stack, scale=lambda x: x / 255.0):
+    observation = keras.Input((16, 16, 3), dtype="uint8")
+    features = scale(ops.cast(observation, "float32"))
+    for layer in stack:
+        features = layer(features)
+    return heads(observation, layers.Flatten()(features))
+
+
+def attention():
+    observation = keras.Input((6,))
+    tokens = layers.Reshape((3, 2))(observation)
+    return heads(observation, layers.Flatten()(layers.MultiHeadAttention(2, 4)(tokens, tokens)))
+
+
+def siamese(scale=1.0):
+    observation = keras.Input((6,))
+    shared = layers.Dense(8, "tanh")
+    return heads(observation, layers.Concatenate()([shared(observation[:, :3]), shared(observation[:, 3:] * scale)]))
+
+
+def with_policy(policy):
+    observation = keras.Input((6,))
+    hidden = layers.Dense(16, "tanh", dtype=policy)(observation)
+    normalized = layers.LayerNormalization(dtype=policy)(hidden)
+    return keras.Model(observation, (layers.Dense(3, dtype=policy)(normalized), layers.Dense(1, dtype=policy)(hidden)))
+
+
+def conv(**kwargs):
+    return layers.Conv2D(8, 3, 2, **kwargs)
+
+
+VECTOR_NETWORKS = {
+    "dense": lambda: vector_network(layers.Dense(16, "relu")),
+    "dense, dense": lambda: vector_network(layers.Dense(16), layers.Dense(8)),
+    "layer normalization": lambda: vector_network(layers.Dense(16, "tanh"), layers.LayerNormalization()),
+    "batch normalization after dense": lambda: vector_network(layers.Dense(16), layers.BatchNormalization()),
+    "batch normalization before dense": lambda: vector_network(layers.BatchNormalization(), layers.Dense(8)),
+    "gru cell": lambda: vector_network(OneCell(layers.GRUCell(7))),
+    "lstm cell": lambda: vector_network(OneCell(layers.LSTMCell(7))),
+    "lstm over a sequence": lambda: vector_network(layers.Reshape((3, 2)), layers.LSTM(5)),
+    "attention": attention,
+    "prelu": lambda: vector_network(layers.Dense(9), layers.PReLU()),
+    "siamese": siamese,
+    "siamese, one side scaled": lambda: siamese(3.0),
+    "softplus(weight)": lambda: vector_network(Softplus()),
+    "scale before dense": lambda: vector_network(Scale(), layers.Dense(8)),
+    "scale after dense": lambda: vector_network(layers.Dense(8), Scale()),
+    "weight raw and folded": lambda: vector_network(layers.Dense(8), RawAndExponential()),
+    "integer weights": lambda: vector_network(Counter()),
+    "untracked variable": lambda: vector_network(Untracked()),
+    "dropout": lambda: vector_network(layers.Dense(8), layers.Dropout(0.5)),
+    "1D convolution": lambda: vector_network(layers.Reshape((3, 2)), layers.Conv1D(5, 2), layers.Flatten()),
+    "subclassed": Subclassed,
+    "mixed precision": lambda: with_policy("mixed_bfloat16"),
+    "float16": lambda: with_policy("float16"),
+    "float64": lambda: with_policy("float64"),
+}
+IMAGE_NETWORKS = {
+    "convolution of x / 255": lambda: image_network(conv(activation="relu")),
+    "convolution of x / 127.5 - 1": lambda: image_network(conv(activation="relu"), scale=lambda x: x / 127.5 - 1),
+    "depthwise": lambda: image_network(layers.DepthwiseConv2D(3, depth_multiplier=2)),
+    "batch normalization after convolution": lambda: image_network(conv(), layers.BatchNormalization()),
+}
+
+
+def changed_weights(network):
+    """Other values for all weights, of usual sizes; variances stay positive."""
+    generator = np.random.default_rng(5)
+
+    def change(weight):
+        other = weight + 0.2 * generator.standard_normal(weight.shape)
+        if not np.issubdtype(weight.dtype, np.floating):
+            return weight + 2
+        return (np.abs(other) if (weight > 0).all() else other).astype(weight.dtype)
+
+    return [change(weight) for weight in network.get_weights()]
+
+
+def observations(space, rows, seed=6):
+    """Valid observations of a space as a trajectory has them: a nest of arrays `[rows, ...]`."""
+    generator = np.random.default_rng(seed)
+    structure = spaces.observation_structure(space)
+    return structure.unflatten([draw_leaf(leaf, generator, rows) for leaf in structure.leaves])
+
+
+def assert_agrees(policy, network, action_space, observation, tolerance=1e-5, mask=None):
+    """The policy's log-probabilities, modes and values are Keras's."""
+    structure = spaces.action_structure(action_space)
+    outputs = contract.call_network(network, keras.tree.map_structure(ops.convert_to_tensor, observation))
+    distribution = contract.network_distribution(network, action_space)
+    action, log_prob = policy.step(observation, mask)
+    leaves = [ops.convert_to_tensor(leaf) for leaf in structure.flatten(action)]
+    expected = distribution.log_prob(outputs["parameters"], leaves, mask)
+    np.testing.assert_allclose(log_prob, expected, atol=tolerance, rtol=0)
+    np.testing.assert_allclose(policy.value(observation), outputs["value"], atol=tolerance, rtol=1e-5)
+    modes = distribution.mode(outputs["parameters"], mask)
+    if tolerance > COARSE:  # two actions may be as likely as each other, as far as half precision can tell
+        likeliest = policy.mode_leaves(structure_of(policy).flatten(observation), mask)
+        log_probs = [distribution.log_prob(outputs["parameters"], leaves, mask) for leaves in (likeliest, modes)]
+        np.testing.assert_allclose(*log_probs, atol=tolerance, rtol=0)
+        return
+    expected_leaves = structure.flatten(policy.to_env(structure.unflatten([np.asarray(leaf) for leaf in modes])))
+    acted = structure.flatten(policy.act(as_the_environment_gives_it(policy, observation), action_mask=mask))
+    for ours, theirs in zip(acted, expected_leaves, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=tolerance)
+
+
+def structure_of(policy):
+    """Of the policy's observations."""
+    return spaces.observation_structure(policy.observation_space)
+
+
+def as_the_environment_gives_it(policy, observation):
+    """Observations of a trajectory, which count from 0, counted from the space's start."""
+    structure = structure_of(policy)
+    if all(leaf.start is None for leaf in structure.leaves):
+        return observation
+    leaves = zip(structure.leaves, structure.flatten(observation), strict=True)
+    return structure.unflatten([value if leaf.start is None else value + leaf.start for leaf, value in leaves])
+
+
+def logits_network(columns):
+    """The observation itself is the logits."""
+    observation = keras.Input((columns,))
+    parameters = layers.Identity()(observation)
+    return keras.Model(observation, (parameters, layers.Dense(1)(observation)))
+
+
+class GivenDraws:
+    """A generator whose uniforms are given: 1 - these is the noise."""
+
+    def __init__(self, draws):
+        self.draws = np.asarray(draws, np.float32)
+
+    def random(self, size, dtype, out=None):
+        if out is None:
+            return np.resize(self.draws, size)
+        out[...] = np.resize(self.draws, out.shape)
+        return out

@@ -1,0 +1,93 @@
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actor_learner.system import machine
+from actor_learner.system.machine import (
+    THREADS,
+    available_cores,
+    cpu_quota,
+    learner_cores,
+    renew_suggestion,
+    suggest_threads,
+)
+
+
+@pytest.fixture
+def cgroups(tmp_path):
+    """A tree of cgroups, and the file that says this process is in the innermost."""
+    (tmp_path / "mounted" / "outer" / "inner").mkdir(parents=True)
+    own = tmp_path / "own"
+    own.write_text("0::/outer/inner\n")
+    return tmp_path / "mounted", own
+
+
+def test_the_quota_of_the_own_cgroup(cgroups):
+    mounted, own = cgroups
+    (mounted / "outer" / "inner" / "cpu.max").write_text("150000 100000\n")
+    assert cpu_quota(mounted, own) == 1.5
+
+
+def test_the_smallest_quota_of_those_around_holds(cgroups):
+    mounted, own = cgroups
+    (mounted / "outer" / "inner" / "cpu.max").write_text("400000 100000\n")
+    (mounted / "outer" / "cpu.max").write_text("200000 100000\n")
+    (mounted / "cpu.max").write_text("max 100000\n")
+    assert cpu_quota(mounted, own) == 2.0
+
+
+def test_no_quota(cgroups, tmp_path):
+    mounted, own = cgroups
+    (mounted / "outer" / "cpu.max").write_text("max 100000\n")
+    assert cpu_quota(mounted, own) == math.inf
+    assert cpu_quota(tmp_path / "nowhere", tmp_path / "nothing") == math.inf
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity")
+def test_affinity_bounds_the_cores():
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert available_cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert 1 <= available_cores() <= len(before)
+
+
+def test_the_learner_has_the_cores_that_actors_leave_unless_it_learns_from_images(monkeypatch):
+    monkeypatch.setattr(machine, "available_cores", lambda: 4)
+    assert [learner_cores(3, lag) for lag in (0, 1, 4)] == [4, 1, 1]
+    assert learner_cores(6, 1) == 1
+    assert learner_cores(3, 1, images=True) == 4
+
+
+def test_threads_are_suggested_again_but_never_over_what_the_environment_says(monkeypatch):
+    monkeypatch.delenv(THREADS, raising=False)
+    monkeypatch.setattr(machine, "_suggested", None)
+    renew_suggestion(5)
+    assert THREADS not in os.environ, "embedded, the threads are the caller's"
+    suggest_threads(1)
+    renew_suggestion(2)
+    assert os.environ[THREADS] == "2"
+    monkeypatch.setenv(THREADS, "7")
+    renew_suggestion(3)
+    assert os.environ[THREADS] == "7"
+
+
+def test_a_process_that_lets_others_go_first():
+    program = (
+        "import os; from actor_learner.system.machine import lower_priority;"
+        "print(lower_priority(0), lower_priority(3));"
+        "print(os.getpriority(os.PRIO_PROCESS, 0)); print(open('/proc/self/autogroup').read())"
+    )
+    if not Path("/proc/self/autogroup").exists():
+        program = program.rpartition(";")[0]
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, start_new_session=True)
+    answers, niceness, session = done.stdout.split("\n", 2)
+    assert int(niceness) == max(3, os.getpriority(os.PRIO_PROCESS, 0))
+    assert "nice 3" in session or answers == "True False" or not session

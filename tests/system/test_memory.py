@@ -1,0 +1,288 @@
+"""What a process tree takes, measured on real processes that grow."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from actor_learner.system import memory
+from actor_learner.system.memory import MemorySampler, Usage, cpu_shares, measure
+from tests.support.processes import is_alive, wait_until
+
+MB = 1_000_000
+NO_PROC = Path("/nowhere")  # as on macOS
+
+GROWING = """
+import sys
+kept = []
+print("ready", flush=True)
+for line in sys.stdin:
+    kept.append(b"x" * int(line))
+    print("grown", flush=True)
+"""
+
+# Starts a process that takes 60 MB, and waits, or ends at once and leaves it an orphan.
+STARTING = """
+import subprocess, sys
+grandchild = subprocess.Popen([sys.executable, "-S", "-c", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+grandchild.stdout.readline()
+grandchild.stdin.write(b"60000000\\n")
+grandchild.stdin.flush()
+grandchild.stdout.readline()
+print(grandchild.pid, flush=True)
+if sys.argv[2] == "wait":
+    sys.stdin.read()
+import os
+os._exit(0)
+"""
+
+
+class Child:
+    """A process in a session of its own, as actors are."""
+
+    def __init__(self, program: str, *arguments: str) -> None:
+        command = [sys.executable, "-S", "-c", program, *arguments]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self.pid = self.process.pid
+        assert self.process.stdout is not None
+        assert self.process.stdin is not None
+        self.said = self.process.stdout.readline().strip()
+
+    def grow(self, size: int) -> None:
+        """Takes `size` bytes more."""
+        self.process.stdin.write(f"{size}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "grown\n"
+
+
+@pytest.fixture
+def start():
+    children = []
+
+    def start(*arguments):
+        children.append(Child(*arguments))
+        return children[-1]
+
+    yield start
+    for child in children:
+        child.process.kill()
+        child.process.communicate()
+
+
+@pytest.mark.parametrize("proc", [Path("/proc"), NO_PROC], ids=["proc", "ps"])
+def test_an_actor_that_grows(start, proc):
+    still, growing = start(GROWING), start(GROWING)
+    pids = {0: still.pid, 3: growing.pid}
+    before = measure(pids, proc)
+    growing.grow(50 * MB)
+    after = measure(pids, proc)
+    assert after.actors[3] - before.actors[3] == pytest.approx(50 * MB, rel=0.1)
+    assert abs(after.actors[0] - before.actors[0]) < 2 * MB
+    assert abs(after.learner - before.learner) < 20 * MB
+    assert after.total == after.learner + sum(after.actors.values())
+
+
+@pytest.mark.parametrize("proc", [Path("/proc"), NO_PROC], ids=["proc", "ps"])
+def test_this_process_grows(proc):
+    before = measure({}, proc)
+    taken = b"x" * 50 * MB
+    assert measure({}, proc).learner - before.learner == pytest.approx(len(taken), rel=0.1)
+
+
+def test_what_an_actor_starts_counts_as_its_own(start):
+    actor = start(STARTING, GROWING, "wait")
+    usage = measure({0: actor.pid})
+    assert 65 * MB < usage.actors[0] < 100 * MB
+
+
+@pytest.mark.parametrize("proc", [Path("/proc"), NO_PROC], ids=["proc", "ps"])
+def test_an_orphan_of_an_actor_still_counts_as_its_own(start, proc):
+    """Its parent is another one by now, its group and session aren't."""
+    actor = start(STARTING, GROWING + "import time\ntime.sleep(60)", "end")
+    try:
+        assert wait_until(lambda: not is_alive(actor.pid), 10)
+        usage = measure({0: actor.pid}, proc)
+    finally:
+        os.kill(int(actor.said), signal.SIGKILL)
+    assert 60 * MB < usage.actors[0] < 80 * MB
+
+
+def test_what_is_started_beside_the_actors_counts_as_the_learner_s(start):
+    before = measure({})
+    start(STARTING, GROWING, "wait")
+    assert 65 * MB < measure({}).learner - before.learner < 100 * MB
+
+
+SHARED_PAGES = """
+import mmap, os, signal, sys, time
+from actor_learner.system.memory import measure
+MB = 1_000_000
+shared = mmap.mmap(-1, 80 * MB)
+before = measure({})
+shared.write(b"x" * (80 * MB))
+reading, writing = os.pipe()
+child = os.fork()
+if child == 0:
+    os.setsid()
+    sum(shared[::4096])  # touches every page
+    os.write(writing, b"x")
+    time.sleep(60)
+    os._exit(0)
+os.read(reading, 1)
+usage = measure({0: child})
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+print(usage.actors[0] / MB, (usage.total - before.total) / MB)
+"""
+
+
+def test_shared_pages_count_once():
+    """Each of two processes that map 80 MB is charged with half of them; resident size would count them twice."""
+    done = subprocess.run([sys.executable, "-c", SHARED_PAGES], capture_output=True, text=True, check=True)
+    actor, together = map(float, done.stdout.split())
+    assert actor >= 40
+    assert together == pytest.approx(80, rel=0.25)
+
+
+def test_an_actor_that_is_gone_takes_nothing(start):
+    child = start(GROWING)
+    child.process.kill()
+    assert wait_until(lambda: not is_alive(child.pid), 10)
+    assert measure({0: child.pid, 1: 1 << 30}).actors == {0: 0, 1: 0}  # a zombie, and nobody
+
+
+def test_strangers_do_not_count():
+    """Process 1 is no child of ours, and has children."""
+    assert measure({}).learner < measure({0: 1}).total
+
+
+def test_a_process_may_be_called_anything(start):
+    name = ") R 1 1 (é\n"
+    program = f"import ctypes; ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)\n" + GROWING
+    child = start(program)
+    child.grow(30 * MB)
+    assert measure({0: child.pid}).actors[0] > 30 * MB
+
+
+def test_without_smaps_rollup_resident_size_counts(tmp_path):
+    """As on kernels before 4.14: a /proc of links to the real one, without that file."""
+    pid = str(os.getpid())
+    (tmp_path / pid).mkdir()
+    for name in ("stat", "status"):
+        (tmp_path / pid / name).symlink_to(f"/proc/{pid}/{name}")
+    (tmp_path / "self").symlink_to(pid)
+    (resident,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+    assert measure({}, tmp_path).learner == pytest.approx(int(resident.split()[1]) * 1024, rel=0.05)
+
+
+def test_ids_that_changed_hands_while_the_table_was_read_are_no_endless_loop(tmp_path):
+    for pid, parent in ((2, 3), (3, 2), (os.getpid(), 2)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (python) S {parent} {pid} {pid} 0")
+        (tmp_path / str(pid) / "status").write_text("VmRSS:\t  7 kB\nVmSwap:\t  3 kB\n")
+    (tmp_path / "self").symlink_to(str(os.getpid()))
+    usage = measure({5: 77}, tmp_path)
+    assert (usage.learner, usage.actors) == (10 * 1024, {5: 0})
+
+
+BUSY = """
+import sys, time
+print("ready", flush=True)
+for line in sys.stdin:
+    end = time.process_time() + float(line)
+    while time.process_time() < end:
+        pass
+    print("grown", flush=True)
+"""
+
+
+@pytest.mark.parametrize("proc", [Path("/proc"), NO_PROC], ids=["proc", "ps"])
+def test_cpu_seconds_are_those_of_whoever_used_them(start, proc):
+    idle, busy = start(BUSY), start(BUSY)
+    pids = {0: idle.pid, 3: busy.pid}
+    before = measure(pids, proc)
+    busy.grow(1.1)
+    after = measure(pids, proc)
+    shares = cpu_shares(before, after, 2.0)
+    assert set(shares) == {None, 0, 3}
+    assert 0.45 < shares[3] < 1.1  # `ps` counts whole seconds
+    assert shares[0] < 0.3
+    assert cpu_shares(before, after, 4.0)[3] == pytest.approx(shares[3] / 2)
+
+
+def test_a_process_that_is_new_counts_from_its_beginning_and_one_that_is_gone_not_at_all():
+    before = Usage(0, {}, {(None, 1): 5.0, (0, 2): 7.0, (1, 4): 9.0})
+    after = Usage(0, {0: 0, 1: 0}, {(None, 1): 6.0, (0, 3): 3.0, (1, 4): 1.0})  # the last: another one of that number
+    assert cpu_shares(before, after, 2.0) == {None: 0.5, 0: 1.5, 1: 0.5}
+
+
+def test_shares_of_the_cpu_come_with_the_second_measurement(start, monkeypatch):
+    monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e6)
+    actor = start(BUSY)
+    sampler = MemorySampler(lambda: {1: actor.pid}, seconds=3600, second_after=1e-6)
+    assert set(sampler.metrics()) == {"memory/learner_mb", "memory/actor_1_mb"}
+    actor.grow(0.1)
+    second = sampler.metrics()
+    assert second.keys() >= {"cpu/learner", "cpu/actor_1"}
+    assert second["cpu/actor_1"] > 0.1
+    assert sampler.metrics() == second
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("00:00:07", 7), ("1-02:03:04", 93784), ("0:01.25", 1.25), ("70:00", 4200)]
+)
+def test_times_as_ps_writes_them(text, seconds):
+    assert memory._seconds(text) == seconds
+
+
+def test_the_sampler_measures_no_more_often_than_it_should(start):
+    actor = start(GROWING)
+    sampler = MemorySampler(lambda: {2: actor.pid}, seconds=3600)
+    first = sampler.metrics()
+    assert set(first) == {"memory/learner_mb", "memory/actor_2_mb"}
+    assert first["memory/learner_mb"] == pytest.approx(measure({}).learner / 1e6, rel=0.3)
+    actor.grow(30 * MB)
+    assert sampler.sample() is None
+    assert sampler.metrics() == first
+
+
+def test_the_sampler_measures_again_when_it_is_time(start, monkeypatch):
+    monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e6)
+    actor = start(GROWING)
+    sampler = MemorySampler(lambda: {0: actor.pid}, seconds=1e-6)
+    before = sampler.metrics()["memory/actor_0_mb"]
+    actor.grow(30 * MB)
+    assert sampler.metrics()["memory/actor_0_mb"] - before == pytest.approx(30, rel=0.1)
+
+
+def test_a_sampler_whose_measuring_is_dear_measures_less_often(monkeypatch):
+    monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e-9)
+    sampler = MemorySampler(dict, seconds=1e-6)
+    assert sampler.sample() is not None
+    assert sampler.sample() is None
+
+
+def test_without_a_descriptor_left_the_sampler_keeps_what_it_had():
+    """Measuring needs one; a run doesn't end because it can't be watched."""
+    program = """
+import os, resource
+from actor_learner import memory
+memory._LARGEST_SHARE = 1e6
+sampler = memory.MemorySampler(dict, seconds=1e-6)
+before = sampler.metrics()
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1,) * 2)
+assert sampler.sample() is None
+assert sampler.metrics() == before and before["memory/learner_mb"] > 1
+empty = memory.MemorySampler(dict)
+assert empty.metrics() == {}
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
