@@ -29,6 +29,10 @@ def blocks(language):
     return list(dict.fromkeys(found))
 
 
+def without_numbers(text):
+    return re.sub(r"\d+(\.\d+)?", "N", text)
+
+
 def run(command, directory):
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -40,7 +44,8 @@ def test_python_blocks(code, tmp_path, monkeypatch):
     """Each is a program; the first has an interpreter of its own, the others don't import TensorFlow again."""
     (tmp_path / "example.py").write_text(code)
     if code == blocks("python")[0]:
-        run([sys.executable, "example.py"], tmp_path)
+        printed = run([sys.executable, "example.py"], tmp_path)
+        assert without_numbers(f"```\n\n```text\n{printed}```") in without_numbers(PAGES[ROOT / "README.md"])
     else:
         monkeypatch.chdir(tmp_path)
         runpy.run_path("example.py", run_name="__main__")
@@ -85,7 +90,25 @@ def test_shell_blocks(tmp_path, monkeypatch):
 
 
 def test_links_and_pictures_exist():
-    targets = [path.parent / target for path, page in PAGES.items() for target in re.findall(r"\]\(([^)#]+)\)", page)]
+    link = re.compile(r"\]\(([^)#]+)\)|<img src=\"([^\"]+)\"")
+    targets = [path.parent / "".join(target) for path, page in PAGES.items() for target in link.findall(page)]
     assert targets
     local = [target for target in targets if not re.search("https?:/", str(target))]
     assert [target for target in local if not target.exists()] == []
+
+
+def test_the_readme_is_short_and_its_figures_agree():
+    """The first paragraph names the range of the ratios in the table; the rates are in the results of the peers."""
+    readme = PAGES[ROOT / "README.md"]
+    assert len(readme.encode()) <= 7_000
+    speed = readme.partition("## Speed")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:-1] for line in speed.splitlines() if " envs x " in line]
+    assert len(rows) == 4
+    peers = (ROOT / "benchmarks" / "peers" / "peers.md").read_text(encoding="utf-8")
+    assert all(rate in peers for row in rows for cell in row[1:] for rate in re.findall(r"^ (\d[\d,]*)", cell))
+    ratios = [[re.findall(r"([\d.]+)x\)", cell) for cell in row[1:]] for row in rows]
+    sb3, jax = ([float(row[column][0]) for row in ratios if row[column]] for column in (1, 3))
+    opening = " ".join(readme.split("\n\n")[1].split())
+    assert f"{min(sb3[:-1]):.0f} to {max(sb3[:-1]):.0f} times as fast as Stable-Baselines3" in opening
+    assert f"{sb3[-1]} times on Pong" in opening
+    assert f"{min(jax)} to {max(jax)} times as fast as the fastest peer" in opening
