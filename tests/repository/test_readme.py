@@ -90,7 +90,7 @@ def test_shell_blocks(tmp_path, monkeypatch):
 
 
 def test_links_and_pictures_exist():
-    link = re.compile(r"\]\(([^)#]+)\)|<img src=\"([^\"]+)\"")
+    link = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)|<img src=\"([^\"]+)\"")
     targets = [path.parent / "".join(target) for path, page in PAGES.items() for target in link.findall(page)]
     assert targets
     local = [target for target in targets if not re.search("https?:/", str(target))]
