@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import runpy
+import importlib
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,7 +46,7 @@ def main() -> None:
     if topic not in TOPICS:
         sys.exit(f"scripts/measure: error: unknown topic {topic!r}; scripts/measure without arguments lists them.")
     sys.argv = [f"scripts/measure {topic}", *rest]
-    runpy.run_module(TOPICS[topic], run_name="__main__", alter_sys=False)
+    sys.exit(importlib.import_module(TOPICS[topic]).main())
 
 
 def summary(module: str) -> str:

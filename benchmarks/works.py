@@ -1,15 +1,20 @@
-"""The four works that everything is measured by: PPO with Stable-Baselines3's hyperparameters."""
+"""The workloads that most programs measure: PPO with Stable-Baselines3's hyperparameters."""
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from benchmarks.harness import flag_words, run_python
 
 
 @dataclass(frozen=True)
 class Work:
-    """An environment, and the shape of the updates on it; `envs` x `unroll_length` env steps each."""
+    """An environment and the shape of the updates on it: `envs` x `unroll_length` env steps each."""
 
     env: str
     envs: int
@@ -17,15 +22,43 @@ class Work:
     minibatch_size: int
     epochs: int
     updates: int
-    """Of ours in some seconds on two cores, after a first one that isn't counted."""
+    """Updates that take some seconds on two cores, after the first ones, which aren't counted."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """What else differs from the defaults: fields of the algorithm or of `al.TrainConfig`."""
+    """Other differences from the defaults: fields of the algorithm or of `al.TrainConfig`."""
 
     @property
     def batch_size(self) -> int:
         """Env steps in an update."""
         return self.envs * self.unroll_length
+
+    def words(self, num_actors: int = 2, **flags: Any) -> list[str]:
+        """Return the arguments of `actor-learner train` or `benchmark`; `flags` come last."""
+        own = {
+            "preset": "none",
+            "num_actors": num_actors,
+            "envs_per_actor": self.envs // num_actors,
+            "unroll_length": self.unroll_length,
+            "minibatch_size": self.minibatch_size,
+            "epochs": self.epochs,
+            "env_kwargs": json.dumps(dict(self.env_kwargs)),
+            **self.changes,
+        }
+        return [self.env, *flag_words({**own, **flags})]
+
+    def train(self, updates: int, *, program: tuple[Any, ...] = ("-m", "actor_learner.cli"), **options: Any) -> float:
+        """Train in a process of its own; return env steps per second after the first two updates.
+
+        The second one's batch is collected while the first is compiled. options: of `run_python`, or flags.
+        """
+        child = {name: options.pop(name) for name in ("path", "environment") if name in options}
+        with tempfile.TemporaryDirectory(prefix="run-") as folder:
+            run = Path(folder, "run")
+            flags = {"total_steps": self.batch_size * (2 + updates), "run_dir": run, **options}
+            run_python([*program, "train", *self.words(**flags), "--quiet"], **child)
+            rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        first, last = rows[1], rows[-1]
+        return float((last["env_steps"] - first["env_steps"]) / (last["time_seconds"] - first["time_seconds"]))
 
 
 WORKS: dict[str, Work] = {

@@ -26,7 +26,7 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from benchmarks.machine import machine
+from benchmarks.harness import machine
 
 Seconds = dict[str, list[tuple[float, float]]]
 

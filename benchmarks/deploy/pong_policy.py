@@ -29,7 +29,7 @@ import numpy as np
 import actor_learner as al
 from actor_learner.runs.directory import read_config
 from benchmarks.deploy.policy import ROOTS, SIZE, run
-from benchmarks.machine import machine
+from benchmarks.harness import machine
 
 ENVS, STEPS = 8, 128
 ROUNDS = 5

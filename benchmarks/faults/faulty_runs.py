@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.harness import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"actors": ("none", "actors"), "nan": ("none", "environment", "network", "learning rate")}

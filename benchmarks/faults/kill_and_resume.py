@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from actor_learner.runs.checkpoints import checkpoint_folders, newest_whole
-from benchmarks.machine import machine
+from benchmarks.harness import machine
 
 DEADLINE_SECONDS = 300.0
 LEARNING_SECONDS = 3.0

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.harness import machine
 from benchmarks.overhead.memory_growth import growth
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import machine
 from benchmarks.learning.rows import ROWS, Row
-from benchmarks.machine import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "actor_learner.cli")

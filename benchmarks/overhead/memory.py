@@ -26,7 +26,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import actor_learner as al
-from benchmarks.machine import machine
+from benchmarks.harness import machine
 from benchmarks.overhead.memory_growth import growth
 from benchmarks.processes import memory_of
 

@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.harness import machine
 from benchmarks.overhead.watching import STEPS, compare, cpu_seconds
 
 ROOT = Path(__file__).resolve().parents[2]

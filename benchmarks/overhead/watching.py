@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.harness import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 400_000

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.harness import machine
 from benchmarks.peers.known import OURS, OWN_WORKS, PEERS
 from benchmarks.peers.runs import Peer, Run, RunFailedError, run_peer
 from benchmarks.peers.table import table

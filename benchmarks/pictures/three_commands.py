@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
-from benchmarks.machine import machine
+from benchmarks.harness import machine
 from benchmarks.pictures.live_view import SVG
 
 ROOT = Path(__file__).resolve().parents[2]

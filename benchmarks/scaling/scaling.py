@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.machine import machine
+from benchmarks.harness import machine
 from benchmarks.processes import memory_of
 from benchmarks.scaling.model import line_through, simulate
 from benchmarks.scaling.table import table

@@ -1,4 +1,4 @@
-"""Folders that Python can import the project from as it is here, or as it was at some commit."""
+"""Folders from which Python can import the project as it is here, or as it was at a commit."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.harness import ROOT
+
 PACKAGES = {"actor_learner": "actor_learner", "actor_learner_envs": "envs"}
-"""Package -> its folder in the repository."""
+"""The folder of each package in the repository."""
 
 
 class UnknownRefError(ValueError):
@@ -17,7 +18,7 @@ class UnknownRefError(ValueError):
 
 
 def commit_of(ref: str, repository: Path = ROOT) -> str:
-    """The commit that a name stands for. Raises UnknownRefError, in one line."""
+    """Return the commit of a name. Raises UnknownRefError, in one line."""
     found = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", ref + "^{commit}")
     if found.returncode:
         raise UnknownRefError(
@@ -27,7 +28,7 @@ def commit_of(ref: str, repository: Path = ROOT) -> str:
 
 
 def working_tree(folder: Path, repository: Path = ROOT) -> Path:
-    """A folder with links to the packages as they are now."""
+    """Make a folder with links to the packages as they are now."""
     folder.mkdir()
     for package, source in PACKAGES.items():
         (folder / package).symlink_to(repository / source)
@@ -35,7 +36,7 @@ def working_tree(folder: Path, repository: Path = ROOT) -> Path:
 
 
 def tree_of(commit: str, folder: Path, repository: Path = ROOT) -> Path:
-    """A folder with the packages of a commit. Nothing in the repository says that it is there."""
+    """Make a folder with the packages of a commit; the repository doesn't refer to it."""
     archive = _git(repository, "archive", "--format=tar", commit, *PACKAGES.values())
     if archive.returncode:
         raise UnknownRefError(f"that commit has no {' and '.join(PACKAGES.values())}. Received: {commit!r}")

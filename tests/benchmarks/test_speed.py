@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
+from benchmarks.harness import RunFailedError, in_turns, ratio_of, run_python
 from benchmarks.speed import speed
-from benchmarks.speed.ratios import ratio_of
 from benchmarks.speed.trees import UnknownRefError, commit_of, tree_of, working_tree
 
 PINNED = "47a16b43594ef538533ed5f66e9159b14c5b125a0374e42bd97df58e7abc21d4"
@@ -52,9 +52,9 @@ def test_a_ratio_is_the_median_of_the_rounds_and_lies_in_its_interval():
 
 def test_turns_alternate_who_begins():
     said = []
-    found = speed.in_turns(lambda: said.append("a") or 1.0, lambda: said.append("b") or 2.0, 3)
+    found = in_turns({"a": lambda: said.append("a") or 1.0, "b": lambda: said.append("b") or 2.0}, 3)
     assert "".join(said) == "abbaab"
-    assert found == ([1.0] * 3, [2.0] * 3)
+    assert found == {"a": [1.0] * 3, "b": [2.0] * 3}
 
 
 def test_python_imports_the_commit_that_was_asked_for(repository, tmp_path):
@@ -108,14 +108,13 @@ def test_what_cant_be_is_refused_in_one_line_and_leaves_nothing(words, reason, t
 
 
 def test_a_run_that_fails_is_one_line(tmp_path):
-    with pytest.raises(speed.RunFailedError, match=r"failed: ZeroDivisionError: division by zero$"):
-        speed._python(tmp_path, "-c", "1 / 0")
+    with pytest.raises(RunFailedError, match=r"failed: ZeroDivisionError: division by zero$"):
+        run_python(["-c", "1 / 0"], path=tmp_path)
 
 
-def test_a_run_that_never_ends_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(speed, "_SECONDS", 0.2)
-    with pytest.raises(speed.RunFailedError, match=r"failed: it hadn't ended after 0.2 s$"):
-        speed._python(tmp_path, "-c", "import time; time.sleep(60)")
+def test_a_run_that_never_ends_is_one_line(tmp_path):
+    with pytest.raises(RunFailedError, match=r"failed: it hadn't ended after 0.2 s$"):
+        run_python(["-c", "import time; time.sleep(60)"], path=tmp_path, seconds=0.2)
 
 
 def test_where_nothing_can_be_written_nothing_is_measured(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,191 @@
+"""The parts that all measuring programs share: arguments, origin, child processes, turns, ratios, files and tables."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from actor_learner.reports.curves import bootstrap_interval
+from actor_learner.system.machine import available_cores, cpu_model
+
+ROOT = Path(__file__).resolve().parents[1]
+CHILD_SECONDS = 900.0
+Found = dict[str, Any]
+T = TypeVar("T")
+
+_HELP = {
+    "works": "the workloads to measure (benchmarks/works.py)",
+    "rounds": "how often everything is measured, in turns",
+    "pairs": "pairs of runs to compare",
+    "steps": "env steps of each run",
+    "seconds": "seconds to measure",
+    "minutes": "minutes to measure",
+    "batches": "batches in each round",
+    "seeds": "seeds of each kind of run: 0, 1, ...",
+    "seed": "seed of everything random",
+    "env": "environment id",
+    "envs": "environments of an actor",
+}
+
+
+class RunFailedError(RuntimeError):
+    """A child process failed; the message is one line."""
+
+
+def make_parser(topic: str, doc: str, **defaults: Any) -> argparse.ArgumentParser:
+    """Return a parser with `--output`, and a flag for each default; a tuple or list takes several values,
+    and `works` only those.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"scripts/measure {topic}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in defaults.items():
+        several = isinstance(default, (tuple, list))
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=type(default[0] if several else default),
+            nargs="+" if several else None,
+            choices=default if name == "works" else None,
+            default=default,
+            help=f"{_HELP.get(name, '')} (default: {' '.join(map(str, default)) if several else default})".strip(),
+        )
+    parser.add_argument("--output", type=Path, help="JSON file to write")
+    return parser
+
+
+def origin(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) -> Found:
+    """Return the date, command and machine of a measurement. words: the arguments, by default this process's."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "command": f"{parser.prog} {shlex.join(sys.argv[1:] if words is None else words)}".strip(),
+        "machine": machine(),
+    }
+
+
+def machine() -> str:
+    """Return the number of usable cores and the processor's name."""
+    return f"{available_cores()} cores of {cpu_model()}"
+
+
+def report(found: Mapping[str, Any], output: Path | None = None, *, leave_out: Iterable[str] = ()) -> None:
+    """Print figures as JSON, without some long ones, and write all of them to a file."""
+    print(json.dumps({name: value for name, value in found.items() if name not in leave_out}, indent=1), flush=True)
+    if output:
+        output.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def tell(line: str) -> None:
+    """Print a line of progress to stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def flag_words(flags: Mapping[str, Any]) -> list[str]:
+    """Return `{"num_actors": 2}` as `["--num-actors", "2"]`."""
+    return [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def run_python(
+    words: Iterable[Any],
+    *,
+    path: Path = ROOT,
+    environment: Mapping[str, str | None] | None = None,
+    seconds: float = CHILD_SECONDS,
+    python: str = sys.executable,
+    **streams: Any,
+) -> str:
+    """Run Python in a process of its own and return what it prints. Raises RunFailedError.
+
+    path: the folder to import the project from. environment: variables to set, or with None to leave out.
+    streams: arguments of `subprocess.run` that replace the captured streams.
+    """
+    command = [python, "-P", *map(str, words)]
+    changes = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(path), **(environment or {})}
+    variables = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+    captured = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    name = " ".join(command[3:6]) if command[2] == "-m" else command[2]
+    try:
+        done = subprocess.run(command, env=variables, text=True, timeout=seconds, check=False, **captured)
+    except subprocess.TimeoutExpired:
+        raise RunFailedError(f"{name} failed: it hadn't ended after {seconds:g} s") from None
+    if done.returncode:
+        lines = (done.stderr or "").strip().splitlines() or [f"exit code {done.returncode}"]
+        raise RunFailedError(f"{name} failed: {lines[-1]}")
+    return str(done.stdout)
+
+
+def command_on_core(core: int, words: Sequence[str]) -> list[str]:
+    """Return the command that runs Python with `words` on one core, where TensorFlow uses one thread."""
+    pinned = f"import os, sys; os.sched_setaffinity(0, [{core}]); os.execv(sys.argv[1], sys.argv[1:])"
+    return [sys.executable, "-c", pinned, sys.executable, *words]
+
+
+def in_turns(runs: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+    """Call all, round after round, and return the results by name. Every second round is in reverse order.
+
+    So neither of two always has the warmer machine.
+    """
+    found: dict[str, list[T]] = {name: [] for name in runs}
+    for turn in range(rounds):
+        for name in list(runs) if turn % 2 == 0 else reversed(list(runs)):
+            found[name].append(runs[name]())
+        tell(f"round {turn + 1} of {rounds}")
+    return found
+
+
+class Ratio(NamedTuple):
+    """The median of the rounds' ratios, and its 95% interval (bootstrap over the rounds)."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+
+def ratio_of(these: Sequence[float], others: Sequence[float]) -> Ratio:
+    """Return these / others, round by round, so that what slows a round down slows both."""
+    ratios = [this / other for this, other in zip(these, others, strict=True)]
+    low, high = bootstrap_interval(np.log(ratios)[:, None])
+    return Ratio(statistics.median(ratios), float(np.exp(low[0])), float(np.exp(high[0])))
+
+
+def medians(rows: Sequence[Mapping[str, float]], digits: int | None = None) -> dict[str, float]:
+    """Return the median of each figure over the rows, rounded to so many digits."""
+    found = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+    return found if digits is None else {name: round(value, digits) for name, value in found.items()}
+
+
+def cpu_seconds(*, children_only: bool = False) -> float:
+    """Return the CPU time of this process and its ended children, or of the children alone."""
+    whose = (resource.RUSAGE_CHILDREN,) if children_only else (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, whose))
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    return [f"| {' | '.join(header)} |", "|-" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def svg_figure(salt: str, rows: int, size: tuple[float, float], **options: Any) -> tuple[Any, Any]:
+    """Return a Matplotlib figure with so many axes below each other; `savefig` gives the same SVG each time."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    style: Any = {"svg.hashsalt": salt, "svg.fonttype": "path", "font.size": 10, "axes.grid": True, "grid.alpha": 0.3}
+    pyplot.rcParams.update(style)
+    return pyplot.subplots(rows, 1, figsize=size, layout="constrained", **options)
