@@ -9,6 +9,10 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from actor_learner.networks.distributions import distribution_for
+from actor_learner.spaces.kinds import Box, from_json
+from actor_learner.spaces.structure import Leaf, action_structure
+
 Tensor = Any
 
 NORMALIZATION_CLIP = 10.0
@@ -154,3 +158,64 @@ class OneHot(layers.Layer):  # type: ignore[misc]
     def get_config(self) -> dict[str, Any]:
         """The arguments, for saving."""
         return {**super().get_config(), "sizes": list(self.sizes)}
+
+
+@keras.saving.register_keras_serializable(package="actor_learner")
+class EnvironmentObservation(layers.Layer):  # type: ignore[misc]
+    """One leaf of an observation as the environment gives it -> as it stands in a Trajectory.
+
+    Args:
+        dtype_out: Of the trajectory.
+        start: What discrete values are counted from; None: 0.
+    """
+
+    def __init__(self, dtype_out: str, start: Any = None, **kwargs: Any) -> None:
+        super().__init__(autocast=False, **kwargs)
+        self.dtype_out, self.start = dtype_out, start
+
+    def call(self, observation: Tensor) -> Tensor:
+        """`[N, ...]` -> `[N, ...]`."""
+        if self.start is not None:
+            observation = ops.cast(observation, "int64") - np.asarray(self.start, np.int64)
+        return ops.cast(observation, self.dtype_out)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments, for saving."""
+        return {**super().get_config(), "dtype_out": self.dtype_out, "start": self.start}
+
+
+@keras.saving.register_keras_serializable(package="actor_learner")
+class EnvironmentAction(layers.Layer):  # type: ignore[misc]
+    """A network's `parameters` -> the most probable action that a mask allows, as `Policy.act` gives it.
+
+    Args:
+        action_space: As `spaces.to_json` writes it.
+        distribution: "gaussian" (clipped to the bounds) or "squashed".
+    """
+
+    def __init__(self, action_space: dict[str, Any], distribution: str, **kwargs: Any) -> None:
+        super().__init__(autocast=False, **kwargs)
+        self.action_space, self.distribution = action_space, distribution
+        space = from_json(action_space)
+        self._distribution = distribution_for(space, distribution)
+        self._leaves = action_structure(space).leaves
+
+    def call(self, parameters: Tensor, allowed: Tensor | None = None) -> tuple[Tensor, ...]:
+        """`parameters [N, P]`, a mask `[N, M]` -> an array `[N, ...]` for each leaf of the action space."""
+        modes = self._distribution.mode(parameters, allowed)  # `mask` is a name that Keras gives a meaning to
+        return tuple(_to_env(leaf, mode, self.distribution) for leaf, mode in zip(self._leaves, modes, strict=True))
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments, for saving."""
+        return {**super().get_config(), "action_space": self.action_space, "distribution": self.distribution}
+
+
+def _to_env(leaf: Leaf, action: Tensor, distribution: str) -> Tensor:
+    """What `policy.env_actions.leaf_to_env` does, in a graph; in float32 (float64 spaces are cast at the end)."""
+    dtype = str(leaf.space.dtype)
+    if not isinstance(leaf.space, Box):
+        return ops.cast(action, dtype) if leaf.start is None else ops.cast(action, dtype) + leaf.start.astype(dtype)
+    low, high = (np.asarray(bound, np.float32) for bound in (leaf.space.low, leaf.space.high))
+    if distribution == "squashed":
+        action = low / 2 + high / 2 + (high / 2 - low / 2) * ops.tanh(action)
+    return ops.cast(ops.minimum(ops.maximum(action, low), high), dtype)

@@ -112,7 +112,7 @@ def network_of(
 def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str]) -> keras.Model:
     import keras
 
-    import actor_learner.networks  # noqa: F401 - registers its layers with Keras
+    from actor_learner.networks import layers  # noqa: F401 - registers them with Keras
 
     try:
         check_network_file(file)
