@@ -1,17 +1,21 @@
-"""What a process has, of what it must not leave behind: children, descriptors, threads, shared memory, files."""
+"""The processes of a measurement: their memory, and what they must not leave behind. For Linux."""
 
 from __future__ import annotations
 
 import gc
 import os
+import statistics
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+_FEWEST_SAMPLES = 20
 
 
 class Leftovers(NamedTuple):
-    """What there is at a moment, by kind; for Linux."""
+    """What a process holds at a moment, by kind."""
 
     children: Counter[str]
     descriptors: Counter[str]
@@ -21,10 +25,10 @@ class Leftovers(NamedTuple):
 
     @classmethod
     def now(cls, temporary: Path) -> Leftovers:
-        """Of this process. temporary: the folder of its temporary files."""
+        """Collect those of this process. temporary: the folder of its temporary files."""
         gc.collect()
         return cls(
-            Counter(children()),
+            Counter(_children()),
             Counter(_descriptors()),
             Counter(thread.name for thread in threading.enumerate()),
             Counter([*os.listdir("/dev/shm"), *_mapped()]),  # noqa: S108
@@ -32,27 +36,27 @@ class Leftovers(NamedTuple):
         )
 
     def since(self, before: Leftovers) -> list[str]:
-        """What is here that wasn't there before, in words."""
+        """Describe what wasn't there before."""
         more = zip(self._fields, self, before, strict=True)
         return [f"{kind} left: {sorted((now - then).elements())}" for kind, now, then in more if now - then]
 
 
-def children() -> list[str]:
-    """Command lines of this process's children, dead ones that nobody has reaped included."""
+def _children() -> list[str]:
+    """Return the command lines of this process's children, zombies included."""
     tasks = Path("/proc/self/task").glob("*/children")
     return [command_line(int(pid)) for task in tasks for pid in task.read_text().split()]
 
 
 def command_line(pid: int) -> str:
-    """Of a process; empty if there is none, or if it has ended."""
+    """Return the command line of a process; empty if it has ended."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:200]
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
     except OSError:
         return ""
 
 
 def marked(mark: str) -> set[int]:
-    """The processes, zombies left out, that have `mark` in their environment: a process and all that it started."""
+    """Return the processes, without zombies, that have `mark` in their environment: a process and its descendants."""
     found = set()
     for entry in Path("/proc").iterdir():
         try:
@@ -64,13 +68,33 @@ def marked(mark: str) -> set[int]:
 
 
 def memory_of(pid: int | str = "self") -> dict[str, float]:
-    """Memory of a process in MB of 10^6 bytes: resident; its share of it ("pss"); what no file stands for.
+    """Return the memory of a process in MB of 10^6 bytes: resident, its share of it ("pss"), and anonymous.
 
-    The share grows while others that map the same libraries are gone, such as actors: the first and last tell a leak.
+    The share grows when processes that map the same libraries end; the first and last tell a leak.
     """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     fields = {name: 1024 * int(rest.split()[0]) / 1e6 for name, _, rest in (line.partition(":") for line in lines)}
     return {"rss": fields["Rss"], "pss": fields["Pss"], "anonymous": fields["Anonymous"]}
+
+
+def growth(samples: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Compare the beginning of the second fifth with the end: medians of a twentieth of the samples (at least 3).
+
+    samples: by kind of memory, in MB, at equal distances. "growth" is a fraction; empty with too few samples.
+    """
+    if len(samples) < _FEWEST_SAMPLES:
+        return {"samples": len(samples), "growth": {}}
+    size = max(3, len(samples) // 20)
+    early, late = samples[len(samples) // 5 :][:size], samples[-size:]
+    begin, end = (
+        {kind: statistics.median(sample[kind] for sample in part) for kind in early[0]} for part in (early, late)
+    )
+    return {
+        "samples": len(samples),
+        "after_a_fifth": {kind: round(value, 1) for kind, value in begin.items()},
+        "end": {kind: round(value, 1) for kind, value in end.items()},
+        "growth": {kind: round(end[kind] / begin[kind] - 1, 5) for kind in begin},
+    }
 
 
 def _descriptors() -> list[str]:
@@ -78,13 +102,13 @@ def _descriptors() -> list[str]:
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:  # the one that listed the folder
+        except FileNotFoundError:  # the descriptor that listed the folder
             continue
-        found.append(target.partition(":[")[0])  # the numbers of pipes and sockets are never the same again
+        found.append(target.partition(":[")[0])  # the numbers of pipes and sockets never repeat
     return found
 
 
 def _mapped() -> list[str]:
-    """Regions of anonymous shared memory that are still mapped."""
+    """Return the regions of anonymous shared memory that are mapped."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return [line.split()[-2] for line in lines if "memfd:actor_learner" in line]

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from benchmarks.overhead.memory_growth import growth
+from benchmarks.processes import growth
 from benchmarks.scaling.model import line_through, own_seconds
 from benchmarks.scaling.pool_simulation import Setting, Update, fit_update, throughput
 

@@ -1,0 +1,239 @@
+"""The cost of what a run does beside training: the live view, TensorBoard's event files, the supervision of actors.
+
+    scripts/measure overhead view --output benchmarks/overhead/view.json      # one run by the clock, then 20 pairs
+    scripts/measure overhead tensorboard --pairs 0 --histogram-updates 100    # the first alone, with histograms
+    scripts/measure overhead watching --against ../older-checkout             # pairs: here / another checkout
+
+The first run counts the CPU time of the threads that do it, as a part of the run's, actors included. The pairs compare
+whole runs in processes of their own, with it and without. All are runs of CartPole-v1's preset. `view` draws on a
+pseudo-terminal of 100 x 30; `watching` is heartbeats, the check for hung actors, checkpoints and memory figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import statistics
+import struct
+import tempfile
+import termios
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import (
+    ROOT,
+    Found,
+    cpu_seconds,
+    in_turns,
+    make_parser,
+    origin,
+    ratio_of,
+    report,
+    run_python,
+)
+
+COLUMNS, ROWS = 100, 30
+_WHOLE_RUN = """
+import actor_learner as al, sys, tempfile
+with tempfile.TemporaryDirectory() as folder:
+    config = al.preset("CartPole-v1", quiet=True, run_dir=folder + "/run", total_steps=int(sys.argv[1]))
+    al.train(config)
+"""
+
+
+def main() -> None:
+    parser = make_parser("overhead", __doc__ or "", steps=400_000, pairs=20)
+    parser.add_argument("subject", choices=tuple(TIMERS))
+    parser.add_argument("--histogram-updates", type=int, help="of `tensorboard`: updates between two histograms")
+    parser.add_argument("--against", type=Path, help="of `watching`: another checkout, for the pairs")
+    parser.add_argument("--child", choices=("with", "without"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        arguments.output.write_text(json.dumps(train(arguments)))
+        return
+    found: Found = {**origin(parser), "by_clock": run_child(arguments, "with")}
+    if arguments.pairs and (arguments.subject != "watching" or arguments.against):
+        found["pairs"] = {"pairs": arguments.pairs, **compare(arguments)}
+    report(found, arguments.output)
+
+
+class Stopwatch:
+    """The CPU time that threads spend in some functions, by part; calls within one another count once."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.calls: dict[str, int] = defaultdict(int)
+        self._thread = threading.local()
+
+    def time(self, part: str, owner: Any, *names: str) -> None:
+        """Replace methods of `owner` by timed ones."""
+        for name in names:
+            setattr(owner, name, self._timed(part, getattr(owner, name)))
+
+    def _timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def timed(*arguments: Any, **options: Any) -> Any:
+            depth = getattr(self._thread, "depth", 0)
+            self._thread.depth, started = depth + 1, time.thread_time()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self._thread.depth = depth
+                self.calls[function.__name__] += 1
+                self.seconds[part] += time.thread_time() - started if depth == 0 else 0.0
+
+        return timed
+
+
+def _time_view(stopwatch: Stopwatch) -> None:
+    from actor_learner.reports.displays import Terminal
+    from actor_learner.reports.progress import Progress
+
+    stopwatch.time("drawing", Progress, "_draw_now_and_then")
+    stopwatch.time("drawing", Terminal, "draw")
+    stopwatch.time("learner's thread", Progress, "update")
+
+
+def _time_tensorboard(stopwatch: Stopwatch) -> None:
+    from actor_learner.runs.tensorboard import EventFile
+
+    stopwatch.time("event files", EventFile, "__init__", "append", "append_histograms", "flush", "close")
+
+
+def _time_watching(stopwatch: Stopwatch) -> None:
+    from actor_learner.actors.processes.group import ProcessActors
+    from actor_learner.runs.recorder import Recorder
+    from actor_learner.system.memory import MemorySampler
+
+    stopwatch.time("hung actors", ProcessActors, "tick")
+    stopwatch.time("checkpoints", Recorder, "checkpoint")
+    stopwatch.time("memory", MemorySampler, "metrics")
+
+
+TIMERS = {"view": _time_view, "tensorboard": _time_tensorboard, "watching": _time_watching}
+
+
+def train(arguments: argparse.Namespace) -> Found:
+    """Train in this process, whose terminal the view draws on; return figures."""
+    import actor_learner as al
+
+    subject, wanted = arguments.subject, arguments.child == "with"
+    stopwatch = Stopwatch()
+    TIMERS[subject](stopwatch)
+    changes: Found = {"quiet": subject != "view" or not wanted}
+    if subject == "tensorboard":
+        changes |= {"tensorboard": wanted, "histogram_updates": arguments.histogram_updates}
+    with tempfile.TemporaryDirectory() as folder:
+        config = al.preset("CartPole-v1", run_dir=f"{folder}/run", total_steps=arguments.steps, **changes)
+        started, wall = cpu_seconds(), time.monotonic()
+        result = al.train(config)
+        total, wall = cpu_seconds() - started, time.monotonic() - wall
+        size = sum(file.stat().st_size for file in Path(folder, "run").glob("events.out.tfevents.*"))
+    spent = dict(stopwatch.seconds)
+    if subject == "watching":
+        spent["heartbeats"] = arguments.steps / config.envs_per_actor * heartbeat_seconds()
+    updates = result.metrics["updates"]
+    return {
+        "what": f"CartPole-v1's preset, {arguments.steps:,} steps, {changes}",
+        "updates": updates,
+        "seconds": round(wall, 2),
+        "cpu_seconds": round(total, 2),
+        "cpu_seconds_of_parts": {name: round(value, 4) for name, value in spent.items()},
+        "percent_of_the_run": {name: round(100 * value / total, 3) for name, value in spent.items()},
+        "percent_together": round(100 * sum(spent.values()) / total, 3),
+        **({"frames": stopwatch.calls["draw"]} if subject == "view" else {}),
+        **({"bytes_per_update": round(size / updates)} if subject == "tensorboard" else {}),
+    }
+
+
+def heartbeat_seconds() -> float:
+    """Time the two writes to shared memory that an actor makes in each env step; median of 20 loops."""
+    import numpy as np
+
+    beat = np.zeros(8, np.int64).data
+    numbers = range(100_000)
+
+    def loop() -> float:
+        started, beats = time.thread_time(), 0
+        for _ in numbers:
+            beat[0] = beats + 1
+            beats += 2
+            beat[0] = beats
+        written = time.thread_time() - started
+        started = time.thread_time()
+        for _ in numbers:
+            pass
+        return (written - (time.thread_time() - started)) / len(numbers)
+
+    return statistics.median(loop() for _ in range(20))
+
+
+def run_child(arguments: argparse.Namespace, kind: str) -> Found:
+    """Train in a process of its own, on a pseudo-terminal."""
+    with tempfile.TemporaryDirectory() as folder, pseudo_terminal() as terminal:
+        output = Path(folder, "figures.json")
+        words = [arguments.subject, "--child", kind, "--steps", arguments.steps, "--output", output]
+        if arguments.histogram_updates is not None:
+            words += ["--histogram-updates", arguments.histogram_updates]
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+        run_python(["-m", __spec__.name, *words], environment={"TERM": "xterm-256color"}, **streams)
+        figures: Found = json.loads(output.read_text())
+    return figures
+
+
+@contextlib.contextmanager
+def pseudo_terminal() -> Iterator[int]:
+    """Open a terminal whose output is read and thrown away."""
+
+    def read_all() -> None:
+        with contextlib.suppress(OSError):  # the other end is closed
+            while os.read(controller, 65536):
+                pass
+
+    controller, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    reader = threading.Thread(target=read_all)
+    reader.start()
+    try:
+        yield terminal
+    finally:
+        os.close(terminal)
+        reader.join()
+        os.close(controller)
+
+
+def compare(arguments: argparse.Namespace) -> Found:
+    """Return the ratios of the CPU and wall-clock seconds of whole runs: with / without, or here / there."""
+    if arguments.against:
+        checkouts = {"here": ROOT, "there": arguments.against.resolve()}
+        runs = {name: functools.partial(run_checkout, path, arguments.steps) for name, path in checkouts.items()}
+    else:
+        runs = {kind: functools.partial(run_child, arguments, kind) for kind in ("with", "without")}
+    found = in_turns(runs, arguments.pairs)
+    these, others = found.values()
+    return {
+        "what": " / ".join(runs),
+        **{
+            name: ratio_of([run[name] for run in these], [run[name] for run in others])._asdict()
+            for name in ("cpu_seconds", "seconds")
+        },
+    }
+
+
+def run_checkout(checkout: Path, steps: int) -> Found:
+    """Time a whole run of another checkout, start-up included."""
+    wall, cpu = time.monotonic(), cpu_seconds(children_only=True)
+    run_python(["-c", _WHOLE_RUN, steps], path=checkout)
+    return {"seconds": time.monotonic() - wall, "cpu_seconds": cpu_seconds(children_only=True) - cpu}
+
+
+if __name__ == "__main__":
+    main()
