@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from actor_learner.config.config import check_backend
 from actor_learner.networks.saving import load_network, write_network
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.runs.directory import open_run, read_config, recorded_choices
+from actor_learner.runs.directory import open_run, read_config
 from actor_learner.spaces.kinds import from_json
 from actor_learner.spaces.structure import has_mask_leaf
 from actor_learner.system.fields import close_match
@@ -84,7 +84,7 @@ def export(
     else:
         import_keras()
         network = load_network(run.path, network)
-        masked = bool(recorded_choices(read_config(run.path)).get("action_masks"))
+        masked = bool(read_config(run.path).chosen.get("action_masks"))
         write_folder_atomically(output, lambda folder: _write_model(network, exported, masked, format, folder))
     return output
 

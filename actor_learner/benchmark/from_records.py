@@ -11,9 +11,9 @@ from typing import Any
 from actor_learner.benchmark.roofline import Cost, Parts, Prospect, prospects, roof
 from actor_learner.benchmark.text import expectations
 from actor_learner.reports.status import RunStatus, Summary, printable
-from actor_learner.runs.directory import open_run, read_config
+from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import read_metrics
-from actor_learner.system.machine import available_cores
+from actor_learner.runs.recorded_config import RecordedConfig
 
 UNKNOWN = (
     "what each part takes alone: the parts are as they were beside each other, so the roof may be higher",
@@ -29,7 +29,7 @@ def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises ValueError where there is no run, or fewer than three updates.
     """
-    config, rows = read_config(open_run(run_dir).path), read_metrics(run_dir)
+    config, rows = read_config(run_dir), read_metrics(run_dir)
     rows = [row for row in rows if {"env_steps", "time_seconds"} <= row.keys()]
     batches = len(rows) - 1
     if batches < 2 or not rows[-1]["time_seconds"] > rows[0]["time_seconds"]:
@@ -45,7 +45,7 @@ def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
         "env": look.env,
         "algorithm": look.algorithm,
         "num_actors": look.num_actors,
-        "max_policy_lag": _count(config, "max_policy_lag"),
+        "max_policy_lag": config.integer("max_policy_lag") or 0,
         "achieved_steps_per_second": achieved,
         "batch_seconds": {"achieved": seconds / batches},
         "limited_by": None if look.limited_by is None else str(look.limited_by),
@@ -84,15 +84,15 @@ def show_run(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _look(config: Mapping[str, Any], rows: Sequence[Mapping[str, float]]) -> RunStatus:
-    summary = Summary(config, "", _cores(config))
+def _look(config: RecordedConfig, rows: Sequence[Mapping[str, float]]) -> RunStatus:
+    summary = Summary(config, "")
     for row in rows:
         summary.add(row)
     return summary.look(over=True)
 
 
 def _parts(
-    config: Mapping[str, Any], rows: Sequence[Mapping[str, float]], look: RunStatus, steps: float, seconds: float
+    config: RecordedConfig, rows: Sequence[Mapping[str, float]], look: RunStatus, steps: float, seconds: float
 ) -> tuple[Parts | None, str]:
     """The parts as they were, and what isn't known of them."""
     shares = look.shares
@@ -113,8 +113,8 @@ def _parts(
         copying=costs["other"],
         update=update,
         num_actors=max(0, look.num_actors),
-        cores=_cores(config),
-        max_policy_lag=_count(config, "max_policy_lag"),
+        cores=config.cores,
+        max_policy_lag=config.integer("max_policy_lag") or 0,
     ), missing
 
 
@@ -123,14 +123,3 @@ def _cpu(rows: Sequence[Mapping[str, float]], prefix: str) -> float | None:
     values = [value for row in rows[1:] for name, value in row.items() if name.startswith(prefix)]
     values = [value for value in values if math.isfinite(value)]
     return statistics.fmean(values) if values else None
-
-
-def _cores(config: Mapping[str, Any]) -> int:
-    machine = config.get("machine")
-    cores = machine.get("cores") if isinstance(machine, Mapping) else None
-    return cores if isinstance(cores, int) and cores > 0 else available_cores()
-
-
-def _count(config: Mapping[str, Any], name: str) -> int:
-    value = config.get(name)
-    return value if isinstance(value, int) else 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from actor_learner.reports.displays import Screen, Terminal, choose_screen
 from actor_learner.reports.status import RunStatus, Summary, line
 from actor_learner.runs.metrics import MetricsReader
-from actor_learner.system.machine import available_cores
+from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.system.signals import stop_requested
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Progress:
     """
 
     def __init__(self, config: TrainConfig, run_dir: Path, metrics: Path) -> None:
-        self._summary = Summary(config.to_json(), str(run_dir), available_cores())
+        self._summary = Summary(RecordedConfig(config.to_json()), str(run_dir))
         for row in MetricsReader(metrics).read():
             self._summary.add(row)
         self._verbose = config.verbose

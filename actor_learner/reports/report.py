@@ -25,9 +25,10 @@ from actor_learner.reports.plot import check_matplotlib
 from actor_learner.reports.status import duration
 from actor_learner.runs import artifacts
 from actor_learner.runs.config_table import ASIDE, Value, flat_config
-from actor_learner.runs.directory import RunDirectory, finished_steps, open_run, read_config
+from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import is_locked
 from actor_learner.runs.metrics import MetricsReader
+from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.system.files import write_atomically
 from actor_learner.system.version import __version__
 
@@ -148,10 +149,10 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
     }
 
 
-def _has_finished(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> bool:
-    planned = config.get("total_steps")
-    took_all = bool(rows) and isinstance(planned, int) and rows[-1]["env_steps"] >= planned
-    return took_all or finished_steps(config) > 0
+def _has_finished(rows: Sequence[Mapping[str, Any]], config: RecordedConfig) -> bool:
+    planned = config.integer("total_steps")
+    took_all = bool(rows) and planned is not None and rows[-1]["env_steps"] >= planned
+    return took_all or config.finished_steps > 0
 
 
 def _notices(run: RunDirectory, rows: Sequence[Mapping[str, Any]], status: str) -> Iterator[str]:
@@ -167,14 +168,14 @@ def _notices(run: RunDirectory, rows: Sequence[Mapping[str, Any]], status: str) 
         yield f"{lines - len(rows)} of {lines} lines of metrics.jsonl are damaged and left out."
 
 
-def _figures(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _figures(rows: Sequence[Mapping[str, Any]], config: RecordedConfig) -> list[tuple[str, str]]:
     """The run in a few numbers."""
     last = rows[-1] if rows else {}
     steps, seconds = last.get("env_steps", 0), last.get("time_seconds", math.nan)
-    planned = config.get("total_steps")
+    planned = config.integer("total_steps")
     figures = [
         ("return, last 100 episodes", _number(last.get("episode_return", math.nan))),
-        ("env steps", _number(steps) + (f" of {planned:,}" if isinstance(planned, int) and planned > steps else "")),
+        ("env steps", _number(steps) + (f" of {planned:,}" if planned is not None and planned > steps else "")),
         ("updates", _number(last.get("updates", math.nan))),
         ("time", _time(seconds)),
         ("env steps per second", _number(steps / seconds) if seconds > 0 else ""),

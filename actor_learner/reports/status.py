@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from actor_learner.reports.bottleneck import Bottleneck, bottleneck
+from actor_learner.runs.recorded_config import RecordedConfig
 
 SMOOTHING_SECONDS = 5.0
 """Of the means that speed and shares of time are while a run goes on; in the end they are those of the whole run."""
@@ -74,12 +75,12 @@ class RunStatus:
 class Summary:
     """Takes the rows of a run one by one, and keeps what is to be seen of them, however many they are.
 
-    config: as in config.json. run_dir: as it is to be shown. cores: that the run may use.
+    config: as in config.json. run_dir: as it is to be shown.
     """
 
-    def __init__(self, config: Mapping[str, Any], run_dir: str, cores: int) -> None:
-        self._env, self._algorithm = _names(config)
-        self._run_dir, self._cores = run_dir, cores
+    def __init__(self, config: RecordedConfig, run_dir: str) -> None:
+        self._env, self._algorithm = printable(config.env or "a run"), printable(config.algorithm)
+        self._run_dir, self._cores = run_dir, config.cores
         self._num_actors = _integer(config, "num_actors")
         self._max_policy_lag = _integer(config, "max_policy_lag")
         self._total_steps = max(1, _integer(config, "total_steps"))
@@ -239,22 +240,14 @@ def printable(text: object) -> str:
     return "".join(character if character.isprintable() else "?" for character in str(text))
 
 
-def _names(config: Mapping[str, Any]) -> tuple[str, str]:
-    """Environment and algorithm as one reads them."""
-    env, algorithm = config.get("env"), config.get("algorithm")
-    env = env.get("callable") if isinstance(env, Mapping) else env
-    algorithm = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm
-    return printable(env or "a run"), printable(algorithm or "").rpartition(":")[2]
-
-
 def _count(row: Mapping[str, float], name: str) -> int:
     value = row.get(name, 0)
     return int(value) if math.isfinite(value) else 0
 
 
-def _integer(config: Mapping[str, Any], name: str) -> int:
-    value = config.get(name)
-    return value if isinstance(value, int) and abs(value) <= 2**53 else 0
+def _integer(config: RecordedConfig, name: str) -> int:
+    value = config.integer(name) or 0
+    return value if abs(value) <= 2**53 else 0  # a damaged file may hold one that no float can
 
 
 def _processes(row: Mapping[str, float]) -> list[Process]:

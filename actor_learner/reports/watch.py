@@ -11,10 +11,10 @@ from pathlib import Path
 from actor_learner.config.config import refusal
 from actor_learner.reports.displays import choose_screen
 from actor_learner.reports.status import RunStatus, Summary, duration, printable
-from actor_learner.runs.directory import RunDirectory, finished_steps, open_run, read_config
+from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import NAME, is_locked
 from actor_learner.runs.metrics import MetricsReader
-from actor_learner.system.machine import available_cores
+from actor_learner.runs.recorded_config import RecordedConfig
 
 SILENT_SECONDS = 30.0
 """Without an update; from then on that is said."""
@@ -80,8 +80,8 @@ class Watched:
         if self._living:
             age = self._age()
             return f"The last update was {duration(age)} ago." if age > SILENT_SECONDS else ""
-        total = self._config.get("total_steps")
-        if isinstance(total, int) and finished_steps(self._config) >= total:
+        total = self._config.integer("total_steps")
+        if total is not None and self._config.finished_steps >= total:
             return "The run has finished."
         how = "was killed" if (self._run.path / NAME).exists() else "ended early"
         return f"The run {how}; `actor-learner train --resume {printable(self._run.path)}` goes on with it."
@@ -93,16 +93,13 @@ class Watched:
 
     def _read_config(self) -> None:
         self._config_is_of = _changed_at(self._run.config)
-        self._config = read_config(self._run.path) if self._config_is_of else {}
+        self._config = read_config(self._run.path) if self._config_is_of else RecordedConfig()
         self._reader = MetricsReader(self._run.metrics)
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        machine = self._config.get("machine")
-        cores = machine.get("cores") if isinstance(machine, dict) else None
-        cores = cores if isinstance(cores, int) else available_cores()
         self._generation = self._reader.generation
-        self._summary = Summary(self._config, printable(self._run.path), cores)
+        self._summary = Summary(self._config, printable(self._run.path))
 
 
 def _changed_at(file: Path) -> int:

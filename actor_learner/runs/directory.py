@@ -29,6 +29,7 @@ from actor_learner.networks.saving import network_file
 from actor_learner.runs import tensorboard
 from actor_learner.runs.lock import check_unlocked
 from actor_learner.runs.provenance import provenance
+from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.system.fields import close_match
 from actor_learner.system.files import parse_json, write_atomically
 
@@ -189,11 +190,8 @@ def open_run(path: str | os.PathLike[str]) -> RunDirectory:
     return run
 
 
-def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A run's config.json as a dict; `TrainConfig.from_json` makes a config of it.
-
-    Raises ValueError if there is none, or if it isn't readable.
-    """
+def read_config(path: str | os.PathLike[str]) -> RecordedConfig:
+    """Return a run's config.json. Raises ValueError if there is none, or if it isn't readable."""
     file = open_run(path).config
     try:
         data = parse_json(file.read_text(encoding="utf-8"))
@@ -201,32 +199,19 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"config.json is damaged ({error}). Received: run_dir={str(path)!r}") from error
     if not isinstance(data, dict):
         raise ValueError(f"config.json must hold an object. Received: run_dir={str(path)!r}")
-    return data
+    return RecordedConfig(data)
 
 
 def record_choices(run: RunDirectory, **choices: Any) -> None:
     """Adds what was chosen by rule (compilation, epoch length) to config.json, under "chosen"."""
     data = read_config(run.path)
-    data["chosen"] = {**recorded_choices(data), **choices}
+    data["chosen"] = {**data.chosen, **choices}
     _write_json(run.config, data)
-
-
-def recorded_choices(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What `record_choices` has added to config.json."""
-    chosen = data.get("chosen")
-    return dict(chosen) if isinstance(chosen, Mapping) else {}
 
 
 def record_finished(run: RunDirectory, env_steps: int) -> None:
     """Notes in config.json that the run took all its steps, and that network and policy are those of the last."""
     _write_json(run.config, {**read_config(run.path), "finished": {"env_steps": env_steps}})
-
-
-def finished_steps(data: Mapping[str, Any]) -> int:
-    """The env steps after which the run of this config.json has finished; 0 if it hasn't."""
-    finished = data.get("finished")
-    steps = finished.get("env_steps") if isinstance(finished, Mapping) else None
-    return steps if isinstance(steps, int) else 0
 
 
 def check_no_links(run: RunDirectory) -> None:

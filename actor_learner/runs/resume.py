@@ -26,6 +26,7 @@ from actor_learner.runs.directory import RunDirectory
 from actor_learner.runs.lock import RunLock, check_unlocked
 from actor_learner.runs.log import run_log
 from actor_learner.runs.metrics import trim_metrics
+from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.tensorboard import PREFIX
 from actor_learner.system.files import DamagedError, one_line
 
@@ -162,20 +163,20 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
     if lock:
         check_unlocked(run.path)
     checkpoint, state, damages = newest_whole(run.checkpoints)
-    finished = directory.finished_steps(recorded) >= config.total_steps
+    finished = recorded.finished_steps >= config.total_steps
     if damages and checkpoint is None and not finished:
         raise ValueError(
             f"`run_dir` has checkpoints, but none is whole; the newest: {str(damages[0]).partition(' Received: ')[0]} "
             f"Begin anew elsewhere, or replace the run (overwrite=True). Received: run_dir={str(config.run_dir)!r}"
         )
-    chosen = directory.recorded_choices(recorded).get("updates_per_epoch")
+    chosen = recorded.integer("chosen", "updates_per_epoch")
     return Start(
         run,
         checkpoint,
         state,
         tuple(damages),
         finished=finished,
-        updates_per_epoch=chosen if isinstance(chosen, int) and chosen > 0 else None,
+        updates_per_epoch=chosen if chosen and chosen > 0 else None,
         resumed=True,
     )
 
@@ -186,18 +187,18 @@ def _named_run(config: TrainConfig) -> RunDirectory:
     return RunDirectory(Path(config.run_dir))
 
 
-def check_fits(recorded: Mapping[str, Any], config: TrainConfig) -> None:
+def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
     """Raises ValueError, listing the differences, if the run of a config.json can't go on with `config`."""
-    given = json.loads(json.dumps(config.to_json()))
+    given = RecordedConfig(json.loads(json.dumps(config.to_json())))
     differences = [
         _difference(name, recorded[name], value)
         for name, value in given.items()
         if name in recorded and name not in MAY_DIFFER and not _equal(recorded[name], value)
     ]
-    steps = recorded.get("total_steps")
-    if isinstance(steps, int) and config.total_steps < steps:
+    steps = recorded.integer("total_steps")
+    if steps is not None and config.total_steps < steps:
         differences.append(_difference("total_steps (which may grow)", steps, config.total_steps))
-    before, now = _environments(recorded), _environments(given)
+    before, now = recorded.num_envs, given.num_envs
     if before is not None and before != now:
         differences.append(_difference("num_actors x envs_per_actor", before, now))
     if differences:
@@ -241,11 +242,6 @@ def _may_be(before: Any, now: Any) -> bool:
     return "<" in name or module.partition(".")[0] in {"keras", *sys.stdlib_module_names}  # a lambda, model or partial
 
 
-def _environments(data: Mapping[str, Any]) -> int | None:
-    actors, envs = data.get("num_actors"), data.get("envs_per_actor")
-    return max(actors, 1) * envs if isinstance(actors, int) and isinstance(envs, int) else None
-
-
 @contextlib.contextmanager
 def _locked(run: RunDirectory) -> Iterator[None]:
     lock = RunLock(run.path)
@@ -274,8 +270,7 @@ def _go_back(start: Start, config: TrainConfig) -> None:
     if removed:
         _log.info("%d rows of metrics.jsonl that were written after it are removed", removed)
     trim_event_files(run.path, state.event_files)
-    chosen = directory.recorded_choices(directory.read_config(run.path))
-    directory.write_config(run, config, chosen=chosen)
+    directory.write_config(run, config, chosen=directory.read_config(run.path).chosen)
 
 
 def _set_aside(file: Path) -> None:

@@ -44,7 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
     run, config = open_run(arguments.run_dir), read_config(arguments.run_dir)
     rows = MetricsReader(run.metrics).read()
-    summary = Summary(config, arguments.run_dir, config["machine"]["cores"])
+    summary = Summary(config, arguments.run_dir)
     for row in rows[: max(1, round(arguments.part * len(rows)))]:
         summary.add(row)
     console = Console(

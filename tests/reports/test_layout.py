@@ -9,11 +9,12 @@ from rich.console import Console
 
 from actor_learner.reports.layout import fit, sparkline
 from actor_learner.reports.status import Summary
+from actor_learner.runs.recorded_config import RecordedConfig
 from tests.support.run_rows import CONFIG, row
 
 
 def look(rows=None, **config):
-    summary = Summary(CONFIG | config, "runs/mine", cores=4)
+    summary = Summary(RecordedConfig(CONFIG | config), "runs/mine")
     for each in rows or [row(number) for number in range(1, 60)]:
         summary.add(each)
     return summary.look()
@@ -77,7 +78,7 @@ def test_of_many_actors_the_range_is_shown():
 
 
 def test_before_the_first_update():
-    seen = Summary(CONFIG, "runs/mine", cores=4).look(age=5.0)
+    seen = Summary(CONFIG, "runs/mine").look(age=5.0)
     lines, _ = drawn(seen, status="Waiting.")
     assert lines[2:] == ["0 of 10,000 steps · 0:05 so far", "Waiting."]
 

@@ -37,8 +37,8 @@ def terminal(monkeypatch):
 def clock(monkeypatch):
     """Seconds that the test sets."""
     now = [100.0]
-    for module in ("progress", "screens"):
-        monkeypatch.setattr(f"actor_learner.{module}.time.monotonic", lambda: now[0])
+    for module in ("progress", "displays"):
+        monkeypatch.setattr(f"actor_learner.reports.{module}.time.monotonic", lambda: now[0])
     return now
 
 
@@ -252,7 +252,7 @@ def test_notebooks_get_html_and_text_that_are_updated_in_place(monkeypatch):
     shell = IPython.core.interactiveshell.InteractiveShell.instance()
     shell.kernel = None  # what tells a kernel from a terminal
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
-    summary = Summary(CONFIG, "runs/mine", cores=2)
+    summary = Summary(CONFIG, "runs/mine")
     summary.add(row(1))
     screen = choose_screen()
     assert isinstance(screen, Notebook)

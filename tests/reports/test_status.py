@@ -7,11 +7,12 @@ import math
 import pytest
 
 from actor_learner.reports.status import POINTS, Summary, duration, line
+from actor_learner.runs.recorded_config import RecordedConfig
 from tests.support.run_rows import CONFIG, row
 
 
 def summary(rows, **config):
-    result = Summary(CONFIG | config, "runs/mine", cores=4)
+    result = Summary(RecordedConfig(CONFIG | config), "runs/mine")
     for each in rows:
         result.add(each)
     return result

@@ -13,13 +13,13 @@ from actor_learner.runs.directory import (
     check_no_links,
     check_run_dir,
     confirm_run,
-    finished_steps,
     open_run,
     read_config,
     record_choices,
     record_finished,
 )
 from actor_learner.runs.log import run_log
+from actor_learner.runs.recorded_config import RecordedConfig
 from tests.support.run_files import append_metrics, create_run
 
 
@@ -187,15 +187,15 @@ def test_a_damaged_config(text, tmp_path):
 
 def test_a_finished_run_says_after_how_many_steps():
     run = create_run(al.TrainConfig(run_dir="mine"))
-    assert finished_steps(read_config("mine")) == 0
+    assert read_config("mine").finished_steps == 0
     record_finished(run, 1024)
-    assert finished_steps(read_config("mine")) == 1024
+    assert read_config("mine").finished_steps == 1024
     assert al.TrainConfig.from_json(read_config("mine")).run_dir == "mine"
 
 
 @pytest.mark.parametrize("data", [{}, {"finished": 5}, {"finished": {}}, {"finished": {"env_steps": "many"}}])
 def test_what_says_nothing_about_the_end_is_no_finished_run(data):
-    assert finished_steps(data) == 0
+    assert RecordedConfig(data).finished_steps == 0
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", "logs", "config.json"])

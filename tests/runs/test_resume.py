@@ -19,6 +19,7 @@ from actor_learner.runs import tensorboard
 from actor_learner.runs.checkpoints import Checkpoints, RunState, checkpoint_folders
 from actor_learner.runs.directory import RunDirectory, read_config
 from actor_learner.runs.lock import RunLock
+from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.resume import MAY_DIFFER, check_fits, check_resume, event_files, trim_event_files
 from tests.support.event_reading import scalars_of
 from tests.support.run_files import append_metrics, create_run
@@ -253,7 +254,7 @@ def test_what_does_not_change_what_is_learned_may_differ(runs):
 
 
 def test_a_callable_may_be_named_at_a_shell(runs):
-    recorded = {**read_config(runs / "killed"), "env": {"callable": "package.module:make"}}
+    recorded = RecordedConfig(read_config(runs / "killed") | {"env": {"callable": "package.module:make"}})
     check_fits(recorded, config(runs, env="package.module:make"))
     with pytest.raises(ValueError, match='env is "package.module:make" there, "package.module:other" here'):
         check_fits(recorded, config(runs, env="package.module:other"))
@@ -271,7 +272,7 @@ def test_a_callable_may_be_named_at_a_shell(runs):
     ],
 )
 def test_what_cannot_be_imported_may_be_named_when_it_is_given_again(runs, before, fits):
-    recorded = {**read_config(runs / "killed"), "env": {"callable": before}}
+    recorded = RecordedConfig(read_config(runs / "killed") | {"env": {"callable": before}})
     with contextlib.nullcontext() if fits else pytest.raises(ValueError, match="another config: env is"):
         check_fits(recorded, config(runs, env="package.module:make"))
 

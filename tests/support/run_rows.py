@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-CONFIG = {
-    "env": "CartPole-v1",
-    "algorithm": {"name": "ppo"},
-    "num_actors": 2,
-    "max_policy_lag": 0,
-    "total_steps": 10_000,
-}
+from actor_learner.runs.recorded_config import RecordedConfig
+
+CONFIG = RecordedConfig(
+    {
+        "env": "CartPole-v1",
+        "algorithm": {"name": "ppo"},
+        "num_actors": 2,
+        "max_policy_lag": 0,
+        "total_steps": 10_000,
+        "machine": {"cores": 4},
+    }
+)
 
 
 def row(number, **changes):

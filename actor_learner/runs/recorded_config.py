@@ -1,0 +1,55 @@
+"""A run's config.json, read with the type that each entry should have: the file may be damaged, older or edited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actor_learner.system.machine import available_cores
+
+
+class RecordedConfig(dict[str, Any]):
+    """The entries of a config.json. `TrainConfig.from_json` makes a config of them."""
+
+    def integer(self, *path: str) -> int | None:
+        """Return the integer at nested names, such as `integer("finished", "env_steps")`; None if there is none."""
+        value: Any = self
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value if isinstance(value, int) else None
+
+    @property
+    def env(self) -> str:
+        """The environment's id, or its callable as "module:name"; "" if that isn't recorded."""
+        env = self.get("env")
+        return str((env.get("callable") if isinstance(env, Mapping) else env) or "")
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name, without the module of one's own algorithm; "" if that isn't recorded."""
+        algorithm = self.get("algorithm")
+        name = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm
+        return str(name or "").rpartition(":")[2]
+
+    @property
+    def cores(self) -> int:
+        """The cores that the run could use; those of this process if that isn't recorded."""
+        cores = self.integer("machine", "cores")
+        return cores if cores is not None and cores > 0 else available_cores()
+
+    @property
+    def num_envs(self) -> int | None:
+        """The environments of all actors; None if that isn't recorded."""
+        actors, envs = self.integer("num_actors"), self.integer("envs_per_actor")
+        return None if actors is None or envs is None else max(actors, 1) * envs
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The settings that the run chose by rule, such as `updates_per_epoch`."""
+        chosen = self.get("chosen")
+        return dict(chosen) if isinstance(chosen, Mapping) else {}
+
+    @property
+    def finished_steps(self) -> int:
+        """The env steps after which the run finished; 0 if it hasn't."""
+        return self.integer("finished", "env_steps") or 0
