@@ -18,7 +18,7 @@ from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.machine import available_cores
 
 if TYPE_CHECKING:
-    from gymnasium.spaces import Space
+    import keras
 
 Say = Callable[[str], None]
 
@@ -35,16 +35,16 @@ class Round:
 
 @dataclass(frozen=True)
 class Measured:
-    """What all rounds found, of which medians count.
+    """The results of all rounds, of which medians count.
 
-    batch: one that the actors collected. spaces: of observations and actions.
+    batch: one that the actors collected. network: the learner's.
     """
 
     config: TrainConfig
     cores: int
     rounds: list[Round]
     batch: Trajectory
-    spaces: tuple[Space[Any], Space[Any]]
+    network: keras.Model
 
     @property
     def rows(self) -> int:
@@ -166,8 +166,7 @@ def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Sa
             costs = {part: unroll_cost(alone.measure(part, seconds), config.unroll_length) for part in PARTS}
             costs["update"] = system.measure_update(seconds)
             found.append(Round(costs, system.run(seconds)))
-        spaces = system.actors.observation_space, system.actors.action_space
-        return Measured(config, available_cores(), found, system.batch, spaces)
+        return Measured(config, available_cores(), found, system.batch, system.learner.network)
 
 
 def _part_processes(system: System) -> PartProcesses:

@@ -49,7 +49,7 @@ def show(measured: Measured, console: Console) -> None:
 
 
 def show_devices(found: Mapping[str, Any], console: Console) -> None:
-    """Which device is faster, and where that changes."""
+    """Print a row for each device, and which is faster."""
     table = _table("learner on", "steps/s", "of the roof", "update, ms", "GPU busy")
     for name, own in found["devices"].items():
         busy = found["gpu_busy"][name]
@@ -57,34 +57,19 @@ def show_devices(found: Mapping[str, Any], console: Console) -> None:
         cells = (f"{own['achieved_steps_per_second']:,.0f}", f"{own['ratio']:.0%}", f"{update:,.1f}")
         table.add_row(name, *cells, "" if busy is None else f"{busy:.0%}")
     console.print(table)
-    for title, key in (("minibatch size", "update_by_minibatch_size"), ("hidden layers' width", "update_by_width")):
-        if found[key]:
-            console.print(_sizes(title, found[key]))
     console.print(verdict(found), highlight=False, soft_wrap=True)
 
 
 def verdict(found: Mapping[str, Any]) -> str:
-    """The faster device, where it changes, and whether a device should act."""
-    names, flips = list(found["devices"]), found["flips"]
+    """Return a sentence about the faster device, and about acting on a device."""
+    names = list(found["devices"])
     text = f"Only {names[0]} was measured." if len(names) == 1 else f"{found['fastest']} is faster here."
-    turns = [f"{label} {flips[key]}" for key, label in (("minibatch_size", "minibatch size"), ("width", "width"))
-             if flips[key] is not None]  # fmt: skip
-    if len(names) > 1:
-        text += f" For the update it changes at {' and '.join(turns)}." if turns else " It is so at every size tried."
     for name, own in found["acting"].items():
         better = own["roof_steps_per_second"] > own["roof_steps_per_second_in_actors"]
         text += f" Acting on {name} would {'raise' if better else 'not raise'} the roof: a call for all environments"
         text += f" takes {1e3 * own['seconds_a_step']:.2f} ms, for one actor's in its process "
         text += f"{1e3 * own['seconds_a_step_in_actors']:.2f} ms."
     return text
-
-
-def _sizes(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    names = list(rows[0]["seconds"])
-    table = _table(title, *(f"{name}, ms an epoch" for name in names), "faster")
-    for row in rows:
-        table.add_row(str(row["size"]), *(f"{1e3 * row['seconds'][name]:,.1f}" for name in names), row["fastest"])
-    return table
 
 
 def sentence(measured: Measured) -> str:

@@ -161,12 +161,6 @@ def still(config: TrainConfig) -> TrainConfig:
     return config.replace(algorithm=algorithm, on_env_error="raise", max_restarts=0, quiet=True)
 
 
-def default_network_is_used(config: TrainConfig, observation_space: Space[Any]) -> bool:
-    """Whether the config describes a network with hidden layers of some width, and not one for images."""
-    shape = getattr(observation_space, "shape", None)
-    return config.network is None and shape is not None and len(shape) == 1
-
-
 def _name(owner: int | None) -> str:
     return LEARNER if owner is None else f"actor_{owner}"
 

@@ -23,7 +23,7 @@ from actor_learner import cli
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.benchmark import devices, timeline
 from actor_learner.benchmark.clocks import Busyness, Stopwatch
-from actor_learner.benchmark.devices import compare_devices, flip, sizes_to_try
+from actor_learner.benchmark.devices import compare_devices
 from actor_learner.benchmark.from_records import of_run, show_run
 from actor_learner.benchmark.measure import as_json, measure_setting
 from actor_learner.benchmark.part_worker import PARTS, Part, Reading, Work
@@ -276,9 +276,7 @@ def test_readings_become_the_cost_of_an_unroll():
 def devices_compared():
     """The CPU twice: what is compared, and how, doesn't depend on which devices these are."""
     config = CONFIG.replace(algorithm=al.A2C(), num_actors=1, hidden_sizes=(320, 320), max_policy_lag=0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(devices, "WIDTHS", (8,))
-        return compare_devices(config, {"cpu": "cpu", "again": "cpu"}, rounds=1, seconds=0.02)
+    return compare_devices(config, {"cpu": "cpu", "again": "cpu"}, rounds=1, seconds=0.02)
 
 
 def test_devices_are_compared_by_the_same_work(devices_compared):
@@ -287,10 +285,6 @@ def test_devices_are_compared_by_the_same_work(devices_compared):
     best = max(found["devices"], key=lambda name: found["devices"][name]["achieved_steps_per_second"])
     assert found["fastest"] == best
     assert found["achieved_steps_per_second"] == found["devices"][best]["achieved_steps_per_second"]
-    assert [row["size"] for row in found["update_by_minibatch_size"]] == [32]
-    assert [row["size"] for row in found["update_by_width"]] == [8]
-    for row in found["update_by_width"]:
-        assert row["fastest"] == min(row["seconds"], key=row["seconds"].get)
     assert set(found["acting"]) == {"cpu", "again"}
     assert found["gpu_busy"] == {"cpu": None, "again": None}
     with open(os.devnull, "w") as nowhere:
@@ -301,18 +295,10 @@ def test_devices_are_compared_by_the_same_work(devices_compared):
     assert "Acting on again would" in text
 
 
-def test_the_size_at_which_devices_change_places():
-    rows = [{"size": size, "fastest": name} for size, name in ((64, "cpu"), (256, "cpu"), (1024, "gpu"), (4096, "gpu"))]
-    assert flip(rows) == 1024
-    assert flip(rows[:2]) is None
-    assert flip([]) is None
-    assert sizes_to_try(100, 2048) == [64, 100, 256, 1024, 2048]
-    assert sizes_to_try(512, 128) == [64, 128]
-    assert sizes_to_try(None, 128) == [128]
+def test_the_verdict_on_acting_on_a_device():
     found = {
         "devices": {"cpu": {}, "gpu": {}},
         "fastest": "cpu",
-        "flips": {"minibatch_size": 1024, "width": None},
         "acting": {
             "gpu": {
                 "roof_steps_per_second": 2.0,
@@ -323,8 +309,8 @@ def test_the_size_at_which_devices_change_places():
         },
     }
     assert verdict(found) == (
-        "cpu is faster here. For the update it changes at minibatch size 1024. Acting on gpu would raise the roof: a "
-        "call for all environments takes 2.00 ms, for one actor's in its process 6.50 ms."
+        "cpu is faster here. Acting on gpu would raise the roof: a call for all environments takes 2.00 ms, for one "
+        "actor's in its process 6.50 ms."
     )
 
 
