@@ -1,7 +1,7 @@
-"""What MkDocs can't do by itself: pages for the examples and measurements outside of docs/, and formulas as MathML.
+"""MkDocs hooks: pages for the examples and results outside of docs/, and formulas as MathML.
 
-Links of docs/*.md are written as they are right in the repository (`../examples/cnn.py`); here they are turned to the
-pages made of these files.
+Links in docs/*.md are right in the repository (`../examples/cnn.py`); the hooks turn them into links to the pages made
+of these files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCRIPT_PAGE = "# {name}\n\n{about}\n\n```python\n{code}```\n"
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Adds a page for each example, and the tables and pictures of benchmarks/."""
+    """Add a page for each example, and the tables and pictures of benchmarks/."""
     for script in sorted(ROOT.glob("examples/*.py")):
         code = script.read_text(encoding="utf-8")
         about = ast.get_docstring(ast.parse(code), clean=True).splitlines()[0]
@@ -33,7 +33,7 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Links into the repository, and ```math blocks."""
+    """Replace links into the repository and ```math blocks."""
     if "/" not in page.file.src_uri:
         markdown = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", markdown)
         markdown = markdown.replace("](../benchmarks/", "](benchmarks/")
@@ -41,7 +41,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """$`formulas`$ within a line."""
+    """Replace $`formulas`$ within a line."""
     return re.sub(r"\$<code>(.+?)</code>\$", lambda match: _mathml(unescape(match[1]), "inline"), content)
 
 

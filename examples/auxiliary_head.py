@@ -1,4 +1,4 @@
-"""An auxiliary prediction head: features that must also foretell the reward, as in UNREAL (arXiv:1611.05397).
+"""An auxiliary head: the features must also predict the reward, as in UNREAL (arXiv:1611.05397).
 
     python examples/auxiliary_head.py [TOTAL_STEPS]
 
@@ -13,12 +13,12 @@ import keras
 from keras import layers, ops
 
 import actor_learner as al
-from actor_learner.algorithms.returns import mean_valid  # rows that only reset an environment don't count
+from actor_learner.algorithms.returns import mean_valid  # leaves out rows that only reset an environment
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictingPPO(al.PPO):
-    """PPO, and a head that predicts the reward. Each field is a flag of the command line."""
+    """PPO with a head that predicts the reward. Each field becomes a flag of the command line."""
 
     prediction_coef: float = 0.1
 
@@ -30,7 +30,7 @@ class PredictingPPO(al.PPO):
 
 
 def network(observation_space, action_space):
-    """Any Keras model whose outputs have these names; actors ignore those that they don't know."""
+    """Build a Keras model whose outputs have these names; the actors ignore other outputs."""
     x = keras.Input(observation_space.shape)
     h = layers.Dense(64, "tanh")(layers.Dense(64, "tanh")(x))
     return keras.Model(

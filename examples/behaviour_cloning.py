@@ -1,7 +1,7 @@
-"""PPO plus a behaviour-cloning term, by a subclass: a simple rule shows the way, then fades.
+"""PPO with a behaviour-cloning term, as a subclass: a simple rule shows the way, then fades.
 
-In MountainCar every step costs 1 until the hill is climbed, which chance hardly ever does. Pushing the way that the
-car already rolls does it. The term's weight is a schedule: from the middle of the run on, PPO is on its own.
+In MountainCar every step costs 1 until the car has climbed the hill, which chance hardly ever does. The rule does it by
+pushing in the direction of motion. The term's weight is a schedule: from the middle of the run on, PPO is on its own.
 
 python examples/behaviour_cloning.py [TOTAL_STEPS]
 """
@@ -14,13 +14,13 @@ import keras
 from keras import ops
 
 import actor_learner as al
-from actor_learner.algorithms.returns import mean_valid  # rows that only reset an environment don't count
+from actor_learner.algorithms.returns import mean_valid  # leaves out rows that only reset an environment
 from actor_learner.algorithms.schedules import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClonedPPO(al.PPO):
-    """PPO, and the cross-entropy between the policy and what the rule would do."""
+    """PPO with the cross-entropy between the policy and the rule's action."""
 
     bc_coef: Schedule = 1.0
     SCHEDULED: ClassVar[tuple[str, ...]] = (*al.PPO.SCHEDULED, "bc_coef")
@@ -37,7 +37,7 @@ class ClonedPPO(al.PPO):
 
 
 def fading(progress_remaining):
-    """1 at the start, 0 from the middle of the run on."""
+    """Return the term's weight: 1 at the start, 0 from the middle of the run on."""
     return max(0.0, 2 * progress_remaining - 1)
 
 

@@ -1,4 +1,4 @@
-"""A convolutional network of one's own, on pixels: catch the ball that falls.
+"""A convolutional network of your own on pixels: catch the falling ball.
 
 python examples/cnn.py [TOTAL_STEPS]
 """
@@ -12,7 +12,7 @@ import actor_learner as al
 
 
 def network(observation_space, action_space):
-    """Small and quick: one wide stride sees a cell of the board at a time. The pixels arrive as bytes."""
+    """Build a small network: one wide stride covers a cell of the board. Pixels arrive as uint8."""
     pixels = keras.Input(observation_space.shape, dtype="uint8")
     h = layers.Rescaling(1 / 255)(pixels)
     h = layers.Conv2D(16, 7, strides=7, activation="relu")(h)

@@ -1,6 +1,6 @@
-"""A curriculum by callback: the lock gets longer as soon as the policy opens it, in every environment at once.
+"""A curriculum as a callback: when the policy opens the lock, every environment makes it longer.
 
-There is one reward, at the end of the right combination. A lock of 12 digits is never opened by chance (4**-12).
+The only reward comes at the end of the right combination. Chance hardly ever opens a lock of 12 digits (4**-12).
 
     python examples/curriculum.py [TOTAL_STEPS]
 """
@@ -16,7 +16,7 @@ LONGEST = 12
 
 
 class Lock(gym.Env):
-    """Observation: how many digits are right so far, one-hot. A wrong one ends the episode."""
+    """A lock that shows the number of right digits so far, one-hot. A wrong digit ends the episode."""
 
     observation_space = gym.spaces.Box(0, 1, (LONGEST,), np.float32)
     action_space = gym.spaces.Discrete(4)
@@ -45,14 +45,14 @@ class Lock(gym.Env):
 
 
 class Curriculum(al.callbacks.Callback):
-    """One digit more whenever four of five locks were opened."""
+    """Add a digit when the policy opens four of five locks."""
 
     difficulty = 1
 
     def on_train_batch_end(self, batch, logs=None):
         if logs.get("episode/is_success", 0) > 0.8 and self.difficulty < LONGEST:
             self.difficulty += 1
-            self.actors.call("set_difficulty", self.difficulty)  # of every environment, before its next unroll
+            self.actors.call("set_difficulty", self.difficulty)  # in every environment, before its next unroll
 
 
 def main(total_steps: int = 60_000, curriculum: bool = True) -> float:

@@ -1,4 +1,4 @@
-"""Fine-tuning with frozen layers: left is right now; the features stay as they are, and new heads are learned.
+"""Fine-tuning with frozen layers: left and right are swapped, the features stay, and new heads are learned.
 
 python examples/fine_tune.py [TOTAL_STEPS]
 """
@@ -12,7 +12,7 @@ import actor_learner as al
 
 
 def crossed():
-    """CartPole where left is right."""
+    """CartPole with left and right swapped."""
     env = gym.make("CartPole-v1")
     return gym.wrappers.TransformAction(env, lambda action: 1 - action, env.action_space)
 
@@ -22,7 +22,7 @@ def main(total_steps: int = 50_000) -> tuple[float, float]:
     network = al.load_network(trained.run_dir)
     before = al.evaluate(network, env=crossed, episodes=20, seed=1).mean
     for layer in network.layers:
-        layer.trainable = layer.name in ("logits", "value")  # the heads, which begin anew
+        layer.trainable = layer.name in ("logits", "value")  # the new heads
         for weight in layer.trainable_weights:
             weight.assign(keras.ops.zeros(weight.shape))
     network.summary(show_trainable=True)

@@ -1,4 +1,4 @@
-"""A custom environment with Dict observations and action masks: fill a knapsack, one item after the other.
+"""An environment with Dict observations and action masks: fill a knapsack, one item at a time.
 
 python examples/masked_knapsack.py [TOTAL_STEPS]
 """
@@ -16,7 +16,7 @@ SUBSETS = np.array(list(itertools.product((0, 1), repeat=ITEMS)))
 
 
 class Knapsack(gym.Env):
-    """Take an item (0 to 7), or close the sack (8). The mask forbids what is taken already or too heavy."""
+    """Take an item (0 to 7), or close the sack (8). The mask forbids items that are taken or too heavy."""
 
     observation_space = gym.spaces.Dict(
         {
@@ -40,7 +40,7 @@ class Knapsack(gym.Env):
             return self._observation(), 0.0, True, False, {}
         self.free[action] = False
         self.room -= self.weight[action]
-        reward = self.value[action] / self.best  # the return is the share of the best that can be done
+        reward = self.value[action] / self.best  # the return is the share of the best possible value
         return self._observation(), float(reward), not self._fits().any(), False, {}
 
     def _fits(self):

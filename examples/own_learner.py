@@ -1,4 +1,4 @@
-"""The actors without our learner: REINFORCE with a baseline, in a `GradientTape` of one's own.
+"""The actors without our learner: REINFORCE with a baseline, in a `GradientTape` of your own.
 
 python examples/own_learner.py [TOTAL_STEPS]
 """
@@ -51,7 +51,7 @@ def main(total_steps: int = 100_000) -> float:
             t = actors.collect()
             bootstrap = network(t.observation[-1])[1][:, 0].numpy()
             returns = discounted(t.reward + GAMMA * t.truncation_value, t.terminated | t.truncated, bootstrap)
-            weight = t.valid.astype("float32")  # rows that only reset an environment don't count
+            weight = t.valid.astype("float32")  # 0 for rows that only reset an environment
             rows = (t.observation[:-1], t.action, weight, returns)
             update(*[array.reshape(-1, *array.shape[2:]) for array in rows])
             actors.publish(network.get_weights())

@@ -1,4 +1,4 @@
-"""The pieces, in a loop of one's own: train until the last episodes are good enough, then save and evaluate.
+"""Pool and learner in a loop of your own: train until the last episodes are good enough, then save and evaluate.
 
 python examples/own_loop.py [TOTAL_STEPS]
 """
@@ -25,7 +25,7 @@ def main(total_steps: int = 200_000) -> float:
             print(f"{learner.env_steps:>7} steps  return {mean:6.1f}  entropy {metrics['entropy']:.3f}")
             if len(last) == last.maxlen and mean >= GOOD_ENOUGH:
                 break
-    learner.save("own-loop")  # al.Learner.load("own-loop") goes on from there
+    learner.save("own-loop")  # al.Learner.load("own-loop") restores it
     return al.evaluate(learner.network, env="CartPole-v1", episodes=20, seed=1).mean
 
 

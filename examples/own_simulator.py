@@ -1,4 +1,4 @@
-"""The learner without our actors: a simulator of one's own, many copies in NumPy, fills the trajectories.
+"""The learner without our actors: a simulator of your own fills the trajectories, many copies at once in NumPy.
 
 Points on a line are pushed towards their targets.
 
@@ -13,11 +13,11 @@ import numpy as np
 import actor_learner as al
 
 OBSERVATION_SPACE, ACTION_SPACE = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Box(-1, 1, (1,))
-STEPS, COLUMNS = 20, 16  # T and B: each column is a simulation, and each batch an episode of it
+STEPS, COLUMNS = 20, 16  # T and B: a column is one simulation, and a batch one episode of it
 
 
 def simulate(state, action):
-    """The next state [B, 2] (position, target) and the reward [B]."""
+    """Return the next state [B, 2] (position, target) and the reward [B]."""
     position, target = state.T
     position = np.clip(position + 0.2 * action[:, 0], -1, 1)
     return np.stack([position, target], axis=1), -np.abs(position - target)
@@ -25,7 +25,7 @@ def simulate(state, action):
 
 def collect(policy, rng):
     shape = (STEPS, COLUMNS)
-    observation = np.zeros((STEPS + 1, COLUMNS, 2), np.float32)  # the last row is what follows the last step
+    observation = np.zeros((STEPS + 1, COLUMNS, 2), np.float32)  # the last row follows the last step
     action = np.zeros((*shape, 1), np.float32)
     reward, log_prob, truncation_value = (np.zeros(shape, np.float32) for _ in range(3))
     observation[0] = rng.uniform(-1, 1, (COLUMNS, 2))
@@ -33,7 +33,7 @@ def collect(policy, rng):
         action[t], log_prob[t] = policy.step(observation[t])  # a sample, and its log-probability
         observation[t + 1], reward[t] = simulate(observation[t], policy.to_env(action[t]))  # clipped to the bounds
     truncated = np.zeros(shape, bool)
-    truncated[-1] = True  # each episode is cut off here: what would have followed is worth
+    truncated[-1] = True  # each episode is cut off here, and bootstraps from
     truncation_value[-1] = policy.value(observation[STEPS])
     return al.Trajectory(
         observation=observation,

@@ -10,12 +10,12 @@ import numpy as np
 
 import actor_learner as al
 
-RATES = (1e-5, 1e-4, 1e-3, 1e-2)  # to begin with; a member's rate changes whenever it copies another
+RATES = (1e-5, 1e-4, 1e-3, 1e-2)  # initial rates; a member's rate changes when it copies another
 UPDATES_BETWEEN_COPIES = 8
 
 
 class Member:
-    """A learner with actors of its own, and how it has done of late."""
+    """A learner with actors of its own, and its recent return."""
 
     def __init__(self, actors, learning_rate, seed):
         algorithm = al.PPO(learning_rate=learning_rate, gamma=0.98, minibatch_size=256)
@@ -32,7 +32,7 @@ class Member:
         self.fitness = float(np.mean(returns)) if returns else 0.0
 
     def copy(self, other, rng):
-        """Exploit: the other's weights and optimizer. Explore: its learning rate, a little higher or lower."""
+        """Exploit: copy the other's weights and optimizer. Explore: change its learning rate a little."""
         self.learner.network.set_weights(other.learner.get_weights())
         for mine, theirs in zip(self.learner.optimizer.variables, other.learner.optimizer.variables, strict=True):
             mine.assign(theirs)

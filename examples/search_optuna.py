@@ -11,7 +11,7 @@ import actor_learner as al
 
 
 class Pruning(al.callbacks.Callback):
-    """Tells the trial how the run does after each epoch, and ends a run that the trial's pruner gives up."""
+    """Report the return to the trial after each epoch, and end the run if the pruner says so."""
 
     def __init__(self, trial):
         super().__init__()

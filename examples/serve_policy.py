@@ -17,19 +17,19 @@ import actor_learner as al
 
 
 def as_arrays(value):
-    """Lists of a JSON value as arrays, objects as dicts of these."""
+    """Convert a JSON value: lists to arrays, objects to dicts."""
     return {key: as_arrays(part) for key, part in value.items()} if isinstance(value, dict) else np.asarray(value)
 
 
 def as_json(value):
-    """The other way round, for actions."""
+    """Convert an action to JSON."""
     if isinstance(value, dict):
         return {key: as_json(part) for key, part in value.items()}
     return np.asarray(value).tolist()
 
 
 def make_server(policy: al.Policy, port: int) -> ThreadingHTTPServer:
-    lock = Lock()  # a policy is for one thread at a time
+    lock = Lock()  # a policy serves one thread at a time
 
     class Endpoint(BaseHTTPRequestHandler):
         def do_POST(self):

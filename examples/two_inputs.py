@@ -1,4 +1,4 @@
-"""A Keras functional model with two inputs: a camera and the joints of an arm. The arm reaches for what it sees.
+"""A Keras functional model with two inputs: a camera and the joints of an arm. The arm reaches for a lamp that it sees.
 
 python examples/two_inputs.py [TOTAL_STEPS]
 """
@@ -15,7 +15,7 @@ PIXELS = 16
 
 
 class Reach(gym.Env):
-    """Two joints move a hand over a table; a lamp lies on it that only the camera sees."""
+    """Two joints move a hand over a table with a lamp that only the camera sees."""
 
     observation_space = gym.spaces.Dict(
         {
@@ -45,7 +45,7 @@ class Reach(gym.Env):
 
 
 def network(observation_space, action_space):
-    """One named input for each key of the observation."""
+    """Build a model with one named input for each key of the observation."""
     camera = keras.Input((PIXELS, PIXELS, 1), dtype="uint8", name="camera")
     joints = keras.Input((2,), name="joints")
     seen = keras.layers.Rescaling(1 / 255)(camera)

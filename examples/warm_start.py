@@ -15,7 +15,7 @@ ENV = "Acrobot-v1"
 
 
 def demonstrate(steps, num_envs=32):
-    """What somebody does who knows the rule (push the joint the way that it turns) and errs half of the time."""
+    """Follow the rule (push the joint the way that it turns) half of the time, and act at random otherwise."""
     envs = gym.make_vec(ENV, num_envs=num_envs, vectorization_mode="sync")
     rng = np.random.default_rng(0)
     observation, _ = envs.reset(seed=0)
@@ -30,7 +30,7 @@ def demonstrate(steps, num_envs=32):
 
 
 def imitate(observations, actions, epochs):
-    """A network that does what was demonstrated; its value head is left for PPO to learn."""
+    """Train a network to imitate the demonstrations; PPO learns its value head later."""
     env = gym.make(ENV)
     network = al.default_network(env.observation_space, env.action_space)
     policy = keras.Model(network.input, network.output[0])  # shares the layers

@@ -19,7 +19,7 @@ LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "sourc
 
 
 class References(html.parser.HTMLParser):
-    """What a page loads, what it links to, and the anchors in it."""
+    """Collect what a page loads, its links and its anchors."""
 
     def __init__(self, page):
         super().__init__()
@@ -96,7 +96,7 @@ def test_formulas_and_examples_are_rendered(site):
 
 @pytest.mark.parametrize("name", sorted({*al.__all__} - {"__version__", "algorithms", "callbacks"}))
 def test_the_reference_has_every_public_name(name, pages):
-    """Where a function is named like its module, that name alone would be the module's page."""
+    """A function with its module's name is listed by its full path; the short name would be the module's page."""
     anchors = set().union(*(references.anchors for page, references in pages.items() if "reference" in page.parts))
     is_module = (ROOT / "actor_learner" / f"{name}.py").exists()
     assert (f"actor_learner.{name}.{name}" if is_module else f"actor_learner.{name}") in anchors

@@ -1,4 +1,4 @@
-"""What the pages only mention, or show without running it: commands, flags, names of Python, scripts."""
+"""Commands, flags, names and scripts that the pages mention or show without running them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHERS = {"--no-deps", "--logdir"}
 
 
 def flags():
-    """Command -> its flags; those of `train` with every algorithm's."""
+    """Map each command to its flags, `train` with those of every algorithm."""
     found: dict[str, set[str]] = {}
     for name in algorithms.BY_NAME:
         for command, parser in cli.make_parser(["train", "--algorithm", name])[1].items():
@@ -34,12 +34,12 @@ def flags():
 
 
 def shown(page):
-    """Lines of the blocks that aren't run."""
+    """Return the lines of the blocks that aren't run."""
     return [line for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
 
 
 def commands(page):
-    """What is to be typed, in blocks that aren't run or within a sentence; not what is shown to be refused."""
+    """Yield the commands in blocks that aren't run and in sentences, except those shown to be refused."""
     lines = [*shown(page), ""]
     accepted = [line for line, next_one in itertools.pairwise(lines) if "error: " not in next_one]
     for line in [*accepted, *re.findall(r"`([^`\n]+)`", page)]:
@@ -97,12 +97,12 @@ def test_python_that_is_not_run_is_python():
 
 
 def words(cell):
-    """Names, as they would be in Python."""
+    """Return the words of a cell as Python would spell them."""
     return {word.strip("_") for word in re.findall(r"\w+", cell.replace("-", "_"))}
 
 
 def test_coming_from_says_what_messages_say():
-    """A name that a message answers with a field stands in that page's table, beside that field or its flag."""
+    """The page's tables list each name of another library that messages translate, beside our field or flag."""
     rows = [line.split(" | ") for line in PAGES["coming_from.md"].splitlines() if line.startswith("| `")]
     checked: set[str] = set()
     for theirs, *_, ours in rows:

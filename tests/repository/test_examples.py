@@ -1,4 +1,4 @@
-"""The scripts in examples/ run, briefly, in this process: what they reach at full length stands in docs/examples.md."""
+"""The scripts in examples/ run briefly, in this process; docs/examples.md has their results at full length."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TESTED = {
 
 
 def load(name):
-    """An example as a module that nobody can import: what it defines travels to actors by value, as from a script."""
+    """Load an example as a module that can't be imported, so its classes travel to actors by value, as from a script."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -73,7 +73,7 @@ def test_cnn():
 
 
 def test_masked_knapsack():
-    """Without its mask, an item could be taken twice, and the share be above 1."""
+    """Without the mask, an item could be taken twice, and the share would exceed 1."""
     example = load("masked_knapsack")
     share = example.main(total_steps=512)
     assert 0 < share <= 1
@@ -94,7 +94,7 @@ def test_curriculum():
 
 
 def test_behaviour_cloning():
-    """The rule alone climbs the hill, of which chance knows nothing within 200 steps."""
+    """The rule alone climbs the hill, which chance doesn't within 200 steps."""
     assert load("behaviour_cloning").main(total_steps=6_000, bc_coef=1.0) > -200
 
 
@@ -123,7 +123,7 @@ def test_fine_tune():
 
 
 def test_search_optuna(monkeypatch):
-    """A trial that nothing can save is pruned as soon as an epoch ends in which episodes did."""
+    """A hopeless trial is pruned after the first epoch in which an episode ended."""
     optuna = pytest.importorskip("optuna")
     monkeypatch.setattr(optuna.pruners, "MedianPruner", lambda **_: optuna.pruners.ThresholdPruner(lower=1e6))
     (trial,) = load("search_optuna").main(total_steps=20_000, trials=1).trials
@@ -143,7 +143,7 @@ def test_population():
 
 
 def test_serve_policy(tmp_path):
-    """In a process of its own, to see that it loads no TensorFlow."""
+    """The server runs in a process of its own, to show that it loads no TensorFlow."""
     spaces = load("own_simulator")
     network = al.default_network(spaces.OBSERVATION_SPACE, spaces.ACTION_SPACE, hidden_sizes=(8,))
     policy = al.Policy.from_network(network, spaces.ACTION_SPACE)

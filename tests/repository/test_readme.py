@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-m", "actor_learner.cli"]
 
 
 def blocks(language):
-    """All of them in order, each once."""
+    """Return all blocks of a language in order, each once."""
     found = (block for page in PAGES.values() for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL))
     return list(dict.fromkeys(found))
 
@@ -41,7 +41,7 @@ def run(command, directory):
 
 @pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.strip().splitlines()[0])
 def test_python_blocks(code, tmp_path, monkeypatch):
-    """Each is a program; the first has an interpreter of its own, the others don't import TensorFlow again."""
+    """Each block runs; only the first has an interpreter of its own, because importing TensorFlow takes long."""
     (tmp_path / "example.py").write_text(code)
     if code == blocks("python")[0]:
         printed = run([sys.executable, "example.py"], tmp_path)
@@ -57,9 +57,9 @@ def shell_lines():
 
 
 def test_shell_blocks(tmp_path, monkeypatch):
-    """The commands, one after the other: three train, briefly; of the others that would, the settings are made.
+    """The commands run one after the other. Three train, briefly; the others that would train only parse their settings.
 
-    The first has a process of its own, the others don't import TensorFlow again.
+    Only the first has a process of its own, because importing TensorFlow takes long.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
