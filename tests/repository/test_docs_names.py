@@ -14,6 +14,7 @@ import pytest
 import actor_learner as al
 from actor_learner import algorithms, cli
 from actor_learner.system.fields import ELSEWHERE
+from benchmarks.__main__ import TOPICS
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -87,6 +88,12 @@ def test_scripts_exist():
     for name, page in PAGES.items():
         for script in set(re.findall(r"\bscripts/[\w./-]*\w", page)):
             assert (ROOT / script).exists(), f"{name}: {script}"
+
+
+def test_measured_topics_exist():
+    topics = {topic for page in PAGES.values() for topic in re.findall(r"`scripts/measure ([a-z-]+)", page)}
+    assert len(topics) > 5
+    assert topics <= set(TOPICS)
 
 
 def test_python_that_is_not_run_is_python():

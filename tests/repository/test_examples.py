@@ -26,7 +26,7 @@ TESTED = {
 
 
 def load(name):
-    """Load an example as a module that can't be imported, so its classes travel to actors by value, as from a script."""
+    """Load an example as a module that can't be imported, so that its classes travel to actors by value."""
     spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

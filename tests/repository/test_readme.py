@@ -57,7 +57,7 @@ def shell_lines():
 
 
 def test_shell_blocks(tmp_path, monkeypatch):
-    """The commands run one after the other. Three train, briefly; the others that would train only parse their settings.
+    """The commands run one after the other. Three train, briefly; others that would train only parse their settings.
 
     Only the first has a process of its own, because importing TensorFlow takes long.
     """
