@@ -15,6 +15,7 @@ from actor_learner.policy.policy import Policy, load_policy
 from actor_learner.runs.directory import read_config
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts, has_mask_leaf, observation_structure
+from actor_learner.system.fields import check_count
 
 if TYPE_CHECKING:
     import keras
@@ -111,12 +112,7 @@ def evaluate(
             those of the policy.
     """
     for name, value, least in (("episodes", episodes, 1), ("num_envs", num_envs, 1), ("seed", seed, 0)):
-        if value is None and name == "num_envs":
-            continue
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-            raise ValueError(f"`{name}` must be an integer. Received: {name}={value!r}")
-        if value < least:
-            raise ValueError(f"`{name}` must be at least {least}. Received: {name}={value}")
+        check_count(name, value, least, optional=name == "num_envs")
     num_envs = min(num_envs or MOST_ENVS, episodes)
     config: dict[str, Any] = {}
     if isinstance(run_dir_or_network, (str, os.PathLike)):

@@ -502,7 +502,10 @@ class TestRefused:
 
     @pytest.mark.parametrize(("name", "value"), [("episodes", 0), ("episodes", -3), ("num_envs", 0)])
     def test_counts(self, run_dir, name, value):
-        assert f"`{name}` must be at least 1. Received: {name}={value}" in self.refused(run_dir, **{name: value})
+        optional = ", or None" if name == "num_envs" else ""
+        assert f"`{name}` must be an integer of at least 1{optional}. Received: {name}={value}" in self.refused(
+            run_dir, **{name: value}
+        )
 
     @pytest.mark.parametrize("env", ["Acrobot-v1", "MountainCar-v0", "Pendulum-v1"])
     def test_other_spaces(self, run_dir, env):

@@ -35,6 +35,7 @@ from actor_learner.spaces.kinds import from_json
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.structure import action_structure, observation_structure, to_gymnasium
 from actor_learner.spaces.trajectory import Trajectory, TrajectorySpec, map_leaves, nest
+from actor_learner.system.fields import check_choice, check_count, check_info_keys, check_seconds, refusal
 from actor_learner.system.keras_import import import_keras
 from actor_learner.system.machine import available_cores
 
@@ -145,7 +146,7 @@ class ActorPool:
             TimeoutError: Actors weren't ready in time.
         """
         _check_arguments(num_actors, envs_per_actor, unroll_length, max_policy_lag, seed)
-        _check_info_keys(info_keys)
+        info_keys = check_info_keys(info_keys)
         _check_care(start_timeout, actor_timeout, on_env_error, max_restarts)
         check_memory(num_actors)
         _warn_of_crowding(num_actors)
@@ -415,23 +416,17 @@ def _check_arguments(num_actors: int, envs_per_actor: int, unroll_length: int, m
         ("max_policy_lag", max_policy_lag, 0),
         ("seed", seed, 0),
     ):
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-            raise ValueError(f"`{name}` must be an integer of at least {least}. Received: {name}={value!r}")
+        check_count(name, value, least)
     if num_actors == 0 and max_policy_lag > 1:
-        raise ValueError(
-            "`max_policy_lag` must be 0 or 1 with num_actors=0, where nothing runs beside the learner. "
-            f"Received: max_policy_lag={max_policy_lag}"
-        )
+        expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
+        raise refusal("max_policy_lag", expected, max_policy_lag)
 
 
 def _check_care(start_timeout: float, actor_timeout: float, on_env_error: str, max_restarts: int) -> None:
     for name, seconds in (("start_timeout", start_timeout), ("actor_timeout", actor_timeout)):
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float, np.number)) or not 0 < seconds < math.inf:
-            raise ValueError(f"`{name}` must be a number of seconds above 0. Received: {name}={seconds!r}")
-    if on_env_error not in get_args(OnEnvError):
-        raise ValueError(f"`on_env_error` must be 'restart' or 'raise'. Received: on_env_error={on_env_error!r}")
-    if not isinstance(max_restarts, (int, np.integer)) or isinstance(max_restarts, bool) or max_restarts < 0:
-        raise ValueError(f"`max_restarts` must be an integer of at least 0. Received: max_restarts={max_restarts!r}")
+        check_seconds(name, seconds)
+    check_choice("on_env_error", on_env_error, get_args(OnEnvError))
+    check_count("max_restarts", max_restarts, 0)
 
 
 def _warn_of_crowding(num_actors: int) -> None:
@@ -443,14 +438,6 @@ def _warn_of_crowding(num_actors: int) -> None:
             UserWarning,
             stacklevel=3,
         )
-
-
-def _check_info_keys(info_keys: Sequence[str]) -> None:
-    iterable = isinstance(info_keys, Iterable) and not isinstance(info_keys, str)
-    if not iterable or not all(isinstance(key, str) for key in info_keys):
-        raise ValueError(f"`info_keys` must be names of entries of `info`. Received: info_keys={info_keys!r}")
-    if taken := {"return", "length"} & set(info_keys):
-        raise ValueError(f"`info_keys` can't be {sorted(taken)}, which are always reported. Received: {info_keys!r}")
 
 
 def _made(folder: str | Path | None) -> Path | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
@@ -15,7 +14,7 @@ import numpy as np
 from actor_learner.algorithms import optimizers, schedules
 from actor_learner.algorithms.optimizers import Optimizer
 from actor_learner.algorithms.schedules import Schedule
-from actor_learner.system.fields import NamedFields
+from actor_learner.system.fields import NamedFields, check_count, check_flag, check_number, refusal
 
 if TYPE_CHECKING:
     import keras
@@ -75,56 +74,29 @@ class Algorithm(NamedFields, ABC):
             if isinstance(value, np.number):
                 object.__setattr__(self, name, value.item())
         self._check_schedules()
-        self._check_range("learning_rate", 0.0, math.inf)
-        for name in ("gamma", "gae_lambda", "vf_coef"):
-            if not isinstance(getattr(self, name), (int, float)):
-                raise ValueError(f"`{name}` must be a number. Received: {name}={getattr(self, name)!r}")
+        self._check_number("learning_rate", least=0)
+        self._check_number("ent_coef")
         for name in ("gamma", "gae_lambda"):
-            self._check_range(name, 0.0, 1.0)
+            check_number(name, getattr(self, name), least=0, most=1)
+        check_number("vf_coef", self.vf_coef)
         for name in ("normalize_advantage", "normalize_reward"):
-            self._check_flag(name)
-        for name in ("ent_coef", "vf_coef"):
-            self._check_range(name, -math.inf, math.inf)
-        norm = self.max_grad_norm
-        if norm is not None and not (isinstance(norm, (int, float)) and norm > 0):
-            raise ValueError(f"`max_grad_norm` must be above 0, or None. Received: max_grad_norm={norm!r}")
-        for name in ("epochs", "minibatch_size"):
-            self._check_count(name)
+            check_flag(name, getattr(self, name))
+        if self.max_grad_norm != math.inf:
+            check_number("max_grad_norm", self.max_grad_norm, above=0, optional=True)
+        check_count("epochs", self.epochs)
+        check_count("minibatch_size", self.minibatch_size, optional=True)
         clip = self.clip_reward
         if clip is not None and clip != "sign" and not (isinstance(clip, (int, float)) and clip > 0):
-            raise ValueError(f"`clip_reward` must be None, 'sign' or a bound above 0. Received: clip_reward={clip!r}")
+            raise refusal("clip_reward", "None, 'sign' or a bound above 0", clip)
         self._check_optimizer()
 
-    def _check_range(self, name: str, low: float, high: float) -> None:
+    def _check_number(
+        self, name: str, *, least: float | None = None, above: float | None = None, optional: bool = False
+    ) -> None:
+        """Check a number that may be a schedule, which is checked when it is evaluated."""
         value = getattr(self, name)
-        if value is None or schedules.is_schedule(value):
-            return
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            expected = f"between {low:g} and {high:g}" if math.isfinite(high) else f"a number, at least {low:g}"
-            expected = expected if math.isfinite(low) else "a finite number"
-            raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
-        if not abs(value) <= sys.float_info.max:  # an integer may be larger than any float
-            raise ValueError(f"`{name}` must be a finite number. Received: {name}={str(value)[:20]}")
-
-    def _check_flag(self, name: str) -> None:
-        if not isinstance(getattr(self, name), bool):
-            raise ValueError(f"`{name}` must be True or False. Received: {name}={getattr(self, name)!r}")
-
-    def _check_count(self, name: str) -> None:
-        value = getattr(self, name)
-        if value is None and name == "minibatch_size":
-            return
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"`{name}` must be an integer, at least 1. Received: {name}={value!r}")
-
-    def _check_positive(self, name: str, *, optional: bool = False) -> None:
-        value = getattr(self, name)
-        optional = optional or self.default(name) is None
-        if (optional and value is None) or (name in self.SCHEDULED and schedules.is_schedule(value)):
-            return
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            expected = "above 0, or None" if optional else "above 0"
-            raise ValueError(f"`{name}` must be {expected}. Received: {name}={value!r}")
+        if not (name in self.SCHEDULED and schedules.is_schedule(value)):
+            check_number(name, value, least=least, above=above, optional=optional or self.default(name) is None)
 
     def _check_schedules(self) -> None:
         """Their form, and what they give at the start; a Keras schedule's values must wait until TensorFlow may run."""
@@ -140,10 +112,8 @@ class Algorithm(NamedFields, ABC):
         if self.optimizer is None or self.optimizer in tuple(optimizers.BY_NAME):
             return
         if isinstance(self.optimizer, (str, type)) or not hasattr(self.optimizer, "get_config"):
-            raise ValueError(
-                f"`optimizer` must be {', '.join(map(repr, optimizers.BY_NAME))} or a keras.optimizers.Optimizer. "
-                f"Received: optimizer={self.optimizer!r}"
-            )
+            names = ", ".join(map(repr, optimizers.BY_NAME))
+            raise refusal("optimizer", f"{names} or a keras.optimizers.Optimizer", self.optimizer)
         for name in ("learning_rate", "max_grad_norm"):
             if getattr(self, name) != self.default(name):
                 raise ValueError(

@@ -61,7 +61,7 @@ class Impala(Algorithm):
         """Checks ranges."""
         super().__post_init__()
         for name in ("rho_clip", "c_clip", "pg_rho_clip"):
-            self._check_positive(name, optional=True)
+            self._check_number(name, above=0, optional=True)
 
     @property
     def uses_vtrace(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from actor_learner.algorithms import schedules
 from actor_learner.algorithms.base import Algorithm, divergence_metric, hyperparameter
 from actor_learner.algorithms.schedules import Schedule
+from actor_learner.system.fields import check_flag
 
 Tensor = Any
 
@@ -49,8 +50,8 @@ class PPO(Algorithm):
         """Checks ranges."""
         super().__post_init__()
         for name in ("clip_range", "clip_range_vf", "target_kl", "desired_kl"):
-            self._check_positive(name)
-        self._check_flag("vtrace")
+            self._check_number(name, above=0)
+        check_flag("vtrace", self.vtrace)
         if self.desired_kl is not None:
             self._check_rate_is_constant()
 

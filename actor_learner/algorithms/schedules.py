@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from actor_learner.system.fields import refusal
+
 Schedule = float | str | Callable[[float], float]
 """A constant; "linear" (the default value x what remains) or "linear_1e-3" (1e-3 x what remains), with
 "lin_" short for it; a callable of `progress_remaining`, from 1 to 0; or a Keras
@@ -36,9 +38,7 @@ def check_schedule(name: str, value: Any, default: Any) -> None:
     if isinstance(value, str):
         _linear_initial(name, value, default)
     elif not callable(value) and (isinstance(value, bool) or not isinstance(value, (int, float))):
-        raise ValueError(
-            f"`{name}` must be a number, 'linear', 'linear_<value>' or a callable. Received: {name}={value!r}"
-        )
+        raise refusal(name, "a number, 'linear', 'linear_<value>' or a callable", value)
 
 
 def evaluate_schedule(
@@ -90,4 +90,4 @@ def _linear_initial(name: str, value: str, default: Any) -> float:
 
 
 def _unknown(name: str, value: str) -> ValueError:
-    return ValueError(f"`{name}` must be a number, 'linear' or 'linear_<initial value>'. Received: {name}={value!r}")
+    return refusal(name, "a number, 'linear' or 'linear_<initial value>'", value)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.benchmark.whole import LEARNER, Span
-from actor_learner.config.config import refusal
 from actor_learner.reports.plot import COLOURS, FORMATS, STYLE, check_matplotlib
+from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
 
 SHOWN_BATCHES = 8
@@ -29,7 +29,7 @@ _COLOURS = {
 def check_picture(path: str | os.PathLike[str]) -> None:
     """Raises ValueError if a picture can't be written there; ImportError if matplotlib is missing."""
     if Path(path).suffix not in FORMATS:
-        raise ValueError(refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(path)))
+        raise refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(path))
     check_folder("output", path)
     check_matplotlib("benchmark --output", "plots")
 
@@ -38,7 +38,7 @@ def check_folder(name: str, path: str | os.PathLike[str]) -> None:
     """Raises ValueError if no file can be written there."""
     folder = Path(path).parent
     if not folder.is_dir() or not os.access(folder, os.W_OK) or Path(path).is_dir():
-        raise ValueError(refusal(name, "a file in a folder that can be written", str(path)))
+        raise refusal(name, "a file in a folder that can be written", str(path))
 
 
 def draw(spans: Sequence[Span], title: str, output: str | os.PathLike[str]) -> None:

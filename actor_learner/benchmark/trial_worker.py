@@ -35,6 +35,7 @@ if sys.platform == "linux":
 if os.getppid() != int(sys.argv[1]):
     os._exit(0)
 sys.path[:] = json.loads(sys.stdin.readline())
+from actor_learner.benchmark.trial_worker import main
 main(sys.argv[2], int(sys.argv[3]))
 """
 

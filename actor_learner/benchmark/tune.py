@@ -19,6 +19,7 @@ from actor_learner.actors.capacity import check_memory
 from actor_learner.benchmark.trial_worker import LateError, MeasuringProcess, Setting, Throughput
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import config_toml
+from actor_learner.system.fields import check_count, check_seconds
 from actor_learner.system.machine import available_cores, learner_cores
 
 T = TypeVar("T")
@@ -137,10 +138,8 @@ def tune(
 
 
 def _check(budget: float, allow: Collection[str], most_actors: int | None) -> None:
-    if not 0 < budget < math.inf:
-        raise ValueError(f"`budget` must be a number of seconds above 0. Received: budget={budget!r}")
-    if most_actors is not None and most_actors < 1:
-        raise ValueError(f"`most_actors` must be at least 1. Received: most_actors={most_actors!r}")
+    check_seconds("budget", budget)
+    check_count("most_actors", most_actors, optional=True)
     if unknown := [name for name in allow if name not in ALLOWED]:
         raise ValueError(f"`allow` must be of {', '.join(ALLOWED)}. Received: allow={unknown[0]!r}")
 

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from actor_learner.callbacks.base import Callback
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.environments.video import recorded
 from actor_learner.evaluate import MOST_ENVS, Evaluation, check_playable, evaluate
 from actor_learner.policy.policy import Policy
+from actor_learner.system.fields import check_count
 
 
 class Evaluate(Callback):
@@ -51,14 +50,11 @@ class Evaluate(Callback):
         name: str = "evaluation",
     ) -> None:
         super().__init__()
-        counts = (("every_steps", every_steps, 1), ("episodes", episodes, 1), ("seed", seed, 0), ("video", video, 0))
-        for argument, value, least in counts:
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-                raise ValueError(f"`{argument}` must be an integer of at least {least}. Received: {argument}={value!r}")
         if not isinstance(name, str) or not name:
             raise ValueError(f"`name` must be a string that isn't empty. Received: name={name!r}")
-        self.every_steps, self.env, self.env_kwargs = int(every_steps), env, env_kwargs
-        self.episodes, self.seed, self.deterministic, self.video = int(episodes), int(seed), deterministic, int(video)
+        self.every_steps, self.episodes = check_count("every_steps", every_steps), check_count("episodes", episodes)
+        self.seed, self.video = check_count("seed", seed, 0), check_count("video", video, 0)
+        self.env, self.env_kwargs, self.deterministic = env, env_kwargs, deterministic
         self.name = name
         self.reports = {f"{name}/return_mean": "max", f"{name}/return_std": None, f"{name}/length_mean": "max"}
         self.evaluation: Evaluation | None = None

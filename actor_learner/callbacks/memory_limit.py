@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-import numbers
 import time
 
 from actor_learner.callbacks.base import Callback
+from actor_learner.system.fields import check_choice, check_number
 from actor_learner.system.machine import cgroup_limit
 from actor_learner.system.memory import MemorySampler, Usage, measure
 from actor_learner.system.signals import stop_requested
@@ -45,10 +45,8 @@ class MemoryLimit(Callback):
     ) -> None:
         super().__init__()
         for name, value in (("gigabytes", gigabytes), ("seconds", seconds), ("pause_minutes", pause_minutes)):
-            if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 < value < 1e18:
-                raise ValueError(f"`{name}` must be a finite number above 0. Received: {name}={value!r}")
-        if action not in _ACTIONS:
-            raise ValueError(f"`action` must be one of {', '.join(map(repr, _ACTIONS))}. Received: action={action!r}")
+            check_number(name, value, above=0, most=1e18)
+        check_choice("action", action, _ACTIONS)
         self.gigabytes, self.action, self.seconds = gigabytes, action, seconds
         self.pause_minutes = pause_minutes
         self._limit = math.inf

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import sys
-
-import numpy as np
 
 from actor_learner.callbacks.base import Callback
+from actor_learner.system.fields import check_count, check_number
 
 _LOG = logging.getLogger("actor_learner")
 
@@ -26,12 +24,8 @@ class StopOnReturn(Callback):
 
     def __init__(self, threshold: float, *, episodes: int = 100, monitor: str = "episode_return") -> None:
         super().__init__()
-        is_number = isinstance(threshold, (int, float, np.number)) and not isinstance(threshold, bool)
-        if not is_number or not abs(threshold) <= sys.float_info.max:
-            raise ValueError(f"`threshold` must be a finite number. Received: threshold={threshold!r}")
-        if not isinstance(episodes, (int, np.integer)) or isinstance(episodes, bool) or episodes < 1:
-            raise ValueError(f"`episodes` must be an integer of at least 1. Received: episodes={episodes!r}")
-        self.threshold, self.episodes, self.monitor = float(threshold), int(episodes), monitor
+        self.threshold, self.episodes = check_number("threshold", threshold), check_count("episodes", episodes)
+        self.monitor = monitor
         self._finished = 0
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:

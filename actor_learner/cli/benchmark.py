@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import datetime
 import json
-import math
 import os
 import shlex
 import subprocess
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner.cli.flags import converter
 from actor_learner.cli.train import add_config_flags, named_algorithm, one_line_warnings, prepare_process, train_config
-from actor_learner.config.config import TrainConfig, refusal
+from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NO_FILE
 from actor_learner.system import compile_cache
+from actor_learner.system.fields import check_count, check_seconds
 from actor_learner.system.keras_import import import_keras
 from actor_learner.system.signals import exiting_on_signals
 
@@ -111,10 +111,8 @@ def _check(arguments: argparse.Namespace) -> None:
     """Raises ValueError for what can't be, before anything is started."""
     from actor_learner.benchmark.timeline import check_folder, check_picture
 
-    if arguments.rounds < 1:
-        raise ValueError(refusal("rounds", "an integer of at least 1", arguments.rounds))
-    if not 0 < arguments.seconds < math.inf:
-        raise ValueError(refusal("seconds", "a finite number above 0", arguments.seconds))
+    check_count("rounds", arguments.rounds)
+    check_seconds("seconds", arguments.seconds)
     if arguments.output is not None:
         check_picture(arguments.output)
     if arguments.trace is not None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import math
 import numbers
 import operator
 import os
@@ -20,7 +19,17 @@ from typing import Any, ClassVar, Literal
 from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.ppo import PPO
-from actor_learner.system.fields import NamedFields, close_match
+from actor_learner.system.fields import (
+    NamedFields,
+    check_choice,
+    check_count,
+    check_flag,
+    check_info_keys,
+    check_number,
+    check_seconds,
+    close_match,
+    refusal,
+)
 from actor_learner.system.keras_import import import_keras_before
 
 
@@ -170,20 +179,19 @@ class TrainConfig(NamedFields):
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # frozen: the one place where fields are brought into their final form
-        for name in _INTEGER_MINIMUMS:
-            set_field(self, name, _integer(name, getattr(self, name)))
+        for name, least in _LEAST.items():
+            optional, most = name in _OPTIONAL_INTEGERS, _LARGEST.get(name, _LARGEST_INTEGER)
+            set_field(self, name, check_count(name, getattr(self, name), least, most=most, optional=optional))
         for name in ("overwrite", "tensorboard", "quiet", "verbose", "orthogonal_init", "normalize_observation"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"`{name}` must be True or False. Received: {name}={getattr(self, name)!r}")
-        if self.seed >= 2**32:
-            raise ValueError(refusal("seed", "below 2**32", self.seed))
+            check_flag(name, getattr(self, name))
         set_field(self, "hidden_sizes", _hidden_sizes(self.hidden_sizes))
         set_field(self, "info_keys", _info_keys(self.info_keys))
         set_field(self, "env_kwargs", _env_kwargs(self.env_kwargs))
         set_field(self, "callbacks", _callbacks(self.callbacks))
-        set_field(self, "initial_log_std", _number("initial_log_std", self.initial_log_std))
-        for name in _POSITIVE_NUMBERS:
-            set_field(self, name, _positive(name, getattr(self, name)))
+        for name, bounds in _NUMBERS.items():
+            set_field(self, name, check_number(name, getattr(self, name), **bounds))
+        for name in ("actor_timeout", "start_timeout"):
+            set_field(self, name, check_seconds(name, getattr(self, name)))
         self._check()
 
     def _check(self) -> None:
@@ -193,17 +201,16 @@ class TrainConfig(NamedFields):
         for name in ("run_dir", "init_from"):
             path = getattr(self, name)
             if path is not None and not (isinstance(path, (str, os.PathLike)) and str(path)):
-                raise ValueError(refusal(name, "a path, or None", path))
+                raise refusal(name, "a path, or None", path)
         if self.quiet and self.verbose:
             raise ValueError("`quiet` and `verbose` exclude each other. Received: quiet=True, verbose=True")
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(refusal(name, f"one of {_listed(choices)}", getattr(self, name)))
+            check_choice(name, getattr(self, name), choices)
         if not isinstance(self.activation, str):
-            raise ValueError(refusal("activation", "a Keras name", self.activation))
+            raise refusal("activation", "a Keras name", self.activation)
         if self.max_policy_lag > 1 and not self.num_actors:
             expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
-            raise ValueError(refusal("max_policy_lag", expected, self.max_policy_lag))
+            raise refusal("max_policy_lag", expected, self.max_policy_lag)
         is_instance = dataclasses.is_dataclass(self.algorithm) and not isinstance(self.algorithm, type)
         if not is_instance or not hasattr(self.algorithm, "loss"):
             raise ValueError(
@@ -216,8 +223,6 @@ class TrainConfig(NamedFields):
         self._check_network()
 
     def _check_undone_rate_factor(self) -> None:
-        if self.undone_rate_factor > 1:
-            raise ValueError(refusal("undone_rate_factor", "at most 1", self.undone_rate_factor))
         if self.undone_rate_factor < 1 and getattr(self.algorithm, "changes_learning_rate", False):
             raise ValueError(
                 "`undone_rate_factor` needs a constant learning rate; a schedule writes its own before each update. "
@@ -233,7 +238,7 @@ class TrainConfig(NamedFields):
                     f"`network` and `init_from` exclude each other. Received: network, init_from={self.init_from}"
                 )
             if not callable(self.network):
-                raise ValueError(refusal("network", "a keras.Model or a callable that returns one", self.network))
+                raise refusal("network", "a keras.Model or a callable that returns one", self.network)
             given.pop("normalize_observation", None)  # wraps the network that was passed
         if given and (self.network is not None or self.init_from is not None):
             other = "network" if self.network is not None else "init_from"
@@ -310,7 +315,7 @@ DEFAULT_NETWORK_FIELDS = (
     "noise_hold",
 )
 
-_INTEGER_MINIMUMS = {
+_LEAST = {
     "num_actors": 0,
     "envs_per_actor": 1,
     "unroll_length": 1,
@@ -340,9 +345,15 @@ _OPTIONAL_INTEGERS = (
 )
 
 _LARGEST_INTEGER = 2**53
-"""Up to there a float, as metrics are, holds every integer."""
+"""A float, the type of metrics, holds every integer up to this one."""
 
-_POSITIVE_NUMBERS = ("checkpoint_minutes", "actor_timeout", "start_timeout", "undone_rate_factor")
+_LARGEST = {"seed": 2**32 - 1}
+
+_NUMBERS: dict[str, dict[str, Any]] = {
+    "initial_log_std": {},
+    "checkpoint_minutes": {"above": 0, "optional": True},
+    "undone_rate_factor": {"above": 0, "most": 1},
+}
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "vectorization": ("auto", "sync"),
@@ -352,11 +363,6 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "image_network": ("nature", "impala"),
     "distribution": ("gaussian", "squashed"),
 }
-
-
-def refusal(name: str, expected: str, value: object) -> str:
-    """The one line that answers a refused value."""
-    return f"`{name}` must be {expected}. Received: {name}={value!r}"
 
 
 def check_backend() -> None:
@@ -379,18 +385,18 @@ def algorithm_class(name: str) -> type[Any]:
     if ":" not in name:
         if name not in BY_NAME:
             known = f"one of {', '.join(BY_NAME)}, or module:Class{close_match(name, BY_NAME)}"
-            raise ValueError(refusal("algorithm", known, name))
+            raise refusal("algorithm", known, name)
         return BY_NAME[name]
     found = resolve_reference(name, "algorithm")
     if not isinstance(found, type) or not dataclasses.is_dataclass(found) or not hasattr(found, "loss"):
-        raise ValueError(refusal("algorithm", "a dataclass with a method `loss`", name))
+        raise refusal("algorithm", "a dataclass with a method `loss`", name)
     return found
 
 
 def _algorithm_from_json(data: Mapping[str, Any]) -> Any:
     name, hyperparameters = data.get("name"), {key: value for key, value in data.items() if key != "name"}
     if not isinstance(name, str):
-        raise ValueError(refusal("algorithm", "an object with the name of a class", dict(data)))
+        raise refusal("algorithm", "an object with the name of a class", dict(data))
     try:
         return algorithm_class(name)(**_tuples(hyperparameters))
     except TypeError as error:  # hyperparameters that it doesn't have
@@ -424,7 +430,7 @@ def resolve_reference(reference: str, name: str) -> Any:
 def recorded_network(reference: str) -> Any:
     """What a file names as network, keras imported before it. Raises ValueError for one of Python's own modules."""
     if reference.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(refusal("network", "module:function, the module not one of Python's own", reference))
+        raise refusal("network", "module:function, the module not one of Python's own", reference)
     import_keras_before(reference)
     return resolve_reference(reference, "network")
 
@@ -452,74 +458,26 @@ def callable_name(value: object) -> str:
     return f"{named.__module__}:{named.__qualname__}"
 
 
-def _integer(name: str, value: Any) -> int | None:
-    minimum = _INTEGER_MINIMUMS[name]
-    if value is None and name in _OPTIONAL_INTEGERS:
-        return None
-    number = _index(value)
-    if number is None:
-        raise ValueError(refusal(name, "an integer", value))
-    if minimum is not None and number < minimum:
-        raise ValueError(refusal(name, f"at least {minimum}", number))
-    if number > _LARGEST_INTEGER:
-        raise ValueError(f"`{name}` must be at most 2**53. Received: {name}={str(number)[:20]}...")
-    return number
-
-
-def _index(value: Any) -> int | None:
-    """The integer that a value is (NumPy's too), or None."""
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(_as_float(value)):
-        raise ValueError(refusal(name, "a finite number", value))
-    return float(value)
-
-
-def _as_float(value: numbers.Real) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an integer may be larger than any float
-        return math.inf
-
-
-def _positive(name: str, value: Any) -> float | None:
-    if value is None and name == "checkpoint_minutes":
-        return None
-    expected = "a finite number above 0"
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < _as_float(value) < math.inf:
-        raise ValueError(refusal(name, f"{expected}, or None" if name == "checkpoint_minutes" else expected, value))
-    return float(value)
-
-
 def _hidden_sizes(value: Any) -> tuple[int, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ValueError(refusal("hidden_sizes", "a sequence of integers", value))
-    given = tuple(value)
-    sizes = tuple(size for size in map(_index, given) if size is not None and size >= 1)
-    if len(sizes) < len(given):
-        raise ValueError(refusal("hidden_sizes", "integers of at least 1", given))
-    return sizes
+        raise refusal("hidden_sizes", "a sequence of integers", value)
+    sizes = tuple(value)
+    try:
+        return tuple(check_count("hidden_sizes", size) for size in sizes)
+    except ValueError:
+        raise refusal("hidden_sizes", "integers of at least 1", sizes) from None
 
 
 def _info_keys(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ValueError(refusal("info_keys", "a sequence of strings", value))
-    keys: tuple[Any, ...] = tuple(value)
-    if not all(isinstance(key, str) and key for key in keys) or len(set(keys)) < len(keys):
-        raise ValueError(refusal("info_keys", "different, non-empty strings", keys))
-    if {"return", "length"} & set(keys):
-        raise ValueError(refusal("info_keys", "without return and length, which are always reported", keys))
+    keys = check_info_keys(value)
+    if not all(keys) or len(set(keys)) < len(keys):
+        raise refusal("info_keys", "different, non-empty strings", keys)
     return keys
 
 
 def _callbacks(value: Any) -> tuple[Any, ...]:
     if value is not None and not isinstance(value, Iterable):
-        raise ValueError(refusal("callbacks", "a list of keras.callbacks.Callback objects", value))
+        raise refusal("callbacks", "a list of keras.callbacks.Callback objects", value)
     return tuple(value or ())
 
 
@@ -527,12 +485,8 @@ def _env_kwargs(kwargs: Any) -> dict[str, Any]:
     if kwargs is None:
         return {}
     if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
-        raise ValueError(refusal("env_kwargs", "a dict with names as keys", kwargs))
+        raise refusal("env_kwargs", "a dict with names as keys", kwargs)
     return dict(kwargs)
-
-
-def _listed(choices: tuple[Any, ...]) -> str:
-    return ", ".join(repr(choice) for choice in choices)
 
 
 def _to_json(value: Any) -> Any:

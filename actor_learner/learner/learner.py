@@ -36,6 +36,7 @@ from actor_learner.spaces import structure
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import conform
 from actor_learner.system import compile_cache
+from actor_learner.system.fields import check_count
 from actor_learner.system.files import write_folder_atomically
 
 Tensor = Any
@@ -71,9 +72,8 @@ class Learner:
         device: str = "auto",
     ) -> None:
         _check_arguments(network, algorithm, action_space)
-        for name, value, least in (("seed", seed, 0), ("total_steps", 1 if total_steps is None else total_steps, 1)):
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-                raise ValueError(f"`{name}` must be an integer of at least {least}. Received: {name}={value!r}")
+        check_count("seed", seed, 0)
+        check_count("total_steps", total_steps, optional=True)
         algorithm.check_total_steps(total_steps)
         self.network = network
         self.algorithm = algorithm

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.config.config import refusal
 from actor_learner.runs.config_table import ASIDE, Value, flat_config
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import read_metrics
-from actor_learner.system.fields import close_match
+from actor_learner.system.fields import check_choice, close_match, refusal
 
 Array = np.ndarray[Any, Any]
 
@@ -167,15 +166,13 @@ def series(rows: Iterable[dict[str, float]], metric: str, x: str = "steps") -> t
 
 def _check(run_dirs: Sequence[Any], metrics: Sequence[str], x: str, band: str, smoothing: float) -> None:
     if not run_dirs:
-        raise ValueError(refusal("run_dirs", "at least one directory", list(run_dirs)))
+        raise refusal("run_dirs", "at least one directory", list(run_dirs))
     if not metrics or isinstance(metrics, str):
-        raise ValueError(refusal("metrics", "a sequence of at least one name", metrics))
+        raise refusal("metrics", "a sequence of at least one name", metrics)
     for name, value, choices in (("x", x, X_AXES), ("band", band, BANDS)):
-        if value not in choices:
-            expected = f"one of {', '.join(choices)}{close_match(value, choices)}"
-            raise ValueError(refusal(name, expected, value))
+        check_choice(name, value, choices)
     if not 0 <= smoothing <= 1:
-        raise ValueError(refusal("smoothing", "from 0 to 1, a part of a run's updates", smoothing))
+        raise refusal("smoothing", "from 0 to 1, a part of a run's updates", smoothing)
 
 
 def _read_run(path: str | os.PathLike[str]) -> _Run:

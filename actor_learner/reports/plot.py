@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.config.config import refusal
 from actor_learner.reports.curves import BANDS, SMOOTHING, Curve, read_curves
+from actor_learner.system.fields import refusal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ def plot(
     """
     output = Path(output)
     if output.suffix.lower() not in FORMATS:
-        raise ValueError(refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(output)))
+        raise refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(output))
     curves = read_curves(run_dirs, metrics, x=x, group_by=group_by, band=band, smoothing=smoothing)
     check_matplotlib("plot", "plots")
     import matplotlib as mpl

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from actor_learner import algorithms
-from actor_learner.config.config import TrainConfig, refusal
+from actor_learner.config.config import TrainConfig
 from actor_learner.reports.bottleneck import bottleneck
 from actor_learner.reports.charts import charts
 from actor_learner.reports.plot import check_matplotlib
@@ -29,6 +29,7 @@ from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import is_locked
 from actor_learner.runs.metrics import MetricsReader
 from actor_learner.runs.recorded_config import RecordedConfig
+from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
 from actor_learner.system.version import __version__
 
@@ -91,7 +92,7 @@ def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | Non
     """
     output = Path(run_dir, NAME) if output is None else Path(output)
     if output.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(refusal("output", "a file name that ends in .html", str(output)))
+        raise refusal("output", "a file name that ends in .html", str(output))
     run = open_run(run_dir)
     facts = read_facts(run, output.parent)
     check_matplotlib("report", "report")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from pathlib import Path
 
-from actor_learner.config.config import refusal
 from actor_learner.reports.displays import choose_screen
 from actor_learner.reports.status import RunStatus, Summary, duration, printable
 from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import NAME, is_locked
 from actor_learner.runs.metrics import MetricsReader
 from actor_learner.runs.recorded_config import RecordedConfig
+from actor_learner.system.fields import check_seconds
 
 SILENT_SECONDS = 30.0
 """Without an update; from then on that is said."""
@@ -33,8 +32,7 @@ def watch(run_dir: str | os.PathLike[str], interval: float = 1.0) -> None:
         ValueError: there is no run, its config.json is damaged, or `interval` is no time.
         BrokenPipeError: nobody reads stdout any more.
     """
-    if not 0 < interval < math.inf:
-        raise ValueError(refusal("interval", "a finite number of seconds above 0", interval))
+    check_seconds("interval", interval)
     run = RunDirectory(Path(run_dir))
     if not is_locked(run.path):
         open_run(run.path)

@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from actor_learner.config.config import TrainConfig, refusal
+from actor_learner.config.config import TrainConfig
 from actor_learner.networks.saving import network_file
 from actor_learner.runs import tensorboard
 from actor_learner.runs.lock import check_unlocked
 from actor_learner.runs.provenance import provenance
 from actor_learner.runs.recorded_config import RecordedConfig
-from actor_learner.system.fields import close_match
+from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.files import parse_json, write_atomically
 
 T = TypeVar("T")
@@ -250,9 +250,7 @@ def _check_init_from(path: Path) -> None:
     try:
         network_file(path)
     except ValueError as error:
-        raise ValueError(
-            refusal("init_from", "a directory with a trained network (network.keras)", str(path))
-        ) from error
+        raise refusal("init_from", "a directory with a trained network (network.keras)", str(path)) from error
 
 
 def _free_run(config: TrainConfig) -> RunDirectory:

@@ -1,4 +1,7 @@
-"""What a name was meant to be: the one that is spelled much alike, or what other libraries call it."""
+"""Fields and arguments: the checks of their values, and suggestions for names that don't exist.
+
+Each check returns the value in its final form, or raises ValueError: "`name` must be ... Received: name=value".
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,110 @@ import dataclasses
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+import math
+import numbers
+import operator
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, ClassVar, Self
+
+
+def refusal(name: str, expected: str, value: object) -> ValueError:
+    """The error for a value that an argument can't take."""
+    text = repr(value)
+    if isinstance(value, int) and len(text) > 24:
+        text = f"{text[:20]}..."
+    return ValueError(f"`{name}` must be {expected}. Received: {name}={text}")
+
+
+def check_count(
+    name: str, value: Any, least: int | None = 1, *, most: int | None = None, optional: bool = False
+) -> Any:
+    """Return an integer of at least `least` (NumPy's too) as Python's; None passes if it is optional."""
+    if value is None and optional:
+        return None
+    number = _as_integer(value)
+    if number is None or (least is not None and number < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise refusal(name, f"an integer{bound}{', or None' if optional else ''}", value)
+    if most is not None and number > most:
+        raise refusal(name, f"at most {most}", number)
+    return number
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return a bool; 0 and 1 are refused."""
+    if not isinstance(value, bool):
+        raise refusal(name, "True or False", value)
+    return value
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    optional: bool = False,
+    kind: str = "a finite number",
+) -> Any:
+    """Return a finite number within bounds (NumPy's too) as a float; None passes if it is optional."""
+    if value is None and optional:
+        return None
+    number = _as_float(value)
+    too_small = (least is not None and number < least) or (above is not None and number <= above)
+    if not math.isfinite(number) or too_small or (most is not None and number > most):
+        raise refusal(name, f"{_expected(kind, least, above, most)}{', or None' if optional else ''}", value)
+    return number
+
+
+def check_seconds(name: str, value: Any) -> float:
+    """Return a number of seconds above 0 as a float."""
+    return float(check_number(name, value, above=0, kind="a number of seconds"))
+
+
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> Any:
+    """Return one of the choices."""
+    if value not in choices:
+        hint = close_match(value, [choice for choice in choices if choice]) if isinstance(value, str) else ""
+        raise refusal(name, f"one of {', '.join(map(repr, choices))}{hint}", value)
+    return value
+
+
+def check_info_keys(value: Any) -> tuple[str, ...]:
+    """Return the entries of `info` to report as a tuple of strings."""
+    keys = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
+    if not all(isinstance(key, str) for key in keys):
+        raise refusal("info_keys", "a sequence of strings", value)
+    if {"return", "length"} & set(keys):
+        raise refusal("info_keys", "without return and length, which are always reported", keys)
+    return keys
+
+
+def _expected(kind: str, least: float | None, above: float | None, most: float | None) -> str:
+    if least is not None and most is not None:
+        return f"a number between {least:g} and {most:g}"
+    bounds = (("of at least", least), ("above", above), ("at most", most))
+    parts = [f"{words} {bound:g}" for words, bound in bounds if bound is not None]
+    return f"{kind} {' and '.join(parts)}".rstrip()
+
+
+def _as_integer(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _as_float(value: Any) -> float:
+    """The number as a float: NaN for what is no number, infinity for an integer larger than any float."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
 
 ELSEWHERE = {
     # Stable-Baselines3
@@ -55,26 +160,26 @@ ELSEWHERE = {
     "clipnorm": "max_grad_norm",
     "global_clipnorm": "max_grad_norm",
 }
-"""Another library's name -> the field that means the same, or what it is to be worked out from."""
+"""Another library's name -> the field that means the same, or that replaces it."""
 
 
 def close_match(word: str, words: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` where a known word, a field or a flag, is close or means the same; else nothing."""
-    words = {name.lstrip("-"): name for name in words}  # dashes would make all flags a little alike
-    meant = ELSEWHERE.get(word.lstrip("-").replace("-", "_"), "")
-    same = [name for name in (meant, meant.replace("_", "-")) if name in words]
+    """Return ` (did you mean 'x'?)` for the known field or flag that is close or means the same, or an empty string."""
+    words = {name.lstrip("-"): name for name in words}  # without dashes, which make all flags a little alike
+    synonym = ELSEWHERE.get(word.lstrip("-").replace("-", "_"), "")
+    same = [name for name in (synonym, synonym.replace("_", "-")) if name in words]
     matches = same or difflib.get_close_matches(word.lstrip("-"), words, n=1)
     return f" (did you mean {words[matches[0]]!r}?)" if matches else ""
 
 
 class NamedFields:
-    """A base of dataclasses: fields are given by name, and a name that there isn't is answered in a line."""
+    """A base of dataclasses whose fields are keywords; an unknown field raises a one-line error with a suggestion."""
 
     WHOSE: ClassVar[str]
-    """What messages call the fields of the classes derived from this one."""
+    """The owner of the fields, in messages: "did you mean 'epochs' of the algorithm?"."""
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
-        """Raises TypeError, as Python does, but says what was meant."""
+        """Raise TypeError for positional arguments and for unknown fields."""
         parameters = _parameters(cls.__init__)
         if values and all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters):
             raise TypeError(
@@ -84,7 +189,7 @@ class NamedFields:
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             for name in [name for name in named if name not in {parameter.name for parameter in parameters}]:
                 raise TypeError(
-                    f"{cls.__name__} has no such field{_meant(cls, name)}. Received: {name}={named[name]!r}"
+                    f"{cls.__name__} has no such field{_suggestion(cls, name)}. Received: {name}={named[name]!r}"
                 )
         return super().__new__(cls)
 
@@ -94,12 +199,12 @@ def _parameters(method: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
     return tuple(inspect.signature(method).parameters.values())[1:]
 
 
-def _meant(cls: type[NamedFields], name: str) -> str:
-    """A field of this class, or of those that it stands beside."""
-    meant = ELSEWHERE.get(name, name)
+def _suggestion(cls: type[NamedFields], name: str) -> str:
+    """Suggest a field of this class, or of the other classes with named fields."""
+    synonym = ELSEWHERE.get(name, name)
     for family in NamedFields.__subclasses__():
-        if not issubclass(cls, family) and any(meant in _fields(one) for one in (family, *family.__subclasses__())):
-            return f" (did you mean {meant!r} of {family.WHOSE}?)"
+        if not issubclass(cls, family) and any(synonym in _fields(one) for one in (family, *family.__subclasses__())):
+            return f" (did you mean {synonym!r} of {family.WHOSE}?)"
     return close_match(name, _fields(cls))
 
 

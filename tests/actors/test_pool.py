@@ -223,9 +223,9 @@ def test_a_network_that_breaks_the_contract_starts_nothing_that_stays():
         ("unroll_length", 2.5, r"Received: unroll_length=2\.5"),
         ("max_policy_lag", -1, r"Received: max_policy_lag=-1"),
         ("seed", -1, r"Received: seed=-1"),
-        ("info_keys", 3, "must be names of entries of `info`"),
-        ("info_keys", "is_success", r"must be names of entries of `info`\. Received: info_keys='is_success'"),
-        ("info_keys", ("return",), r"`info_keys` can't be \['return'\]"),
+        ("info_keys", 3, r"`info_keys` must be a sequence of strings\. Received: info_keys=3"),
+        ("info_keys", "is_success", r"`info_keys` must be a sequence of strings\. Received: info_keys='is_success'"),
+        ("info_keys", ("return",), "`info_keys` must be without return and length.*Received: info_keys=.'return',."),
         ("env", "CartPol-v1", "CartPole-v1"),
     ],
 )

@@ -160,7 +160,7 @@ def refusal_of(capsys, *argv):
         (["--output", "a/b"], "`output` must be a file in a folder that can be written. Received: output='a/b'"),
         (["--budget", "long"], "argument --budget: must be a number. Received: long"),
         (["--most-actors", "x"], "argument --most-actors: must be an integer. Received: x"),
-        (["--most-actors", "0"], "`most_actors` must be at least 1. Received: most_actors=0"),
+        (["--most-actors", "0"], "`most_actors` must be an integer of at least 1, or None. Received: most_actors=0"),
         (["--budget", "0.5", "--learner-threads", "1"], "`budget` is too short for one measurement"),
     ],
 )

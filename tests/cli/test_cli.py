@@ -189,13 +189,19 @@ def test_a_network_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["train", "--num-actors", "-1"], "`num_actors` must be at least 0. Received: num_actors=-1"),
-        (["train", "--envs-per-actor", "0"], "`envs_per_actor` must be at least 1. Received: envs_per_actor=0"),
-        (["train", "--unroll-length", "0"], "`unroll_length` must be at least 1. Received: unroll_length=0"),
-        (["train", "--gamma", "1.5"], "`gamma` must be between 0 and 1. Received: gamma=1.5"),
+        (["train", "--num-actors", "-1"], "`num_actors` must be an integer of at least 0. Received: num_actors=-1"),
+        (
+            ["train", "--envs-per-actor", "0"],
+            "`envs_per_actor` must be an integer of at least 1. Received: envs_per_actor=0",
+        ),
+        (
+            ["train", "--unroll-length", "0"],
+            "`unroll_length` must be an integer of at least 1. Received: unroll_length=0",
+        ),
+        (["train", "--gamma", "1.5"], "`gamma` must be a number between 0 and 1. Received: gamma=1.5"),
         (["train", "--learning-rate", "-1e-3"], "Received: learning_rate=-0.001"),
         (["train", "--learning-rate", "fast"], "Received: learning_rate='fast'"),
-        (["train", "--minibatch-size", "0"], "`minibatch_size` must be an integer, at least 1. Received"),
+        (["train", "--minibatch-size", "0"], "`minibatch_size` must be an integer of at least 1, or None. Received"),
         (["train", "--num-actors", "two"], "--num-workers: must be an integer. Received: two"),
         (["train", "--num-actors"], "argument --num-actors/--num-workers: expected one argument"),
         (["train", "--device", "tpu"], "argument --device: must be auto, cpu, gpu. Received: tpu"),
@@ -225,7 +231,10 @@ def test_a_network_by_name(tmp_path):
         (["train", "--config"], "argument --config: expected one argument"),
         (["train", "--resume"], "argument --resume: expected one argument"),
         (["train", "--resume", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='now"),
-        (["train", "--actor-timeout", "-1"], "`actor_timeout` must be a finite number above 0. Received: actor_timeo"),
+        (
+            ["train", "--actor-timeout", "-1"],
+            "`actor_timeout` must be a number of seconds above 0. Received: actor_timeo",
+        ),
         (["train", "--network", "json:no_such"], "module 'json' has no attribute 'no_such'"),
         (["evaluate"], "the following arguments are required: RUN_DIR"),
         (["evaluate", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),
@@ -354,7 +363,7 @@ def test_evaluate_elsewhere_is_refused(trained, capsys):
     run, _ = trained
     assert "Received: env='Acrobot-v1'" in refusal_of(capsys, "evaluate", str(run), "--env", "Acrobot-v1")
     assert "exclude each other" in refusal_of(capsys, "evaluate", str(run), "--render", "human", "--video", "v")
-    assert "`episodes` must be at least 1" in refusal_of(capsys, "evaluate", str(run), "--episodes", "0")
+    assert "`episodes` must be an integer of at least 1" in refusal_of(capsys, "evaluate", str(run), "--episodes", "0")
 
 
 def test_a_run_is_not_overwritten_unasked(trained, capsys):

@@ -225,7 +225,7 @@ def test_timeouts_are_seconds_above_zero(network, name, value):
 
 def test_other_arguments_are_checked(network):
     with pytest.raises(
-        ValueError, match="`on_env_error` must be 'restart' or 'raise'. Received: on_env_error='ignore'"
+        ValueError, match="`on_env_error` must be one of 'restart', 'raise'. Received: on_env_error='ignore'"
     ):
         make_pool(QuietEnv, network, on_env_error="ignore")
     with pytest.raises(ValueError, match="`max_restarts` must be an integer of at least 0. Received: max_restarts=-1"):

@@ -443,7 +443,7 @@ def test_xla_and_plain_tensorflow_agree():
     [
         ({"device": "tpu"}, "Received: device='tpu'"),
         ({"seed": -1}, "`seed` must be an integer of at least 0. Received: seed=-1"),
-        ({"total_steps": 0}, "`total_steps` must be an integer of at least 1. Received: total_steps=0"),
+        ({"total_steps": 0}, "`total_steps` must be an integer of at least 1, or None. Received: total_steps=0"),
         ({"algorithm": al.PPO}, "`algorithm` must be an instance, such as al.PPO"),
         ({"algorithm": "ppo"}, "Received: algorithm='ppo'"),
         ({"action_space": None}, "`action` must be Discrete, MultiDiscrete.*Received: None"),

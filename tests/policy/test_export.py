@@ -184,7 +184,7 @@ def test_wrong_heads_are_one_clear_error():
     two_values = keras.Model(observation, (layers.Dense(3)(observation), layers.Dense(2)(observation)))
     with pytest.raises(ValueError, match=r"`value` must be one number.*Received: 16 for 8"):
         export_policy(two_values, ACTIONS, BATCH, VECTOR)
-    with pytest.raises(ValueError, match=r"`batch_size` must be at least 1\. Received: batch_size=0"):
+    with pytest.raises(ValueError, match=r"`batch_size` must be an integer of at least 1\. Received: batch_size=0"):
         export_policy(wide, ACTIONS, 0, VECTOR)
 
 

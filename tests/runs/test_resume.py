@@ -456,7 +456,7 @@ def test_flags_of_the_runs_own_algorithm_are_understood(tmp_path, monkeypatch):
         (["--resume", "run", "--run-dir", "x"], "`--run-dir` can't stand beside `--resume`"),
         (["--resume", "run", "--overwrite"], "`--overwrite` can't stand beside `--resume`"),
         (["--resume", "run", "--preset", "CartPole-v1"], "`--preset` can't stand beside `--resume`"),
-        (["--resume", "run", "--actor-timeout", "0"], "`actor_timeout` must be a finite number above 0"),
+        (["--resume", "run", "--actor-timeout", "0"], "`actor_timeout` must be a number of seconds above 0"),
         (["--resume", "run", "--clip-rang", "1"], "(did you mean '--clip-range'?)"),
     ],
 )

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from actor_learner.networks.contract import all_layers
+from actor_learner.system.fields import check_choice
 from actor_learner.system.machine import THREADS, available_cores
 
 XLA_MAXIMUM_FLOPS = 6e7
@@ -22,8 +23,7 @@ def resolve_device(device: str) -> str:
 
     Raises ValueError for any other name, and for "gpu" where TensorFlow sees none.
     """
-    if device not in ("auto", "cpu", "gpu"):
-        raise ValueError(f"`device` must be 'auto', 'cpu' or 'gpu'. Received: device={device!r}")
+    check_choice("device", device, ("auto", "cpu", "gpu"))
     gpus = tf.config.list_physical_devices("GPU") if device != "cpu" else []
     if device == "gpu" and not gpus:
         raise ValueError(

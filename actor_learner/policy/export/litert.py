@@ -23,6 +23,7 @@ from actor_learner.policy.graph import Graph
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.structure import check_action_space, observation_structure
+from actor_learner.system.fields import check_count
 
 
 def export_policy(
@@ -48,8 +49,7 @@ def export_policy(
         ValueError: if the network's outputs or its noise_hold don't fit `action_space`, or `observation_space` is
             needed.
     """
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1. Received: batch_size={batch_size}")
+    check_count("batch_size", batch_size)
     check_action_space(action_space)
     if observation_space is None:
         observation_space = _space_of_inputs(network)
