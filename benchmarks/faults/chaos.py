@@ -1,4 +1,4 @@
-"""Faults of actors at random moments: which ones, when, to whom, and what must come of them."""
+"""Faults of actors at random moments: their kind, moment, actor, and the replacement that each must cause."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ CAUSES: dict[str, str | None] = {
     "exit": f"ended with exit code {EXIT_CODE}",
     "hang": _SILENT,
     "spin": _SILENT,
-    "disconnect": _KILLED,  # by the pool, which can't talk to it any more
+    "disconnect": _KILLED,  # by the pool, which lost the connection
     "nan": r"failed: .*(?i:nan|finite)",
     "slow": None,
     "flood": None,
 }
-"""Each kind of fault, and the cause that the pool must give for the replacement; None: there must be none."""
+"""The kinds of faults, and the cause that the pool must report for the replacement; None: no replacement."""
 
 _SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGKILL twice": signal.SIGKILL, "SIGSEGV": signal.SIGSEGV}
 _SIGNALS["SIGSTOP"] = signal.SIGSTOP
 _BAG = [*CAUSES, "SIGKILL", "SIGKILL"]
 _LONGEST_PAUSE = 0.4
 """Seconds between the two kills: the second process is somewhere in its start."""
-_LOOK_SECONDS = 0.005
+_POLL_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A fault to be caused: so many seconds after the beginning, in this actor, or in the next that has recovered."""
+    """A fault to cause, `at` seconds after the beginning, in this actor, or in the next that has recovered."""
 
     at: float
     kind: str
@@ -53,7 +53,7 @@ class Planned:
 
 
 def schedule(seed: int, every: float, num_actors: int) -> Iterator[Planned]:
-    """Faults without end, `every` seconds apart on average; each kind once, SIGKILL thrice, in any order, and so on."""
+    """Yield faults without end, `every` seconds apart on average: each kind once, SIGKILL thrice, in random order."""
     chance, at = random.Random(seed), 0.0
     while True:
         for kind in chance.sample(_BAG, len(_BAG)):
@@ -63,7 +63,7 @@ def schedule(seed: int, every: float, num_actors: int) -> Iterator[Planned]:
 
 @dataclass
 class Caused:
-    """A fault that was caused, and how it went on."""
+    """A fault that was caused, and its recovery."""
 
     kind: str
     actor: int
@@ -74,13 +74,13 @@ class Caused:
     lives: int
     taken: int
     steps: int
-    """Of the actor's first environment, at that moment."""
+    """Steps of the actor's first environment at that moment."""
     processes: list[int] = field(default_factory=list)
-    """Those that were to end."""
+    """The processes that end by it."""
     recovery: float | None = None
-    """Seconds from the fault to the first row of the process that took the place; None if none did, or not yet."""
+    """Seconds from the fault to the first row of the replacement; None: no replacement, or not yet."""
     over_at: int | None = None
-    """When that was, or, without a replacement, when the actor was seen to have gone on; None: not yet."""
+    """The moment of that row, or, without a replacement, when the actor was seen to continue; None: not yet."""
 
     @property
     def settled(self) -> bool:
@@ -89,12 +89,12 @@ class Caused:
 
 
 class Chaos(threading.Thread):
-    """Causes the faults of a schedule for so many seconds; then waits until the last of them is over.
+    """A thread that causes the faults of a schedule for so many seconds, and waits for the last recovery.
 
-    A fault befalls only an actor that has recovered from the one before, by a whole unroll: three in a row without
+    A fault comes only to an actor that has recovered from the one before, by a whole unroll: three in a row without
     one would rightly end the pool.
 
-    pids: gives the process of each actor, `ActorPool.pids`. log: hears of each fault, in a line.
+    pids: returns the process of each actor, `ActorPool.pids`. log: gets a line for each fault.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Chaos(threading.Thread):
         super().__init__(name="chaos", daemon=True)
         self.caused: list[Caused] = []
         self.over = threading.Event()
-        """No fault will come any more, and what was caused is settled."""
+        """Set when no fault comes any more, and all actors have recovered."""
         self.error: BaseException | None = None
         self._board, self._pids, self._planned, self._seconds = board, pids, planned, seconds
         self._unroll_length, self._log = unroll_length, log
@@ -118,23 +118,22 @@ class Chaos(threading.Thread):
         self.started = time.monotonic()
 
     def run(self) -> None:
-        """The thread."""
         self.started = time.monotonic()
         try:
             self._cause_all()
             while not self._end.is_set() and not all([*map(self._is_settled, range(len(self._board.words)))]):
-                self._end.wait(_LOOK_SECONDS)
+                self._end.wait(_POLL_SECONDS)
         except BaseException as error:
             self.error = error
         self.over.set()
 
     def stop(self) -> None:
-        """Ends the thread, whatever is open."""
+        """End the thread at once."""
         self._end.set()
         self.join()
 
     def unsettled(self) -> list[Caused]:
-        """The faults that nobody has recovered from."""
+        """Return the faults without a recovery."""
         return [caused for caused in self._newest.values() if not caused.settled]
 
     def _cause_all(self) -> None:
@@ -142,7 +141,7 @@ class Chaos(threading.Thread):
             if planned.at >= self._seconds or self._end.wait(max(0.0, self.started + planned.at - time.monotonic())):
                 return
             while (actor := self._next_settled(planned.actor)) is None:
-                if self._end.wait(_LOOK_SECONDS):
+                if self._end.wait(_POLL_SECONDS):
                     return
             self._cause(planned, actor)
 
@@ -152,7 +151,7 @@ class Chaos(threading.Thread):
         return next((actor for actor in actors if self._is_settled(actor)), None)
 
     def _is_settled(self, actor: int) -> bool:
-        """Whether the actor, or the one in its place, has been at work for an unroll since its last fault."""
+        """Return whether the actor, or its replacement, has made an unroll since its last fault."""
         words, caused = self._board.words[actor], self._newest.get(actor)
         process, needed = int(words[Board.PROCESS_ID]), self._unroll_length
         if self._pids().get(actor) != process:
@@ -177,7 +176,7 @@ class Chaos(threading.Thread):
                 caused.caused_at = int(words[Board.TAKEN_AT])
             caused.recovery = (caused.over_at - caused.caused_at) / 1e9
             after = f" {caused.recovery:.3f} s"
-        self._log(f"{self._now():8.2f} s  actor {caused.actor}: goes on{after} after {caused.kind}")
+        self._log(f"{self._now():8.2f} s  actor {caused.actor}: continues{after} after {caused.kind}")
 
     def _now(self) -> float:
         return time.monotonic() - self.started
@@ -192,14 +191,14 @@ class Chaos(threading.Thread):
         else:
             words[Board.COMMAND] = 1 + MISDEEDS.index(planned.kind)
         if planned.kind == "SIGKILL twice":
-            self._kill_the_next(caused, planned.pause)
+            self._kill_replacement(caused, planned.pause)
         self._newest[actor] = caused
         self.caused.append(caused)
 
-    def _kill_the_next(self, caused: Caused, pause: float) -> None:
-        """The process that takes the place is killed in its start."""
+    def _kill_replacement(self, caused: Caused, pause: float) -> None:
+        """Kill the replacement during its start."""
         while (process := self._pids().get(caused.actor)) in (None, *caused.processes):
-            if self._end.wait(_LOOK_SECONDS):
+            if self._end.wait(_POLL_SECONDS):
                 return
         time.sleep(pause)
         caused.caused_at = time.monotonic_ns()
@@ -209,30 +208,30 @@ class Chaos(threading.Thread):
 
 
 def alone(fault: Caused, caused: Sequence[Caused]) -> bool:
-    """Whether no other actor was out while this one recovered: one without columns waits for those that have some."""
+    """Return whether no other actor was out during this recovery: an actor without columns waits for the others."""
     others = [other for other in caused if other is not fault]
     end = fault.over_at or 0
     return not any(other.caused_at < end and (other.over_at or end) > fault.caused_at for other in others)
 
 
 def unexplained(caused: Sequence[Caused], restarts: Sequence[Any]) -> list[str]:
-    """What the faults caused that the pool didn't tell of, and what it told that no fault explains; best nothing.
+    """Return the faults that the pool didn't report, and the replacements that no fault explains.
 
-    restarts: all of the pool's, in order. Of two deaths in a row, without work between them, it may tell the last.
+    restarts: all reports of the pool, in order. Of two deaths in a row, it may report only the last.
     """
     problems = []
     for actor in sorted({item.actor for item in (*caused, *restarts)}):
-        told = [restart for restart in restarts if restart.actor == actor]
+        reports = [restart for restart in restarts if restart.actor == actor]
         incarnation = 0
         for fault in (fault for fault in caused if fault.actor == actor):
             if (cause := CAUSES[fault.kind]) is None:
                 continue
             incarnation += len(fault.processes)
-            own = [restart for restart in told if restart.incarnation <= incarnation]
-            told = told[len(own) :]
+            own = [restart for restart in reports if restart.incarnation <= incarnation]
+            reports = reports[len(own) :]
             fits = all(re.match(cause, restart.cause) for restart in own)
             if not own or own[-1].incarnation != incarnation or not fits:
                 causes = [(restart.incarnation, restart.cause) for restart in own]
-                problems.append(f"actor {actor}, {fault.kind} after {fault.at:.2f} s: was told as {causes}")
-        problems += [f"actor {actor}: no fault explains {restart.cause!r}" for restart in told]
+                problems.append(f"actor {actor}, {fault.kind} after {fault.at:.2f} s: reported as {causes}")
+        problems += [f"actor {actor}: no fault explains {restart.cause!r}" for restart in reports]
     return problems

@@ -24,14 +24,14 @@ _LAYERS = ("policy_hidden_1", "policy_hidden_2", "logits")
 
 
 def make_network(observation_space: Any, action_space: Any) -> keras.Model:
-    """The default network for CartPole's own columns; the stamps are cut off."""
+    """Return the default network for CartPole's own columns, without the stamps."""
     network = al.default_network(Box(-np.inf, np.inf, (STATE_COLUMNS,)), action_space)
     inputs = keras.Input(observation_space.shape)
     return keras.Model(inputs, network(inputs[:, :STATE_COLUMNS]))
 
 
 class PolicyCheck:
-    """Whether log-probabilities are those of the weights that a column names, computed anew in NumPy."""
+    """Compares log-probabilities with those of the weights that a column names, recomputed in NumPy."""
 
     def __init__(self, network: keras.Model, max_policy_lag: int) -> None:
         paths = [variable.path for variable in network.weights]
@@ -44,16 +44,16 @@ class PolicyCheck:
         self._versions = {0: network.get_weights()}
         self.columns = 0
 
-    def published(self, version: int, weights: Any) -> None:
-        """These are the weights of a version."""
+    def add(self, version: int, weights: Any) -> None:
+        """Add the published weights of a version."""
         self._versions[version] = weights
         self._versions.pop(version - self._lag - 2, None)
 
     def check(self, trajectory: Any) -> None:
-        """Raises WrongBatchError."""
+        """Check a batch. Raises WrongBatchError."""
         for column, version in enumerate(trajectory.policy_version.tolist()):
             if version not in self._versions:
-                raise WrongBatchError(f"Column {column} was acted by version {version}, which is too old or none.")
+                raise WrongBatchError(f"Column {column} names version {version}, which is too old or none.")
             rows = trajectory.valid[:, column]
             logits = self._logits(trajectory.observation[:-1, column][rows], self._versions[version])
             log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -70,7 +70,7 @@ class PolicyCheck:
 
 
 class Watch(al.callbacks.Callback):  # type: ignore[misc]
-    """Checks what the pool collects, and lets a `Chaos` loose on its actors."""
+    """Checks what the pool collects, and starts a `Chaos` among its actors."""
 
     policies: PolicyCheck
     chaos: Chaos
@@ -84,10 +84,10 @@ class Watch(al.callbacks.Callback):  # type: ignore[misc]
         self._measured_at = 0.0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Stands between the pool and whoever collects and publishes: callbacks see no batches."""
+        """Wrap the pool's `collect` and `publish`: callbacks see no batches."""
         self.policies = PolicyCheck(self.model, self._arguments.lag)
         self._collect, self._publish = self.actors.collect, self.actors.publish
-        self.actors.collect, self.actors.publish = self._checked_collect, self._noted_publish
+        self.actors.collect, self.actors.publish = self._collect_and_check, self._publish_and_keep
         self.chaos = Chaos(
             self._board,
             lambda: self.actors.pids,
@@ -97,7 +97,7 @@ class Watch(al.callbacks.Callback):  # type: ignore[misc]
             self._log,
         )
 
-    def _checked_collect(self, *arguments: Any, **options: Any) -> Any:
+    def _collect_and_check(self, *arguments: Any, **options: Any) -> Any:
         trajectory = self._collect(*arguments, **options)
         self.restarts += self.actors.restarts
         self.batches.check(trajectory, self.actors.restarts)
@@ -105,14 +105,14 @@ class Watch(al.callbacks.Callback):  # type: ignore[misc]
             self.policies.check(trajectory)
         return trajectory
 
-    def _noted_publish(self, weights: Any) -> None:
+    def _publish_and_keep(self, weights: Any) -> None:
         self._publish(weights)
-        self.policies.published(self.actors.version, weights)
+        self.policies.add(self.actors.version, weights)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Measures memory, lets schedules end with the time, and ends the run when all that was caused is over."""
+        """Measure memory, let schedules end with the time, and end the run when all actors have recovered."""
         now, seconds = time.monotonic(), 60 * self._arguments.minutes
-        if self.chaos.ident is None:  # the first update compiles, for which all actors wait
+        if self.chaos.ident is None:  # the first update compiles, and all actors wait for it
             self.chaos.start()
         if now - self._measured_at > _MEMORY_SECONDS:
             self._measured_at = now
@@ -124,15 +124,14 @@ class Watch(al.callbacks.Callback):  # type: ignore[misc]
             self.model.stop_training = True
 
     def on_train_end(self, logs: Any = None) -> None:
-        """No fault comes any more."""
         self.chaos.stop()
 
     def check_end(self) -> None:
-        """Raises WrongBatchError if rows never came."""
+        """Check that no rows are missing. Raises WrongBatchError."""
         self.batches.finish()
 
     def problems(self) -> list[str]:
-        """What was wrong with the faults and the replacements."""
+        """Describe what was wrong with the faults and the replacements."""
         found = unexplained(self.chaos.caused, self.restarts)
         found += [f"actor {fault.actor} never recovered from {fault.kind}" for fault in self.chaos.unsettled()]
         if self.chaos.error is not None:

@@ -1,25 +1,23 @@
-#!/usr/bin/env python3
-"""Trains CartPole-v1 while its actors are killed, stopped and hung, and checks that all is as if nothing had been.
+"""A run of CartPole-v1 whose actors are killed, stopped and hung, with a check of every batch.
 
     scripts/measure soak --minutes 10 --fault-every 2 --output benchmarks/faults/soak    # writes .json, .md and .log
     scripts/measure soak --what learner --times 100                               # kills the learner's process instead
     scripts/measure soak --what resources                                         # takes descriptors, memory, disk
 
-Each row's observation carries a stamp: actor, environment, process, step, last action, checksum. Every batch that is
-learned from is checked: no row missing, twice, of another environment or process; the observation that the batch before
-ended with goes on; each action and each episode's end where the environment had it; log-probabilities those of the
-weights that the column names. Afterwards: each replacement was told with the fault's own cause, and none that had none;
-metrics count up; nothing is left (processes, descriptors, threads, memory, files); the network has learned.
-
-Which faults, in which order, when and to whom follows from --seed. Exits with 1, and says why, if anything was wrong.
+Each observation carries a stamp: actor, environment, process, step, last action, checksum. The program checks every
+batch that the learner gets: no row is missing, doubled, or from another environment or process; it begins with the
+observation that ended the batch before; each action and each episode's end is where the environment had it;
+log-probabilities are those of the weights that the column names. Afterwards: each replacement was reported with the
+fault's own cause, and no other; metrics count up; nothing is left (processes, descriptors, threads, memory, files); the
+network has learned. --seed decides the faults, their order, moments and actors. Exits with 1 if anything was wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import functools
+import importlib
 import io
 import itertools
 import json
@@ -33,77 +31,57 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import machine
-from benchmarks.processes import growth
+from benchmarks.faults.chaos import alone
+from benchmarks.harness import Found, make_parser, origin, table, tell
+from benchmarks.processes import Leftovers, command_line, growth
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-ROOT = Path(__file__).resolve().parents[2]
 SOLVED = 475.0
 GROWTH = 0.01
 RECOVERY_MEDIAN, RECOVERY_WORST = 0.5, 2.0
 LONG_ENOUGH_MINUTES = 5.0
-"""For figures that need time: memory that grows, and the return."""
+"""Shorter runs aren't held to the return and the growth of memory."""
+_LARGEST_LOG = 17 << 20
+"""Bytes: an actor's output is kept in two files of 16 MiB."""
+_SUBJECTS = {
+    "actors": "benchmarks.faults.soak",
+    "learner": "benchmarks.faults.soak_learner",
+    "resources": "benchmarks.faults.soak_resources",
+}
 
 
 def main() -> None:
-    """Runs what is asked for, prints and writes what came of it."""
-    arguments = (parser := _parser()).parse_args()
+    numbers = {"minutes": 10.0, "fault_every": 2.0, "actors": 4, "lag": 1, "actor_timeout": 3.0, "times": 100}
+    parser = make_parser("soak", __doc__ or "", seed=0, **numbers)
+    parser.add_argument("--what", choices=tuple(_SUBJECTS), default="actors", help="the target of the faults")
+    parser.add_argument("--folder", type=Path, help="a new folder for the run (default: a temporary one)")
+    arguments = parser.parse_args()
     if arguments.folder and arguments.folder.exists():
         parser.error(f"--folder must be a new one. Received: {arguments.folder}")
     warnings.filterwarnings("ignore", message="There are more actors than cores")
     with contextlib.ExitStack() as stack:
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
-        temporary = folder / "tmp"
-        temporary.mkdir(parents=True)
+        (temporary := folder / "tmp").mkdir(parents=True)
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
-        result = _run(arguments, folder)
-    result = {"date": datetime.date.today().isoformat(), "machine": machine(), **result}
+        result = importlib.import_module(_SUBJECTS[arguments.what]).soak(folder, arguments)
     faults = result.pop("faults", [])
-    text = json.dumps(result, indent=1)
+    text = json.dumps(result := {**origin(parser), **result}, indent=1)
     print(text)
     if arguments.output:
         arguments.output.with_suffix(".json").write_text(text + "\n")
     if arguments.output and faults:
-        arguments.output.with_suffix(".md").write_text(table(result))
+        arguments.output.with_suffix(".md").write_text(page(result))
         arguments.output.with_suffix(".log").write_text("\n".join(faults) + "\n")
     for problem in result["problems"]:
-        print(f"soak: {problem}", file=sys.stderr)
+        tell(f"soak: {problem}")
     sys.exit(bool(result["problems"]))
 
 
-def _run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    if arguments.what == "learner":
-        from benchmarks.faults.soak_learner import soak_learner
-
-        return soak_learner(folder, arguments.times, arguments.seed)
-    if arguments.what == "resources":
-        from benchmarks.faults.soak_resources import soak_resources
-
-        return soak_resources(folder)
-    return soak_actors(folder, arguments)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--what", choices=("actors", "learner", "resources"), default="actors")
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--fault-every", type=float, default=2.0, help="seconds between faults, on average")
-    parser.add_argument("--actors", type=int, default=4)
-    parser.add_argument("--lag", type=int, default=1, help="max_policy_lag")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--actor-timeout", type=float, default=3.0)
-    parser.add_argument("--times", type=int, default=100, help="how often the learner is killed")
-    parser.add_argument("--folder", type=Path, help="where the run is kept; a temporary one by default")
-    parser.add_argument("--output", type=Path, help="name of the files to write, without .json, .md and .log")
-    return parser
-
-
-def soak_actors(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Trains for so many minutes with faults in the actors. Returns figures, and what was wrong as "problems"."""
+def soak(folder: Path, arguments: argparse.Namespace) -> Found:
+    """Train for so many minutes with faults in the actors. Returns figures, and the "problems"."""
     import actor_learner as al
     from benchmarks.faults.checks import Watch, make_network
     from benchmarks.faults.stamped import Board, StampedCartPole
-    from benchmarks.processes import Leftovers
 
     board = Board(folder / "board", arguments.actors)
     config = al.preset("CartPole-v1").replace(
@@ -129,11 +107,14 @@ def soak_actors(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         result = al.train(config.replace(run_dir=folder / "run", callbacks=[watch]))
     evaluation = al.evaluate(result.network, env=StampedCartPole, env_kwargs={}, episodes=20)
     watch.check_end()
+    rows = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+    logs = {file.name: file.stat().st_size for file in (result.run_dir / "logs").glob("actor-*")}
+    pids = watch.batches.processes.values()
     problems = [
         *watch.problems(),
-        *_check_metrics(al_metrics(result.run_dir), watch),
-        *_check_logs(result.run_dir / "logs"),
-        *[f"process {pid} of an actor is alive" for pid in watch.batches.processes.values() if _is_actor(pid)],
+        *_check_metrics(rows, watch),
+        *[f"logs/{name} has {size} bytes" for name, size in logs.items() if size > _LARGEST_LOG],
+        *[f"process {pid} of an actor is alive" for pid in pids if "actor-" in command_line(pid)],
         *Leftovers.now(folder / "tmp").since(before),
     ]
     memory = growth(watch.memory)
@@ -141,7 +122,6 @@ def soak_actors(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.minutes >= LONG_ENOUGH_MINUTES:
         problems += _check_figures(evaluation.mean, memory, recovery.get("SIGKILL", {}))
     return {
-        "command": "scripts/measure soak " + " ".join(sys.argv[1:]),
         "minutes": arguments.minutes,
         "actors": arguments.actors,
         "max_policy_lag": arguments.lag,
@@ -164,7 +144,7 @@ def soak_actors(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 class _Drain(io.TextIOBase):
-    """What the actors print is counted, and gone."""
+    """Counts what the actors print, and drops it."""
 
     characters = 0
 
@@ -175,18 +155,13 @@ class _Drain(io.TextIOBase):
 
 def _log(lines: list[str], line: str) -> None:
     lines.append(line)
-    print(line, file=sys.stderr)
+    tell(line)
 
 
-def al_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl, with what is no number."""
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
-def _check_metrics(rows: Sequence[dict[str, Any]], watch: Any) -> list[str]:
-    """Counters count up, and all replacements are told of."""
+def _check_metrics(rows: Sequence[Found], watch: Any) -> list[str]:
+    """Check that counters count up, and that the rows report all replacements."""
     problems = [
-        f"metrics.jsonl: {name} doesn't go up with each row"
+        f"metrics.jsonl: {name} doesn't increase with each row"
         for name in ("env_steps", "updates", "time_seconds")
         if not all(earlier[name] < later[name] for earlier, later in itertools.pairwise(rows))
     ]
@@ -194,25 +169,13 @@ def _check_metrics(rows: Sequence[dict[str, Any]], watch: Any) -> list[str]:
         problems.append("metrics.jsonl: an update has no row, or two")
     if rows[-1]["env_steps"] != watch.batches.rows or len(rows) != watch.batches.batches:
         problems.append(f"metrics.jsonl: {rows[-1]['env_steps']} env steps, {watch.batches.rows} were collected")
-    told = [cause for row in rows for cause in row.get("actor_restart_causes", ())]
-    if told != [f"actor {restart.actor} {restart.cause}" for restart in watch.restarts]:
-        problems.append("metrics.jsonl: the causes of the replacements aren't those that the pool told")
+    causes = [cause for row in rows for cause in row.get("actor_restart_causes", ())]
+    if causes != [f"actor {restart.actor} {restart.cause}" for restart in watch.restarts]:
+        problems.append("metrics.jsonl: the causes of the replacements differ from the pool's reports")
     return problems
 
 
-def _check_logs(folder: Path) -> list[str]:
-    """What actors print may not fill the disk: two files of 16 MiB each."""
-    sizes = {file.name: file.stat().st_size for file in folder.iterdir() if file.name.startswith("actor-")}
-    return [f"logs/{name} has {size} bytes" for name, size in sizes.items() if size > 17 << 20]
-
-
-def _is_actor(pid: int) -> bool:
-    from benchmarks.processes import command_line
-
-    return "actor-" in command_line(pid)
-
-
-def _check_figures(mean: float, memory: dict[str, Any], recovery: dict[str, float]) -> list[str]:
+def _check_figures(mean: float, memory: Found, recovery: dict[str, float]) -> list[str]:
     problems = []
     if mean < SOLVED:
         problems.append(f"the return is {mean}, below {SOLVED}")
@@ -224,9 +187,7 @@ def _check_figures(mean: float, memory: dict[str, Any], recovery: dict[str, floa
 
 
 def _recovery(caused: Sequence[Any]) -> dict[str, dict[str, float]]:
-    """By kind, of those during which no other actor was out, for whose columns the replaced one may have waited."""
-    from benchmarks.faults.chaos import alone
-
+    """Return the recoveries by kind, without those during which another actor was out."""
     by_kind: dict[str, list[float]] = {}
     for fault in caused:
         if fault.recovery is not None and alone(fault, caused):
@@ -238,17 +199,14 @@ def _distribution(values: Sequence[float]) -> dict[str, float]:
     if not values:
         return {}
     ordered = sorted(values)
-    quantiles = {"median": statistics.median(ordered), "90%": ordered[int(0.9 * len(ordered))], "worst": ordered[-1]}
-    return {"count": len(ordered), **_rounded({"best": ordered[0], **quantiles}, 3)}
+    found = {"best": ordered[0], "median": statistics.median(ordered), "90%": ordered[int(0.9 * len(ordered))]}
+    figures = {name: round(value, 3) for name, value in {**found, "worst": ordered[-1]}.items()}
+    return {"count": len(ordered), **figures}
 
 
-def _rounded(values: dict[str, float], digits: int) -> dict[str, float]:
-    return {name: round(value, digits) for name, value in values.items()}
-
-
-def table(result: dict[str, Any]) -> str:
-    """The figures for people."""
-    kinds = result["seconds_from_fault_to_first_row"]
+def page(result: Found) -> str:
+    """Return the figures as Markdown."""
+    kinds, memory = result["seconds_from_fault_to_first_row"], result["learner_memory_mb"]
     lines = [
         "# A soak: CartPole-v1 while its actors are killed, stopped and hung",
         "",
@@ -262,27 +220,24 @@ def table(result: dict[str, Any]) -> str:
         f"{result['evaluation']['episodes']} episodes: {result['evaluation']['mean']:.1f}.",
         "",
     ]
-    if growth := result["learner_memory_mb"]["growth"]:
-        memory = result["learner_memory_mb"]
+    if grown := memory["growth"]:
         lines += [
             f"The learner's memory over the last four fifths: {memory['after_a_fifth']['rss']:.1f} MB resident, then "
-            f"{memory['end']['rss']:.1f} MB ({growth['rss']:+.2%}; what no file stands for "
-            f"{growth['anonymous']:+.2%}; PSS, which depends on how many actors share libraries with it, "
-            f"{growth['pss']:+.2%}).",
+            f"{memory['end']['rss']:.1f} MB ({grown['rss']:+.2%}; anonymous {grown['anonymous']:+.2%}; PSS, which "
+            f"depends on how many actors share libraries with it, {grown['pss']:+.2%}).",
             "",
         ]
-    lines += [
-        "Seconds from the fault to the first row of the process that took the place, where no other actor was out at "
-        "that time (where an actor gave no sign of life, `actor_timeout` is in it):",
-        "",
-        "| fault | caused | alone | best | median | 90% | worst |",
-        "|-|-|-|-|-|-|-|",
+    names = ("count", "best", "median", "90%", "worst")
+    rows = [
+        (kind, str(count), *(f"{kinds[kind][name]:g}" if kind in kinds else "" for name in names))
+        for kind, count in result["faults_by_kind"].items()
     ]
-    for kind, count in result["faults_by_kind"].items():
-        found = kinds.get(kind)
-        names = ("count", "best", "median", "90%", "worst")
-        figures = " | ".join("" if found is None else f"{found[name]:g}" for name in names)
-        lines.append(f"| {kind} | {count} | {figures} |")
+    lines += [
+        "Seconds from the fault to the first row of the replacement, where no other actor was out at that time (for "
+        "silent actors, `actor_timeout` is included):",
+        "",
+        *table(("fault", "caused", "alone", "best", "median", "90%", "worst"), rows),
+    ]
     return "\n".join(lines) + "\n"
 
 

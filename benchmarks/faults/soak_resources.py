@@ -2,11 +2,12 @@
 
     scripts/measure soak --what resources
 
-A disk that is full is a tmpfs of a few megabytes where this may mount one (root), else a limit on the size of files.
+The full disk is a tmpfs of a few megabytes where this process may mount one (root), else a limit on the size of files.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import json
@@ -15,7 +16,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -29,45 +29,42 @@ import actor_learner as al
 from actor_learner.runs.checkpoints import newest_whole
 from benchmarks.faults.checks import make_network
 from benchmarks.faults.stamped import BatchCheck, StampedCartPole
+from benchmarks.harness import Found, tell
 from benchmarks.processes import Leftovers
 
 _DISK_BYTES = 24 << 20
 _UPDATES = 60
 _FULL_FROM, _FULL_TO = 15, 40
 _ENVS = 4
-Result = dict[str, Any]
 
 
 class BrokenPromiseError(Exception):
-    """What should have held didn't."""
+    """Something that must hold didn't."""
 
 
-def soak_resources(folder: Path) -> Result:
-    """Runs each case. Returns what was seen, and what was wrong as "problems"."""
+def soak(folder: Path, _: argparse.Namespace) -> Found:
+    """Run each case. Returns what was seen, and the "problems"."""
     logging.getLogger("actor_learner").addHandler(logging.NullHandler())
     with _pool() as actors:  # what is loaded once is no leak
         actors.collect()
     _train(folder / "first", [], updates=2)
     problems, cases = [], {}
     for case in CASES:
-        before, started = Leftovers.now(folder / "tmp"), time.monotonic()
+        name, before, started = case.__name__, Leftovers.now(folder / "tmp"), time.monotonic()
         try:
             seen = case(folder)
         except Exception as error:
             seen = {"failed": repr(error)}
-            problems.append(f"{case.__name__}: {error}" if isinstance(error, BrokenPromiseError) else _told(error))
-        problems += [f"{case.__name__}: {thing}" for thing in Leftovers.now(folder / "tmp").since(before)]
-        cases[case.__name__] = {"seconds": round(time.monotonic() - started, 1), **seen}
-        print(f"{case.__name__}: {cases[case.__name__]}", file=sys.stderr)
-    return {"command": "scripts/measure soak " + " ".join(sys.argv[1:]), "problems": problems, "cases": cases}
+            is_promise = isinstance(error, BrokenPromiseError)
+            problems.append(f"{name}: {error}" if is_promise else "".join(traceback.format_exception(error)))
+        problems += [f"{name}: {thing}" for thing in Leftovers.now(folder / "tmp").since(before)]
+        cases[name] = {"seconds": round(time.monotonic() - started, 1), **seen}
+        tell(f"{name}: {cases[name]}")
+    return {"problems": problems, "cases": cases}
 
 
-def _told(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))
-
-
-def descriptors_short_for_a_while(folder: Path) -> Result:
-    """The replacement comes when there are some again."""
+def descriptors_short_for_a_while(_: Path) -> Found:
+    """The replacement starts when there are descriptors again."""
     with _pool() as actors, _no_more_descriptors() as restore:
         os.kill(actors.pids[0], signal.SIGKILL)
         timer = threading.Timer(2.0, restore)
@@ -81,26 +78,26 @@ def descriptors_short_for_a_while(folder: Path) -> Result:
     return {}
 
 
-def descriptors_short_for_ever(folder: Path) -> Result:
-    """One error that says so."""
+def descriptors_short_for_ever(_: Path) -> Found:
+    """One error says so."""
     with _pool() as actors, _no_more_descriptors():
         os.kill(actors.pids[0], signal.SIGKILL)
         return _one_line(RuntimeError, functools.partial(actors.collect, timeout=None))
 
 
-def more_memory_than_there_is(folder: Path) -> Result:
-    """One error that says so, before anything is killed."""
+def more_memory_than_there_is(_: Path) -> Found:
+    """One error says so, before anything is killed."""
     return _one_line(MemoryError, functools.partial(_pool, unroll_length=10**9))
 
 
-def shared_memory_that_is_refused(folder: Path) -> Result:
-    """The system says no where the batches should lie."""
+def shared_memory_that_is_refused(_: Path) -> Found:
+    """The system refuses the memory of the batches."""
     with _limited(resource.RLIMIT_FSIZE, 1 << 20):
         return _one_line(MemoryError, functools.partial(_pool, unroll_length=10**5))
 
 
-def disk_full_for_a_while(folder: Path) -> Result:
-    """Training goes on, what was saved stays whole, and afterwards everything is there."""
+def disk_full_for_a_while(folder: Path) -> Found:
+    """Training continues, saved files stay whole, and afterwards everything is there."""
     with _small_disk(folder / "disk") as disk:
         filler = Filler(disk, empty_again=True)
         run = _train(disk / "run", [filler])
@@ -112,27 +109,27 @@ def disk_full_for_a_while(folder: Path) -> Result:
         return {"full_by": filler.means, "while_full": filler.seen}
 
 
-def disk_full_to_the_end(folder: Path) -> Result:
-    """The last checkpoint before that stays, and the run can go on from it."""
+def disk_full_to_the_end(folder: Path) -> Found:
+    """The last checkpoint before that stays, and the run can be resumed from it."""
     with _small_disk(folder / "disk") as disk:
         filler = Filler(disk, empty_again=False)
-        said = "nothing"
+        message = "nothing"
         try:
             _train(disk / "run", [filler])
         except OSError as error:
-            said = f"{type(error).__name__}: {error}"
+            message = f"{type(error).__name__}: {error}"
         finally:
             filler.empty()
         newest, state, damages = newest_whole(disk / "run/checkpoints")
         _promise(newest is not None and not damages, f"no whole checkpoint: {damages}")
         again = _train(disk / "run", [], resume=True, updates=_UPDATES + 5)
         _, end, _ = newest_whole(again / "checkpoints")
-        _promise(end.updates == _UPDATES + 5, f"after going on there were {end.updates} updates")
-        return {"full_by": filler.means, "said": said, "went_on_from": state.updates}
+        _promise(end.updates == _UPDATES + 5, f"after resuming there were {end.updates} updates")
+        return {"full_by": filler.means, "said": message, "went_on_from": state.updates}
 
 
-def disk_full_at_the_start(folder: Path) -> Result:
-    """One line, and nothing begun."""
+def disk_full_at_the_start(folder: Path) -> Found:
+    """One line says so, and no run begins."""
     with _small_disk(folder / "disk") as disk:
         filler = Filler(disk, empty_again=False)
         filler.fill()
@@ -142,7 +139,7 @@ def disk_full_at_the_start(folder: Path) -> Result:
             filler.empty()
 
 
-CASES: tuple[Callable[[Path], Result], ...] = (
+CASES: tuple[Callable[[Path], Found], ...] = (
     descriptors_short_for_a_while,
     descriptors_short_for_ever,
     more_memory_than_there_is,
@@ -162,10 +159,9 @@ class Filler(keras.callbacks.Callback):  # type: ignore[misc]
         self._updates = 0
         self._stack = contextlib.ExitStack()
         self.means = "a tmpfs" if disk.is_mount() else "a limit on the size of files; nothing can be mounted here"
-        self.seen: Result = {}
+        self.seen: Found = {}
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Counts."""
         self._updates += 1
         if self._updates == _FULL_FROM:
             self.fill()
@@ -176,7 +172,7 @@ class Filler(keras.callbacks.Callback):  # type: ignore[misc]
             self.empty()
 
     def fill(self) -> None:
-        """To the last byte."""
+        """Fill the disk to the last byte."""
         if not self._file.parent.is_mount():
             self._stack.enter_context(_limited(resource.RLIMIT_FSIZE, 1))
             return
@@ -185,7 +181,7 @@ class Filler(keras.callbacks.Callback):  # type: ignore[misc]
                 pass
 
     def empty(self) -> None:
-        """There is room again."""
+        """Make room again."""
         self._stack.close()
         self._file.unlink(missing_ok=True)
 
@@ -213,22 +209,19 @@ def _train(run_dir: Path, callbacks: list[Any], *, updates: int = _UPDATES, resu
 
 @contextlib.contextmanager
 def _small_disk(path: Path) -> Iterator[Path]:
-    """An empty tmpfs, or where that can't be had an ordinary folder."""
+    """Mount an empty tmpfs; where that isn't allowed, make an ordinary folder."""
     path.mkdir(exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "tmpfs", path]
     mounted = subprocess.run(command, capture_output=True).returncode == 0
     try:
         yield path
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", path], check=True)  # what is open on it still is told of as left
-        else:
-            subprocess.run(["rm", "-r", path], check=True)
+    finally:  # --lazy: files that are still open are reported as left over
+        subprocess.run(["umount", "--lazy", path] if mounted else ["rm", "-r", path], check=True)
 
 
 @contextlib.contextmanager
 def _limited(which: int, value: int) -> Iterator[Callable[[], None]]:
-    """A soft limit of this process, until the function that is given is called, or to the end."""
+    """Set a soft limit of this process, until the yielded function is called, or to the end."""
     soft, hard = resource.getrlimit(which)
     restore = functools.partial(resource.setrlimit, which, (soft, hard))
     resource.setrlimit(which, (value, hard))
@@ -244,12 +237,12 @@ def _no_more_descriptors() -> Iterator[Callable[[], None]]:
         yield restore
 
 
-def _one_line(kind: type[Exception], action: Callable[[], Any]) -> Result:
-    """What an action says with its exception, which must be of this kind and one line."""
+def _one_line(kind: type[Exception], action: Callable[[], Any]) -> Found:
+    """Return the message of the exception that an action raises; it must be of this kind and one line."""
     try:
         action()
     except kind as error:
-        _promise("\n" not in str(error), f"it took several lines to say: {error}")
+        _promise("\n" not in str(error), f"the message has several lines: {error}")
         return {"said": f"{type(error).__name__}: {error}"}
     raise BrokenPromiseError("there was no error")
 

@@ -1,6 +1,6 @@
-"""CartPole-v1 whose observations say where they come from, and that does wrong when it is told to.
+"""CartPole-v1 whose observations carry their origin, and that misbehaves on command; a check of the batches with them.
 
-Actors import this: nothing heavy here. For Linux.
+Actors import this module: it needs only NumPy and Gymnasium. For Linux.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gymnasium.spaces import Box
 Array = np.ndarray[Any, Any]
 
 STATE_COLUMNS = 4
-"""Of CartPole itself; the stamps stand behind them, whole numbers below 2**24, which float32 holds exactly."""
+"""CartPole's own columns; the stamps follow, whole numbers below 2**24, which float32 holds exactly."""
 ACTOR, ENV, PROCESS, INCARNATION, STEPS, EPISODE_STEPS, ACTION, CHECKSUM = range(STATE_COLUMNS, STATE_COLUMNS + 8)
 COLUMNS = CHECKSUM + 1
 
 MISDEEDS = ("raise", "exit", "hang", "spin", "stop itself", "disconnect", "nan", "slow", "flood")
-"""What an environment does when it is told to, by the number of its place, from 1."""
+"""The commands of the board, numbered from 1."""
 EXIT_CODE = 3
 SLOW_STEPS = 2
 _FLOOD_BYTES = 2 << 20
@@ -36,18 +36,18 @@ _NUMBERS = itertools.count()
 
 
 class Board:
-    """A file that the driver and all actors map: a row of words for each actor, int64.
+    """A file that the driver and all actors map: a row of int64 words for each actor.
 
-    COMMAND: the driver asks for a misdeed; an environment takes it, sets it to 0, counts it in TAKEN, and says when in
-    TAKEN_AT. LIVES: the processes that this actor has had. PROCESS_ID, STEPS_DONE, FIRST_ROW_AT: of the present one, by
-    its first environment. Times are nanoseconds of the monotonic clock, which all processes share.
+    COMMAND: a misdeed that the driver asks for. The environment sets it to 0, counts it in TAKEN and writes the time to
+    TAKEN_AT. LIVES: the number of processes that this actor has had. PROCESS_ID, STEPS_DONE, FIRST_ROW_AT: of the
+    present process, by its first environment. Times are nanoseconds of the monotonic clock, which all processes share.
     """
 
     COMMAND, TAKEN, TAKEN_AT, LIVES, PROCESS_ID, STEPS_DONE, FIRST_ROW_AT = range(7)
     WORDS = 8
 
     def __init__(self, path: Path, num_actors: int = 0) -> None:
-        """Opens the file, or makes it, for `num_actors`."""
+        """Open the file, or make it for `num_actors`."""
         if num_actors:
             path.write_bytes(bytes(8 * self.WORDS * num_actors))
         with open(path, "r+b") as file:
@@ -56,16 +56,16 @@ class Board:
 
 
 def actor_number() -> int:
-    """Of the actor that this process is, as `ps` shows it; -1 if it is none."""
+    """Return the number of the actor that this process is, from its command line; -1 for other processes."""
     words = Path("/proc/self/cmdline").read_text().split("\0")
     return next((int(word.removeprefix("actor-")) for word in words if word.startswith("actor-")), -1)
 
 
 class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
-    """CartPole-v1; each observation has the stamps of its row behind it.
+    """CartPole-v1; the stamps follow the state in each observation.
 
-    board: the file of a `Board`; without it, or outside of an actor, it only stamps. slow_seconds: of a step that is
-    told to be slow. simulator: whether each actor's first environment has a child process, which would go on.
+    board: the file of a `Board`; without it, or outside of an actor, the environment only stamps. slow_seconds: the
+    duration of a slow step. simulator: whether each actor's first environment starts a child process that never ends.
     """
 
     def __init__(self, board: str | None = None, slow_seconds: float = 1.0, *, simulator: bool = False) -> None:
@@ -79,25 +79,23 @@ class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
         self._words: Any = [0] * Board.WORDS
         if board is not None and actor >= 0:
             self._words = Board(Path(board)).words[actor].data
-            self._introduce()
+            self._register()
         self._stamp = np.zeros(COLUMNS, np.float32)
         self._stamp[[ACTOR, ENV, PROCESS, INCARNATION]] = actor, self._env, os.getpid(), self._words[Board.LIVES]
 
-    def _introduce(self) -> None:
-        """Says on the board that there is a new process."""
+    def _register(self) -> None:
+        """Write to the board that there is a new process."""
         if self._env == 0:
             self._words[Board.STEPS_DONE] = self._words[Board.FIRST_ROW_AT] = 0
             self._words[Board.LIVES] += 1
             self._words[Board.PROCESS_ID] = os.getpid()
 
     def reset(self, **kwargs: Any) -> tuple[Array, dict[str, Any]]:
-        """Begins an episode."""
         observation, info = self.env.reset(**kwargs)
         self._episode_steps = 0
         return self._stamped(observation, -1), info
 
     def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, Any]]:
-        """A step, and what the driver has asked for."""
         if self._words[Board.COMMAND]:
             self._misbehave()
         if self._slow_steps:
@@ -134,7 +132,7 @@ class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
             case "hang":
                 time.sleep(_FOR_EVER)
             case "spin":
-                sum(iter(int, 1))  # in C, for ever, and the interpreter's lock is never let go
+                sum(iter(int, 1))  # in C, for ever, without releasing the interpreter's lock
             case "stop itself":
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "disconnect":
@@ -152,13 +150,13 @@ class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def checksum(rows: Array) -> Array:
-    """Of all columns but the last, `[..., COLUMNS]` float32 -> `[...]`, below 2**24; of zeros it isn't 0."""
+    """Hash all columns but the last: `[..., COLUMNS]` float32 -> `[...]`, below 2**24; zeros don't give 0."""
     bits = np.ascontiguousarray(rows[..., :CHECKSUM]).view(np.uint32)
     return (np.bitwise_xor.reduce(bits, axis=-1) ^ 0x5A5A5A) & 0xFFFFFF
 
 
 class WrongBatchError(Exception):
-    """A batch isn't what the environments gave."""
+    """A batch differs from what the environments returned."""
 
 
 class _Piece(NamedTuple):
@@ -171,7 +169,7 @@ class _Piece(NamedTuple):
 
 
 class BatchCheck:
-    """Checks every batch of a pool of `StampedCartPole`, in the order in which they are collected.
+    """Checks every batch of a pool of `StampedCartPole`, in the order of collection.
 
     envs_per_actor, max_policy_lag: the pool's.
     """
@@ -182,14 +180,11 @@ class BatchCheck:
         self._pieces: dict[tuple[int, int, int], list[_Piece]] = {}
         self._last_batch: dict[tuple[int, int, int], int] = {}
         self.processes: dict[tuple[int, int], int] = {}
-        """By actor and incarnation."""
+        """The process of each actor and incarnation."""
         self.batches = self.rows = 0
 
     def check(self, trajectory: Any, restarts: Any = ()) -> None:
-        """Raises WrongBatchError where the batch can't be right.
-
-        restarts: what the pool says about the time in which it was collected.
-        """
+        """Check a batch. Raises WrongBatchError. restarts: what the pool reports while it collects the batch."""
         for restart in restarts:
             self._incarnations[restart.actor] = restart.incarnation
         for column in range(trajectory.valid.shape[1]):
@@ -198,14 +193,14 @@ class BatchCheck:
             except WrongBatchError as error:
                 raise WrongBatchError(f"Batch {self.batches}, column {column}: {error}") from None
         if self._lag <= 1:
-            _expect(len(set(trajectory.env_index)) == len(trajectory.env_index), "an environment stands in it twice")
+            _expect(len(set(trajectory.env_index)) == len(trajectory.env_index), "an environment has two columns")
         self.batches += 1
         self.rows += int(trajectory.valid.sum())
 
     def _check_column(self, trajectory: Any, column: int) -> None:
         valid = trajectory.valid[:, column]
         length = int(valid.sum())
-        _expect(valid[:length].all(), "rows are missing in its midst")
+        _expect(valid[:length].all(), "rows are missing in the middle")
         _expect(length == len(valid) or self._lag > 1, f"it ends after {length} rows")
         rows = np.concatenate([trajectory.observation[:length, column], trajectory.observation[-1:, column]])
         _expect((checksum(rows) == rows[:, CHECKSUM]).all(), "a row's checksum is wrong")
@@ -215,35 +210,33 @@ class BatchCheck:
             _expect((stamp[name] == stamp[name][0]).all(), "it holds rows of several environments or processes")
         actor, env, process, incarnation = (int(stamp[name][0]) for name in (ACTOR, ENV, PROCESS, INCARNATION))
         _expect(trajectory.env_index[column] == actor * self._envs_per_actor + env, "env_index is another's")
-        _expect((np.diff(stamp[STEPS]) == 1).all(), f"the steps don't go on one by one: {stamp[STEPS].tolist()}")
+        _expect((np.diff(stamp[STEPS]) == 1).all(), f"the steps don't count up one by one: {stamp[STEPS].tolist()}")
         self._check_answers(trajectory, column, length, stamp)
-        _expect(incarnation - 1 <= self._incarnations.get(actor, 0), "the actor was replaced, and nobody said so")
+        _expect(incarnation - 1 <= self._incarnations.get(actor, 0), "the actor was replaced without a report")
         known = self.processes.setdefault((actor, incarnation), process)
-        _expect(known == process, f"process {process} took the place of {known}, and nobody said so")
+        _expect(known == process, f"process {process} replaced {known} without a report")
         piece = _Piece(int(stamp[STEPS][0]), int(stamp[STEPS][-1]), rows[0].tobytes(), rows[-1].tobytes())
-        self._go_on((actor, env, incarnation), piece)
+        self._join((actor, env, incarnation), piece)
 
     def _check_answers(self, trajectory: Any, column: int, length: int, stamp: dict[int, Array]) -> None:
-        """Each action reached the environment, and each episode's end is told where it was."""
+        """Check that each action reached the environment, and that each episode's end is where it was."""
         ended = (trajectory.terminated | trajectory.truncated)[:length, column]
         if 0 < length < len(trajectory.valid):  # cut off by the pool, which resets nothing
             ended[-1] = stamp[EPISODE_STEPS][-1] == 0
         answered = np.where(ended, -1, trajectory.action[:length, column])
-        _expect((stamp[ACTION][1:] == answered).all(), "an action isn't the one that the environment was given")
+        _expect((stamp[ACTION][1:] == answered).all(), "an action isn't what the environment received")
         counted = np.where(ended, 0, stamp[EPISODE_STEPS][:-1] + 1)
         _expect((stamp[EPISODE_STEPS][1:] == counted).all(), "an episode's end isn't where the environment had it")
         _expect((trajectory.reward[:length, column] == 1).all(), "a reward isn't CartPole's")
 
-    def _go_on(self, life: tuple[int, int, int], piece: _Piece) -> None:
-        """Joins a column with what is there of the same environment in the same process."""
+    def _join(self, life: tuple[int, int, int], piece: _Piece) -> None:
+        """Join a column with the earlier columns of the same environment in the same process."""
         joined: list[_Piece] = []
         for part in sorted([*self._pieces.get(life, ()), piece]):
             if joined and joined[-1].stop >= part.start:
                 before = joined.pop()
-                _expect(before.stop == part.start, f"the steps from {part.start} on stand in two columns")
-                _expect(
-                    before.last == part.first, "it doesn't begin with the observation that the one before ended with"
-                )
+                _expect(before.stop == part.start, f"the steps from {part.start} on are in two columns")
+                _expect(before.last == part.first, "it doesn't begin with the observation that ended the one before")
                 part = _Piece(before.start, part.stop, before.first, part.last)
             joined.append(part)
         self._pieces[life], self._last_batch[life] = joined, self.batches
@@ -252,15 +245,12 @@ class BatchCheck:
             _expect(joined[0].start == 0, f"steps are missing before {joined[0].start}")
 
     def finish(self) -> None:
-        """Raises WrongBatchError if steps are missing that must have been in a batch by now."""
+        """Check that all steps arrived that were due by now. Raises WrongBatchError."""
         for life, pieces in self._pieces.items():
             if self.batches - self._last_batch[life] > self._lag + 2:
                 whole = len(pieces) == 1 and pieces[0].start == 0
-                _expect(whole, f"Steps of (actor, env, incarnation) {life} are missing: there are {_ranges(pieces)}")
-
-
-def _ranges(pieces: list[_Piece]) -> str:
-    return ", ".join(f"{piece.start} to {piece.stop}" for piece in pieces)
+                ranges = ", ".join(f"{piece.start} to {piece.stop}" for piece in pieces)
+                _expect(whole, f"Steps of (actor, env, incarnation) {life} are missing: there are {ranges}")
 
 
 def _expect(condition: Any, otherwise: str) -> None:

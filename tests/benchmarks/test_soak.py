@@ -86,8 +86,11 @@ def stamp(row, column, value):
         ("a reward", lambda b: changed(b, "reward", (3, 1), lambda value: value + 1)),
         ("ends after", lambda b: changed(b, "valid", slice(30, None), np.zeros_like)),
         ("several", lambda b: changed(b, "observation", (5, 0), lambda row: stamp(row, stamped.PROCESS, 1))),
-        ("nobody said so", lambda b: changed(b, "observation", ..., lambda rows: stamp(rows, stamped.PROCESS, 1))),
-        ("nobody said so", lambda b: changed(b, "observation", ..., lambda rows: stamp(rows, stamped.INCARNATION, 2))),
+        ("a report", lambda b: changed(b, "observation", ..., lambda rows: stamp(rows, stamped.PROCESS, 1))),
+        (
+            "a report",
+            lambda b: changed(b, "observation", ..., lambda rows: stamp(rows, stamped.INCARNATION, 2)),
+        ),
     ],
 )
 def test_a_batch_that_is_not_what_the_environments_gave_is_noticed(batches, message, change):
