@@ -100,3 +100,12 @@ def test_the_reference_has_every_public_name(name, pages):
     anchors = set().union(*(references.anchors for page, references in pages.items() if "reference" in page.parts))
     is_module = (ROOT / "actor_learner" / f"{name}.py").exists()
     assert (f"actor_learner.{name}.{name}" if is_module else f"actor_learner.{name}") in anchors
+
+
+def test_how_it_works_lists_every_folder_of_the_package():
+    page = (ROOT / "docs" / "how_it_works.md").read_text(encoding="utf-8")
+    listed = re.findall(r"`([a-z/_]+)/` \|", page)
+    package = ROOT / "actor_learner"
+    assert sorted(listed) == sorted(
+        file.parent.relative_to(package).as_posix() for file in package.glob("*/**/__init__.py")
+    )
