@@ -1,4 +1,4 @@
-"""Images: what is taken for one, which axis holds its channels, and the convolutional networks that read it."""
+"""Image observations: which leaves are images, the axis of their channels, and convolutional networks for them."""
 
 from __future__ import annotations
 
@@ -11,75 +11,74 @@ import numpy as np
 from gymnasium.spaces import Space
 from keras import layers
 
-from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.kinds import Box
+from actor_learner.spaces.structure import Leaf, Structure, observation_structure
 
 Tensor = Any
 Initialize = Callable[[float], keras.initializers.Initializer]
-"""Makes the initializer of a kernel from its gain."""
+"""Returns the initializer of a kernel of this gain."""
 
-MAXIMUM_CHANNELS = 16
+_MAXIMUM_CHANNELS = 16
 
 
 def is_image(space: Any) -> bool:
-    """Whether the default network treats observations as images: uint8 of rank 2 to 4."""
+    """Returns True for a space that the default network treats as images: uint8 of rank 2 to 4."""
     return isinstance(space, Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4
 
 
 def describe_image(space: Space[Any], channel_axis: int | None = None) -> str:
-    """In words, which axis of each image is taken for its channels; empty where there is no image."""
-    structure = spaces.observation_structure(space)
+    """Describes in a sentence for each image which axis is its channels; empty where there is no image."""
+    structure = observation_structure(space)
     check_channel_axis(structure, channel_axis)
     return " ".join(
-        _describe_leaf("Observations" if structure.plain else f"`{leaf.label}`", leaf, channel_axis)
-        for leaf in structure.leaves
-        if is_image(leaf.space)
+        _describe_leaf(leaf, structure.plain, channel_axis) for leaf in structure.leaves if is_image(leaf.space)
     )
 
 
-def _describe_leaf(what: str, leaf: spaces.Leaf, channel_axis: int | None) -> str:
-    verb = "are taken as images" if what == "Observations" else "is taken as an image"
+def _describe_leaf(leaf: Leaf, plain: bool, channel_axis: int | None) -> str:
+    subject = "Observations" if plain else f"`{leaf.label}`"
+    verb = "are treated as images" if plain else "is treated as an image"
     if len(leaf.shape) == 2:
-        return f"{what} of shape {leaf.shape} {verb} of one channel."
+        return f"{subject} of shape {leaf.shape} {verb} of one channel."
     axis = _find_channel_axis(leaf, channel_axis)
     stacked = f", the {leaf.shape[0]} frames joined into the channels" if len(leaf.shape) == 4 else ""
-    return f"{what} of shape {leaf.shape} {verb}, channels on axis {axis - 3}{stacked}."
+    return f"{subject} of shape {leaf.shape} {verb}, channels on axis {axis - 3}{stacked}."
 
 
-def check_channel_axis(structure: spaces.Structure, channel_axis: int | None) -> None:
-    """Raises ValueError where `channel_axis` is given and no image has such an axis, all of them being of rank 2."""
+def check_channel_axis(structure: Structure, channel_axis: int | None) -> None:
+    """Raises ValueError if `channel_axis` is given and all images are of rank 2, which have no such axis."""
     images = [leaf for leaf in structure.leaves if is_image(leaf.space)]
     if channel_axis is not None and images and all(len(leaf.shape) == 2 for leaf in images):
         raise ValueError(
-            "`channel_axis` is for images of rank 3 or 4; one of rank 2 has a single channel. "
+            "`channel_axis` is for images of rank 3 or 4; an image of rank 2 has a single channel. "
             f"Received: channel_axis={channel_axis} with {images[0].label} of shape {images[0].shape}"
         )
 
 
 def image_features(
     image: Tensor,
-    leaf: spaces.Leaf,
+    leaf: Leaf,
     *,
     image_network: str,
     channel_axis: int | None,
     initialize: Initialize,
     prefix: str = "",
 ) -> Tensor:
-    """`[N, *leaf.shape]` of bytes -> features `[N, 512]` ("nature") or `[N, 256]` ("impala").
+    """Computes features of images: `[N, *leaf.shape]` bytes -> `[N, 512]` ("nature") or `[N, 256]` ("impala").
 
-    Raises ValueError for an unknown network, an ambiguous channel axis, and an image too small for its network.
+    Raises ValueError for an unknown network, an ambiguous channel axis, or an image too small for its network.
     """
     if image_network not in _IMAGE_NETWORKS:
         raise ValueError(
             f"`image_network` must be one of {sorted(_IMAGE_NETWORKS)}. Received: image_network={image_network!r}"
         )
-    # Numbers before axes: on CPUs TensorFlow moves float32 more than twice as fast as bytes.
+    # Scaled before axes move: on CPUs TensorFlow moves float32 more than twice as fast as bytes.
     scaled = layers.Rescaling(1 / 255, name=f"{prefix}scale")(image)
     return _IMAGE_NETWORKS[image_network](_channels_last(scaled, leaf, channel_axis, prefix), initialize, prefix)
 
 
-def _channels_last(image: Tensor, leaf: spaces.Leaf, channel_axis: int | None, prefix: str) -> Tensor:
-    """`[N, *shape]` -> `[N, height, width, channels]`; a leading stack of frames joins the channels."""
+def _channels_last(image: Tensor, leaf: Leaf, channel_axis: int | None, prefix: str) -> Tensor:
+    """Moves the channels last: `[N, *shape]` -> `[N, height, width, channels]`; stacked frames join the channels."""
     shape = leaf.shape
     if len(shape) == 2:
         return layers.Reshape((*shape, 1), name=f"{prefix}channels_last")(image)
@@ -93,29 +92,26 @@ def _channels_last(image: Tensor, leaf: spaces.Leaf, channel_axis: int | None, p
     return layers.Reshape((height, width, shape[0] * frame[axis]), name=f"{prefix}merge_stack")(image)
 
 
-def _find_channel_axis(leaf: spaces.Leaf, channel_axis: int | None) -> int:
-    """0 or 2: the one that is given, else the smaller of a frame's first and last axis, at most 16 channels."""
+def _find_channel_axis(leaf: Leaf, channel_axis: int | None) -> int:
+    """Returns 0 or 2, a frame's first or last axis: the given one, else the smaller, of at most 16 channels.
+
+    `channel_axis` counts axes of the whole shape, a stack of frames included.
+    """
     if channel_axis is not None:
-        return _given_channel_axis(leaf, channel_axis)
+        axes = {len(leaf.shape) - 3: 0, len(leaf.shape) - 1: 2, -3: 0, -1: 2}
+        if channel_axis not in axes:
+            raise ValueError(
+                f"`channel_axis` must be the first or the last axis of a frame, {', '.join(map(str, axes))}. "
+                f"Received: channel_axis={channel_axis} with {leaf.label} of shape {leaf.shape}"
+            )
+        return axes[channel_axis]
     first, _, last = leaf.shape[-3:]
-    if min(first, last) > MAXIMUM_CHANNELS or first == last:
+    if min(first, last) > _MAXIMUM_CHANNELS or first == last:
         raise ValueError(
             "The channel axis of an image must be the first or the last, with at most "
-            f"{MAXIMUM_CHANNELS} channels; give `channel_axis`. Received: {leaf.label} of shape {leaf.shape}"
+            f"{_MAXIMUM_CHANNELS} channels; give `channel_axis`. Received: {leaf.label} of shape {leaf.shape}"
         )
     return 0 if first < last else 2
-
-
-def _given_channel_axis(leaf: spaces.Leaf, channel_axis: int) -> int:
-    """0 or 2: a frame's first or last axis, which `channel_axis` counts in the whole shape, a stack included."""
-    rank = len(leaf.shape)
-    axes = {rank - 3: 0, rank - 1: 2, -3: 0, -1: 2}
-    if channel_axis not in axes:
-        raise ValueError(
-            f"`channel_axis` must be the first or the last axis of a frame, {', '.join(map(str, axes))}. "
-            f"Received: channel_axis={channel_axis} with {leaf.label} of shape {leaf.shape}"
-        )
-    return axes[channel_axis]
 
 
 def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
@@ -126,32 +122,27 @@ def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
             "`image_network='nature'` needs images of at least 36 x 36 pixels; image_network='impala' takes "
             f"smaller ones. Received: {height} x {width}"
         )
-    for index, (filters, size, stride) in enumerate([(32, 8, 4), (64, 4, 2), (64, 3, 1)]):
-        x = layers.Conv2D(
-            filters,
-            size,
-            stride,
-            activation="relu",
-            kernel_initializer=initialize(math.sqrt(2)),
-            name=f"{prefix}convolution_{index + 1}",
-        )(x)
+    gain = math.sqrt(2)
+    for number, (filters, size, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1)), start=1):
+        kernel, name = initialize(gain), f"{prefix}convolution_{number}"
+        x = layers.Conv2D(filters, size, stride, activation="relu", kernel_initializer=kernel, name=name)(x)
     x = layers.Flatten(name=f"{prefix}flatten")(x)
-    return layers.Dense(512, "relu", kernel_initializer=initialize(math.sqrt(2)), name=f"{prefix}features")(x)
+    return layers.Dense(512, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
 
 
 def _impala(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
     """The residual network of IMPALA (arXiv:1802.01561, figure 3), without its LSTM."""
     gain = math.sqrt(2)
+
+    def convolve(x: Tensor, filters: int, activation: str | None = None) -> Tensor:
+        kernel = initialize(gain)
+        return layers.Conv2D(filters, 3, padding="same", activation=activation, kernel_initializer=kernel)(x)
+
     for filters in (16, 32, 32):
-        x = layers.Conv2D(filters, 3, padding="same", kernel_initializer=initialize(gain))(x)
-        x = layers.MaxPooling2D(3, 2, padding="same")(x)
+        x = layers.MaxPooling2D(3, 2, padding="same")(convolve(x, filters))
         for _ in range(2):
-            residual = layers.ReLU()(x)
-            residual = layers.Conv2D(
-                filters, 3, padding="same", activation="relu", kernel_initializer=initialize(gain)
-            )(residual)
-            residual = layers.Conv2D(filters, 3, padding="same", kernel_initializer=initialize(gain))(residual)
-            x = layers.Add()([x, residual])
+            residual = convolve(layers.ReLU()(x), filters, "relu")
+            x = layers.Add()([x, convolve(residual, filters)])
     x = layers.Flatten(name=f"{prefix}flatten")(layers.ReLU()(x))
     return layers.Dense(256, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
 

@@ -1,4 +1,7 @@
-"""The layers of the network contract: statistics of observations, log standard deviations, the distribution's name."""
+"""The layers of this package, registered with Keras when this module is imported.
+
+Their registered names stand in saved networks: they must not change.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from actor_learner.spaces.structure import Leaf, action_structure
 
 Tensor = Any
 
-NORMALIZATION_CLIP = 10.0
-NORMALIZATION_EPSILON = 1e-8
+_CLIP = 10.0
+_EPSILON = 1e-8
 
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class ObservationNormalization(layers.Layer):  # type: ignore[misc]
-    """Centres and scales observations by running statistics, and clips the result to +-10.
+    """Centres and scales observations by running statistics, and clips them: `[N, ...]` -> float32 within +-10.
 
-    Non-trainable weights `mean` and `scale` (1 / std) are what the forward pass uses; `variance` and
-    `count` stand beside them. The learner merges each batch in with `update` after its gradient steps.
+    The forward pass uses the non-trainable weights `mean` and `scale` (1 / std). `variance` and `count` are kept for
+    `update`, with which the learner merges in each batch after its gradient steps.
 
     Args:
-        leaf: Which leaf of a composite observation stands before this layer: keys and indices joined by dots, such
-            as "position" or "camera.0". May be left out where there is only one.
+        leaf: The leaf of a composite observation that this layer normalizes: keys and indices joined by dots, such as
+            "position" or "camera.0". Optional if there is only one leaf.
     """
 
     def __init__(self, leaf: str | None = None, **kwargs: Any) -> None:
@@ -36,7 +39,6 @@ class ObservationNormalization(layers.Layer):  # type: ignore[misc]
         self.leaf = leaf
 
     def build(self, input_shape: Any) -> None:
-        """Creates the statistics, one for each element of an observation."""
         shape = tuple(input_shape[1:])
         self.mean = self._statistic("mean", shape, "zeros")
         self.scale = self._statistic("scale", shape, "ones")
@@ -49,12 +51,10 @@ class ObservationNormalization(layers.Layer):  # type: ignore[misc]
         )
 
     def call(self, observation: Tensor) -> Tensor:
-        """`[N, ...]` of any dtype -> float32 `[N, ...]` within +-10."""
         centred = ops.cast(observation, "float32") - self.mean
-        return ops.clip(centred * self.scale, -NORMALIZATION_CLIP, NORMALIZATION_CLIP)
+        return ops.clip(centred * self.scale, -_CLIP, _CLIP)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments, for saving."""
         return {**super().get_config(), "leaf": self.leaf}
 
     def update(self, observation: Tensor, valid: Tensor) -> None:
@@ -70,15 +70,15 @@ class ObservationNormalization(layers.Layer):  # type: ignore[misc]
         self.mean.assign(mean)
         self.variance.assign(variance)
         self.count.assign(count)
-        self.scale.assign(1.0 / ops.sqrt(variance + NORMALIZATION_EPSILON))
+        self.scale.assign(1.0 / ops.sqrt(variance + _EPSILON))
 
 
 def merge_statistics(
     running: tuple[Tensor, Tensor, Tensor], batch: tuple[Tensor, Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(mean, variance, count) of the union of what was seen and a batch of (mean, sum of squares, count).
+    """Merges a batch's (mean, sum of squares, count) into the running (mean, population variance, count).
 
-    Unchanged where the batch is empty. Population variance; Chan, Golub and LeVeque 1979, eq. 2.1.
+    An empty batch changes nothing. Chan, Golub and LeVeque 1979, eq. 2.1.
     """
     mean, variance, count = running
     batch_mean, batch_sum_of_squares, added = batch
@@ -103,24 +103,21 @@ class LogStd(layers.Layer):  # type: ignore[misc]
         self.initial = float(initial)
 
     def build(self, input_shape: Any) -> None:
-        """Creates one log standard deviation for each column of means."""
         self.log_std = self.add_weight(
             name="log_std", shape=(input_shape[-1],), initializer=keras.initializers.Constant(self.initial)
         )
 
     def call(self, mean: Tensor) -> Tensor:
-        """Means `[N, d]` -> means and log standard deviations `[N, 2 d]`."""
-        # Not zeros_like: what it converts to in LiteRT can't be resized to another batch size.
+        # Not zeros_like: LiteRT can't resize the result of its conversion to another batch size.
         return ops.concatenate([mean, mean * 0.0 + self.log_std], axis=-1)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments, for saving."""
         return {**super().get_config(), "initial": self.initial}
 
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class ActionDistribution(layers.Layer):  # type: ignore[misc]
-    """Passes `parameters` through, and says which distribution they describe; saved with the model."""
+    """Returns `parameters` unchanged. Its arguments, saved with the model, name the distribution of actions."""
 
     def __init__(self, distribution: str = "gaussian", noise_hold: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -128,17 +125,15 @@ class ActionDistribution(layers.Layer):  # type: ignore[misc]
         self.noise_hold = noise_hold
 
     def call(self, parameters: Tensor) -> Tensor:
-        """`parameters`, as they are."""
         return parameters
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments, for saving."""
         return {**super().get_config(), "distribution": self.distribution, "noise_hold": self.noise_hold}
 
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class OneHot(layers.Layer):  # type: ignore[misc]
-    """One-hot vectors of several choices of different sizes, one after the other.
+    """Concatenates the one-hot vectors of several choices: integers `[N, ...]` -> float32 `[N, sum(sizes)]`.
 
     Args:
         sizes: Number of values, counted from 0, of each entry of a flattened observation.
@@ -149,24 +144,22 @@ class OneHot(layers.Layer):  # type: ignore[misc]
         self.sizes = tuple(int(size) for size in sizes)
 
     def call(self, observation: Tensor) -> Tensor:
-        """Integers `[N, ...]` -> float32 `[N, sum(sizes)]`."""
         entry = np.repeat(np.arange(len(self.sizes), dtype=np.int32), self.sizes)
         value = np.concatenate([np.arange(size, dtype=np.int32) for size in self.sizes])
         entries = ops.reshape(ops.cast(observation, "int32"), (-1, len(self.sizes)))
         return ops.cast(ops.equal(ops.take(entries, entry, axis=1), value), "float32")
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments, for saving."""
         return {**super().get_config(), "sizes": list(self.sizes)}
 
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class EnvironmentObservation(layers.Layer):  # type: ignore[misc]
-    """One leaf of an observation as the environment gives it -> as it stands in a Trajectory.
+    """Converts one leaf of an environment's observations to its form in a Trajectory, `[N, ...]` -> `[N, ...]`.
 
     Args:
-        dtype_out: Of the trajectory.
-        start: What discrete values are counted from; None: 0.
+        dtype_out: The dtype in the trajectory.
+        start: The lowest discrete values; None: 0.
     """
 
     def __init__(self, dtype_out: str, start: Any = None, **kwargs: Any) -> None:
@@ -174,22 +167,22 @@ class EnvironmentObservation(layers.Layer):  # type: ignore[misc]
         self.dtype_out, self.start = dtype_out, start
 
     def call(self, observation: Tensor) -> Tensor:
-        """`[N, ...]` -> `[N, ...]`."""
         if self.start is not None:
             observation = ops.cast(observation, "int64") - np.asarray(self.start, np.int64)
         return ops.cast(observation, self.dtype_out)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments, for saving."""
         return {**super().get_config(), "dtype_out": self.dtype_out, "start": self.start}
 
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class EnvironmentAction(layers.Layer):  # type: ignore[misc]
-    """A network's `parameters` -> the most probable action that a mask allows, as `Policy.act` gives it.
+    """Converts `parameters [N, P]` to the most probable actions that a mask `[N, M]` allows, as `Policy.act` does.
+
+    Returns an array `[N, ...]` for each leaf of the action space.
 
     Args:
-        action_space: As `spaces.to_json` writes it.
+        action_space: The space as `kinds.to_json` describes it.
         distribution: "gaussian" (clipped to the bounds) or "squashed".
     """
 
@@ -201,17 +194,15 @@ class EnvironmentAction(layers.Layer):  # type: ignore[misc]
         self._leaves = action_structure(space).leaves
 
     def call(self, parameters: Tensor, allowed: Tensor | None = None) -> tuple[Tensor, ...]:
-        """`parameters [N, P]`, a mask `[N, M]` -> an array `[N, ...]` for each leaf of the action space."""
-        modes = self._distribution.mode(parameters, allowed)  # `mask` is a name that Keras gives a meaning to
+        modes = self._distribution.mode(parameters, allowed)  # Keras gives the name `mask` another meaning
         return tuple(_to_env(leaf, mode, self.distribution) for leaf, mode in zip(self._leaves, modes, strict=True))
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments, for saving."""
         return {**super().get_config(), "action_space": self.action_space, "distribution": self.distribution}
 
 
 def _to_env(leaf: Leaf, action: Tensor, distribution: str) -> Tensor:
-    """What `policy.env_actions.leaf_to_env` does, in a graph; in float32 (float64 spaces are cast at the end)."""
+    """Converts actions as `policy.actions.leaf_to_env` does, in float32, then casts to the dtype of the space."""
     dtype = str(leaf.space.dtype)
     if not isinstance(leaf.space, Box):
         return ops.cast(action, dtype) if leaf.start is None else ops.cast(action, dtype) + leaf.start.astype(dtype)

@@ -1,4 +1,4 @@
-"""Networks in files. What files have in common, whoever writes them, is in `files`; its names are here, too."""
+"""Saves networks to files and loads them again."""
 
 from __future__ import annotations
 
@@ -15,44 +15,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from actor_learner.networks.untrusted import check_network_file
-from actor_learner.system.files import (
-    DamagedError,
-    check_folder,
-    has_manifest,
-    one_line,
-    read_folder,
-    write_atomically,
-    write_folder_atomically,
-)
+from actor_learner.system.files import DamagedError, has_manifest, one_line, read_folder, write_atomically
 
 if TYPE_CHECKING:
     import keras
 
-__all__ = [
-    "DamagedError",
-    "check_can_be_saved",
-    "check_folder",
-    "load_network",
-    "network_file",
-    "network_of",
-    "save_network",
-    "write_atomically",
-    "write_folder_atomically",
-    "write_network",
-]
-
-
 _NAMES = ("network.keras", "network.weights.h5")
-_HDF5_OVERHEAD = 8192  # bytes, more than what an array or a group takes beside its contents
+_HDF5_OVERHEAD = 8192  # bytes, more than an array or a group takes beside its contents
 
 _can_be_rebuilt: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
-"""What was found out about a network when it was first saved: reading it back each time would take as long again."""
+"""Whether Keras can load each network that was saved before: trying it again takes as long as saving."""
 
 
 def save_network(network: keras.Model, directory: str | os.PathLike[str]) -> Path:
-    """Saves a network as network.keras, or as network.weights.h5 where Keras can't read it back.
+    """Saves a network as network.keras, or as network.weights.h5 if Keras can't rebuild it from a file.
 
-    The file is complete or isn't there: a full disk leaves what was there before.
+    A write that fails, for example on a full disk, leaves the previous file as it was.
 
     Returns:
         The file. Its name tells a caller whether `load_network` will need `network=`.
@@ -61,12 +39,12 @@ def save_network(network: keras.Model, directory: str | os.PathLike[str]) -> Pat
 
 
 def write_network(network: keras.Model, folder: Path) -> Path:
-    """`save_network` into a folder that is being filled, for `write_folder_atomically`."""
+    """Saves a network, as `save_network` does, into a folder that `write_folder_atomically` fills."""
     return _save(network, folder, lambda file, write: write(file))
 
 
 def check_can_be_saved(network: keras.Model, folder: Path) -> None:
-    """Warns, before anything is learned, if only the weights of a network can be saved; tries it in `folder`."""
+    """Saves a network in `folder`, deletes it, and warns if only its weights can be saved."""
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as directory:
         whole = save_network(network, directory).suffix == ".keras"
     if not whole:
@@ -79,14 +57,14 @@ def check_can_be_saved(network: keras.Model, folder: Path) -> None:
 
 
 def load_network(path: str | os.PathLike[str], network: keras.Model | None = None) -> keras.Model:
-    """The Keras model that a run trained, custom layers of this package registered.
+    """Loads the Keras model that a run trained, with this package's custom layers registered.
 
     Args:
         path: a run directory, a saved learner, any directory that holds network.keras, or a file.
-        network: a built model of the same shape, which gets the weights and is returned; needed where a
-            subclassed model can't be rebuilt from its file.
+        network: a built model of the same shape, which gets the weights and is returned; needed if Keras can't
+            rebuild a subclassed model from its file.
 
-    Raises ValueError if there is no network, if it was damaged, or if it needs `network`.
+    Raises ValueError if there is no network, if it is damaged, or if `network` is needed.
     """
     folder = Path(path)
     if folder.is_dir() and has_manifest(folder):
@@ -97,16 +75,29 @@ def load_network(path: str | os.PathLike[str], network: keras.Model | None = Non
 def network_of(
     contents: Mapping[str, bytes], network: keras.Model | None = None, *, path: str | os.PathLike[str]
 ) -> keras.Model:
-    """`load_network` from the contents of a folder's files; `path` is what messages call it."""
-    names = [name for name in _NAMES if name in contents]
-    if not names:
-        raise ValueError(
-            f"There is no network (network.keras) there; a run writes it when it ends. Received: path={str(path)!r}"
-        )
+    """Loads a network, as `load_network` does, from the contents of a folder's files; messages name `path`."""
+    name = _first_name(contents.__contains__, path)
     with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / names[0]
-        file.write_bytes(contents[names[0]])
+        file = Path(directory) / name
+        file.write_bytes(contents[name])
         return _load(file, network, path)
+
+
+def network_file(path: Path) -> Path:
+    """Returns the file of the network in a directory, or `path` itself if it is a file.
+
+    Raises ValueError if there is none.
+    """
+    return path if path.is_file() else path / _first_name(lambda name: (path / name).exists(), path)
+
+
+def _first_name(exists: Callable[[str], bool], path: str | os.PathLike[str]) -> str:
+    for name in _NAMES:
+        if exists(name):
+            return name
+    raise ValueError(
+        f"There is no network (network.keras) there; a run writes it when it ends. Received: path={str(path)!r}"
+    )
 
 
 def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str]) -> keras.Model:
@@ -116,7 +107,7 @@ def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str])
 
     try:
         check_network_file(file)
-    except Exception as error:  # zipfile and h5py raise a dozen kinds
+    except Exception as error:  # zipfile and h5py raise many kinds
         raise DamagedError(f"The network can't be read: {one_line(error)}. Received: path={str(path)!r}") from error
     if network is not None:
         try:
@@ -129,12 +120,12 @@ def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str])
         return network
     if file.suffix != ".keras":
         raise ValueError(
-            "Keras couldn't save this network whole; build it, and give it as `network=` in Python. "
+            "Only the weights of this network were saved; build it, and give it as `network=` in Python. "
             f"Received: path={str(path)!r}"
         )
     try:
         return keras.saving.load_model(file, compile=False)
-    except Exception as error:  # layers, h5py and TensorFlow raise whatever they like
+    except Exception as error:  # layers, h5py and TensorFlow raise anything
         raise ValueError(
             f"Keras can't rebuild this network ({one_line(error)}); build it, and give it as `network=` in Python. "
             f"Received: path={str(path)!r}"
@@ -148,7 +139,7 @@ def _save(network: keras.Model, folder: Path, put: Callable[[Path, Callable[[Pat
             put(whole, functools.partial(_write_whole, network))
         except OSError:
             raise
-        except Exception:  # a subclassed model may fail in get_config, from_config or build, with whatever it likes
+        except Exception:  # get_config, from_config and build of a subclassed model may raise anything
             if network in _can_be_rebuilt:
                 raise
             _can_be_rebuilt[network] = False
@@ -171,7 +162,7 @@ def _write_whole(network: keras.Model, file: Path) -> None:
 
 
 def _write_weights(network: keras.Model, file: Path) -> None:
-    """Makes sure that there is room first: where a disk is full, HDF5 may take the process down with it."""
+    """Reserves the space before it writes: on a full disk, HDF5 may crash the process."""
     with _without_optimizer(network):
         optimizer = getattr(network, "optimizer", None)
         arrays = [*network.weights, *(optimizer.variables if optimizer else ())]
@@ -186,7 +177,7 @@ def _write_weights(network: keras.Model, file: Path) -> None:
 
 @contextlib.contextmanager
 def _temporary_files_in(folder: Path) -> Iterator[None]:
-    """Keras makes a folder for assets, and leaves it behind where it is killed or fails: it is to do so here."""
+    """Makes Keras put its folder for assets in `folder`: where it is killed or fails, it leaves the folder behind."""
     previous = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as tempfile.tempdir:
         try:
@@ -197,9 +188,9 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_optimizer(network: keras.Model) -> Iterator[None]:
-    """Keras would save a learner's optimizer with the network, and warn where it loads weights without one.
+    """Detaches a learner's optimizer, which has a file of its own.
 
-    Its variables are in a file of the learner's own.
+    Keras would save it with the network, and warn about weights without one.
     """
     optimizer = getattr(network, "optimizer", None)
     if network.compiled or optimizer is None:
@@ -213,32 +204,13 @@ def _without_optimizer(network: keras.Model) -> Iterator[None]:
 
 
 def _check_reads_back(network: keras.Model, file: Path) -> None:
+    """Raises ValueError if a copy from the file differs, or if only this script could load it."""
     import keras
 
-    copy = keras.saving.load_model(file, compile=False)
-    before, after = network.get_weights(), copy.get_weights()
+    before, after = network.get_weights(), keras.saving.load_model(file, compile=False).get_weights()
     same = len(before) == len(after) and all(
         np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True)
     )
-    if not same or "__main__" in _class_modules(network):
-        raise ValueError("a model of this class can't be rebuilt from its file")
-
-
-def _class_modules(network: keras.Model) -> set[str]:
-    """Modules of the classes of a network and its layers: one in __main__ is found by the same script only."""
-    return {type(layer).__module__ for layer in network._flatten_layers()}
-
-
-def network_file(path: Path) -> Path:
-    """The file of the network in a run directory, in any directory, or at `path` itself.
-
-    Raises ValueError if there is none.
-    """
-    if path.is_file():
-        return path
-    for name in _NAMES:
-        if (path / name).exists():
-            return path / name
-    raise ValueError(
-        f"There is no network (network.keras) there; a run writes it when it ends. Received: path={str(path)!r}"
-    )
+    modules = {type(layer).__module__ for layer in network._flatten_layers()}
+    if not same or "__main__" in modules:
+        raise ValueError("Keras can't rebuild a model of this class from its file")

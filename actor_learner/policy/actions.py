@@ -1,4 +1,4 @@
-"""From actions as they are sampled to what an environment gets."""
+"""Converts sampled actions to the actions that an environment takes."""
 
 from __future__ import annotations
 
@@ -7,35 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.policy.exported import Array
-from actor_learner.spaces import structure
 from actor_learner.spaces.kinds import Box
+from actor_learner.spaces.structure import Leaf
 
 ToEnv = Callable[[Any], Any]
 
 
-def leaf_to_env(leaf: structure.Leaf, distribution: str) -> ToEnv:
-    """What turns one leaf of actions, of one environment or a batch, into the environment's.
+def leaf_to_env(leaf: Leaf, distribution: str) -> ToEnv:
+    """Returns the function that converts one leaf of an action or of a batch of actions.
 
-    Discrete, MultiDiscrete: counted from the space's `start`. Box: clipped to the bounds, or, where the distribution
-    is "squashed", low + (tanh(u) + 1) / 2 x (high - low). All in the space's dtype.
+    Discrete and MultiDiscrete actions are counted from the space's `start`. Box actions are clipped to the bounds;
+    those of the distribution "squashed" become low + (tanh(u) + 1) / 2 x (high - low). All get the space's dtype.
     """
     dtype = np.dtype(leaf.space.dtype)
     if not isinstance(leaf.space, Box):
-        # An addition, since its result for one action is a number, which environments use as a key.
+        # np.add returns a number for a single action, and environments use it as a key.
         start = np.asarray(0 if leaf.start is None else leaf.start, dtype)
         return lambda action: np.add(action, start, dtype=dtype)
     low, high = leaf.space.low, leaf.space.high
     if distribution == "squashed":
-        return _squash(low, high)
+        # Halved first, because the difference of the largest bounds is infinite. Rounding may step over a bound.
+        centre, scale = low / 2 + high / 2, high / 2 - low / 2
+        return lambda action: np.clip(centre + scale * np.tanh(np.asarray(action, dtype)), low, high)
     if np.isinf(low).all() and np.isinf(high).all():
         return lambda action: np.asarray(action, dtype)
     return lambda action: np.minimum(np.maximum(np.asarray(action, dtype), low), high)
-
-
-def _squash(low: Array, high: Array) -> ToEnv:
-    dtype = low.dtype
-    # Halved first: the difference of the largest bounds is infinite.
-    centre, scale = low / 2 + high / 2, high / 2 - low / 2
-    # Rounding may step over a bound.
-    return lambda action: np.clip(centre + scale * np.tanh(np.asarray(action, dtype)), low, high)

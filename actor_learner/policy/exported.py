@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from actor_learner.networks.untrusted import check_graph
 from actor_learner.policy.graph import Constant, Graph
 from actor_learner.spaces import kinds
 from actor_learner.system.files import DamagedError, one_line, read_array, read_folder, write_folder_atomically
@@ -145,9 +146,9 @@ def _read_graph(contents: Mapping[str, bytes], name: str, description: dict[str,
     constants = tuple(Constant(**_with_tuples(constant)) for constant in graph.pop("constants"))
     content = contents[_file_name(name, graph["format"])]
     if graph["format"] == "tensorflow":
-        from actor_learner.policy.tensorflow_graph import check_operations
+        from actor_learner.policy.tensorflow_graph import parse_graph
 
-        check_operations(content)
+        check_graph(parse_graph(content))
     return Graph(content=content, constants=constants, **graph)
 
 

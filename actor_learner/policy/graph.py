@@ -1,4 +1,4 @@
-"""a graph as bytes."""
+"""A graph as bytes, with the places of its weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Constant:
-    """A place in a LiteRT graph's bytes that holds one weight: transposed, then times `factor`, as float32."""
+    """The bytes of a LiteRT graph that hold one weight: transposed, then times `factor`, as float32."""
 
     weight: int
     offset: int
@@ -18,18 +18,19 @@ class Constant:
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph for a fixed batch size, with weights of its own inside it, as inputs, or both.
+    """A graph for a fixed batch size. Its weights are constants inside it, inputs, or both.
 
-    Its inputs are those of `ExportedPolicy.input_names` that it has, and `weight_<index>` for each of `inputs`.
+    Its other inputs are those of `ExportedPolicy.input_names` that it uses. The inputs for weights are called
+    `weight_<index>`.
     """
 
     content: bytes
     """A LiteRT flatbuffer, or a TensorFlow GraphDef."""
     format: Literal["litert", "tensorflow"]
     outputs: tuple[str, ...]
-    """Names of the output tensors. One name may stand for several: the converter joins what is equal."""
+    """Names of the output tensors. Several outputs may share a name: the converter joins equal ones."""
     constants: tuple[Constant, ...]
     inputs: tuple[int, ...]
-    """Indices of the weights that are fed."""
+    """Indices of the weights that are inputs."""
     resizable: bool
-    """Whether the graph is right at other batch sizes too."""
+    """True if the graph also computes correctly at other batch sizes."""

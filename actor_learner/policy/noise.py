@@ -1,4 +1,4 @@
-"""The noise that actions are drawn with: uniforms and standard normals, the latter held for some steps."""
+"""The noise that actions are sampled with: uniforms and standard normals, the latter held for several steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Seed = int | np.random.SeedSequence | None
 class Noise:
     """Draws `[rows, U + N]`: `noise_uniform` uniforms in (0, 1], then `noise_normal` standard normals.
 
-    Each environment's normals are kept for `noise_hold` steps, its uniforms are always new.
+    Each environment keeps its normals for `noise_hold` steps; its uniforms are new at every step.
     """
 
     def __init__(self, exported: ExportedPolicy, seed: Seed) -> None:
@@ -26,20 +26,20 @@ class Noise:
         self.reseed(seed)
 
     def reseed(self, seed: Seed) -> None:
-        """Starts anew, from `seed`."""
-        # Named, since numpy may change what default_rng stands for.
+        """Restarts the generator from `seed` and forgets the held normals."""
+        # Named, because NumPy may change the generator behind default_rng.
         self._generator: Any = np.random.Generator(np.random.PCG64(seed))
         self.renew()
 
     def renew(self, rows: Array | None = None) -> None:
-        """Lets the next draw be new for `rows` (bool [N]; None: all)."""
+        """Makes the next draw new for `rows` (bool [N]; None: all)."""
         if rows is None:
             self._held = np.empty((0, self._normal), np.float32)
         elif len(self._held):
             self._ages[rows] = self._hold
 
     def draw_batch(self) -> Array:
-        """For `batch_size` environments, in memory that the next draw overwrites."""
+        """Draws for `batch_size` environments, into memory that the next draw overwrites."""
         if not self._plain:
             return self.draw(len(self._batch))
         if self._uniform:
@@ -50,7 +50,7 @@ class Noise:
         return drawn
 
     def draw(self, rows: int) -> Array:
-        """For any number of environments."""
+        """Draws for any number of environments."""
         parts: list[Array] = []
         if self._uniform:
             parts.append(np.float32(1) - self._generator.random((rows, self._uniform), np.float32))

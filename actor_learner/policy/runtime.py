@@ -1,4 +1,4 @@
-"""Exported graphs with weights in them, ready to run: by LiteRT, or where that can't be, by TensorFlow."""
+"""LiteRT graphs with weights in them, ready to run; `load_graph` picks TensorFlow where LiteRT can't run one."""
 
 from __future__ import annotations
 
@@ -22,45 +22,43 @@ Array = np.ndarray[Any, Any]
 class LoadedGraph(Protocol):
     """A graph with weights, ready to run.
 
-    It is given the arrays for all of `ExportedPolicy.input_names` (the value graph without the noise and mask), and
-    leaves alone those that it doesn't use.
+    Its inputs are arrays for all of `ExportedPolicy.input_names` (for the value graph without noise and mask); the
+    graph ignores those that it doesn't use. Its outputs are chosen by position.
     """
 
     resizable: bool
 
     def run(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on the exported batch size; `outputs` are positions. The arrays returned are the caller's."""
+        """Runs on the exported batch size and returns new arrays."""
 
     def run_resized(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on another batch size, where `resizable`."""
+        """Runs on another batch size, if `resizable`."""
 
     def renew(self) -> None:
-        """Takes over the weights that now stand in the policy's flat vector."""
+        """Reads the weights again, now."""
 
     def discard(self) -> None:
-        """Lets the next run take them over: for a graph that runs rarely."""
+        """Lets the next run read the weights again: cheaper than `renew` for a graph that seldom runs."""
 
 
 def load_graph(graph: Graph, exported: ExportedPolicy, weights: Array) -> LoadedGraph:
-    """A graph whose weights are views on the flat vector `weights`."""
-    views = _weight_views(weights, exported.weight_shapes)
+    """Returns a graph whose weights are views on the flat vector `weights`."""
+    ends = np.cumsum([math.prod(shape) for shape in exported.weight_shapes], dtype=np.int64)
+    views = [
+        weights[end - math.prod(shape) : end].reshape(shape)
+        for end, shape in zip(ends, exported.weight_shapes, strict=True)
+    ]
     kind = LiteRTGraph if graph.format == "litert" else TensorFlowGraph
     return kind(graph, views, exported.input_names)
 
 
-def _weight_views(weights: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """Views, one for each weight, on the flat vector."""
-    ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
-    return [weights[end - math.prod(shape) : end].reshape(shape) for end, shape in zip(ends, shapes, strict=True)]
-
-
 class LiteRTGraph:
-    """A LiteRT graph whose weights are written into its bytes; each version gets a new interpreter.
+    """A `LoadedGraph` of LiteRT. Weights are written into its bytes; new weights get a new interpreter.
 
     Args:
         graph: The exported graph.
         weights: Views on memory that the caller changes before it calls `renew` or `discard`.
-        input_names: Of the arrays that `run` gets; the graph may lack some.
+        input_names: Names of the arrays that `run` gets.
     """
 
     def __init__(self, graph: Graph, weights: Sequence[Array], input_names: Sequence[str]) -> None:
@@ -73,21 +71,17 @@ class LiteRTGraph:
         self.discard()
 
     def discard(self) -> None:
-        """Lets the next run take over the weights."""
         self._interpreter: Interpreter | None = None
-        self._resized: tuple[int, Interpreter | None] = (0, None)
+        self._resized: tuple[int, Interpreter | None] = (0, None)  # one interpreter, of the last other batch size
 
     def renew(self) -> None:
-        """Takes over the weights and builds the interpreter."""
         self.discard()
         self._interpreter = self._build()
 
     def run(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on the exported batch size; `outputs` are positions."""
         return self._invoke(self._interpreter or self._first_interpreter(), inputs, outputs)
 
     def run_resized(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on another batch size; one interpreter is kept, for the size that came last."""
         rows, interpreter = self._resized
         if interpreter is None or rows != len(inputs[0]):
             interpreter = self._build(inputs)
@@ -106,7 +100,7 @@ class LiteRTGraph:
         return [interpreter.get_tensor(output_indices[output]) for output in outputs]
 
     def _build(self, resize_to: tuple[Array, ...] = ()) -> Interpreter:
-        """An interpreter of the present weights; with `resize_to`, for inputs of these shapes."""
+        """Returns an interpreter with the present weights; with `resize_to`, for inputs of these shapes."""
         for target, source, factor in self._copies:
             if factor == 1.0:
                 np.copyto(target, source)
@@ -123,7 +117,7 @@ class LiteRTGraph:
         return interpreter
 
     def _find_tensors(self, interpreter: Interpreter) -> None:
-        """Looks up tensor numbers by name, once: they are the same for each version."""
+        """Looks up tensor numbers by name, once: they are the same for all weights."""
         numbers = {detail["name"]: detail["index"] for detail in interpreter.get_input_details()}
         names = enumerate(self._input_names)
         self._input_indices = [(position, numbers[name]) for position, name in names if name in numbers]
@@ -133,7 +127,7 @@ class LiteRTGraph:
 
 
 def _copy_pair(content: bytearray, constant: Constant, weights: Sequence[Array]) -> tuple[Array, Array, np.float32]:
-    """(view on the graph's bytes, view on the weight in the same shape, factor)."""
+    """Returns (view on the graph's bytes, view on the weight in the same shape, factor)."""
     source = weights[constant.weight].transpose(constant.permutation)
     target = np.frombuffer(content, np.float32, source.size, constant.offset).reshape(source.shape)
     return target, source, np.float32(constant.factor)
@@ -143,7 +137,7 @@ _delegate_announced = False
 
 
 def _new_interpreter(content: bytes) -> Interpreter:
-    """A LiteRT interpreter, one thread; the first of a process without LiteRT's line about its delegate."""
+    """Returns an interpreter of one thread, and hides what the first one of a process logs about its delegate."""
     global _delegate_announced
     from ai_edge_litert.interpreter import Interpreter
 

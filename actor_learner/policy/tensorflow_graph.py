@@ -1,4 +1,4 @@
-"""TensorFlow graphs with weights in them, ready to run: for networks that LiteRT can't express."""
+"""Graphs that TensorFlow runs, for networks that LiteRT can't express."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 class TensorFlowGraph:
-    """A TensorFlow graph with all weights as inputs: for networks that LiteRT can't express."""
+    """A `LoadedGraph` of TensorFlow, of one batch size; all its weights are inputs."""
 
     resizable = False
 
@@ -28,7 +28,7 @@ class TensorFlowGraph:
 
     def _import(self, graph: Graph, input_names: Sequence[str]) -> Any:
         tf = self._tensorflow
-        definition = tf.compat.v1.GraphDef.FromString(graph.content)
+        definition = parse_graph(graph.content)
         names = {node.name for node in definition.node}
         self._positions = [position for position, name in enumerate(input_names) if name in names]
         fed = [input_names[position] for position in self._positions]
@@ -37,15 +37,11 @@ class TensorFlowGraph:
         return wrapped.prune([f"{name}:0" for name in fed], list(graph.outputs))
 
     def discard(self) -> None:
-        """Lets the next run take over the weights."""
         self._fed = None
 
-    def renew(self) -> None:
-        """Lets the next run take over the weights."""
-        self._fed = None
+    renew = discard
 
     def run(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on the exported batch size; `outputs` are positions."""
         constant = self._tensorflow.constant
         with self._tensorflow.device("cpu"):
             if self._fed is None:
@@ -54,34 +50,16 @@ class TensorFlowGraph:
         return [results[output].numpy() for output in outputs]
 
     def run_resized(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Never called: the graph has a fixed batch size."""
         raise NotImplementedError
 
 
-_IN_MEMORY = ("Assert", "Case", "If", "Random", "StatefulPartitionedCall", "TensorArray", "TruncatedNormal", "While")
-_TOUCHES_THE_WORLD = ("Dataset", "Debug", "File", "Proto", "PyFunc", "Reader", "Remote", "XlaC", "XlaLaunch")
-
-
-def check_operations(content: bytes) -> None:
-    """Looks through a TensorFlow graph that came from a file: one of a stranger could write files when it is run.
-
-    Raises ValueError for an operation that does more than compute.
-    """
-    tf = _import_tensorflow()
-    from tensorflow.python.framework import op_def_registry
-
-    definition = tf.compat.v1.GraphDef.FromString(content)
-    functions = definition.library.function
-    used = {node.op for nodes in (definition.node, *(each.node_def for each in functions)) for node in nodes}
-    for name in sorted(used - {function.signature.name for function in functions}):
-        known = op_def_registry.get(name)
-        stateful = known is None or known.is_stateful
-        if (stateful and not name.startswith(_IN_MEMORY)) or any(word in name for word in _TOUCHES_THE_WORLD):
-            raise ValueError(f"its graph has the operation {name[:100]}, which does more than compute")
+def parse_graph(content: bytes) -> Any:
+    """Returns the GraphDef that a graph's bytes hold."""
+    return _import_tensorflow().compat.v1.GraphDef.FromString(content)
 
 
 def _import_tensorflow() -> Any:
-    """TensorFlow; with one thread and no GPU, unless the process uses it already."""
+    """Returns TensorFlow; imports it with one thread and no GPU, unless the process has imported it already."""
     if "tensorflow" in sys.modules:
         return sys.modules["tensorflow"]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -361,6 +361,6 @@ def test_one_image_among_masks_goes_straight_to_the_heads():
 
 def test_images_among_other_leaves_are_described_by_name():
     described = describe_image(Dict(a=VECTOR, b=Box(0, 255, (84, 84, 3), np.uint8)))
-    assert described == "`observation['b']` of shape (84, 84, 3) is taken as an image, channels on axis -1."
+    assert described == "`observation['b']` of shape (84, 84, 3) is treated as an image, channels on axis -1."
     with pytest.raises(ValueError, match=r"give `channel_axis`. Received: observation\['b'\] of shape"):
         describe_image(Dict(b=Box(0, 255, (40, 40, 40), np.uint8)))

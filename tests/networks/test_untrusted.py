@@ -262,7 +262,7 @@ def test_layers_that_load_programs(copied, name):
         "config": {"filepath": str(copied), "name": "loads"},
         "registered_name": None,
     }
-    refused_everywhere(copied, f"it has a {name}, which could run anything", layer)
+    refused_everywhere(copied, f"it has a {name}, which could run any program", layer)
 
 
 def test_weights_of_another_file(copied):

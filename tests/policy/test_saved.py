@@ -76,7 +76,7 @@ def test_loading_from_elsewhere_is_one_clear_error(tmp_path, exported):
 ACT_IN_A_BARE_PROCESS = """
 import sys
 import numpy as np
-from actor_learner.policy import load_policy
+from actor_learner.policy.policy import load_policy
 policy = load_policy(sys.argv[1], seed=9)
 observation = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
 for _ in range(5):
@@ -110,7 +110,7 @@ ACT_ON_COMPOSITES = """
 import sys
 import numpy as np
 from actor_learner import spaces
-from actor_learner.policy import load_policy
+from actor_learner.policy.policy import load_policy
 policy = load_policy(sys.argv[1], seed=9)
 structure = spaces.observation_structure(policy.observation_space)
 observation = structure.unflatten([np.ones((3, *leaf.shape), leaf.dtype) for leaf in structure.leaves])
@@ -159,7 +159,7 @@ def test_acts_with_standard_error_closed(tmp_path, exported):
 import os, sys
 os.close(2)
 import numpy as np
-from actor_learner.policy import load_policy
+from actor_learner.policy.policy import load_policy
 print(load_policy(sys.argv[1]).act(np.zeros(4)))
 """
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
@@ -182,7 +182,7 @@ def test_fallback_in_another_process(tmp_path):
     script = """
 import sys
 import numpy as np
-from actor_learner.policy import load_policy
+from actor_learner.policy.policy import load_policy
 policy = load_policy(sys.argv[1], seed=9)
 print(policy.value(np.ones((6, 4), np.float32)).tolist())
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Distributions over Box leaves: normals, as they are or squashed into the bounds."""
+"""Distributions over Box leaves: normals, unbounded or squashed into the bounds."""
 
 from __future__ import annotations
 
@@ -14,58 +14,50 @@ Tensor = Any
 # Trapezoidal rule in standard deviations: for a smooth function under a normal density it converges exponentially,
 # and it stays accurate at stds where a Gauss-Hermite rule of as many nodes, most of them far out, doesn't.
 _NODES = np.linspace(-5.25, 5.25, 29, dtype=np.float32)
-_WEIGHTS = (np.exp(-0.5 * _NODES.astype(np.float64) ** 2) / np.exp(-0.5 * _NODES.astype(np.float64) ** 2).sum()).astype(
-    np.float32
-)
+_DENSITY = np.exp(-0.5 * _NODES.astype(np.float64) ** 2)
+_WEIGHTS = (_DENSITY / _DENSITY.sum()).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class Gaussian:
     """Independent normals; `parameters [N, 2 x size]` are means, then log standard deviations.
 
-    The environment gets the sample clipped to its bounds; the log-probability is the sample's own.
+    Actions are float32 `[N, *shape]`; the mode is the mean. The environment gets them clipped to its bounds; the
+    log-probability is that of the action before clipping.
     """
 
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """Number of elements of an action."""
         return math.prod(self.shape)
 
     @property
     def columns(self) -> int:
-        """Columns of `parameters`."""
         return 2 * self.size
 
     @property
     def choices(self) -> int:
-        """Columns of a mask."""
         return 0
 
     @property
     def noise(self) -> tuple[int, int]:
-        """How many uniforms in (0, 1] and how many standard normals a sample needs."""
         return 0, self.size
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Mean + std x noise: `noise [N, size]` -> float32 `[N, *shape]`."""
         mean, log_std = self._split(parameters)
         return ops.reshape(mean + ops.exp(log_std) * noise, (-1, *self.shape))
 
     def mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The mean, `[N, *shape]`."""
         return ops.reshape(self._split(parameters)[0], (-1, *self.shape))
 
     def log_prob(self, parameters: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Log-density `[N]` of `action [N, *shape]`, summed over its elements."""
         mean, log_std = self._split(parameters)
         standardized = (ops.reshape(action, (-1, self.size)) - mean) * ops.exp(-log_std)
         density = -0.5 * ops.square(standardized) - log_std - 0.5 * math.log(2 * math.pi)
         return ops.sum(density, axis=-1)
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Differential entropy `[N]`, in nats, summed over the elements."""
         log_std = self._split(parameters)[1]
         return ops.sum(log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
 
@@ -75,9 +67,9 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class SquashedGaussian(Gaussian):
-    """Normals u, of which the environment gets low + (high - low) (tanh(u) + 1) / 2.
+    """Normals u; the environment gets low + (high - low) (tanh(u) + 1) / 2.
 
-    Actions of a trajectory are the u; log-probability and entropy are those of what the environment gets
+    Actions of a trajectory are the u. Log-probability and entropy are those of the environment's actions
     (arXiv:1801.01290, appendix C), in the units of the space.
     """
 
@@ -85,12 +77,11 @@ class SquashedGaussian(Gaussian):
     """(high - low) / 2 of each element."""
 
     def log_prob(self, parameters: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Log-density `[N]` of what the environment gets for `action [N, *shape]`, the sample before squashing."""
         volume = ops.sum(_log_slope(ops.reshape(action, (-1, self.size))), axis=-1)
         return super().log_prob(parameters, action) - volume - self._log_scale
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Differential entropy `[N]`, in nats: the normals' plus the expectation of log |d action / d u|."""
+        """Returns the entropy of the normals plus the expectation of log |d action / d u|, `[N]`."""
         mean, log_std = self._split(parameters)
         samples = ops.expand_dims(mean, -1) + ops.expand_dims(ops.exp(log_std), -1) * _NODES
         volume = ops.sum(_log_slope(samples) * _WEIGHTS, axis=(-2, -1))

@@ -1,15 +1,15 @@
-"""Turns a traced function into a LiteRT graph that follows all its weights, or into a TensorFlow graph.
+"""Converts a traced function to a LiteRT graph that follows all its weights, or to a TensorFlow graph.
 
-The converter folds: `exp(log_std)`, a normalization into the kernel before it, 1/255 into a first convolution
-(recognized as a factor). So a weight that is found isn't found everywhere. The probe changes each weight
-alone and compares all outputs with TensorFlow's; a weight that fails becomes an input of the graph. Vectors
-first: what is multiplied into a kernel is mostly a vector, and a kernel that stays constant is several times
-faster.
+The converter folds constants: `exp(log_std)`, a normalization into the kernel before it, 1/255 into a first convolution
+(recognized as a factor). So finding a weight once doesn't mean that it is found everywhere. The probe changes each
+weight alone and compares all outputs with TensorFlow's. A weight that fails becomes an input of the graph, vectors
+before kernels: a folded factor is mostly a vector, and a graph with a constant kernel is several times faster.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,17 +24,18 @@ from actor_learner.policy.export.trace import Traced
 from actor_learner.policy.export.verify import Probe
 from actor_learner.policy.export.weight_table import find_constants, patterns
 from actor_learner.policy.graph import Graph
+from actor_learner.system.files import one_line
 from actor_learner.system.keras_import import silent_stderr
 
 
 class InexpressibleError(Exception):
-    """LiteRT can't run a graph; the message says where it fails."""
+    """Raised if LiteRT can't run a graph; the message names the place."""
 
 
 def to_litert(traced: Traced, probe: Probe, network: keras.Model) -> Graph:
-    """Converts, checks, and converts again with the weights that failed as inputs, until none fails.
+    """Converts and checks, with the weights that failed as further inputs, until none fails.
 
-    Raises InexpressibleError where LiteRT has no counterpart, or its outputs differ.
+    Raises InexpressibleError if LiteRT lacks an operation, or if its outputs differ.
     """
     fed = {index for index in traced.used if not keras.backend.is_float_dtype(network.weights[index].dtype)}
     while True:
@@ -44,10 +45,9 @@ def to_litert(traced: Traced, probe: Probe, network: keras.Model) -> Graph:
         try:
             failed = probe.failing_weights(graph, traced)
         except (RuntimeError, ValueError) as error:
-            raise InexpressibleError(f"it doesn't start ({_first_line(error)}).") from error
+            raise InexpressibleError(f"it doesn't start ({one_line(error)}).") from error
         if not failed:
-            resizable = probe.is_resizable(graph, traced)
-            return Graph(content, "litert", outputs, constants, graph.inputs, resizable)
+            return dataclasses.replace(graph, resizable=probe.is_resizable(graph, traced))
         if not failed - fed:
             names = sorted(network.weights[index].path for index in failed)
             raise InexpressibleError(f"its outputs differ from Keras's, which shows at the weights {names}.")
@@ -56,7 +56,7 @@ def to_litert(traced: Traced, probe: Probe, network: keras.Model) -> Graph:
 
 
 def to_tensorflow(traced: Traced) -> Graph:
-    """The traced function as a TensorFlow graph, all used weights inputs."""
+    """Returns the traced function as a TensorFlow graph with all used weights as inputs."""
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
     frozen = convert_variables_to_constants_v2(traced.function, lower_control_flow=False)
@@ -66,15 +66,15 @@ def to_tensorflow(traced: Traced) -> Graph:
 
 
 def _convert(traced: Traced, fed: Iterable[int], network: keras.Model) -> tuple[bytes, tuple[str, ...]]:
-    """The flatbuffer of a function and the names of its outputs.
+    """Returns a function's flatbuffer and the names of its outputs.
 
-    Patterns stand in it as constants; its inputs are those that the function uses, and the weights in `fed`.
+    Its inputs are those that the function uses and the weights in `fed`; patterns replace the other weights.
     """
     function = _with_constants(traced, sorted(fed))
     try:
         with _silent_converter():
             converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
-            # The default writes a SavedModel into a temporary folder, which stays behind when killed.
+            # The default writes a SavedModel into a temporary folder, which a killed process leaves behind.
             converter.experimental_lower_to_saved_model = False
             content: bytes = converter.convert()
     except Exception as error:
@@ -83,7 +83,7 @@ def _convert(traced: Traced, fed: Iterable[int], network: keras.Model) -> tuple[
 
 
 def _with_constants(traced: Traced, fed: Sequence[int]) -> Any:
-    """The function of the inputs that it uses and of the weights `fed`; patterns are the others' values."""
+    """Returns the function of its used inputs and the weights `fed`, with patterns for the other weights."""
     arguments = [*traced.inputs, *traced.weights]
     values = [np.zeros(spec.shape, spec.dtype.as_numpy_dtype) for spec in traced.inputs]
     values += patterns([tuple(spec.shape) for spec in traced.weights])
@@ -99,7 +99,7 @@ def _with_constants(traced: Traced, fed: Sequence[int]) -> Any:
 
 
 def _outputs_of(content: bytes) -> list[str]:
-    """Names of a flatbuffer's outputs, in its order."""
+    """Returns the names of a flatbuffer's outputs, in its order."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     graph = schema.Model.GetRootAsModel(content, 0).Subgraphs(0)
@@ -107,10 +107,10 @@ def _outputs_of(content: bytes) -> list[str]:
 
 
 def output_names(traced: Sequence[str], converted: Sequence[str]) -> tuple[str, ...]:
-    """What each of a function's outputs is called in its flatbuffer, whatever their order there.
+    """Returns the name in the flatbuffer of each of a function's outputs.
 
-    Outputs that are equal, and one that is an input passed through, are joined, and named after the first:
-    such a one is read where it stands. Raises InexpressibleError if outputs are missing.
+    The converter may reorder outputs. It joins equal ones, and an input that is an output, under the first name: such
+    an output is found by its place. Raises InexpressibleError if outputs are missing.
     """
     if len(converted) != len(traced):
         raise InexpressibleError(f"it has {len(converted)} outputs where the network's graph has {len(traced)}.")
@@ -119,23 +119,23 @@ def output_names(traced: Sequence[str], converted: Sequence[str]) -> tuple[str, 
 
 @contextlib.contextmanager
 def _silent_converter() -> Iterator[None]:
-    """Without the converter's remarks on deprecation and on options that it ignores; errors come as exceptions.
+    """Hides the converter's remarks on deprecation and on options that it ignores; errors are exceptions.
 
-    With its first remark absl would set up the root logger, where nobody has: the caller's own logging would change.
+    The handler keeps absl from setting up the root logger at its first remark, which would change the caller's logging.
     """
-    logger, anyone = logging.getLogger("absl"), logging.NullHandler()
+    logger, placeholder = logging.getLogger("absl"), logging.NullHandler()
     disabled, logger.disabled = logger.disabled, True
-    logging.root.addHandler(anyone)
+    logging.root.addHandler(placeholder)
     try:
         with silent_stderr():
             yield
     finally:
-        logging.root.removeHandler(anyone)
+        logging.root.removeHandler(placeholder)
         logger.disabled = disabled
 
 
 def _describe_failure(error: Exception, network: keras.Model) -> str:
-    """Names the layer and the operation that the converter stumbled over."""
+    """Names the layer and the operation that the converter failed at."""
     text = str(error)
     operation = re.search(r"'(tf\.\w+)' op", text)
     calls = [call for detail in getattr(error, "errors", []) for call in detail.location.call]
@@ -143,19 +143,15 @@ def _describe_failure(error: Exception, network: keras.Model) -> str:
     layer = next(filter(None, (_layer_of(scope, network) for scope in scopes)), None)
     outside = f"{scopes[0]!r}, outside its layers" if scopes else "the network"
     where = f"layer {layer!r}" if layer else outside
-    what = f"its operation {operation[1]} has no counterpart" if operation else _first_line(error).rstrip(".")
+    what = f"its operation {operation[1]} has no counterpart" if operation else one_line(error).rstrip(".")
     return f"{where}: {what}."
 
 
 def _layer_of(scope: str, network: keras.Model) -> str | None:
-    """The innermost layer in the name of an operation, such as `model_1/attention_1/MatMul`."""
+    """Returns the innermost layer in the name of an operation, such as `model_1/attention_1/MatMul`."""
     names = {layer.name for layer in all_layers(network)}
     for part in reversed(scope.split("/")):
         for candidate in (part, re.sub(r"_\d+$", "", part)):
             if candidate in names:
                 return candidate
     return None
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

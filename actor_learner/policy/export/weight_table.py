@@ -1,8 +1,7 @@
-"""Where a converted graph keeps a network's weights.
+"""Finds the bytes of a converted graph that hold each weight of a network.
 
-Each weight is traced as a constant of unique bit patterns, which are then looked for in the flatbuffer's
-buffers: an array of patterns says by itself which weight it is, and in which transposition the converter
-keeps it. A weight that was multiplied by a constant is recognized too.
+Each weight is converted as a constant of unique bit patterns. Those identify the weight in the flatbuffer's buffers,
+and its transposition there. A weight that the converter multiplied by a constant is recognized too.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ import numpy as np
 from actor_learner.policy.exported import Array
 from actor_learner.policy.graph import Constant
 
-# Patterns are positive floats from 1/32 on. An odd start, so that no constant of a user's network (1/32, say) looks
-# like a weight; 8 units in the last place apart, so that they are told apart after multiplication by a constant too.
+# Patterns are positive floats from 1/32 on. The odd start keeps a network's own constants (such as 1/32) from looking
+# like a weight. A distance of 8 units in the last place keeps patterns distinct after multiplication by a constant.
 _FIRST_PATTERN = 0x3D00_0003
 _PATTERN_STEP = 8
 
 
 def patterns(shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """For each weight, float32 values whose bits occur nowhere else."""
+    """Returns an array for each weight: float32 values whose bits occur nowhere else."""
     ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
     return [pattern_values(end - math.prod(shape), end).reshape(shape) for end, shape in zip(ends, shapes, strict=True)]
 
 
 def pattern_values(start: int, end: int) -> Array:
-    """The patterns with the numbers `start` to `end`."""
+    """Returns the patterns number `start` to `end`."""
     return (_FIRST_PATTERN + _PATTERN_STEP * np.arange(start, end, dtype=np.int64)).astype(np.uint32).view(np.float32)
 
 
 def find_constants(content: bytes, shapes: Sequence[tuple[int, ...]], sought: Iterable[int]) -> tuple[Constant, ...]:
-    """Where patterns stand in a flatbuffer, each buffer a whole weight, transposed or times a constant."""
+    """Finds the buffers of a flatbuffer that hold a whole weight of `sought`, transposed or times a constant."""
     starts = np.cumsum([0, *(math.prod(shape) for shape in shapes)], dtype=np.int64)
     sought = set(sought)
     found, rest = [], []
@@ -48,7 +47,7 @@ def find_constants(content: bytes, shapes: Sequence[tuple[int, ...]], sought: It
             permutation = permutation_of(index - starts[weight], shapes[weight])
             if permutation is not None:
                 found.append(Constant(weight, offset, permutation, 1.0))
-    # Those that were found nowhere first: weights of the same shape may look alike once they are multiplied.
+    # Weights that were not found come first: multiplied weights of the same shape may look alike.
     missing = sought - {constant.weight for constant in found}
     candidates = [weight for weight in (*sorted(missing), *sorted(sought - missing)) if len(shapes[weight]) > 1]
     scaled = (_find_scaled(values, offset, candidates, shapes, starts) for offset, values in rest)
@@ -58,7 +57,7 @@ def find_constants(content: bytes, shapes: Sequence[tuple[int, ...]], sought: It
 def _find_scaled(
     values: Array, offset: int, candidates: Iterable[int], shapes: Sequence[tuple[int, ...]], starts: Array
 ) -> Constant | None:
-    """The first weight that a buffer holds times a constant."""
+    """Returns the first weight that a buffer holds times a constant."""
     for weight in candidates:
         if starts[weight + 1] - starts[weight] == len(values):
             pattern = pattern_values(starts[weight], starts[weight + 1])
@@ -68,7 +67,7 @@ def _find_scaled(
 
 
 def _buffers(content: bytes) -> Iterator[tuple[int, Array]]:
-    """(offset, contents as uint32) of each of a flatbuffer's buffers that can hold floats."""
+    """Yields (offset, contents as uint32) of each buffer that can hold floats."""
     from tensorflow.lite.python import schema_py_generated as schema
 
     model = schema.Model.GetRootAsModel(content, 0)
@@ -81,7 +80,7 @@ def _buffers(content: bytes) -> Iterator[tuple[int, Array]]:
 
 
 def permutation_of(index: Array, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The transposition of an array of `shape` that puts element `index[k]` at place k, if there is one."""
+    """Returns the transposition of an array of `shape` that puts element `index[k]` at place k, if there is one."""
     order = np.arange(len(index)).reshape(shape)
     for permutation in itertools.permutations(range(len(shape))):
         if np.array_equal(order.transpose(permutation).reshape(-1), index):
@@ -90,7 +89,7 @@ def permutation_of(index: Array, shape: tuple[int, ...]) -> tuple[int, ...] | No
 
 
 def scaled_by(values: Array, pattern: Array, shape: tuple[int, ...]) -> tuple[tuple[int, ...], float] | None:
-    """(transposition, factor) if `values` are a weight's pattern, transposed and multiplied by a constant."""
+    """Returns (transposition, factor) if `values` are a weight's pattern, transposed and times a constant."""
     nearest = values.max() if values[0] < 0 else values.min()
     factor = float(nearest) / float(pattern[0])
     if not math.isfinite(factor) or factor == 0.0:
