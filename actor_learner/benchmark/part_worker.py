@@ -155,8 +155,13 @@ def _repeat(step: Callable[[], None], seconds: float, steps_at_once: int) -> Rea
     return Reading(calls * steps_at_once, stopwatch.cost())
 
 
-def main(connection: Connection[Any, Any], arena: int) -> None:
-    """The process, from its bootstrap to its end: a `Work`, then (part, seconds) as often as anybody asks."""
+def main(*descriptors: str) -> None:
+    """Run the process: it receives a `Work`, then any number of (part, seconds).
+
+    descriptors: numbers of the connection and the arena that `PartProcesses` made.
+    """
+    near, arena = map(int, descriptors)
+    connection: Connection[Any, Any] = Connection(near)
     try:
         work = connection.recv()
         memory = Arena(arena)

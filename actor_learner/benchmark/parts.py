@@ -8,13 +8,11 @@ import signal
 import socket
 import statistics
 import subprocess
-import sys
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Self
 
 from actor_learner.actors.actor import Startup
-from actor_learner.actors.processes.child import ONE_THREAD, search_path
 from actor_learner.actors.transport.batches import BlockLayout
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.benchmark.part_worker import Failed, Reading, Work
@@ -22,22 +20,7 @@ from actor_learner.benchmark.roofline import Cost
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory
 from actor_learner.policy.exported import ExportedPolicy
-
-# It dies with the thread that started it, as an actor does.
-_BOOTSTRAP = """
-import os, sys
-if sys.platform == "linux":
-    import ctypes
-    ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != int(sys.argv[1]):
-    os._exit(0)
-from multiprocessing.connection import Connection
-connection = Connection(int(sys.argv[2]))
-sys.path[:] = connection.recv()
-from actor_learner.benchmark.part_worker import main
-main(connection, int(sys.argv[3]))
-"""
-
+from actor_learner.system.child import ONE_THREAD, start_python
 
 _END_SECONDS = 2.0
 """For a process to end whose connection is closed."""
@@ -96,19 +79,15 @@ class PartProcesses:
         connection: Connection[Any, Any] = Connection(near.detach())
         self._connections.append(connection)
         with far:
-            flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-            numbers = map(str, (os.getpid(), far.fileno(), self._arena.descriptor))
-            process = subprocess.Popen(
-                [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, *numbers],
-                pass_fds=(far.fileno(), self._arena.descriptor),
-                env=os.environ | ONE_THREAD,
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # what environments print is seen where the whole system runs
-                stderr=subprocess.DEVNULL,
+            descriptors = (far.fileno(), self._arena.descriptor)
+            process = start_python(  # what environments print is seen where the whole system runs
+                "actor_learner.benchmark.part_worker:main",
+                descriptors,
+                name=f"part-{len(self._processes)}",
+                descriptors=descriptors,
+                environment=os.environ | ONE_THREAD,
             )
         self._processes.append(process)
-        self._send(len(self._processes) - 1, search_path())
         self._send(len(self._processes) - 1, work)
 
     def _send(self, number: int, message: Any) -> None:

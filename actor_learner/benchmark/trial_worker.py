@@ -19,25 +19,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
 from actor_learner.benchmark.whole import LEAST_BATCHES, still
 from actor_learner.config.file import load_config
 from actor_learner.system import compile_cache
+from actor_learner.system.child import start_python
 from actor_learner.system.keras_import import freeze_what_is_imported, import_keras
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool
     from actor_learner.config.config import TrainConfig
     from actor_learner.learner.learner import Learner
-
-# As an actor does, the process asks the kernel to end with whoever started it.
-_BOOTSTRAP = """
-import json, os, sys
-if sys.platform == "linux":
-    import ctypes
-    ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != int(sys.argv[1]):
-    os._exit(0)
-sys.path[:] = json.loads(sys.stdin.readline())
-from actor_learner.benchmark.trial_worker import main
-main(sys.argv[2], int(sys.argv[3]))
-"""
 
 _END_SECONDS = 5.0
 _TIDYING_SECONDS = 2.0
@@ -95,15 +83,15 @@ class MeasuringProcess:
     def __init__(self, config: Path, threads: int) -> None:
         self._is_busy = False
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _BOOTSTRAP, str(os.getpid()), str(config), str(threads)],
-            env={"TF_NUM_INTEROP_THREADS": "1", **os.environ},
-            start_new_session=True,  # the terminal's Ctrl-C is the caller's
+        self._process = start_python(
+            "actor_learner.benchmark.trial_worker:main",
+            (config, threads),
+            name="measure",
+            environment={"TF_NUM_INTEROP_THREADS": "1", **os.environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
         )
-        self._send([os.path.abspath(entry) for entry in sys.path])
 
     def ask(self, setting: Setting, seconds: float) -> None:
         """Has a setting measured for so long, what it takes to start included, but for three updates at least.
@@ -173,12 +161,12 @@ class MeasuringProcess:
 # From here on: in that process.
 
 
-def main(config: str, threads: int) -> None:
+def main(config: str, threads: str) -> None:
     """Answers requests, a line of JSON each, until there are no more."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what environments print is no answer
     settings = load_config(config)
-    compile_cache.begin(threads)
+    compile_cache.begin(int(threads))
     freeze_what_is_imported()  # as the command line does
     import_keras()
     serve(settings, sys.stdin, answers)

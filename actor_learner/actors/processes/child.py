@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import socket
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
@@ -17,39 +14,7 @@ from typing import Any
 
 from actor_learner.actors.transport.messages import Channel, read_all, write_all
 from actor_learner.actors.transport.shared_memory import anonymous_file
-
-# First of all the actor asks to be killed when its parent ends. The signal fires when the *thread* that
-# started it ends, and misses a parent that ended before, hence the comparison.
-_BOOTSTRAP = """
-import os, sys
-parent, connection, mailbox, arena = map(int, sys.argv[2:6])
-if sys.platform == "linux":
-    import ctypes
-    ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != parent:
-    os._exit(0)
-size = int.from_bytes(os.pread(mailbox, 8, 0), "little")
-sys.path[:] = os.fsdecode(os.pread(mailbox, size, 8)).split("\\0")
-from actor_learner.actors.processes.worker import main
-main(connection, mailbox, arena, 8 + size)
-"""
-
-ONE_THREAD = dict.fromkeys(
-    (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "BLIS_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-    ),
-    "1",
-)
-"""In the environment of a process that steps environments: for BLAS and OpenMP."""
-
-_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EFAULT)
-"""What the kernel may answer when it is short of something for a moment; the last, while TensorFlow is being loaded."""
-_PASSES_SECONDS = 0.1
+from actor_learner.system.child import ONE_THREAD, start_python
 
 _READ_SIZE = 1 << 16
 _MOST_READS = 256
@@ -85,8 +50,17 @@ class ActorProcess:
                 undo.callback(os.close, self.output)
                 with open(output, "wb", buffering=0):
                     os.set_blocking(self.output, False)
-                    _write_startup(mailbox, payload)
-                    self._process = _start(number, far.fileno(), mailbox, arena, output)
+                    write_all(mailbox, payload)
+                    descriptors = (far.fileno(), mailbox, arena)
+                    self._process = start_python(
+                        "actor_learner.actors.processes.worker:main",
+                        descriptors,
+                        name=f"actor-{number}",
+                        descriptors=descriptors,
+                        environment=os.environ | ONE_THREAD,
+                        stdout=output,
+                        stderr=output,
+                    )
             self.pidfd = _pidfd(self._process.pid)
             """Readable when the process has ended; None where the system has no such thing."""
             if self.pidfd is not None:
@@ -177,49 +151,11 @@ class LogFile:
         self._file.close()
 
 
-def read_startup(mailbox: int, offset: int) -> bytes:
-    """The actor's side: the payload behind the bootstrap's own part; gives the memory back."""
-    payload = read_all(mailbox, os.fstat(mailbox).st_size - offset, offset)
+def read_startup(mailbox: int) -> bytes:
+    """Read the payload on the actor's side and free its memory."""
+    payload = read_all(mailbox, os.fstat(mailbox).st_size)
     os.ftruncate(mailbox, 0)
     return payload
-
-
-def _write_startup(mailbox: int, payload: bytes) -> None:
-    paths = os.fsencode("\0".join(search_path()))
-    write_all(mailbox, len(paths).to_bytes(8, "little") + paths + payload)
-
-
-def search_path() -> list[str]:
-    """The caller's `sys.path`, made absolute: the actor must find what the caller finds."""
-    paths = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
-    home = str(Path(__file__).absolute().parents[3])
-    return paths if home in paths else [*paths, home]
-
-
-def _start(number: int, connection: int, mailbox: int, arena: int, output: int) -> subprocess.Popen[bytes]:
-    if not sys.executable:
-        raise RuntimeError(f"Actors need Python's own executable. Received: sys.executable={sys.executable!r}")
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    numbers = [str(value) for value in (os.getpid(), connection, mailbox, arena)]
-
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, f"actor-{number}", *numbers],
-            pass_fds=(connection, mailbox, arena),
-            env=os.environ | ONE_THREAD,
-            start_new_session=True,  # the terminal's Ctrl-C, Ctrl-Z and hang-up are the caller's alone
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-
-    try:
-        return start()
-    except OSError as error:
-        if error.errno not in _PASSING:
-            raise
-    time.sleep(_PASSES_SECONDS)
-    return start()
 
 
 def _pidfd(pid: int) -> int | None:

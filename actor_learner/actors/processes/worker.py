@@ -23,11 +23,12 @@ _LARGEST_TRACEBACK = 64 * 1024
 _PARENT_CHECK_SECONDS = 5.0
 
 
-def main(connection: int, mailbox: int, arena: int, offset: int) -> None:
-    """The actor process, from the bootstrap to its end.
+def main(*descriptors: str) -> None:
+    """Run the actor process from its start to its end.
 
-    connection, mailbox, arena: descriptors that the pool made. offset: of the startup in the mailbox.
+    descriptors: numbers of the connection, the mailbox and the arena that the pool made.
     """
+    connection, mailbox, arena = map(int, descriptors)
     for descriptor in (connection, mailbox, arena):
         os.set_inheritable(descriptor, False)  # simulators must not hold them open
     _write_whole_lines()
@@ -37,7 +38,7 @@ def main(connection: int, mailbox: int, arena: int, offset: int) -> None:
     try:
         if _next_message(channel)[0] is Message.CLOSE:
             raise _PoolGoneError
-        startup, sys.argv[:], factory = pickle.loads(read_startup(mailbox, offset))
+        startup, sys.argv[:], factory = pickle.loads(read_startup(mailbox))
         lower_priority(startup.niceness)  # before there are threads of the environments' own
         environments, observation = make_environments(pickle.loads(factory), startup)
         starting = False
