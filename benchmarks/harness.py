@@ -23,7 +23,7 @@ from actor_learner.system.machine import available_cores, cpu_model
 ROOT = Path(__file__).resolve().parents[1]
 CHILD_SECONDS = 900.0
 Found = dict[str, Any]
-T = TypeVar("T")
+K, T = TypeVar("K"), TypeVar("T")
 
 _HELP = {
     "works": "the workloads to measure (benchmarks/works.py)",
@@ -131,12 +131,12 @@ def command_on_core(core: int, words: Sequence[str]) -> list[str]:
     return [sys.executable, "-c", pinned, sys.executable, *words]
 
 
-def in_turns(runs: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+def in_turns(runs: Mapping[K, Callable[[], T]], rounds: int) -> dict[K, list[T]]:
     """Call all, round after round, and return the results by name. Every second round is in reverse order.
 
     So neither of two always has the warmer machine.
     """
-    found: dict[str, list[T]] = {name: [] for name in runs}
+    found: dict[K, list[T]] = {name: [] for name in runs}
     for turn in range(rounds):
         for name in list(runs) if turn % 2 == 0 else reversed(list(runs)):
             found[name].append(runs[name]())

@@ -1,23 +1,19 @@
-#!/usr/bin/env python3
-"""Plays recorded Pong with an exported policy where there is NumPy and LiteRT alone; are its actions Keras's?
+"""Compares an exported policy's actions in recorded Pong with Keras's, where only NumPy and LiteRT are installed.
 
     actor-learner train ALE/Pong-v5 --run-dir runs/pong
-    scripts/measure pong-policy runs/pong --litert PYTHON [PYTHON ...] [--output benchmarks/deploy/pong_policy.json]
+    scripts/measure pong-policy runs/pong --litert PYTHON [PYTHON ...] --output benchmarks/deploy/pong_policy.json
 
 Each PYTHON is that of an environment which holds `pip install numpy ai-edge-litert` and `pip install --no-deps` of
-this project, nothing else. 1,032 observations that the run's environments give, by sampled actions, are kept as .npy;
-the network and the policy exported to LiteRT choose the likeliest action for each, and the policy a sample with the
-same seed here and there. Beside that: what is installed, and the processor's seconds from starting Python to the
-first action. It takes half a minute, and ten seconds more for each PYTHON.
+this project, nothing else. 1,032 observations of the run's environments, under sampled actions, are kept as .npy; the
+network and the policy exported to LiteRT choose the likeliest action for each, and the policy samples with the same
+seed here and there. Also: the installed packages, and the processor's seconds from starting Python to the first
+action. It takes half a minute, and ten seconds more for each PYTHON.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import os
-import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,15 +24,16 @@ import numpy as np
 
 import actor_learner as al
 from actor_learner.runs.directory import read_config
-from benchmarks.deploy.policy import ROOTS, SIZE, run
-from benchmarks.harness import machine
+from benchmarks.deploy.policy import ROOTS, installed, run_program, time_program
+from benchmarks.harness import Found, make_parser, medians, origin, report
 
 ENVS, STEPS = 8, 128
 ROUNDS = 5
 ROUNDING = 1e-5
-"""Of logits: two actions that differ by no more are as likely."""
+"""Two actions whose logits differ by no more are equally likely."""
+Array = np.ndarray[Any, Any]
 
-ACT = """
+_ACT = """
 import json, sys
 import numpy as np
 import actor_learner as al
@@ -48,25 +45,20 @@ print(json.dumps({"python": sys.version.split()[0], "numpy": np.__version__, "on
                   "likeliest": likeliest.tolist(), "sampled": sampled.tolist(), "log_prob": log_prob.tolist()}))
 """
 
-FIRST_ACTION = """
-import os, sys
+_FIRST_ACTION = """
+import sys
 import numpy as np
 import actor_learner as al
 al.load_policy(sys.argv[1]).act(np.load(sys.argv[2], mmap_mode="r")[0])
-times = os.times()
-print(times.user + times.system)
 """
 
 
 def main() -> None:
-    """Records, exports, compares, writes."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser("pong-policy", __doc__ or "")
     parser.add_argument("run_dir")
     parser.add_argument("--litert", required=True, nargs="+", metavar="PYTHON")
-    parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     network = al.load_network(arguments.run_dir)
-    result: dict[str, Any] = {"date": datetime.date.today().isoformat(), "machine": machine()}
     with tempfile.TemporaryDirectory() as folder:
         policy = al.export(arguments.run_dir, Path(folder, "policy"))
         observations = record(arguments.run_dir, network)
@@ -75,55 +67,45 @@ def main() -> None:
         here = al.load_policy(policy, seed=3)
         here.act(observations)
         sampled, _ = here.step(observations)
-        kinds = np.bincount(logits.argmax(1), minlength=logits.shape[1]).tolist()
-        result |= {"observations": list(observations.shape), "steps_trained": steps(arguments.run_dir)}
-        result |= {"how_often_keras_chooses_each_action": kinds, "pythons": []}
+        files = (str(policy), str(file))
+        pythons = []
         for python in arguments.litert:
-            said = json.loads(run(python, ACT, str(policy), str(file)))
-            result["pythons"].append(compare(said, logits, sampled) | measure(python, str(policy), str(file)))
-    print(json.dumps(result, indent=2))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(result, indent=2) + "\n")
+            found = json.loads(run_program(python, _ACT, *files))
+            seconds = [time_program(python, _FIRST_ACTION, *files) for _ in range(ROUNDS + 1)][1:]
+            figures = {**installed(python, ROOTS["litert"]), **medians(seconds, digits=3)}
+            pythons.append({**compare(found, logits, sampled), **figures})
+    result = {
+        **origin(parser),
+        "observations": list(observations.shape),
+        "steps_trained": int(al.Learner.load(Path(arguments.run_dir, "checkpoints/final")).env_steps),
+        "how_often_keras_chooses_each_action": np.bincount(logits.argmax(1), minlength=logits.shape[1]).tolist(),
+        "pythons": pythons,
+    }
+    report(result, arguments.output)
 
 
-def record(run_dir: str, network: Any) -> np.ndarray[Any, Any]:
-    """Observations `[N, 4, 84, 84]` uint8 from the run's environment."""
+def record(run_dir: str, network: Any) -> Array:
+    """Return observations `[N, 4, 84, 84]` uint8 of the run's environment."""
     config = read_config(run_dir)
     with al.ActorPool(config["env"], network, num_actors=0, envs_per_actor=ENVS, unroll_length=STEPS, seed=7) as actors:
         observation = actors.collect(timeout=600).observation
         return np.array(observation).reshape(-1, *observation.shape[2:])
 
 
-def steps(run_dir: str) -> int:
-    """Env steps that the run took."""
-    return int(al.Learner.load(Path(run_dir, "checkpoints/final")).env_steps)
-
-
-def compare(said: dict[str, Any], logits: np.ndarray[Any, Any], sampled: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Where the actions differ from Keras's, and where they are no less likely."""
-    likeliest = np.array(said["likeliest"])
+def compare(found: Found, logits: Array, sampled: Array) -> Found:
+    """Count the actions that differ from Keras's, and those that are less likely."""
+    likeliest = np.array(found["likeliest"])
     log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-    expected = np.take_along_axis(log_probs, np.array(said["sampled"])[:, None], 1)[:, 0]
+    expected = np.take_along_axis(log_probs, np.array(found["sampled"])[:, None], 1)[:, 0]
     missing = logits.max(1) - np.take_along_axis(logits, likeliest[:, None], 1)[:, 0]
     return {
-        **{name: said[name] for name in ("python", "numpy", "imported")},
+        **{name: found[name] for name in ("python", "numpy", "imported")},
         "actions": len(likeliest),
         "equal_to_keras": int((likeliest == logits.argmax(1)).sum()),
         "less_likely_than_keras": int((missing > ROUNDING).sum()),
-        "one_by_one_equal_to_batch": said["one"] == said["likeliest"][: len(said["one"])],
-        "samples_equal_to_here": int((np.array(said["sampled"]) == sampled).sum()),
-        "largest_difference_of_log_probs_to_keras": float(np.abs(expected - said["log_prob"]).max()),
-    }
-
-
-def measure(python: str, *files: str) -> dict[str, Any]:
-    """Megabytes, packages and seconds."""
-    sizes = json.loads(run(python, SIZE, json.dumps(ROOTS["litert"])))
-    seconds = [float(run(python, FIRST_ACTION, *files)) for _ in range(ROUNDS + 1)][1:]
-    return {
-        "megabytes": round(sum(sizes.values()) / 1e6, 1),
-        "packages": len(sizes),
-        "first_action_cpu_seconds": round(statistics.median(seconds), 3),
+        "one_by_one_equal_to_batch": found["one"] == found["likeliest"][: len(found["one"])],
+        "samples_equal_to_here": int((np.array(found["sampled"]) == sampled).sum()),
+        "largest_difference_of_log_probs_to_keras": float(np.abs(expected - found["log_prob"]).max()),
     }
 
 

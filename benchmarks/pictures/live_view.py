@@ -1,14 +1,13 @@
-#!/usr/bin/env python3
-"""Draws the live view of a run as it was at some moment, as a picture that needs no font from elsewhere.
+"""Draws the live view of a run at some moment, as an SVG that needs no font from elsewhere.
 
 scripts/measure live-view runs/LunarLander-v3/ppo-0-1 --output docs/pictures/live-view.svg --part 0.6
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
@@ -17,8 +16,9 @@ from actor_learner.reports.layout import fit
 from actor_learner.reports.status import Summary
 from actor_learner.runs.directory import open_run, read_config
 from actor_learner.runs.metrics import MetricsReader
+from benchmarks.harness import make_parser
 
-SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" xml:space="preserve">
+_SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" xml:space="preserve">
 <style>
 text {{ font: {char_height}px "DejaVu Sans Mono", Menlo, Consolas, monospace; white-space: pre; }}
 {styles}
@@ -31,33 +31,33 @@ text {{ font: {char_height}px "DejaVu Sans Mono", Menlo, Consolas, monospace; wh
 </g>
 </svg>
 """
-"""As rich's own, but for the font that it would load from elsewhere."""
+"""The format of rich, without the font that it loads from elsewhere."""
 
 
 def main() -> None:
-    """Draws it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser("live-view", __doc__ or "", columns=100, part=1.0)
     parser.add_argument("run_dir")
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--columns", type=int, default=100)
-    parser.add_argument("--part", type=float, default=1.0, help="of the run's updates, after which it is drawn")
     arguments = parser.parse_args()
     run, config = open_run(arguments.run_dir), read_config(arguments.run_dir)
     rows = MetricsReader(run.metrics).read()
-    summary = Summary(config, arguments.run_dir)
+    summary = Summary(config, arguments.run_dir, config["machine"]["cores"])
     for row in rows[: max(1, round(arguments.part * len(rows)))]:
         summary.add(row)
-    console = Console(
-        file=io.StringIO(),
-        record=True,
-        width=arguments.columns,
-        force_terminal=True,
-        color_system="truecolor",
-    )
+    console = recording_console(arguments.columns)
     console.print(fit(console, summary.look(over=arguments.part == 1), whole=True))
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    svg = console.export_svg(theme=DIMMED_MONOKAI, code_format=SVG, font_aspect_ratio=0.602, unique_id="view", title="")
-    arguments.output.write_text(svg)
+    save_svg(console, arguments.output or Path("live-view.svg"), "view")
+
+
+def recording_console(columns: int) -> Any:
+    """Return a console that prints nowhere and keeps what it prints."""
+    return Console(file=io.StringIO(), record=True, width=columns, force_terminal=True, color_system="truecolor")
+
+
+def save_svg(console: Any, path: Path, name: str) -> None:
+    """Write what a console has kept. name: begins the names of the picture's styles."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    style = {"theme": DIMMED_MONOKAI, "code_format": _SVG, "font_aspect_ratio": 0.602}
+    path.write_text(console.export_svg(title="", unique_id=name, **style))
 
 
 if __name__ == "__main__":

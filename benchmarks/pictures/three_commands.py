@@ -1,19 +1,14 @@
-#!/usr/bin/env python3
-"""From clone to trained agent, curve and video: three commands in a real terminal, timed, and what is to be seen.
+"""From clone to trained agent, curve and video: three commands in a real terminal, timed, and a picture of it.
 
-    scripts/measure three-commands [--output PICTURE.svg] [--seconds FILE.json]
+    scripts/measure three-commands --picture docs/pictures/three-commands.svg --output FILE.json
 
 They are those of the README, in an empty folder, with the .venv that scripts/train has set up; `--python PYTHON` takes
-another interpreter that has the project. The terminal is tmux's, which has to be installed: what it shows in the end,
-the picture has. It takes as long as the commands do: less than a minute.
+another interpreter that has the project. The terminal is that of tmux, which must be installed; the picture shows its
+content at the end. It takes less than a minute.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import io
-import json
 import os
 import shlex
 import subprocess
@@ -21,14 +16,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
-from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
-from benchmarks.harness import machine
-from benchmarks.pictures.live_view import SVG
+from benchmarks.harness import ROOT, make_parser, origin, report
+from benchmarks.pictures.live_view import recording_console, save_svg
 
-ROOT = Path(__file__).resolve().parents[2]
 RUN = "runs/CartPole-v1/ppo-0-1"
 COMMANDS = (
     "scripts/train",
@@ -38,7 +30,7 @@ COMMANDS = (
 COLUMNS, LINES = 100, 60
 MOST_SECONDS = 600
 
-# Types the commands, as a person would at a prompt, and writes down the seconds that each took.
+# Types the commands, as a person would at a prompt, and writes down the seconds of each.
 TYPIST = """
 for command in {commands}; do
     printf '\\033[1;32m$\\033[0m \\033[1m%s\\033[0m\\n' "$command"
@@ -54,38 +46,31 @@ sleep {most}
 
 
 def main() -> None:
-    """Runs, draws, writes."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--seconds", type=Path, metavar="FILE")
+    parser = make_parser("three-commands", __doc__ or "")
+    parser.add_argument("--picture", type=Path, help="SVG file to write")
     parser.add_argument("--python", metavar="PYTHON")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         make_folder(Path(folder), arguments.python)
-        screen = terminal(Path(folder))
-        lines = Path(folder, "seconds").read_text().splitlines()
-        if any(line.split()[2] != "0" for line in lines):
+        screen = run_terminal(Path(folder))
+        lines = [line.replace(",", ".").split() for line in Path(folder, "seconds").read_text().splitlines()]
+        if any(status != "0" for _, _, status in lines):
             sys.exit(f"A command failed.\n{screen}")
-        seconds = [measured(line) for line in lines]
+        seconds = [round(float(ended) - float(started), 1) for started, ended, _ in lines]
         files = [Path(folder, "curve.png"), *sorted(Path(folder, "videos").iterdir())]
-        made = {str(file.relative_to(folder)): file.stat().st_size for file in files}
-    result = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
-        "seconds": dict(zip(COMMANDS, seconds, strict=True)),
-        "seconds_in_all": round(sum(seconds), 1),
-        "bytes": made,
-    }
-    print(json.dumps(result, indent=2))
-    if arguments.seconds:
-        arguments.seconds.write_text(json.dumps(result, indent=2) + "\n")
-    if arguments.output:
+        sizes = {str(file.relative_to(folder)): file.stat().st_size for file in files}
+    times = {"seconds": dict(zip(COMMANDS, seconds, strict=True)), "seconds_in_all": round(sum(seconds), 1)}
+    report({**origin(parser), **times, "bytes": sizes}, arguments.output)
+    if arguments.picture:
         clone = ROOT if arguments.python is None else Path(arguments.python).absolute().parents[2]
-        draw(screen.replace(f"{clone}/", ""), arguments.output)  # as in the clone, where a path begins with .venv
+        console = recording_console(COLUMNS)
+        relative = screen.replace(f"{clone}/", "")  # as in the clone, where a path begins with .venv
+        console.print(Text.from_ansi(relative), no_wrap=True, crop=True)
+        save_svg(console, arguments.picture, "three")
 
 
 def make_folder(folder: Path, python: str | None) -> None:
-    """What the commands find where they are typed: those of the clone, or two that stand for them."""
+    """Link the commands of the clone into a folder, or write two that stand for them."""
     if python is None:
         for name in ("scripts", ".venv"):
             (folder / name).symlink_to(ROOT / name)
@@ -97,8 +82,8 @@ def make_folder(folder: Path, python: str | None) -> None:
         file.chmod(0o755)
 
 
-def terminal(folder: Path) -> str:
-    """All that the terminal shows in the end, with its colours."""
+def run_terminal(folder: Path) -> str:
+    """Type the commands in a terminal; return its content at the end, with colours."""
     socket = f"three-commands-{os.getpid()}"
     tmux = ["tmux", "-L", socket, "-f", os.devnull]
     commands = " ".join(map(shlex.quote, COMMANDS))
@@ -112,30 +97,6 @@ def terminal(folder: Path) -> str:
         return subprocess.run(capture, check=True, capture_output=True, text=True).stdout.rstrip()
     finally:
         subprocess.run([*tmux, "kill-server"], check=False)
-
-
-def measured(line: str) -> float:
-    """Seconds that a command took."""
-    started, ended, _ = line.split()
-    return round(float(ended.replace(",", ".")) - float(started.replace(",", ".")), 1)
-
-
-def draw(screen: str, output: Path) -> None:
-    """The screen as a picture."""
-    console = Console(
-        file=io.StringIO(),
-        record=True,
-        width=COLUMNS,
-        force_terminal=True,
-        color_system="truecolor",
-        legacy_windows=False,
-    )
-    console.print(Text.from_ansi(screen), no_wrap=True, crop=True)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    svg = console.export_svg(
-        theme=DIMMED_MONOKAI, code_format=SVG, font_aspect_ratio=0.602, unique_id="three", title=""
-    )
-    output.write_text(svg)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Actors and a learner simulated event by event: what the roof's formula and other machines are checked against.
+"""Actors and a learner simulated event by event: tests compare the roof's formula with it.
 
-Cores are a fluid: at any moment each process computes on a part of them. No process is started and no clock is read.
+Cores are divisible: at any moment each process computes on a part of them. It starts no process and reads no clock.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from dataclasses import dataclass, field
 from actor_learner.benchmark.roofline import Cost, Parts
 
 _CHUNKS = 8
-"""An unroll computes and waits in turns, so many times."""
+"""The turns of computing and waiting in an unroll."""
 _NOTHING = 1e-12
 
 
 @dataclass
 class _Process:
-    """What a process has left to do of its task: turns of CPU seconds and seconds of waiting, the next one last."""
+    """The rest of a process's task: turns of CPU seconds and of waiting seconds, the next turn last."""
 
     threads: float = 1.0
     turns: list[tuple[float, float]] = field(default_factory=list)
     computing: float = 0.0
     waiting: float = 0.0
     batch: int = -1
-    """The one that it is at; for an actor also how many unrolls it has begun, less one."""
+    """The current batch; for an actor also the number of its unrolls, less one."""
 
     def begin(self, cost: Cost, factor: float = 1.0) -> None:
-        """Takes up a task."""
+        """Begin a task."""
         self.threads = max(1.0, cost.cpu / cost.wall) if cost.wall > 0 else 1.0
         wait = max(0.0, cost.wall - cost.cpu) * factor / _CHUNKS
         self.turns = [(cost.cpu * factor / _CHUNKS, wait)] * _CHUNKS
@@ -35,7 +35,7 @@ class _Process:
         self._take_turn()
 
     def advance(self, seconds: float, cores: float) -> bool:
-        """So many seconds go by, with so many cores; returns whether the task is done with them."""
+        """Advance by some seconds on some cores; return whether that ends the task."""
         if self.computing > 0:
             self.computing -= seconds * cores
         else:
@@ -59,16 +59,16 @@ class _Process:
 def simulate(
     parts: Parts, batches: int = 60, *, learner_first: bool = True, draw: Callable[[], float] = lambda: 1.0
 ) -> float:
-    """Env steps per second of a run with these parts, by its second half.
+    """Return env steps per second of a run with these parts, by its second half.
 
-    As in `hand_outs.py`: with `max_policy_lag` 0 and 1 an actor fills its columns of batch j once update j - lag is
-    made; beyond that, actors go on wherever one of `lag + 1` blocks has columns left.
+    As in `actors/scheduling.py`: with `max_policy_lag` 0 and 1 an actor fills its columns of batch j after update j - lag;
+    beyond that, actors continue wherever one of `lag + 1` blocks has columns left.
 
     Args:
         parts: with at least one actor.
-        batches: that are learned.
-        learner_first: the learner computes whenever it can; else all who want to compute get equal parts of the cores.
-        draw: gives the factor by which an unroll takes longer, anew for each.
+        batches: the number of learned batches.
+        learner_first: the learner computes whenever it can; else all that compute get equal parts of the cores.
+        draw: returns the factor by which an unroll takes longer, anew for each.
     """
     learner, actors = _Process(), [_Process() for _ in range(parts.num_actors)]
     filled = updates = 0
@@ -98,7 +98,7 @@ def _may_begin(parts: Parts, actor: _Process, actors: list[_Process], updates: i
 
 
 def _divide(cores: float, running: list[_Process], first: _Process | None) -> list[float]:
-    """How much of the cores each process gets: what it can use, as far as they go, the rest in equal parts."""
+    """Return each process's part of the cores: what it can use, as far as they go, the rest in equal parts."""
     given = dict.fromkeys(map(id, running), 0.0)
     wanting = sorted((each for each in running if each.computing > 0), key=lambda each: each.threads)
     if first in wanting:
@@ -112,7 +112,7 @@ def _divide(cores: float, running: list[_Process], first: _Process | None) -> li
 
 
 def _seconds_left(process: _Process, cores: float) -> float:
-    """Of the turn that it is at."""
+    """Return the rest of its current turn."""
     if process.computing > 0:
         return process.computing / cores if cores > 0 else float("inf")
     return process.waiting

@@ -1,8 +1,8 @@
-"""What many actors and several learners would do: the pool's own hand-outs, driven by a clock that is only counted.
+"""Many actors and several learners in simulated time, driven by the pool's own schedule.
 
-Assumptions, which docs/scaling.md names: each actor has a core of its own; an env step takes what its distribution says
-and `actor_seconds` beside; a batch keeps the learner busy for `update_seconds`, and for `hand_out_seconds` per actor on
-top, one after the other; messages take no time. Everything else is the pool's code: who fills what, who waits for whom.
+Assumptions: each actor has a core of its own; an env step takes what its distribution gives, and `actor_seconds`; a
+batch keeps the learner busy for `update_seconds`, and then for `hand_out_seconds` per actor; messages take no time. The
+schedule is the pool's code: it assigns the columns, and decides who waits for whom.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from actor_learner.actors.transport.weights import WeightSlots
 
 Array = np.ndarray[Any, Any]
 Draw = Callable[[np.random.Generator], float]
-"""Seconds of one env step."""
+"""Draws the seconds of one env step."""
 _BYTES_OF_A_PARAMETER = 4
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is simulated. Times are seconds.
+    """The simulated system; times are seconds.
 
-    step: draws the time of one step of an actor's environments. actor_seconds: of an actor's own work in each step.
-    update_seconds: of one batch. hand_out_seconds: of the learner's process, for each actor and batch.
+    step: draws the time of one step of an actor's environments. actor_seconds: an actor's own work in each step.
+    update_seconds: for one batch. hand_out_seconds: in the learner's process, for each actor and batch.
     """
 
     actors: int
@@ -44,7 +44,7 @@ class Setting:
 
 
 def throughput(setting: Setting, batches: int = 30, warm_up: int = 3, seed: int = 0) -> float:
-    """Env steps per second that the learner gets, after the first batches."""
+    """Return the env steps per second that reach the learner, after the first batches."""
     clockwork = _Clockwork(setting, seed)
     for _ in range(warm_up):
         clockwork.collect()
@@ -58,7 +58,7 @@ def throughput(setting: Setting, batches: int = 30, warm_up: int = 3, seed: int 
 
 @dataclass
 class _Unroll:
-    """What an actor is at: when each of its steps ends."""
+    """The unroll in which an actor is, and when each of its steps ends."""
 
     hand_out: HandOut
     step_ends: Array
@@ -66,14 +66,14 @@ class _Unroll:
 
 
 class _Clockwork:
-    """A pool and a learner in simulated time; `steps` counts the rows of the batches that were learned from."""
+    """A pool and a learner in simulated time; `steps` counts the rows of the learned batches."""
 
     def __init__(self, setting: Setting, seed: int) -> None:
         self._setting, self._generator = setting, np.random.default_rng(seed)
         self.now, self.steps = 0.0, 0
         self._rows: dict[int, int] = {}
         self._unrolls: dict[int, _Unroll] = {}
-        self._to_do: dict[int, deque[HandOut]] = {actor: deque() for actor in range(setting.actors)}
+        self._tasks: dict[int, deque[HandOut]] = {actor: deque() for actor in range(setting.actors)}
         self._ends: list[tuple[float, int]] = []
         self._stop_words = np.zeros(setting.lag + 1, np.int64)
         self._slots = WeightSlots(np.zeros((setting.actors + setting.lag + 3, 1), np.float32), [np.zeros(1)])
@@ -88,7 +88,7 @@ class _Clockwork:
         return LockStep(blocks, self._slots, self._send, **shape)
 
     def collect(self) -> None:
-        """Lets time go by until there is a batch."""
+        """Advance the time until there is a batch."""
         self._hand_outs.begin()
         while not self._hand_outs.complete():
             self._cut_short()
@@ -97,7 +97,7 @@ class _Clockwork:
         self.steps += self._rows.pop(index)
 
     def learn(self) -> None:
-        """Lets the time of an update go by, and publishes."""
+        """Advance the time by an update, and publish."""
         setting = self._setting
         until = self.now + setting.update_seconds + setting.actors * setting.hand_out_seconds
         while self._ends and self._ends[0][0] <= until:
@@ -106,7 +106,7 @@ class _Clockwork:
         self._slots.publish([np.zeros(1)])
 
     def _send(self, actor: int, hand_out: HandOut) -> None:
-        self._to_do[actor].append(hand_out)
+        self._tasks[actor].append(hand_out)
         if actor not in self._unrolls:
             self._begin(actor)
 
@@ -114,11 +114,11 @@ class _Clockwork:
         setting = self._setting
         seconds = [setting.step(self._generator) + setting.actor_seconds for _ in range(setting.unroll_length)]
         ends = self.now + np.cumsum(seconds)
-        self._unrolls[actor] = _Unroll(self._to_do[actor].popleft(), ends, setting.unroll_length)
+        self._unrolls[actor] = _Unroll(self._tasks[actor].popleft(), ends, setting.unroll_length)
         heapq.heappush(self._ends, (float(ends[-1]), actor))
 
     def _cut_short(self) -> None:
-        """Actors of a block that was stopped end their unrolls after the step that they are in."""
+        """End the unrolls of stopped blocks after the current step."""
         for actor, unroll in self._unrolls.items():
             if self._stop_words[unroll.hand_out.block] and unroll.rows == self._setting.unroll_length:
                 step = min(int(np.searchsorted(unroll.step_ends, self.now, side="right")), unroll.rows - 1)
@@ -126,32 +126,32 @@ class _Clockwork:
                 heapq.heappush(self._ends, (float(unroll.step_ends[step]), actor))
 
     def _next_end(self) -> None:
-        """The next unroll ends, and its actor goes on with what it has to do."""
+        """End the next unroll; its actor begins its next task."""
         end, actor = heapq.heappop(self._ends)
         unroll = self._unrolls.get(actor)
         if unroll is None or unroll.step_ends[unroll.rows - 1] != end:
-            return  # of an unroll that was cut short since
+            return  # the unroll was cut short since
         self.now = max(self.now, end)
         del self._unrolls[actor]
         block = unroll.hand_out.block
         self._rows[block] = self._rows.get(block, 0) + unroll.rows
         self._hand_outs.done(actor, Done(unroll.hand_out.batch, 0.0, 0.0, 0.0, 0.0))
-        if actor not in self._unrolls and self._to_do[actor]:
+        if actor not in self._unrolls and self._tasks[actor]:
             self._begin(actor)
 
 
 class _Block:
-    """Nothing is written, so nothing is erased."""
+    """A block of no memory."""
 
     def erase(self, start: int = 0, stop: int | None = None) -> None:
-        """Nothing."""
+        pass
 
 
 @dataclass(frozen=True)
 class Update:
-    """What an update takes: `call_seconds` a minibatch and `row_seconds` for each of its rows.
+    """The time of an update: `call_seconds` a minibatch and `row_seconds` for each of its rows.
 
-    parameters: of the network. hop_seconds, bytes_per_second: of one message between two learners.
+    parameters: the network's. hop_seconds, bytes_per_second: of one message between two learners.
     """
 
     call_seconds: float
@@ -163,21 +163,21 @@ class Update:
     bytes_per_second: float = 5e9
 
     def seconds(self, batch_size: int, learners: int = 1) -> float:
-        """Of one batch, by several learners that share each minibatch and sum their gradients around a ring."""
+        """Return the time for a batch; several learners share each minibatch and sum their gradients around a ring."""
         rows = self.minibatch_size / learners
         minibatch = self.call_seconds + rows * self.row_seconds + self._ring_seconds(learners)
         return self.epochs * batch_size / self.minibatch_size * minibatch
 
     def _ring_seconds(self, learners: int) -> float:
-        """Ring all-reduce: 2 (K - 1) messages of a K-th of the gradient, one after the other."""
+        """Return the time of a ring all-reduce: 2 (K - 1) messages in sequence, each a K-th of the gradient."""
         piece = self.parameters * _BYTES_OF_A_PARAMETER / learners
         return 2 * (learners - 1) * (self.hop_seconds + piece / self.bytes_per_second)
 
 
 def fit_update(seconds: dict[int, float], batch_size: int, epochs: int) -> tuple[float, float]:
-    """Seconds of a minibatch's call and of one row, from updates of the same batch in minibatches of two sizes.
+    """Return the seconds of a minibatch's call and of one row.
 
-    seconds: of an update, by the minibatch's size.
+    seconds: of an update of the same batch, by two sizes of its minibatches.
     """
     (small, first), (large, second) = sorted(seconds.items())
     per_minibatch = {size: total * size / (epochs * batch_size) for size, total in ((small, first), (large, second))}

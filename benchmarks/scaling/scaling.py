@@ -1,24 +1,22 @@
-#!/usr/bin/env python3
-"""What one more actor brings and costs: throughput against ideal from 1 to 64 actors, memory, the learner's time.
+"""The gain and the cost of one more actor: throughput against ideal from 1 to 64 actors, memory, the learner's time.
 
-    scripts/measure scaling --output benchmarks/scaling/scaling.json --picture docs/pictures/scaling.svg   # six minutes
-    scripts/measure scaling --from benchmarks/scaling/scaling.json --picture docs/pictures/scaling.svg   # draws
+    scripts/measure scaling --output benchmarks/scaling/scaling.json --picture docs/pictures/scaling.svg   # 6 minutes
+    scripts/measure scaling --from benchmarks/scaling/scaling.json --picture docs/pictures/scaling.svg     # draws only
 
 Environments are `actor_learner/Latency-v0`: a step waits 20 ms, without using a core, so that two cores can carry 64
-actors, and what is missing from actors x environments / latency is the system's own. The share of the cores that was
-used stands beside each figure: near 1 it would be the machine that is measured. All numbers of actors alternate, round
-by round, in pools that stay; each batch is learned from (PPO, minibatch 512, 4 epochs). For Linux.
+actors, and what is missing from actors x environments / latency is the system's own. The used share of the cores stands
+beside each figure: near 1 the machine would be measured. All numbers of actors alternate, round by round, in pools that
+stay; each batch is learned from (PPO, minibatch 512, 4 epochs). For Linux.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
+import functools
 import json
 import os
 import statistics
-import sys
 import threading
 import time
 import warnings
@@ -26,10 +24,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.harness import machine
+from benchmarks.harness import Found, in_turns, make_parser, medians, origin, tell
 from benchmarks.processes import memory_of
 from benchmarks.scaling.model import line_through, simulate
-from benchmarks.scaling.table import table
+from benchmarks.scaling.page import draw, page
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -37,60 +35,42 @@ ACTORS = (1, 4, 8, 16, 32, 64)
 ENVS, ROWS, STEP_SECONDS = 8, 32, 0.02
 EPOCHS, MINIBATCH_SIZE, OTHER_MINIBATCH_SIZE = 4, 512, 64
 REFERENCE = 8
-"""Actors whose batch is the smallest of the four works': 64 environments x 32 steps."""
+"""The number of actors whose batch is the smallest of the four works': 64 environments x 32 steps."""
 TAIL_ACTORS, TAIL_STEP_SECONDS, TAIL, TAIL_LAGS = 16, 0.01, 2.0, (0, 1, 4)
-OVERLOAD = 2.0
+OVERLOAD, OVERLOAD_BATCHES = 2.0, 3
 """How many times longer than the collection the update of the last part takes."""
-Found = dict[str, Any]
 
 
 def main() -> None:
-    """Measures, simulates, prints, writes and draws."""
-    arguments = _parser().parse_args()
+    parser = make_parser("scaling", __doc__ or "", actors=ACTORS, rounds=5, batches=6)
+    parser.add_argument("--picture", type=Path, help="SVG file to write")
+    parser.add_argument("--from", dest="read", type=Path, help="JSON file of an earlier run, to draw it again")
+    arguments = parser.parse_args()
     warnings.filterwarnings("ignore", message="There are more actors than cores")
     warnings.filterwarnings("ignore", message="`minibatch_size` is larger than a batch")
-    found = json.loads(arguments.read.read_text()) if arguments.read else measure_all(arguments)
+    found = json.loads(arguments.read.read_text()) if arguments.read else measure_all(parser, arguments)
     found["simulated"] = simulate(found)
-    print(table(found))
+    print(page(found))
     if arguments.output:
         arguments.output.write_text(json.dumps(found, indent=1) + "\n")
-        arguments.output.with_suffix(".md").write_text(table(found))
+        arguments.output.with_suffix(".md").write_text(page(found))
     if arguments.picture:
-        from benchmarks.scaling.picture import draw
-
         draw(found, arguments.picture)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="scripts/measure scaling", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--actors", type=int, nargs="+", default=ACTORS)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=6, help="of each round (default: 6)")
-    parser.add_argument("--output", type=Path, help="JSON file to write, and beside it the figures as .md")
-    parser.add_argument("--picture", type=Path, help="SVG file to write")
-    parser.add_argument("--from", dest="read", type=Path, help="JSON file of an earlier run, to draw it again")
-    return parser
-
-
-def measure_all(arguments: argparse.Namespace) -> Found:
-    """All parts, one after the other."""
+def measure_all(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Found:
+    """Measure all parts, one after the other."""
     started = time.monotonic()
-    origin = {
-        "date": datetime.date.today().isoformat(),
-        "command": " ".join(["scripts/measure scaling", *sys.argv[1:]]),
-        "machine": machine(),
-        "work": {
-            "envs_per_actor": ENVS,
-            "unroll_length": ROWS,
-            "step_seconds": STEP_SECONDS,
-            "epochs": EPOCHS,
-            "minibatch_size": MINIBATCH_SIZE,
-        },
+    work = {
+        "envs_per_actor": ENVS,
+        "unroll_length": ROWS,
+        "step_seconds": STEP_SECONDS,
+        "epochs": EPOCHS,
+        "minibatch_size": MINIBATCH_SIZE,
     }
     found = {
-        **origin,
+        **origin(parser),
+        "work": work,
         **measure_scaling(sorted({*arguments.actors, REFERENCE}), arguments.rounds, arguments.batches),
         "heavy_tails": measure_tails(arguments.rounds, arguments.batches),
     }
@@ -98,7 +78,7 @@ def measure_all(arguments: argparse.Namespace) -> Found:
 
 
 class Learned(NamedTuple):
-    """What learning from a batch took: seconds, CPU seconds, and CPU seconds of publishing."""
+    """The cost of learning from a batch: seconds, CPU seconds, and CPU seconds of publishing."""
 
     seconds: float
     cpu: float
@@ -106,9 +86,9 @@ class Learned(NamedTuple):
 
 
 class Station:
-    """A pool of actors and the learner that learns from what they collect, measured again and again.
+    """A pool of actors and the learner that learns from their batches, measured again and again.
 
-    learner: of the pools before; None: this is the first.
+    learner: that of the earlier pools; None for the first.
     """
 
     def __init__(
@@ -137,23 +117,19 @@ class Station:
         (self._watcher,) = _watchers() - before
         self.learner = learner or make_learner(self.pool.network, self.pool.action_space)
         self.actors, self.ideal = actors, actors * ENVS / step_seconds
-        self._updates = 1
-
-    def overload(self, updates: int) -> None:
-        """From now on each batch is learned from so many times."""
-        self._updates = updates
+        self.updates_per_batch = 1
 
     def warm_up(self, batches: int = 2) -> None:
-        """Lets everything be compiled, and the actors be where they are between two batches."""
+        """Compile everything, and bring the actors to where they are between two batches."""
         for _ in range(batches):
             self._learn(self.pool.collect())
 
     def measure(self, batches: int) -> Found:
-        """Figures of some batches: from when one has been collected to when the last one has.
+        """Measure some batches: from the end of a collection to the end of the last one.
 
         `pool_seconds`: CPU time of the pool within the learner's process, in both of its threads. `update_seconds`,
         `update_cpu_seconds`: of learning. All for one batch. `actor_cpu_seconds`: of an actor's process in each step of
-        its environments. `cores`: share of all cores that this process and the actors used.
+        its environments. `cores`: the share of all cores that this process and the actors used.
         """
         self.warm_up()
         trajectory = self.pool.collect()
@@ -180,7 +156,7 @@ class Station:
 
     def _learn(self, trajectory: Any) -> Learned:
         started, cpu = time.perf_counter(), time.process_time()
-        for _ in range(self._updates):
+        for _ in range(self.updates_per_batch):
             self.learner.update(trajectory)
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
         before = time.thread_time()
@@ -188,23 +164,25 @@ class Station:
         return Learned(seconds, cpu, time.thread_time() - before)
 
     def _actors_cpu(self) -> float:
-        return sum(map(_cpu_of_process, self.pool.pids.values()))
+        """Return the CPU seconds of all actors, from a finer clock than ticks: waiting actors use little."""
+        files = (file for pid in self.pool.pids.values() for file in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+        return sum(map(_schedstat, files))
 
     def memory(self) -> Found:
-        """Of one actor, in MB of 10^6 bytes."""
+        """Return the memory of one actor, in MB of 10^6 bytes."""
         sizes = [memory_of(pid) for pid in self.pool.pids.values()]
         return {kind: round(statistics.mean(size[kind] for size in sizes), 2) for kind in sizes[0]}
 
 
 def make_learner(network: Any, action_space: Any, minibatch_size: int = MINIBATCH_SIZE) -> Any:
-    """What each batch is learned by."""
+    """Return a learner with the algorithm of this measurement."""
     import actor_learner as al
 
     return al.Learner(network, al.PPO(minibatch_size=minibatch_size, epochs=EPOCHS), action_space=action_space)
 
 
 def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Found:
-    """Throughput, memory and the learner's time by number of actors; and with a learner that can't keep up."""
+    """Measure throughput, memory and the learner's time by number of actors, and an overloaded learner."""
     with contextlib.ExitStack() as stack:
         stations: dict[int, Station] = {}
         memory: dict[int, Found] = {}
@@ -214,28 +192,32 @@ def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Found:
             learner = stations[count].learner
             stations[count].warm_up()
             memory[count] = stations[count].memory()
-            _tell(f"{count} actors: {memory[count]}")
-        found: dict[int, list[Found]] = {count: [] for count in stations}
-        for turn in range(rounds):
-            for count, station in stations.items():
-                found[count].append(station.measure(batches))
-            _tell(f"round {turn + 1}: {_newest(found)} of ideal")
-        medians = {count: _medians(rows) for count, rows in found.items()}
+            tell(f"{count} actors: {memory[count]}")
+        found = _measure_in_turns(stations, rounds, batches)
+        middle = {count: medians(rows) for count, rows in found.items()}
+        largest = max(stations)
         return {
             "rounds": found,
-            "actors": medians,
+            "actors": middle,
             "memory_mb": memory,
-            "learner": _learner_figures(medians),
+            "learner": _learner_figures(middle),
             "minibatches": _minibatches(stations[REFERENCE]),
-            "overload": measure_overload(stations[max(stations)], medians[max(stations)], rounds),
+            "overload": measure_overload(stations[largest], middle[largest], rounds),
         }
 
 
-def _learner_figures(medians: dict[int, Found]) -> Found:
-    """What an actor costs the learner's process, and when that is saturated."""
-    base, slope = line_through({count: row["pool_seconds"] for count, row in medians.items()})
-    largest, reference = max(medians), medians[REFERENCE]
-    rate = largest * ENVS * ROWS / medians[largest]["update_seconds"]
+def _measure_in_turns(stations: dict[int, Station], rounds: int, batches: int) -> dict[int, list[Found]]:
+    runs = {key: functools.partial(station.measure, batches) for key, station in stations.items()}
+    found = in_turns(runs, rounds)
+    tell(f"of ideal: { {key: rows[-1]['of_ideal'] for key, rows in found.items()} }")
+    return found
+
+
+def _learner_figures(middle: dict[int, Found]) -> Found:
+    """Return an actor's cost in the learner's process, and the number of actors that saturate it."""
+    base, slope = line_through({count: row["pool_seconds"] for count, row in middle.items()})
+    largest, reference = max(middle), middle[REFERENCE]
+    rate = largest * ENVS * ROWS / middle[largest]["update_seconds"]
     return {
         "pool_seconds_per_batch": base,
         "pool_seconds_per_actor_and_batch": slope,
@@ -246,7 +228,7 @@ def _learner_figures(medians: dict[int, Found]) -> Found:
 
 
 def _minibatches(station: Station) -> dict[int, float]:
-    """CPU seconds of an update of the same batch in minibatches of two sizes, for the model."""
+    """Return the CPU seconds of an update of the same batch in minibatches of two sizes, for the model."""
     trajectory = station.pool.collect().copy()
     seconds = {}
     for size in (OTHER_MINIBATCH_SIZE, MINIBATCH_SIZE):
@@ -261,15 +243,14 @@ def _minibatches(station: Station) -> dict[int, float]:
     return seconds
 
 
-def measure_overload(station: Station, alone: Found, rounds: int, batches: int = 3) -> Found:
-    """Throughput where learning takes longer than collecting, against what the update alone would allow."""
-    collection = ROWS * STEP_SECONDS
-    updates = max(1, round(OVERLOAD * collection / alone["update_seconds"]))
-    station.overload(updates)
-    found = [station.measure(batches) for _ in range(rounds)]
+def measure_overload(station: Station, alone: Found, rounds: int) -> Found:
+    """Compare the throughput, where learning takes longer than collecting, with that of the update alone."""
+    updates = max(1, round(OVERLOAD * ROWS * STEP_SECONDS / alone["update_seconds"]))
+    station.updates_per_batch = updates
+    found = [station.measure(OVERLOAD_BATCHES) for _ in range(rounds)]
     batch = station.actors * ENVS * ROWS
     shares = [row["steps_per_second"] * row["update_seconds"] / batch for row in found]
-    _tell(f"overloaded: {shares}")
+    tell(f"overloaded: {shares}")
     return {
         "actors": station.actors,
         "updates_per_batch": updates,
@@ -279,42 +260,25 @@ def measure_overload(station: Station, alone: Found, rounds: int, batches: int =
 
 
 def measure_tails(rounds: int, batches: int) -> Found:
-    """Lock-step, one batch ahead and running freely, with steps of Pareto-distributed length."""
+    """Measure lock-step, one batch ahead and free running, with steps of Pareto-distributed length."""
     with contextlib.ExitStack() as stack:
         stations: dict[int, Station] = {}
         learner = None
         for lag in TAIL_LAGS:
             stations[lag] = Station(stack, learner, TAIL_ACTORS, TAIL_STEP_SECONDS, lag, tail=TAIL)
             learner = stations[lag].learner
-        found: dict[int, list[Found]] = {lag: [] for lag in stations}
-        for turn in range(rounds):
-            for lag, station in stations.items():
-                found[lag].append(station.measure(2 * batches))
-            _tell(f"heavy tails, round {turn + 1}: {_newest(found)} of ideal")
-    ratios = {
-        lag: statistics.median(
-            row["steps_per_second"] / lock_step["steps_per_second"]
-            for row, lock_step in zip(rows, found[TAIL_LAGS[0]], strict=True)
-        )
-        for lag, rows in found.items()
-    }
-    return {
-        "work": {"actors": TAIL_ACTORS, "mean_step_seconds": TAIL_STEP_SECONDS, "pareto_exponent": TAIL},
-        "rounds": found,
-        "lags": {lag: {**_medians(rows), "of_lock_step": round(ratios[lag], 4)} for lag, rows in found.items()},
-    }
-
-
-def _newest(found: dict[int, list[Found]]) -> str:
-    return ", ".join(f"{key}: {rows[-1]['of_ideal']:.3f}" for key, rows in found.items())
-
-
-def _medians(rows: list[Found]) -> Found:
-    return {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+        found = _measure_in_turns(stations, rounds, 2 * batches)
+    lags = {}
+    for lag, rows in found.items():
+        pairs = zip(rows, found[TAIL_LAGS[0]], strict=True)
+        ratio = statistics.median(row["steps_per_second"] / first["steps_per_second"] for row, first in pairs)
+        lags[lag] = {**medians(rows), "of_lock_step": round(ratio, 4)}
+    work = {"actors": TAIL_ACTORS, "mean_step_seconds": TAIL_STEP_SECONDS, "pareto_exponent": TAIL}
+    return {"work": work, "rounds": found, "lags": lags}
 
 
 def _watchers() -> set[int]:
-    """The threads that listen to actors, by the kernel's numbers."""
+    """Return the kernel's numbers of the threads that listen to actors."""
     return {thread.native_id or 0 for thread in threading.enumerate() if thread.name == "actor-watcher"}
 
 
@@ -322,17 +286,8 @@ def _cpu_of_thread(number: int) -> float:
     return _schedstat(Path(f"/proc/self/task/{number}/schedstat"))
 
 
-def _cpu_of_process(pid: int) -> float:
-    """Of all of its threads, in nanoseconds' resolution; actors that wait use too little for clock ticks."""
-    return sum(map(_schedstat, Path(f"/proc/{pid}/task").glob("*/schedstat")))
-
-
 def _schedstat(file: Path) -> float:
     return int(file.read_text().split()[0]) / 1e9
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

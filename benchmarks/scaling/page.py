@@ -1,0 +1,150 @@
+"""The figures of the scaling measurement as Markdown, and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Found, svg_figure, table
+from benchmarks.scaling.model import line_through
+
+_SIZE = (6.4, 7.6)
+"""Inches: a column's width, so that letters stay as large as the text's."""
+
+
+def page(found: Found) -> str:
+    """Return all figures as Markdown."""
+    found = _with_numbers(found)
+    parts = [_origin(found), _actors(found), _costs(found), _heavy_tails(found), _many_cores(found)]
+    return "\n\n".join(["# Scaling: 1 to 64 actors", *("\n".join(part) for part in parts)]) + "\n"
+
+
+def _with_numbers(found: Any) -> Any:
+    """Return figures whose keys are numbers again: JSON has text alone."""
+    if not isinstance(found, dict):
+        return found
+    return {int(key) if str(key).isdigit() else key: _with_numbers(value) for key, value in found.items()}
+
+
+def _origin(found: Found) -> list[str]:
+    work, rounds = found["work"], len(next(iter(found["rounds"].values())))
+    return [
+        f"{found['date']}; {found['machine']}. Made by `{found['command']}` in {found['minutes']:g} minutes; medians "
+        f"of {rounds} rounds. {work['envs_per_actor']} environments per actor, {1e3 * work['step_seconds']:g} ms a "
+        f"step, unrolls of {work['unroll_length']}."
+    ]
+
+
+def _actors(found: Found) -> list[str]:
+    simulated = found["simulated"]["measured_over_simulated"]
+    header = "actors|steps/s|of ideal|simulated|cores in use|MB each (PSS)|pool, ms a batch|update, ms".split("|")
+    rows = [
+        (
+            *(str(count), f"{row['steps_per_second']:,.0f}", f"{row['of_ideal']:.3f}"),
+            *(f"{row['of_ideal'] / simulated[count]:.3f}", f"{row['cores']:.0%}"),
+            f"{found['memory_mb'][count]['pss']:.1f}",
+            *(f"{1e3 * row['pool_seconds']:.2f}", f"{1e3 * row['update_seconds']:.1f}"),
+        )
+        for count, row in found["actors"].items()
+    ]
+    return table(header, rows)
+
+
+def _costs(found: Found) -> list[str]:
+    learner, overload = found["learner"], found["overload"]
+    _, megabytes = line_through({count: count * row["pss"] for count, row in found["memory_mb"].items()})
+    return [
+        f"One more actor costs {megabytes:.1f} MB, and "
+        f"{1e6 * learner['pool_seconds_per_actor_and_batch']:.0f} us of the learner's process for each batch: "
+        f"{learner['share_of_2048_steps']:.2%} of its time for 2,048 env steps. "
+        f"The learner ({learner['steps_per_second_of_the_update_alone']:,} steps/s alone) is saturated by "
+        f"{learner['saturated_by_actors']:,} such actors. With {overload['actors']} actors and an update "
+        f"{overload['updates_per_batch']} times as long, which takes longer than collecting, throughput is "
+        f"{overload['of_the_learners_rate']:.1%} of the update's alone."
+    ]
+
+
+def _heavy_tails(found: Found) -> list[str]:
+    work, simulated = found["heavy_tails"]["work"], found["simulated"]["heavy_tails_of_ideal"]
+    rows = [
+        (str(lag), f"{row['of_ideal']:.3f}", f"{simulated[lag]:.3f}", f"{row['of_lock_step']:.2f}")
+        for lag, row in found["heavy_tails"]["lags"].items()
+    ]
+    return [
+        f"Steps of Pareto-distributed length ({work['actors']} actors, mean {1e3 * work['mean_step_seconds']:g} ms, "
+        f"exponent {work['pareto_exponent']:g}):",
+        "",
+        *table(("max_policy_lag", "of ideal", "simulated", "x lock-step"), rows),
+    ]
+
+
+def _many_cores(found: Found) -> list[str]:
+    simulated = found["simulated"]["cores"]
+    cores = sorted({count for shares in simulated.values() for count in shares})
+    rows = [
+        (str(learners), *(f"{shares[count]:.2f}" if count in shares else "" for count in cores))
+        for learners, shares in simulated.items()
+    ]
+    return [
+        "Simulated, environments that compute 0.1 ms a step: throughput as a share of that of as many actors alone, by "
+        "cores.",
+        "",
+        *table(("learners", *map(str, cores)), rows),
+    ]
+
+
+def draw(found: Mapping[str, Any], path: Path) -> None:
+    """Write the picture: throughput against ideal, heavy tails, and the model's figures for more cores."""
+    found = _with_numbers(dict(found))
+    figure, (measured, tails, cores) = svg_figure("scaling", 3, _SIZE)
+    _draw_measured(measured, found)
+    _draw_tails(tails, found)
+    _draw_cores(cores, found["simulated"]["cores"])
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _draw_measured(axes: Any, found: Mapping[str, Any]) -> None:
+    counts = list(found["actors"])
+    rounds = [[row["of_ideal"] for row in rows] for rows in found["rounds"].values()]
+    middle = [row["of_ideal"] for row in found["actors"].values()]
+    below = [median - min(row) for median, row in zip(middle, rounds, strict=True)]
+    above = [max(row) - median for median, row in zip(middle, rounds, strict=True)]
+    axes.errorbar(counts, middle, [below, above], marker="o", capsize=3, label="throughput / ideal")
+    axes.plot(counts, [row["cores"] for row in found["actors"].values()], "s--", color="gray", label="cores in use")
+    axes.set(ylim=(0, 1.05), xlabel="actors (8 environments each, 20 ms a step)", ylabel="share")
+    _finish(axes, counts, f"Measured on {found['machine'].split(' of ')[0]}", loc="center left")
+
+
+def _draw_tails(axes: Any, found: Mapping[str, Any]) -> None:
+    lags, simulated = found["heavy_tails"]["lags"], found["simulated"]["heavy_tails_of_ideal"]
+    names = {0: "lock-step", 1: "one batch ahead", 4: "running freely"}
+    bars = {"measured": [row["of_ideal"] for row in lags.values()], "simulated": [simulated[lag] for lag in lags]}
+    for shift, (label, shares) in zip((-0.2, 0.2), bars.items(), strict=True):
+        places = [place + shift for place in range(len(lags))]
+        axes.bar(places, shares, 0.36, label=label, alpha=0.5 if label == "simulated" else None)
+    axes.set_xticks(range(len(lags)), [f"{names.get(lag, '')}\n(lag {lag})" for lag in lags])
+    axes.set(ylim=(0, 1.15), ylabel="throughput / ideal")
+    axes.legend(loc="upper left")
+    actors, mean, exponent = found["heavy_tails"]["work"].values()
+    axes.set_title(
+        f"{actors} actors, steps of Pareto-distributed length (exponent {exponent:g}, mean {1e3 * mean:g} ms)",
+        fontsize=10,
+    )
+
+
+def _draw_cores(axes: Any, simulated: Mapping[int, Mapping[int, float]]) -> None:
+    for learners, shares in simulated.items():
+        label = f"{learners} learner" + "s" * (learners > 1)
+        axes.plot(list(shares), list(shares.values()), marker="o", label=label)
+    counts = sorted({count for shares in simulated.values() for count in shares})
+    axes.set(ylim=(0, 1.05), xlabel="cores", ylabel="of every core's full share")
+    _finish(axes, counts, "Simulated: environments that compute, 0.1 ms a step", loc="lower left", ncols=2)
+
+
+def _finish(axes: Any, counts: Iterable[int], title: str, **legend: Any) -> None:
+    axes.set(xscale="log")
+    axes.set_xticks(counts, list(map(str, counts)))
+    axes.minorticks_off()
+    axes.legend(**legend)
+    axes.set_title(title, fontsize=10)
