@@ -1,6 +1,6 @@
 """How fast a run could be at best: the steps per second that perfect overlap of its measured parts would reach.
 
-docs/roof.md has the model in words; tests compare it with `benchmarks/scaling/event_simulation.py`.
+docs/roof.md has the model in words; tests compare it with `tests/support/event_simulation.py`.
 """
 
 from __future__ import annotations

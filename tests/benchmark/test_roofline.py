@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actor_learner.benchmark.roofline import Cost, Parts, prospects, roof, with_actors
-from benchmarks.scaling.event_simulation import simulate
+from tests.support.event_simulation import simulate
 
 
 def parts(env=1.0, wait=0.0, acting=0.2, copying=0.1, update=1.0, threads=1, actors=2, cores=4, lag=1):

@@ -61,8 +61,8 @@ def simulate(
 ) -> float:
     """Return env steps per second of a run with these parts, by its second half.
 
-    As in `actors/scheduling.py`: with `max_policy_lag` 0 and 1 an actor fills its columns of batch j after update j - lag;
-    beyond that, actors continue wherever one of `lag + 1` blocks has columns left.
+    As in `actors/scheduling.py`: with `max_policy_lag` 0 and 1 an actor fills its columns of batch j after update
+    j - lag; beyond that, actors continue wherever one of `lag + 1` blocks has columns left.
 
     Args:
         parts: with at least one actor.
