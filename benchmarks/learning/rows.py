@@ -7,35 +7,35 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One row: each seed is `actor-learner train env --algorithm algorithm --seed N options`."""
+    """A row of the table: each seed is `actor-learner train env --algorithm algorithm --seed N options`."""
 
     env: str
     algorithm: str
     seeds: int
-    """Seeds 0, 1, ... Presets were chosen on others, from 100 on."""
+    """Seeds 0, 1, ...; presets were tuned on seeds from 100 on."""
     goal: float
-    """What the mean of the deterministic evaluations is to reach."""
+    """The target for the mean of the deterministic evaluations."""
     published: str
     minutes: float
-    """Expected for one seed on one core of the machine that the committed results come from."""
+    """Minutes of one seed on one core of the machine of the committed results."""
     options: tuple[str, ...] = ()
     variant: str = ""
-    """Tells rows of the same environment and algorithm apart."""
+    """Distinguishes rows of the same environment and algorithm."""
     episodes: int = 20
 
     @property
     def name(self) -> str:
-        """As `--only` takes it."""
+        """The name for `--only`."""
         return "/".join(filter(None, (self.env, self.algorithm, self.variant)))
 
     @property
     def slug(self) -> str:
-        """Name of the row's files."""
+        """The name of the row's files."""
         return self.name.lower().replace("/", "-").replace(" ", "-")
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Arguments of `actor-learner` for one seed, without the seed."""
+        """The arguments of `actor-learner`, without the seed."""
         return ("train", self.env, "--algorithm", self.algorithm, *self.options)
 
 
@@ -56,27 +56,10 @@ ROWS = (
     Row("BipedalWalker-v3", "ppo", 2, 280, "SB3 Zoo 288 (5M)", 15),
     Row("CartPole-v1", "a2c", 3, 500, "SB3 Zoo 500 (500k)", 1),
     Row("Acrobot-v1", "a2c", 3, -86, "SB3 Zoo -83.4 (500k)", 1),
-    Row(
-        "LunarLander-v3",
-        "a2c",
-        5,
-        156,
-        "SB3 Zoo 155.8 (v2, 200k); SB3 here, with the Zoo's settings: 16.2 +- 38.0",
-        0.5,
-    ),
+    Row("LunarLander-v3", "a2c", 5, 156, "SB3 Zoo 155.8 (v2, 200k); SB3 here, as in the Zoo: 16.2 +- 38.0", 0.5),
     Row("CartPole-v1", "impala", 3, 475, "", 0.5),
     Row("LunarLander-v3", "impala", 3, 200, "", 5),
     Row("actor_learner/Catch-v0", "ppo", 3, 0.95, "", 0.5),
     Row("ALE/Pong-v5", "ppo", 1, -10, "20.4 to 21.0 (10M)", 40, episodes=5),
-    Row(
-        "ALE/Pong-v5",
-        "ppo",
-        1,
-        -10,
-        "20.4 to 21.0 (10M)",
-        40,
-        NO_STICKY,
-        "not sticky",
-        episodes=5,
-    ),
+    Row("ALE/Pong-v5", "ppo", 1, -10, "20.4 to 21.0 (10M)", 40, NO_STICKY, "not sticky", episodes=5),
 )

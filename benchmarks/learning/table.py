@@ -1,23 +1,22 @@
-"""Trains rows of the table with their presets, evaluates the final weights, writes the table and its curves.
+"""Trains with the presets, evaluates the final weights, and writes the table of learning results and its curves.
 
-    scripts/measure learning --minutes 60                  # whatever fits, long rows first, where it stopped last
+    scripts/measure learning --minutes 60                  # what fits, long rows first, continuing where it stopped
     scripts/measure learning --only Hopper-v5/ppo          # one row
     scripts/measure learning --list                        # rows with their expected minutes
 
-Each seed is the whole command `actor-learner train ENV ... --seed N` on one core with one thread, as many at
-a time as there are cores; its seconds include imports and saving. Then `actor-learner evaluate` plays episodes
-with the final weights, deterministically, seeded from 1000. A seed that is done isn't done again.
+Each seed is the whole command `actor-learner train ENV ... --seed N` on one core with one thread, as many at a time as
+there are cores; its seconds include imports and saving. Then `actor-learner evaluate` plays episodes with the final
+weights, deterministically, seeded from 1000. Seeds with a result are not run again.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import importlib.metadata
 import json
 import os
 import platform
 import queue
+import shlex
 import statistics
 import subprocess
 import sys
@@ -27,44 +26,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import machine
+from actor_learner.runs.provenance import git_commit
+from benchmarks.harness import ROOT, Found, command_on_core, make_parser, origin, table
 from benchmarks.learning.rows import ROWS, Row
 
-ROOT = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, "-m", "actor_learner.cli")
-TRAIN_TIMEOUT_SECONDS = 4 * 3600.0
+COMMAND = ("-m", "actor_learner.cli")
+PACKAGES = ("actor-learner", "tensorflow", "keras", "gymnasium", "mujoco", "box2d", "ale-py")
+TRAIN_SECONDS, EVALUATE_SECONDS = 4 * 3600.0, 1800.0
 Job = tuple[Row, int]
 
 
 def main() -> None:
-    """Runs what isn't done yet, within the budget, then writes the table."""
-    arguments = _parser().parse_args()
-    rows = [row for row in ROWS if arguments.only is None or row.name in arguments.only]
+    parser = make_parser("learning", __doc__ or "", minutes=240.0)
+    names = [row.name for row in ROWS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="ROW", help="rows (see --list)")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs/learning", help="folder of the runs")
+    parser.add_argument("--list", action="store_true", help="list the rows and end")
+    parser.set_defaults(output=Path(__file__).parent)
+    arguments = parser.parse_args()
     if arguments.list:
         for row in ROWS:
             print(f"{row.name:55} {row.seeds} seeds x {row.minutes:g} minutes")
         return
     arguments.runs.mkdir(parents=True, exist_ok=True)
+    rows = [row for row in ROWS if row.name in arguments.only]
     jobs = [(row, seed) for row in rows for seed in range(row.seeds)]
-    todo = [job for job in jobs if not _result_file(job, arguments.runs).exists()]
-    run_all(todo, arguments.runs, time.monotonic() + 60 * arguments.minutes)
+    missing = [job for job in jobs if not _result_file(job, arguments.runs).exists()]
+    run_all(missing, arguments.runs, time.monotonic() + 60 * arguments.minutes, origin(parser))
     write_table(rows, arguments.runs, arguments.output)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=240.0, help="no seed is begun that would take longer")
-    parser.add_argument(
-        "--only", nargs="+", choices=[row.name for row in ROWS], metavar="ROW", help="rows (see --list)"
-    )
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs/learning", help="where the runs are kept")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/learning", help="where table and pictures go")
-    parser.add_argument("--list", action="store_true", help="list the rows and end")
-    return parser
-
-
-def run_all(jobs: Sequence[Job], runs: Path, deadline: float) -> None:
-    """One thread for each core takes the longest job that is left and still fits."""
+def run_all(jobs: Sequence[Job], runs: Path, deadline: float, source: Found) -> None:
+    """Run jobs, one thread for each core, longest first; skip jobs that would end after the deadline."""
     waiting: queue.Queue[Job] = queue.Queue()
     for job in sorted(jobs, key=lambda job: -job[0].minutes):
         waiting.put(job)
@@ -78,7 +71,7 @@ def run_all(jobs: Sequence[Job], runs: Path, deadline: float) -> None:
             if time.monotonic() + 60 * job[0].minutes > deadline:
                 print(f"no time left for {job[0].name}, seed {job[1]}", flush=True)
                 continue
-            run_job(job, runs, core)
+            run_job(job, runs, core, source)
 
     threads = [threading.Thread(target=work, args=(core,)) for core in sorted(os.sched_getaffinity(0))]
     for thread in threads:
@@ -87,69 +80,45 @@ def run_all(jobs: Sequence[Job], runs: Path, deadline: float) -> None:
         thread.join()
 
 
-def run_job(job: Job, runs: Path, core: int) -> None:
-    """Trains one seed on one core, evaluates it and writes down what came out; a failure is shown, and passed over."""
+def run_job(job: Job, runs: Path, core: int, source: Found) -> None:
+    """Train one seed on one core, evaluate it and write the result; print a failure, and continue."""
     row, seed = job
-    directory = _directory(job, runs)
+    file = _result_file(job, runs)
+    directory = file.with_suffix("")
     train = [*row.command, "--seed", str(seed), "--run-dir", str(directory), "--quiet", "--overwrite"]
+    evaluate = ["evaluate", str(directory), "--episodes", str(row.episodes), "--seed", "1000", "--json"]
     started = time.perf_counter()
     with directory.with_suffix(".log").open("w") as log:
-        done = _run_on(core, train, TRAIN_TIMEOUT_SECONDS, stdout=log, stderr=log)
+        trained = _run_on(core, train, TRAIN_SECONDS, stdout=log, stderr=log)
     seconds = time.perf_counter() - started
-    evaluation = _run_on(
-        core,
-        ["evaluate", str(directory), "--episodes", str(row.episodes), "--seed", "1000", "--json"],
-        1800.0,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    if done.returncode or evaluation.returncode:
-        print(f"{row.name}, seed {seed} failed; see {directory.with_suffix('.log')}\n{evaluation.stderr}", flush=True)
+    done = _run_on(core, evaluate, EVALUATE_SECONDS, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if trained.returncode or done.returncode:
+        print(f"{row.name}, seed {seed} failed; see {directory.with_suffix('.log')}\n{done.stderr}", flush=True)
         return
-    result = {"seed": seed, **_figures(directory, json.loads(evaluation.stdout)), "seconds": seconds, **_origin()}
-    _result_file(job, runs).write_text(json.dumps(result, indent=1) + "\n")
-    print(
-        f"{row.name}, seed {seed}: {result['evaluation_mean']:,.1f} (training {result['training_return']:,.1f}) after "
-        f"{seconds:,.0f} s",
-        flush=True,
-    )
-
-
-def _run_on(core: int, arguments: list[str], timeout: float, **streams: Any) -> subprocess.CompletedProcess[str]:
-    """The command on one core, which makes TensorFlow use one thread."""
-    pinned = f"import os, sys; os.sched_setaffinity(0, [{core}]); os.execv(sys.argv[1], sys.argv[1:])"
-    command = [sys.executable, "-c", pinned, *COMMAND, *arguments]
-    return subprocess.run(command, text=True, timeout=timeout, check=False, **streams)
-
-
-def _figures(directory: Path, evaluation: dict[str, Any]) -> dict[str, float]:
+    evaluation = json.loads(done.stdout)
     last = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
-    return {
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    result = {
+        "seed": seed,
         "evaluation_mean": evaluation["return_mean"],
         "evaluation_std": evaluation["return_std"],
         "training_return": last["episode_return"],
         "env_steps": last["env_steps"],
-    }
-
-
-def _origin() -> dict[str, Any]:
-    """What the result comes from: the day, the machine, the code and the packages that decide it."""
-    packages = ("actor-learner", "tensorflow", "keras", "gymnasium", "mujoco", "box2d", "ale-py")
-    versions = {name: importlib.metadata.version(name) for name in packages}
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
+        "seconds": seconds,
+        "date": source["date"],
+        "machine": source["machine"],
         "cores": 1,
-        "commit": commit.stdout.strip(),
+        "commit": (git_commit(ROOT) or {"commit": ""})["commit"][:7],
         "versions": {"Python": platform.python_version(), **versions},
     }
+    file.write_text(json.dumps(result, indent=1) + "\n")
+    returns = f"{result['evaluation_mean']:,.1f} (training {result['training_return']:,.1f})"
+    print(f"{row.name}, seed {seed}: {returns} after {seconds:,.0f} s", flush=True)
 
 
-def _directory(job: Job, runs: Path) -> Path:
-    return runs / f"{job[0].slug}-{job[1]}"
+def _run_on(core: int, words: list[str], timeout: float, **streams: Any) -> subprocess.CompletedProcess[str]:
+    command = command_on_core(core, [*COMMAND, *words])
+    return subprocess.run(command, text=True, timeout=timeout, check=False, **streams)
 
 
 def _result_file(job: Job, runs: Path) -> Path:
@@ -157,59 +126,53 @@ def _result_file(job: Job, runs: Path) -> Path:
 
 
 def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
-    """Adds the results that there are to learning.json, and draws the table and the curves of these rows."""
+    """Add the new results to learning.json, and write the table and the curves of these rows."""
     output.mkdir(parents=True, exist_ok=True)
     file = output / "learning.json"
-    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    found: Found = json.loads(file.read_text()) if file.exists() else {}
     for row in rows:
         files = [path for seed in range(row.seeds) if (path := _result_file((row, seed), runs)).exists()]
         if not files:
             continue
-        command = " ".join(("actor-learner", *(_quoted(word) for word in row.command), "--seed N"))
+        command = f"actor-learner {shlex.join(row.command)} --seed N"
         found[row.name] = {"command": command, "seeds": [json.loads(path.read_text()) for path in files]}
-        directories = [str(path.with_suffix("")) for path in files]
-        picture = output / f"{row.slug}.png"
-        subprocess.run([*COMMAND, "plot", *directories, "--output", str(picture)], check=True, timeout=300)
+        words = ["plot", *(str(path.with_suffix("")) for path in files), "--output", str(output / f"{row.slug}.png")]
+        subprocess.run([sys.executable, *COMMAND, *words], check=True, timeout=300)
     file.write_text(json.dumps(found, indent=1) + "\n")
-    (output / "learning.md").write_text(_table(found))
+    (output / "learning.md").write_text(page(found))
 
 
-def _quoted(word: str) -> str:
-    return f"'{word}'" if " " in word else word
-
-
-def _table(found: dict[str, Any]) -> str:
+def page(found: Found) -> str:
+    """Return the results as Markdown."""
     known = [row for row in ROWS if row.name in found]
     origins = [seed for row in known for seed in found[row.name]["seeds"]]
     versions = sorted({", ".join(f"{k} {v}" for k, v in origin["versions"].items()) for origin in origins})
+    header = ("command", "steps", "seeds", "evaluation", "last 100", "goal", "published", "seconds", "cores")
     lines = [
-        "# Learning with the presets, beside what others publish",
+        "# Learning with the presets, beside published results",
         "",
         f"{', '.join(sorted({origin['date'] for origin in origins}))}; {origins[0]['machine']}; {'; '.join(versions)}; "
         f"commits {', '.join(sorted({origin['commit'] for origin in origins}))}.",
         "",
         "Final weights, never the best ones. Evaluation: deterministic, 20 episodes a seed (Pong: 5), mean +- std over",
-        "the seeds' means. Last 100: stochastic return of the last 100 training episodes, as CleanRL's figures are.",
+        "the seeds' means. Last 100: stochastic return of the last 100 training episodes, as in CleanRL's figures.",
         "Seeds 0, 1, 2; presets were chosen on seeds from 100 on. Seconds: the whole command, mean over seeds, on so",
         "many cores, which other processes shared at times.",
         "Made by `scripts/measure learning`; figures of each seed are in learning.json.",
         "",
-        "| command | steps | seeds | evaluation | last 100 | goal | published | seconds | cores |",
-        "|-|-|-|-|-|-|-|-|-|",
-        *(_table_row(row, found[row.name]) for row in known),
+        *table(header, (_table_row(row, found[row.name]) for row in known)),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _table_row(row: Row, found: dict[str, Any]) -> str:
+def _table_row(row: Row, found: Found) -> tuple[str, ...]:
     seeds = found["seeds"]
 
     def spread(key: str) -> str:
         values = [seed[key] for seed in seeds]
         return f"{statistics.mean(values):,.1f}" + (f" +- {statistics.pstdev(values):,.1f}" if values[1:] else "")
 
-    seconds = statistics.mean(seed["seconds"] for seed in seeds)
-    cells = (
+    return (
         f"`{found['command'].removeprefix('actor-learner ')}`",
         f"{seeds[0]['env_steps']:,}",
         str(len(seeds)),
@@ -217,10 +180,9 @@ def _table_row(row: Row, found: dict[str, Any]) -> str:
         spread("training_return"),
         f"{row.goal:g}",
         row.published,
-        f"{seconds:,.0f}",
+        f"{statistics.mean(seed['seconds'] for seed in seeds):,.0f}",
         str(seeds[0]["cores"]),
     )
-    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
