@@ -1,4 +1,4 @@
-"""One run of a peer, or of ours, in processes of its own: its ticks, its memory, and nothing left of it."""
+"""One run of a library in processes of its own: its updates, its memory, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import ROOT, Found
 from benchmarks.peers.venvs import last_line
-from benchmarks.processes import marked, memory_of
+from benchmarks.processes import command_line, marked, memory_of
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "benchmarks/peers/programs"
 WARM_UP = 2
-"""Ticks that aren't counted: by the first all is compiled; the second's batch may have been collected meanwhile."""
+"""Uncounted ticks: all is compiled by the first; the second's batch may have been collected meanwhile."""
 _POLL_SECONDS = 0.1
 _MARK = "COMPARE_PEERS_RUN"
 
 
 class RunFailedError(Exception):
-    """A run gave no figure; says why in a line."""
+    """A run gave no figure; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -39,33 +39,33 @@ class Peer:
     script: str
     venv: str | None
     packages: tuple[str, ...] = ()
-    """Whose versions are told."""
+    """The packages whose versions stand in the table."""
     works: tuple[str, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)
-    """Of every task."""
+    options: Found = field(default_factory=dict)
+    """Options of every task."""
     note: str = ""
-    """What is to be said of its figures."""
-    settings: tuple[dict[str, Any], ...] | None = None
-    """That are tried, where they aren't one thread and one for each core."""
+    """A remark on its figures."""
+    settings: tuple[Found, ...] | None = None
+    """The settings to try; None: one thread, and one for each core."""
     worker: str = r"$^"
-    """What the command lines of its worker processes match."""
+    """A pattern of the command lines of its worker processes."""
     deadline: float = 75.0
     """Seconds for a run."""
     with_processes: bool = False
-    """Whether it can step environments in processes of its own, and by default doesn't."""
+    """Whether it can step environments in processes of their own, but by default doesn't."""
     solves: bool = True
     """Whether it has settings of its own for CartPole-v1."""
     clock: str = ""
-    """How it knows that an update has ended."""
+    """The signal that an update has ended."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run showed. Times are monotonic seconds; memory is in MB of 10^6 bytes."""
+    """The figures of a run. Times are monotonic seconds; memory is in MB of 10^6 bytes."""
 
     begun: float
     ticks: list[tuple[float, int, float | None]]
-    memory: dict[str, Any]
+    memory: Found
 
     @property
     def speed(self) -> float:
@@ -79,13 +79,14 @@ class Run:
         return self.ticks[0][0] - self.begun
 
     def reached(self, goal: float) -> float | None:
-        """Seconds from the start of the process to this mean return; None if it wasn't reached."""
+        """Return the seconds from the start of the process to this mean return; None if the run didn't reach it."""
         return next((at - self.begun for at, _, mean in self.ticks if mean is not None and mean >= goal), None)
 
 
-def run_peer(peer: Peer, python: Path, task: dict[str, Any], deadline: float | None = None) -> Run:
-    """Runs a script to its end. Raises RunFailedError; whatever happens, none of its processes stays."""
+def run_peer(peer: Peer, python: Path, task: Found, deadline: float | None = None) -> Run:
+    """Run a script to its end. Raises RunFailedError; none of its processes stays in any case."""
     mark = f"{_MARK}={uuid.uuid4().hex}"
+    deadline = deadline or peer.deadline
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as folder:
         clock = Path(folder, "clock")
         clock.touch()
@@ -103,31 +104,31 @@ def run_peer(peer: Peer, python: Path, task: dict[str, Any], deadline: float | N
                 start_new_session=True,
             )
             try:
-                memory = _watch(process, clock, mark, peer, begun + (deadline or peer.deadline))
+                memory = _watch(process, clock, mark, peer, begun + deadline)
             finally:
                 _kill(process, mark)
                 _remove_shared(shared)
             stderr.seek(0)
-            said = last_line(stderr.read())
+            message = last_line(stderr.read())
         ticks = [tuple(json.loads(line)) for line in clock.read_text().splitlines()]
     if memory is None:
-        raise RunFailedError(f"not done after {deadline or peer.deadline:,.0f} s")
+        raise RunFailedError(f"not done after {deadline:,.0f} s")
     if process.returncode != 0 and not _is_measured(ticks, task):
-        raise RunFailedError(said)
+        raise RunFailedError(message)
     if not ticks or (task["goal"] is None and len(ticks) <= WARM_UP):
-        raise RunFailedError(f"it ended without a figure: {said}")
+        raise RunFailedError(f"it ended without a figure: {message}")
     return Run(begun, ticks, memory)
 
 
-def _is_measured(ticks: list[Any], task: dict[str, Any]) -> bool:
-    """Whether a run that failed did so after all was measured, when it was to end."""
+def _is_measured(ticks: list[Any], task: Found) -> bool:
+    """Return whether a run that failed did so after its measurement, at its end."""
     if task["goal"] is not None:
         return bool(ticks) and ticks[-1][2] is not None and ticks[-1][2] >= task["goal"]
     return len(ticks) > WARM_UP and ticks[-1][0] - ticks[WARM_UP - 1][0] >= task["seconds"]
 
 
-def _environment(peer: Peer, task: dict[str, Any], mark: str, folder: str) -> dict[str, str]:
-    """Ours is left as a shell would have it; the others are told their threads."""
+def _environment(peer: Peer, task: Found, mark: str, folder: str) -> dict[str, str]:
+    """Return ours as a shell has it; for the others, with their number of threads."""
     name, value = mark.split("=")
     given = {key: text for key, text in os.environ.items() if not key.startswith(("TF_NUM_", "OMP_", "MKL_", "XLA_"))}
     given |= {name: value, "TMPDIR": folder}
@@ -140,11 +141,9 @@ def _environment(peer: Peer, task: dict[str, Any], mark: str, folder: str) -> di
     return given
 
 
-def _watch(
-    process: subprocess.Popen[Any], clock: Path, mark: str, peer: Peer, deadline: float
-) -> dict[str, Any] | None:
-    """Waits for the end, and looks at the memory when the first counted update is under way; None at the deadline."""
-    memory: dict[str, Any] = {}
+def _watch(process: subprocess.Popen[Any], clock: Path, mark: str, peer: Peer, deadline: float) -> Found | None:
+    """Wait for the end, and measure memory during the first counted update; return None at the deadline."""
+    memory: Found = {}
     while process.poll() is None:
         if time.monotonic() > deadline:
             return None
@@ -154,16 +153,14 @@ def _watch(
     return memory
 
 
-def _memory(mark: str, peer: Peer) -> dict[str, Any]:
-    """Of the largest process, of each worker (medians), and of all together."""
+def _memory(mark: str, peer: Peer) -> Found:
+    """Measure the largest process, the workers (medians), and all together."""
     sizes: dict[int, dict[str, float]] = {}
     for pid in marked(mark):
-        try:
+        with contextlib.suppress(OSError, KeyError, ValueError):  # it has ended meanwhile
             sizes[pid] = memory_of(pid)
-        except (OSError, KeyError, ValueError):  # it has ended meanwhile
-            continue
-    workers = [pid for pid in sizes if re.search(peer.worker, _words(pid))]
-    found: dict[str, Any] = {
+    workers = [pid for pid in sizes if re.search(peer.worker, command_line(pid))]
+    found: Found = {
         "processes": len(sizes),
         "all_pss": sum(size["pss"] for size in sizes.values()),
         "largest_pss": max((size["pss"] for pid, size in sizes.items() if pid not in workers), default=0.0),
@@ -174,16 +171,8 @@ def _memory(mark: str, peer: Peer) -> dict[str, Any]:
     return found
 
 
-def _words(pid: int) -> str:
-    """The whole command line, empty if the process has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
-    except OSError:
-        return ""
-
-
 def _kill(process: subprocess.Popen[Any], mark: str) -> None:
-    """The process group, and whoever left it; until none is there."""
+    """Kill the process group and all marked processes, until there are none."""
     for _ in range(50):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -198,12 +187,12 @@ def _kill(process: subprocess.Popen[Any], mark: str) -> None:
 
 
 def _shared() -> set[Path]:
-    """Regions of shared memory with a name that torch gives: `torch_PID_...`."""
+    """Return torch's named regions of shared memory: `torch_PID_...`."""
     return set(Path("/dev/shm").glob("torch_*"))  # noqa: S108
 
 
 def _remove_shared(before: set[Path]) -> None:
-    """Removes those that came since, of processes that are gone: who is killed leaves them."""
+    """Remove new regions of processes that are gone: a killed process leaves them."""
     for region in _shared() - before:
-        if not _words(int(region.name.split("_")[1])):
+        if not command_line(int(region.name.split("_")[1])):
             region.unlink(missing_ok=True)

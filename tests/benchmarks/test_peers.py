@@ -62,7 +62,7 @@ def test_the_table_has_every_figure_and_says_who_failed_or_is_missing(work):
         "works": {"cartpole": work},
         "solve": solved,
     }
-    text = peer_table.table(found)
+    text = peer_table.page(found)
     shape = "CartPole-v1, 8 envs x 32 steps, minibatch 64, 1 epoch"
     assert f"| {shape} | 200 (lag 1) | SBX | 10.0x | 4.5x |" in text
     assert "| SB3 | 20 (10 to 38) | 1 thread | 6.00 (2.89 to 10.00) | 10.00 (5.00 to 21.00) | 2.0 |  |  |" in text
@@ -190,4 +190,4 @@ def test_of_what_pip_says_its_error_is_told():
     said = "WARNING: a\nERROR: No matching distribution found for ray==0.1\n\nnotice: there is a newer pip\n"
     assert peer_venvs.last_line(said, prefix="ERROR") == "ERROR: No matching distribution found for ray==0.1"
     assert peer_venvs.last_line(said) == "notice: there is a newer pip"
-    assert peer_venvs.last_line("") == "without a word"
+    assert peer_venvs.last_line("") == "without a message"
