@@ -1,4 +1,4 @@
-"""Where a run's progress is shown: a terminal that can be drawn on, a notebook, or lines of text anywhere else."""
+"""Where the progress of a run is shown: in place on a terminal or in a notebook, or as lines of text elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from actor_learner.reports.status import RunStatus, line
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console
     from rich.live import Live
 
 LINE_INTERVAL_SECONDS = 5.0
@@ -22,22 +22,19 @@ _WIDTH = 90
 _PRE = '<pre style="line-height: 1.25; white-space: pre; overflow-x: auto; font-family: monospace">{code}</pre>'
 
 
-class Screen(Protocol):
-    """Shows a run. What can't be written any more (to a closed terminal) is no error: it goes quiet.
-
-    gone: whether it has.
-    """
+class Display(Protocol):
+    """Shows a run. When its stream can't be written any more (a closed terminal), it goes quiet and sets `gone`."""
 
     gone: bool
 
-    def draw(self, look: Callable[[], RunStatus], status: str = "") -> None:
-        """Shows a run as it is now; asks for it only if it is time to."""
+    def draw(self, status: Callable[[], RunStatus], note: str = "") -> None:
+        """Shows the run as it is now, with a sentence below. Calls `status` only when it is time to draw."""
 
     def say(self, text: str) -> None:
         """Shows a line of text."""
 
-    def close(self, look: RunStatus | None, status: str = "") -> None:
-        """Shows the run as it was in the end, if that is known, and gives back what the screen was drawn on."""
+    def close(self, status: RunStatus | None, note: str = "") -> None:
+        """Shows the final status, if there is one, and releases the stream."""
 
 
 class Silence:
@@ -45,36 +42,31 @@ class Silence:
 
     gone = False
 
-    def draw(self, look: Callable[[], RunStatus], status: str = "") -> None:
-        """Does nothing."""
+    def draw(self, status: Callable[[], RunStatus], note: str = "") -> None: ...
 
-    def say(self, text: str) -> None:
-        """Does nothing."""
+    def say(self, text: str) -> None: ...
 
-    def close(self, look: RunStatus | None, status: str = "") -> None:
-        """Does nothing."""
+    def close(self, status: RunStatus | None, note: str = "") -> None: ...
 
 
 class Lines:
-    """A line every few seconds, on the stream of the moment, so that notebooks and tests capture it.
+    """Prints a line every few seconds to the current `sys.<stream>`, so that notebooks and tests capture it.
 
-    stream: name of the stream in `sys`. whole_at_end: ends with all that is known instead of a line.
+    view_at_end: end with the whole view instead of a line.
     """
 
-    def __init__(self, stream: str = "stderr", *, whole_at_end: bool = False) -> None:
-        self._stream, self._whole_at_end = stream, whole_at_end
+    def __init__(self, stream: str = "stderr", *, view_at_end: bool = False) -> None:
+        self._stream, self._view_at_end = stream, view_at_end
         self._due = 0.0
         self.gone = False
 
-    def draw(self, look: Callable[[], RunStatus], status: str = "") -> None:
-        """Writes a line, unless one was written just now or there is nothing to say yet."""
+    def draw(self, status: Callable[[], RunStatus], note: str = "") -> None:
         now = time.monotonic()
-        if now >= self._due and (seen := look()).env_steps:
+        if now >= self._due and (seen := status()).env_steps:
             self._due = now + LINE_INTERVAL_SECONDS
             self.say(line(seen))
 
     def say(self, text: str) -> None:
-        """Writes a line."""
         if self.gone:
             return
         try:
@@ -82,18 +74,17 @@ class Lines:
         except (OSError, ValueError):
             self.gone = True
 
-    def close(self, look: RunStatus | None, status: str = "") -> None:
-        """Writes a line for the whole run, or all that is known of it."""
-        if look is not None:
-            self.say(_plain(look, status) if self._whole_at_end else line(look))
+    def close(self, status: RunStatus | None, note: str = "") -> None:
+        if status is not None:
+            self.say(_plain(status, note) if self._view_at_end else line(status))
 
 
 class Terminal:
-    """A view that is drawn in place, below all else that Python writes to the same terminal.
+    """Draws a view in place, below the lines that Python writes to the same terminal.
 
-    The cursor stays visible, so that a process that is killed leaves the terminal as it was. An unfinished line that
-    is flushed is a prompt, such as a debugger's: then nothing is drawn until `resume`. stdout is redirected only if it
-    is a terminal; what is written past Python isn't seen here.
+    rich's own redirection would end each unfinished line that is flushed: a progress bar would print a line a step,
+    and the view would be drawn over a prompt. Here the view gives way to a prompt until `resume`. The cursor stays
+    visible, so a killed process leaves the terminal usable. Output that bypasses Python isn't noticed.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -102,46 +93,21 @@ class Terminal:
 
         from actor_learner.reports.layout import fit
 
-        self._fit, self._new_live = fit, Live  # imported here, because whoever draws is to take little time
+        self._fit, self._new_live = fit, Live  # imported here, because drawing should take little time
         self._console = Console(file=stream, force_jupyter=False)
         self._live: Live | None = None
         self._lock = threading.RLock()
         self._prompted = self.gone = False
-        self._stand_ins = {
-            name: _Above(getattr(sys, name), self) for name in ("stdout", "stderr") if is_terminal(getattr(sys, name))
-        }
-        for name, stand_in in self._stand_ins.items():
-            setattr(sys, name, stand_in)
+        terminals = [name for name in ("stdout", "stderr") if is_terminal(getattr(sys, name))]
+        self._redirections = {name: _Redirection(getattr(sys, name), self) for name in terminals}
+        for name, redirection in self._redirections.items():
+            setattr(sys, name, redirection)
 
-    def draw(self, look: Callable[[], RunStatus], status: str = "") -> None:
-        """Draws a run in place of what was drawn before."""
-        with self._lock:
-            if not (self._prompted or self.gone):
-                self._write(lambda: self._show(self._fit(self._console, look(), status)))
-
-    def _show(self, view: RenderableType) -> None:
-        if self._live is None:
-            self._live = self._begin()
-        self._live.update(view, refresh=True)
-
-    def _begin(self) -> Live:
-        """Draws from where the cursor is."""
-        live = self._new_live(
-            console=self._console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            vertical_overflow="crop",
-        )
-        live.start()
-        self._console.show_cursor(True)
-        return live
+    def draw(self, status: Callable[[], RunStatus], note: str = "") -> None:
+        self._write(lambda: self._show(status, note))
 
     def say(self, text: str) -> None:
-        """Writes whole lines above the view."""
-        with self._lock:
-            self._write(lambda: self._console.out(text, highlight=False))
+        self._write(lambda: self._console.out(text, highlight=False))
 
     def prompt(self, text: str, stream: TextIO) -> None:
         """Removes the view, and writes text that ends within a line."""
@@ -152,21 +118,34 @@ class Terminal:
             stream.flush()
 
     def resume(self) -> None:
-        """Whoever asked has got an answer: the program goes on."""
+        """Draws again after a prompt was answered."""
         self._prompted = False
 
-    def close(self, look: RunStatus | None, status: str = "") -> None:
-        """Leaves the whole of the last view, and gives the streams back."""
-        with self._lock:
-            for name, stand_in in self._stand_ins.items():
-                if getattr(sys, name) is stand_in:
-                    setattr(sys, name, stand_in.stream)
-            self._write(self._remove)
-            if look is not None:
-                view = self._fit(self._console, look, status, whole=True)
-                self._write(lambda: self._console.print(view))
-            for stand_in in self._stand_ins.values():
-                stand_in.finish()
+    def close(self, status: RunStatus | None, note: str = "") -> None:
+        for name, redirection in self._redirections.items():
+            if getattr(sys, name) is redirection:
+                setattr(sys, name, redirection.stream)
+        self._write(self._remove)
+        if status is not None:
+            self._write(lambda: self._console.print(self._fit(self._console, status, note, whole=True)))
+        for redirection in self._redirections.values():
+            redirection.finish()
+
+    def _show(self, status: Callable[[], RunStatus], note: str) -> None:
+        if self._prompted:
+            return
+        if self._live is None:
+            self._live = self._new_live(
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+                vertical_overflow="crop",
+            )
+            self._live.start()
+            self._console.show_cursor(True)
+        self._live.update(self._fit(self._console, status(), note), refresh=True)
 
     def _remove(self) -> None:
         if self._live is not None:
@@ -174,133 +153,126 @@ class Terminal:
             self._live = None
 
     def _write(self, write: Callable[[], object]) -> None:
-        if self.gone:
-            return
-        try:
-            write()
-        except (OSError, ValueError):
-            self.gone = True
+        with self._lock:
+            try:
+                if not self.gone:
+                    write()
+            except (OSError, ValueError):
+                self.gone = True
 
 
-class _Above:
-    """Stands for `sys.stdout` or `sys.stderr` while a view is drawn: whole lines go above it."""
+class _Redirection:
+    """Replaces `sys.stdout` or `sys.stderr` while a view is drawn: whole lines go above it."""
 
-    def __init__(self, stream: TextIO, screen: Terminal) -> None:
-        self.stream, self._screen = stream, screen
+    def __init__(self, stream: TextIO, terminal: Terminal) -> None:
+        self.stream, self._terminal = stream, terminal
         self._unfinished = ""
 
     def write(self, text: str) -> int:
-        """Of a line that was overwritten after a carriage return, only what is left of it is shown."""
+        """Prints whole lines; of a line that a carriage return overwrites, the last version."""
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         if lines:
-            self._screen.say("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
+            self._terminal.say("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
         self.write("".join(lines))
 
     def flush(self) -> None:
-        """A line that is yet to be overwritten waits until it is done; any other is a prompt."""
+        """Shows an unfinished line as a prompt, unless it is a progress bar, which the next write overwrites."""
         if self._unfinished and not {"\r", "\b"} & set(self._unfinished):
             text, self._unfinished = self._unfinished, ""
-            self._screen.prompt(text, self.stream)
+            self._terminal.prompt(text, self.stream)
 
     def finish(self) -> None:
-        """Passes on what is left."""
-        text, self._unfinished = self._unfinished, ""
-        if text:
-            self.stream.write(text)
+        if self._unfinished:
+            self.stream.write(self._unfinished)
+            self._unfinished = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
 
 class Notebook:
-    """A view in a cell's output that is updated in place."""
+    """Updates a view in the output of a notebook's cell."""
 
     gone = False
 
     def __init__(self) -> None:
         self._due = 0.0
-        self._shown: Any = None
+        self._output: Any = None
 
-    def draw(self, look: Callable[[], RunStatus], status: str = "") -> None:
-        """Draws a run in place of what was drawn before, unless that was just now."""
+    def draw(self, status: Callable[[], RunStatus], note: str = "") -> None:
         now = time.monotonic()
         if now >= self._due:
             self._due = now + NOTEBOOK_INTERVAL_SECONDS
-            self._show(look(), status)
+            self._show(status(), note)
 
     def say(self, text: str) -> None:
-        """Writes a line to the cell's stderr."""
         print(text, file=sys.stderr, flush=True)
 
-    def close(self, look: RunStatus | None, status: str = "") -> None:
-        """Draws a last time."""
-        if look is not None:
-            self._show(look, status)
+    def close(self, status: RunStatus | None, note: str = "") -> None:
+        if status is not None:
+            self._show(status, note)
 
-    def _show(self, look: RunStatus, status: str) -> None:
+    def _show(self, status: RunStatus, note: str) -> None:
         from IPython import display
 
-        shown = _in_html(look, status)
-        if self._shown is None:
-            self._shown = display.display(shown, raw=True, display_id=True)
+        view = _html(status, note)
+        if self._output is None:
+            self._output = display.display(view, raw=True, display_id=True)
         else:
-            self._shown.update(shown, raw=True)
+            self._output.update(view, raw=True)
 
 
-def _in_html(look: RunStatus, status: str) -> dict[str, str]:
-    """For browsers, and as plain text for what shows no HTML."""
-    from rich.console import Console
-
-    from actor_learner.reports.layout import fit
-
-    console = Console(
-        file=io.StringIO(), width=_WIDTH, force_terminal=True, force_jupyter=False, record=True, no_color=False
-    )
-    console.print(fit(console, look, status, whole=True))
+def _html(status: RunStatus, note: str) -> dict[str, str]:
+    """The view as HTML, and as plain text for what shows no HTML."""
+    console = _print_view(status, note, force_terminal=True, record=True, no_color=False)
     html = console.export_html(inline_styles=True, code_format=_PRE, clear=False)
     return {"text/html": html, "text/plain": console.export_text()}
 
 
-def _plain(look: RunStatus, status: str) -> str:
+def _plain(status: RunStatus, note: str) -> str:
+    console = _print_view(status, note, record=True, color_system=None)
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines())
+
+
+def _print_view(status: RunStatus, note: str, **options: Any) -> Console:
     from rich.console import Console
 
     from actor_learner.reports.layout import fit
 
-    console = Console(file=io.StringIO(), width=_WIDTH, force_jupyter=False, color_system=None)
-    with console.capture() as captured:
-        console.print(fit(console, look, status, whole=True))
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    console = Console(file=io.StringIO(), width=_WIDTH, force_jupyter=False, **options)
+    console.print(fit(console, status, note, whole=True))
+    return console
 
 
-def choose_screen(
-    stream: str = "stderr", *, quiet: bool = False, in_place: bool = True, whole_at_end: bool = False
-) -> Screen:
-    """The best that there is for the stream of this name in `sys`.
+def choose_display(
+    stream: str = "stderr", *, quiet: bool = False, in_place: bool = True, view_at_end: bool = False
+) -> Display:
+    """The best display for `sys.<stream>`.
 
-    in_place: False: one that only adds lines. whole_at_end: what only adds lines ends with all that is known.
+    in_place: False: only add lines. view_at_end: added lines end with the whole view.
     """
     if quiet:
         return Silence()
     if in_place and in_notebook():
         return Notebook()
-    if in_place and is_terminal(getattr(sys, stream)):
-        terminal = getattr(sys, stream)
+    terminal = getattr(sys, stream)
+    if in_place and is_terminal(terminal):
         from rich.console import Console
 
         if not Console(file=terminal, force_jupyter=False).is_dumb_terminal:
             return Terminal(terminal)
-    return Lines(stream, whole_at_end=whole_at_end)
+    return Lines(stream, view_at_end=view_at_end)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether somebody may look at what is written there."""
+    """Return whether the stream is a terminal."""
     return bool(getattr(stream, "isatty", lambda: False)())
 
 
 def in_notebook() -> bool:
-    """Whether this is an IPython kernel, whose output goes to a browser; IPython in a terminal is none."""
+    """Return whether this is an IPython kernel, whose output goes to a browser. IPython in a terminal isn't one."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")

@@ -1,4 +1,4 @@
-"""How a run looks at a terminal: a `RunStatus` laid out for the room that there is."""
+"""The view of a run: a `RunStatus` laid out for the size of the terminal."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ from rich.segment import SegmentLines
 from rich.text import Text
 
 from actor_learner.reports.status import SMOOTHING_SECONDS, Process, RunStatus, times
+from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME
 
 WIDE = 72
-"""Columns from which on the shares of time of learner and actors stand side by side."""
+"""The least columns for which the shares of time of learner and actors stand side by side."""
 WIDEST = 100
 
 _MOST_PROCESSES = 12
-"""Listed one by one; of more, the range is shown."""
-_SPARKS = {False: "▁▂▃▄▅▆▇█", True: "_.-=+*%#"}  # the second where only ASCII can be written
-_LEARNER_SHARES = {"learning": "learning", "collecting": "waiting", "between": "other"}
-_ACTOR_SHARES = {"env": "env", "acting": "acting", "other": "copying", "waiting": "waiting"}
-_LIMITS = {"learning": "learning", "environments": "env", "acting": "acting", "copying": "other"}
-"""Which share a bottleneck's part is."""
+"""More processes are summed up as ranges."""
+_SPARKS = {False: "▁▂▃▄▅▆▇█", True: "_.-=+*%#"}  # by whether the terminal takes ASCII only
+_LABEL_WIDTH = max(map(len, ACTOR_TIME.values())) + 1
 
 
-def fit(console: Console, look: RunStatus, status: str = "", *, whole: bool = False) -> RenderableType:
-    """The most detailed of three views that the terminal has room for; with `whole`, the first in any case."""
-    width = min(console.width - 1, WIDEST)  # what fills the last column would be wrapped anew where a terminal shrinks
+def fit(console: Console, status: RunStatus, note: str = "", *, whole: bool = False) -> RenderableType:
+    """The most detailed of three views that fits into the terminal; with `whole`, always the most detailed."""
+    width = min(console.width - 1, WIDEST)  # a full line would wrap as soon as the terminal shrinks
     ascii_only = console.options.ascii_only
     for detail in (2, 1, 0):
-        view = layout(look, width, status, detail=detail, ascii_only=ascii_only)
+        view = layout(status, width, note, detail=detail, ascii_only=ascii_only)
         lines = console.render_lines(view, pad=False)
         if whole or len(lines) < console.height:
             break
@@ -39,30 +37,30 @@ def fit(console: Console, look: RunStatus, status: str = "", *, whole: bool = Fa
 
 
 def layout(
-    look: RunStatus, width: int, status: str = "", *, detail: int = 2, ascii_only: bool = False
+    status: RunStatus, width: int, note: str = "", *, detail: int = 2, ascii_only: bool = False
 ) -> RenderableType:
     """A run in at most `width` columns.
 
-    detail: 2: all; 1: neither shares of time nor each process; 0: only how far it is.
+    detail: 2: everything; 1: without shares of time and processes; 0: progress only. note: a last sentence.
     """
     separator = " | " if ascii_only else " · "
     parts: list[RenderableType] = [
-        _title(look, separator, ascii_only),
-        _bar(look, width, ascii_only),
-        _flow(_steps(look), width, separator),
+        _title(status, separator, ascii_only),
+        _bar(status, width, ascii_only),
+        _flow(_steps(status), width, separator),
     ]
-    if look.updates or look.undone:
-        parts.append(_returns(look, width, ascii_only))
+    if status.updates or status.undone:
+        parts.append(_returns(status, width, ascii_only))
         if detail == 2:
-            parts += ["", *_shares(look, width, ascii_only), ""]
-        parts += filter(None, [_limit(look)])
+            parts += ["", *_shares(status, width, ascii_only), ""]
+        parts += filter(None, [_limit(status)])
         if detail == 2:
-            parts += filter(None, [_processes(look.processes, width, ascii_only)])
-        parts.append(_flow(_events(look), width, separator))
-        if look.cause and detail == 2:
-            parts.append(_cut(Text(f"last restart: {look.cause}", "yellow"), ascii_only))
-    if status:
-        parts.append(Text(status, "bold"))
+            parts += filter(None, [_processes(status.processes, width, ascii_only)])
+        parts.append(_flow(_events(status), width, separator))
+        if status.cause and detail == 2:
+            parts.append(_cut(Text(f"last restart: {status.cause}", "yellow"), ascii_only))
+    if note:
+        parts.append(Text(note, "bold"))
     return Constrain(Group(*parts), width)
 
 
@@ -79,49 +77,50 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) 
     return "".join(sparks[round((mean - low) * scale)] for mean in means)
 
 
-def _title(look: RunStatus, separator: str, ascii_only: bool) -> Text:
-    rest = "".join(separator + name for name in (look.algorithm, look.run_dir) if name)
-    title = Text.assemble((look.env, "bold"), (rest, "dim"))
+def _title(status: RunStatus, separator: str, ascii_only: bool) -> Text:
+    rest = "".join(separator + name for name in (status.algorithm, status.run_dir) if name)
+    title = Text.assemble((status.env, "bold"), (rest, "dim"))
     return _cut(title, ascii_only)
 
 
-def _bar(look: RunStatus, width: int, ascii_only: bool) -> Text:
+def _bar(status: RunStatus, width: int, ascii_only: bool) -> Text:
     done, rest = "=-" if ascii_only else "━─"
     room = width - 5
-    full = round(look.part_done * room)
-    style = "green" if look.part_done == 1 else "cyan"
-    return Text.assemble((done * full, style), (rest * (room - full), "dim"), (f"{look.part_done:5.0%}", "bold"))
+    full = round(status.part_done * room)
+    style = "green" if status.part_done == 1 else "cyan"
+    return Text.assemble((done * full, style), (rest * (room - full), "dim"), (f"{status.part_done:5.0%}", "bold"))
 
 
-def _steps(look: RunStatus) -> list[Text]:
-    items = [f"{look.env_steps:,} of {look.total_steps:,} steps"]
-    if not math.isnan(look.speed):
-        items.append(f"{look.speed:,.0f} steps/s")
-    if look.updates:
-        items.append(f"{look.updates:,} update{_plural(look.updates)}")
-    return [Text(item) for item in [*items, *times(look)]]
+def _steps(status: RunStatus) -> list[Text]:
+    items = [f"{status.env_steps:,} of {status.total_steps:,} steps"]
+    if not math.isnan(status.speed):
+        items.append(f"{status.speed:,.0f} steps/s")
+    if status.updates:
+        items.append(f"{status.updates:,} update{_plural(status.updates)}")
+    return [Text(item) for item in [*items, *times(status)]]
 
 
-def _returns(look: RunStatus, width: int, ascii_only: bool) -> RenderableType:
-    if math.isnan(look.episode_return):
+def _returns(status: RunStatus, width: int, ascii_only: bool) -> RenderableType:
+    if math.isnan(status.episode_return):
         return Text("return   no episode has ended yet", "dim")
-    low, high = (f"{value:,.1f}" for value in (min(look.returns), max(look.returns)))
+    low, high = (f"{value:,.1f}" for value in (min(status.returns), max(status.returns)))
     head, tail = Text("return   "), Text(f"  {low} to {high}", "dim")
-    head.append(f"{look.episode_return:,.1f}  ", "bold green")
+    head.append(f"{status.episode_return:,.1f}  ", "bold green")
     room = width - head.cell_len - tail.cell_len
-    curve = Text(sparkline(look.returns, room, ascii_only=ascii_only), "green")
+    curve = Text(sparkline(status.returns, room, ascii_only=ascii_only), "green")
     return Text.assemble(head, curve, tail, no_wrap=True, overflow="crop")
 
 
-def _shares(look: RunStatus, width: int, ascii_only: bool) -> list[RenderableType]:
-    """Where the time of the learner and of the actors goes."""
-    shares = {**look.shares, "between": max(0.0, 1 - look.shares["learning"] - look.shares["collecting"])}
-    limit = _LIMITS.get(look.limited_by.part) if look.limited_by else None
+def _shares(status: RunStatus, width: int, ascii_only: bool) -> list[RenderableType]:
+    """Bars of the learner's time and of the actors'."""
+    learner_time = {label: status.shares[name] for name, label in LEARNER_TIME.items()}
+    learner_time["other"] = max(0.0, 1 - sum(learner_time.values()))
+    actor_time = {label: status.shares[name] for name, label in ACTOR_TIME.items()}
+    limit = status.limited_by.part if status.limited_by else None
     gap = 4
     room = (width - gap) // 2 if width >= WIDE else width
-    learner = _bars("learner's time", _LEARNER_SHARES, shares, limit, room, ascii_only)
-    who = "actors' time" if look.num_actors else "of its waiting"
-    actors = _bars(who, _ACTOR_SHARES, shares, limit, room, ascii_only)
+    learner = _bars("learner's time", learner_time, limit, room, ascii_only)
+    actors = _bars("actors' time" if status.num_actors else "of its waiting", actor_time, limit, room, ascii_only)
     if width < WIDE:
         return [*learner, *actors]
     empty = Text(" " * room)
@@ -129,39 +128,36 @@ def _shares(look: RunStatus, width: int, ascii_only: bool) -> list[RenderableTyp
     return [Text.assemble(left, " " * gap, right) for left, right in pairs]
 
 
-def _bars(
-    title: str, names: Mapping[str, str], shares: Mapping[str, float], limit: str | None, width: int, ascii_only: bool
-) -> list[Text]:
-    """A heading, and a bar for each share, all of one width; the one that limits the run stands out."""
-    room = width - 9 - 5
+def _bars(title: str, shares: Mapping[str, float], limit: str | None, width: int, ascii_only: bool) -> list[Text]:
+    """A heading, and a bar for each share, all of one width; the share that limits the run is highlighted."""
+    room = width - _LABEL_WIDTH - 5
     lines = [Text(title.ljust(width), "dim")]
-    for name, label in names.items():
-        limits, share = name == limit, shares[name]
+    for label, share in shares.items():
+        style, of_label = ("bold yellow", "bold") if label == limit else ("blue", "")
         bar = _stroke(share, room, ascii_only).ljust(room)
         percent = "" if math.isnan(share) else f"{min(share, 9.99):.0%}"
-        style = "bold yellow" if limits else "blue"
-        lines.append(Text.assemble((label.ljust(9), "bold" if limits else ""), (bar, style), percent.rjust(5)))
+        lines.append(Text.assemble((label.ljust(_LABEL_WIDTH), of_label), (bar, style), percent.rjust(5)))
     return lines
 
 
 def _stroke(share: float, width: int, ascii_only: bool) -> str:
-    """As long as its share of the width, to half a column."""
+    """A bar of this share of the width, to half a column."""
     if math.isnan(share):
         return ""
     full, half = divmod(round(2 * width * max(0.0, min(share, 1.0))), 2)
     return "=" * full if ascii_only else "━" * full + "╸" * half
 
 
-def _limit(look: RunStatus) -> Text | None:
-    if look.limited_by is None:
+def _limit(status: RunStatus) -> Text | None:
+    if status.limited_by is None:
         return None
-    when = "over the whole run" if look.over else f"over the last {SMOOTHING_SECONDS:.0f} s"
-    advice = "; " + look.limited_by.advice
-    return Text.assemble(("limited by: " + look.limited_by.part, "bold yellow"), advice, (f" ({when})", "dim"))
+    when = "over the whole run" if status.over else f"over the last {SMOOTHING_SECONDS:.0f} s"
+    advice = "; " + status.limited_by.advice
+    return Text.assemble(("limited by: " + status.limited_by.part, "bold yellow"), advice, (f" ({when})", "dim"))
 
 
 def _processes(processes: Sequence[Process], width: int, ascii_only: bool) -> Text | None:
-    """CPU (of one core) and memory."""
+    """CPU (in parts of one core) and memory of each process."""
     if not processes:
         return None
     items = [_process(process) for process in processes]
@@ -177,7 +173,7 @@ def _process(process: Process) -> Text:
 
 
 def _range(actors: Sequence[Process]) -> Text:
-    """Of many actors."""
+    """The ranges of CPU and memory of many actors."""
     cpu = [actor.cpu for actor in actors if not math.isnan(actor.cpu)]
     sizes = [actor.megabytes for actor in actors]
     text = f"{len(actors)} actors  "
@@ -186,14 +182,14 @@ def _range(actors: Sequence[Process]) -> Text:
     return Text(f"{text}{min(sizes):,.0f} to {max(sizes):,.0f} MB")
 
 
-def _events(look: RunStatus) -> list[Text]:
-    lag = f"policy lag {look.policy_lag:.1f}"
-    if look.policy_lag_max > look.policy_lag:
-        lag += f" (at most {look.policy_lag_max:.0f})"
+def _events(status: RunStatus) -> list[Text]:
+    lag = f"policy lag {status.policy_lag:.1f}"
+    if status.policy_lag_max > status.policy_lag:
+        lag += f" (at most {status.policy_lag_max:.0f})"
     return [
         Text(lag),
-        Text(_counted(look.restarts, "actor restart"), "yellow" if look.restarts else ""),
-        Text(_counted(look.undone, "undone update"), "bold red" if look.undone else ""),
+        Text(_counted(status.restarts, "actor restart"), "yellow" if status.restarts else ""),
+        Text(_counted(status.undone, "undone update"), "bold red" if status.undone else ""),
     ]
 
 
@@ -206,7 +202,7 @@ def _plural(number: int) -> str:
 
 
 def _cut(text: Text, ascii_only: bool) -> Text:
-    """One line of it."""
+    """The text as one line that is cut at the terminal's width."""
     if ascii_only:
         text.plain = text.plain.encode("ascii", "replace").decode()
     text.no_wrap, text.overflow = True, "crop" if ascii_only else "ellipsis"
@@ -214,7 +210,7 @@ def _cut(text: Text, ascii_only: bool) -> Text:
 
 
 def _flow(items: Iterable[Text], width: int, separator: str) -> Text:
-    """Items side by side, in as many lines as they need; none is broken, if it fits at all."""
+    """Items side by side, in as many lines as they need; lines break between items."""
     text, used = Text(), 0
     for item in items:
         if used and used + len(separator) + item.cell_len > width:

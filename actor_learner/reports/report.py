@@ -1,6 +1,6 @@
-"""A run in one HTML file, which needs nothing beside itself: for a colleague, a paper's appendix, oneself in a year.
+"""A run in one HTML file that stands alone: for a colleague, the appendix of a paper, oneself in a year.
 
-The run may be a stranger's: all that comes from its files is escaped, and the page forbids scripts and every request.
+The run may come from elsewhere: all text of its files is escaped, and the page forbids scripts and every request.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from urllib.parse import quote
 
 from actor_learner import algorithms
 from actor_learner.config.config import TrainConfig
-from actor_learner.reports.bottleneck import bottleneck
 from actor_learner.reports.charts import charts
 from actor_learner.reports.plot import check_matplotlib
-from actor_learner.reports.status import duration
+from actor_learner.reports.status import RunStatus, duration, summarize
 from actor_learner.runs import artifacts
 from actor_learner.runs.config_table import ASIDE, Value, flat_config
 from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import is_locked
-from actor_learner.runs.metrics import MetricsReader
+from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsReader
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
@@ -39,19 +38,13 @@ _LARGEST_EMBEDDED = 4 << 20  # bytes of a video; larger ones are linked
 _MOST_VIDEOS = 3
 _MOST_RESTARTS = 50
 _LOG_LINES = 40
-_PALE = 4
-_LEARNER_PARTS = {"learning": ("learning", 1), "collecting": ("waiting for batches", _PALE)}
-_ACTOR_PARTS = {
-    "env": ("environments", 1),
-    "acting": ("acting", 2),
-    "other": ("copying", 3),
-    "waiting": ("waiting", _PALE),
-}
+_COLOURS = {"learning": 1, "environments": 1, "acting": 2, "copying": 3, "waiting": 4}
+_BETWEEN_UPDATES = "callbacks, checkpoints, publishing"
 
 
 @dataclass(frozen=True)
 class Share:
-    """A part of somebody's time, from 0 to 1, and the number of its colour: waiting is pale."""
+    """A part of a process's time, from 0 to 1, and the number of its colour in the page."""
 
     name: str
     part: float
@@ -60,7 +53,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Setting:
-    """An entry of config.json. changed: it isn't the default."""
+    """An entry of config.json. changed: from the default."""
 
     name: str
     value: str
@@ -77,11 +70,11 @@ class Video:
 
 
 def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
-    """Describes a run in one HTML file. It may be finished, stopped or still going, which the report says.
+    """Describes a run in one HTML file, whether it is finished, stopped or still going.
 
     Args:
         run_dir: the run's directory.
-        output: the file, .html; by default report.html in the run's directory. One that is there is replaced.
+        output: the file, .html, which is replaced; by default report.html in the run's directory.
 
     Returns:
         The file.
@@ -112,36 +105,36 @@ def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | Non
 
 
 def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
-    """All that the page says.
+    """The values of the template.
 
-    Args:
-        run: the run.
-        folder: where the page will stand, from which links lead.
+    folder: of the page, from which relative links start.
 
     Raises ValueError for a config.json that can't be read.
     """
     config = read_config(run.path)
     flat = flat_config(config)
     rows = [row for row in MetricsReader(run.metrics).read() if "env_steps" in row]
-    status = "running" if is_locked(run.path) else "finished" if _has_finished(rows, config) else "stopped"
+    state = "running" if is_locked(run.path) else "finished" if _has_finished(rows, config) else "stopped"
+    status = summarize(config, rows)
+    knows_limit = status.limited_by and None not in map(config.integer, ("num_actors", "max_policy_lag"))
     return {
         "env": str(flat.get("env", "unknown environment")),
-        "algorithm": str(flat.get("algorithm.name", "")).rpartition(":")[2].upper(),
+        "algorithm": config.algorithm.upper(),
         "name": run.path.resolve().name,
-        "status": status,
-        "notices": list(_notices(run, rows, status)),
+        "status": state,
+        "notices": list(_notices(run, rows, state)),
         "figures": _figures(rows, config),
         "charts": charts(rows),
-        "learner_time": _learner_time(rows),
-        "actor_time": _shares(rows, _ACTOR_PARTS),
-        "limited_by": _limited_by(rows, config),
+        "learner_time": _learner_time(status),
+        "actor_time": _shares(status, ACTOR_TIME),
+        "limited_by": f"L{str(status.limited_by)[1:]} (over the whole run)." if knows_limit else "",
         "incidents": [_incident(found) for found in artifacts.incidents(run)],
         "undone": sum("undone" in row for row in rows),
         "restarts": _restarts(rows),
         "most_restarts": _MOST_RESTARTS,
         "evaluation": _last_values(rows, "evaluation/"),
         "videos": [_video(file, run, folder) for file in artifacts.videos(run, _MOST_VIDEOS)],
-        "commands": _commands(run, status),
+        "commands": _commands(run, state),
         "settings": _settings(flat),
         "surroundings": _surroundings(config),
         "log": artifacts.log_lines(run, _LOG_LINES),
@@ -156,11 +149,11 @@ def _has_finished(rows: Sequence[Mapping[str, Any]], config: RecordedConfig) -> 
     return took_all or config.finished_steps > 0
 
 
-def _notices(run: RunDirectory, rows: Sequence[Mapping[str, Any]], status: str) -> Iterator[str]:
-    """What a reader must know before believing the rest."""
-    if status == "running":
-        yield "The run is still going: this is how it stood when the report was written."
-    if status == "stopped":
+def _notices(run: RunDirectory, rows: Sequence[Mapping[str, Any]], state: str) -> Iterator[str]:
+    """The warnings at the top of the page."""
+    if state == "running":
+        yield "The run is still going: the report shows its state at the time of writing."
+    if state == "stopped":
         yield "The run stopped before it had taken all its steps."
     if not rows:
         yield "No update has been recorded yet, so there are no curves."
@@ -170,7 +163,6 @@ def _notices(run: RunDirectory, rows: Sequence[Mapping[str, Any]], status: str) 
 
 
 def _figures(rows: Sequence[Mapping[str, Any]], config: RecordedConfig) -> list[tuple[str, str]]:
-    """The run in a few numbers."""
     last = rows[-1] if rows else {}
     steps, seconds = last.get("env_steps", 0), last.get("time_seconds", math.nan)
     planned = config.integer("total_steps")
@@ -180,7 +172,7 @@ def _figures(rows: Sequence[Mapping[str, Any]], config: RecordedConfig) -> list[
         ("updates", _number(last.get("updates", math.nan))),
         ("time", _time(seconds)),
         ("env steps per second", _number(steps / seconds) if seconds > 0 else ""),
-        ("actors replaced", _number(last.get("actor_restarts", math.nan))),
+        ("actor restarts", _number(last.get("actor_restarts", math.nan))),
     ]
     return [(name, text) for name, text in figures if text]
 
@@ -195,48 +187,19 @@ def _time(seconds: float) -> str:
     return duration(seconds) if math.isfinite(seconds) else ""
 
 
-def _learner_time(rows: Sequence[Mapping[str, Any]]) -> list[Share]:
-    shares = _shares(rows, _LEARNER_PARTS)
+def _learner_time(status: RunStatus) -> list[Share]:
+    shares = _shares(status, LEARNER_TIME)
     left = 1 - sum(share.part for share in shares)
-    rest = (
-        ("callbacks, checkpoints, publishing", 3) if len(shares) > 1 else ("waiting for batches, and all else", _PALE)
-    )
-    return [*shares, Share(rest[0], left, rest[1])] if shares and left > 0 else shares
+    return [*shares, Share(_BETWEEN_UPDATES, left, 3)] if shares and left > 0 else shares
 
 
-def _shares(rows: Sequence[Mapping[str, Any]], parts: Mapping[str, tuple[str, int]]) -> list[Share]:
-    """Means over the run's time."""
-    means = {name: _mean(rows, f"time/{name}") for name in parts}
-    return [Share(label, mean, colour) for name, (label, colour) in parts.items() if (mean := means[name]) is not None]
-
-
-def _mean(rows: Sequence[Mapping[str, Any]], metric: str) -> float | None:
-    """Of a metric, each row counting as much as the time since the one before; None if it has no values."""
-    total = weight = before = 0.0
-    for row in rows:
-        seconds, before = max(0.0, row.get("time_seconds", before) - before), row.get("time_seconds", before)
-        if math.isfinite(value := row.get(metric, math.nan)):
-            total += min(max(value, 0.0), 1.0) * seconds
-            weight += seconds
-    return total / weight if weight > 0 else None
-
-
-def _limited_by(rows: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> str:
-    """What limited the run; nothing where that can't be told."""
-    machine = config.get("machine")
-    cores = machine.get("cores") if isinstance(machine, Mapping) else None
-    counts = [config.get("num_actors"), config.get("max_policy_lag"), cores]
-    names = {name for row in rows for name in row if name.startswith(("time/", "cpu/"))}
-    means = {name: mean for name in names if (mean := _mean(rows, name)) is not None}
-    if not all(isinstance(count, int) for count in counts):
-        return ""
-    actors, lag, cores = counts
-    found = bottleneck(means, num_actors=actors, cores=cores, max_policy_lag=lag, updates=len(rows))  # type: ignore[arg-type]
-    return "" if found is None else f"Limited by: {found.part}; {found.advice} (over the whole run)."
+def _shares(status: RunStatus, labels: Mapping[str, str]) -> list[Share]:
+    known = {label: status.shares[name] for name, label in labels.items() if math.isfinite(status.shares[name])}
+    return [Share(label, min(max(part, 0.0), 1.0), _COLOURS[label]) for label, part in known.items()]
 
 
 def _restarts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    """(env steps, time, cause) of actors that were replaced."""
+    """Env steps, time and cause of each restart of an actor."""
     return [
         (_number(row["env_steps"]), _time(row.get("time_seconds", math.nan)), str(cause))
         for row in rows
@@ -253,7 +216,7 @@ def _incident(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _last_values(rows: Sequence[Mapping[str, Any]], prefix: str) -> list[tuple[str, str]]:
-    """The last value of each metric whose name begins so."""
+    """The last value of each metric with this prefix."""
     last: dict[str, float] = {}
     for row in rows:
         last |= {name: value for name, value in row.items() if name.startswith(prefix) and math.isfinite(value)}
@@ -269,21 +232,20 @@ def _video(file: Path, run: RunDirectory, folder: Path) -> Video:
     return Video(name, quote(os.path.relpath(file, folder)), embedded=False)
 
 
-def _commands(run: RunDirectory, status: str) -> list[tuple[str, str]]:
+def _commands(run: RunDirectory, state: str) -> list[tuple[str, str]]:
     path = shlex.quote(str(run.path))
     config = shlex.quote(str(run.config))
-    found = [
+    resume = [("resume it where it stopped", f"actor-learner train --resume {path}")] if state == "stopped" else []
+    return [
+        *resume,
         ("train it again, from the beginning", f"actor-learner train --config {config}"),
-        ("play episodes with what it learned", f"actor-learner evaluate {path} --episodes 20"),
+        ("play episodes with the trained policy", f"actor-learner evaluate {path} --episodes 20"),
         ("draw its curves", f"actor-learner plot {path} --output curve.svg"),
     ]
-    return (
-        [("go on where it stopped", f"actor-learner train --resume {path}"), *found] if status == "stopped" else found
-    )
 
 
 def _settings(flat: Mapping[str, Value]) -> dict[str, list[Setting]]:
-    """Tables of the config: hyperparameters, then all else. Nothing that the config names is imported."""
+    """The tables of hyperparameters and of other settings. Nothing that the config names is imported."""
     known = algorithms.BY_NAME.get(str(flat.get("algorithm.name")))
     defaults = flat_config((TrainConfig(algorithm=known()) if known else TrainConfig()).to_json())
     tables: dict[str, list[Setting]] = {"hyperparameters": [], "run": []}
@@ -298,7 +260,7 @@ def _settings(flat: Mapping[str, Value]) -> dict[str, list[Setting]]:
 
 
 def _surroundings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What config.json has beside the config: versions, the machine, what was chosen by rule."""
+    """The entries of config.json beside the config: versions, the machine, settings chosen by rule."""
     own = {*TrainConfig().to_json(), "finished"}
     flat = flat_config({name: value for name, value in config.items() if name not in own})
     return [(name.removeprefix("versions."), str(value)) for name, value in flat.items()]

@@ -1,34 +1,27 @@
-"""What there is to see of a run, from its config and its rows of metrics alone: for the live view and for `watch`."""
+"""The status of a run, from its config and its rows of metrics: for the live view, `watch`, reports and benchmarks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from actor_learner.reports.bottleneck import Bottleneck, bottleneck
+from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME
 from actor_learner.runs.recorded_config import RecordedConfig
 
 SMOOTHING_SECONDS = 5.0
-"""Of the means that speed and shares of time are while a run goes on; in the end they are those of the whole run."""
+"""While a run goes on, speed and shares of time are means in which a row of this age counts 1/e of the newest."""
 
 POINTS = 128
-"""At most so many of the return's history; more than the widest sparkline needs."""
+"""The longest history of the return; more than the widest sparkline needs."""
 
-_SMOOTHED = (
-    "steps_per_second",
-    "time/learning",
-    "time/collecting",
-    "time/env",
-    "time/acting",
-    "time/other",
-    "time/waiting",
-)
+_SHARES = tuple(f"time/{name}" for name in (*LEARNER_TIME, *ACTOR_TIME))
 
 
 class Process(NamedTuple):
-    """What a process takes, with all that it started. cpu: CPU seconds per second; NaN: not known yet."""
+    """The use of a process and its children. cpu: CPU seconds per second; NaN: not known yet."""
 
     name: str
     cpu: float
@@ -37,11 +30,12 @@ class Process(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """A run at one moment. NaN is what isn't known (yet).
+    """A run at one moment. NaN stands for what isn't known (yet).
 
-    seconds: that the run has taken; left: that it will take. over: it has ended; then `speed` (env steps per second)
-    and `shares` (of time, as in metrics.jsonl, without "time/") are those of the whole run, else those of the last
-    seconds. returns: `episode_return` over the run, evenly spaced in updates. cause: of the last restart.
+    seconds: taken so far. left: expected until the end. over: the run has ended; then `speed` (env steps per second),
+    `shares` (of time, as in metrics.jsonl, without "time/") and `cpu` (CPU seconds per second by process) are those of
+    the whole run, else those of the last seconds. returns: `episode_return` over the run, evenly spaced in updates.
+    cause: of the last restart. undone: updates.
     """
 
     env: str
@@ -58,6 +52,7 @@ class RunStatus:
     episode_return: float
     returns: Sequence[float]
     shares: Mapping[str, float]
+    cpu: Mapping[str, float]
     limited_by: Bottleneck | None
     processes: Sequence[Process]
     policy_lag: float
@@ -68,14 +63,14 @@ class RunStatus:
 
     @property
     def part_done(self) -> float:
-        """From 0 to 1."""
+        """The part of the steps that is done, from 0 to 1."""
         return max(0.0, min(1.0, self.env_steps / self.total_steps))
 
 
 class Summary:
-    """Takes the rows of a run one by one, and keeps what is to be seen of them, however many they are.
+    """Takes the rows of a run one by one; its memory doesn't grow with them.
 
-    config: as in config.json. run_dir: as it is to be shown.
+    run_dir: as shown.
     """
 
     def __init__(self, config: RecordedConfig, run_dir: str) -> None:
@@ -86,15 +81,15 @@ class Summary:
         self._total_steps = max(1, _integer(config, "total_steps"))
         self._row: Mapping[str, Any] = {}
         self._first = 0.0, 0.0
-        """Seconds and env steps after the first update: what came before was compilation, for the most part."""
-        self._lately, self._on_the_whole = _Means(SMOOTHING_SECONDS), _Means(math.inf)
+        """Seconds and env steps after the first update, most of whose time is compilation."""
+        self._recent, self._overall = _Means(SMOOTHING_SECONDS), _Means(math.inf)
         self._returns = _History()
         self._undone, self._cause = 0, ""
         self.rows = 0
         """Rows taken."""
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Takes the next row: numbers, and the list `actor_restart_causes`. One without steps or time is left out."""
+        """Takes the next row: numbers, and the list `actor_restart_causes`. Ignores a row without steps or time."""
         if not all(math.isfinite(row.get(name, math.nan)) for name in ("env_steps", "time_seconds")):
             return
         seconds = row["time_seconds"] - self._row.get("time_seconds", 0.0)
@@ -102,23 +97,22 @@ class Summary:
         self.rows += 1
         if self.rows == 1:
             self._first = row["time_seconds"], row["env_steps"]
-        if self.rows == 2:
-            self._lately.clear()
-            self._on_the_whole.clear()
-        self._lately.add(row, seconds)
-        self._on_the_whole.add(row, seconds)
+        for means in (self._recent, self._overall):
+            if self.rows == 2:
+                means.clear()
+            means.add(row, seconds)
         self._undone += "undone" in row
         if causes := row.get("actor_restart_causes"):
             self._cause = printable(causes[-1])
         if math.isfinite(value := row.get("episode_return", math.nan)):
             self._returns.add(value)
 
-    def look(self, age: float = 0.0, *, over: bool = False) -> RunStatus:
+    def status(self, age: float = 0.0, *, over: bool = False) -> RunStatus:
         """The run `age` seconds after its last row (or after its beginning, if there is none), or when it is over."""
         row = self._row
-        means = (self._on_the_whole if over else self._lately).values()
+        means = (self._overall if over else self._recent).values()
         steps, seconds = row.get("env_steps", 0), row.get("time_seconds", 0.0)
-        speed = means.pop("steps_per_second") if self.rows > 1 else math.nan  # the first update was compiled
+        speed = means.get("steps_per_second", math.nan) if self.rows > 1 else math.nan  # the first update was compiled
         return RunStatus(
             env=self._env,
             algorithm=self._algorithm,
@@ -133,8 +127,15 @@ class Summary:
             speed=speed if not over else steps / seconds if seconds else math.nan,
             episode_return=row.get("episode_return", math.nan),
             returns=self._returns.values(),
-            shares={name.removeprefix("time/"): share for name, share in means.items()},
-            limited_by=self._limited_by(means),
+            shares={name.removeprefix("time/"): means.get(name, math.nan) for name in _SHARES},
+            cpu={name.removeprefix("cpu/"): value for name, value in means.items() if name.startswith("cpu/")},
+            limited_by=bottleneck(
+                means,
+                num_actors=self._num_actors,
+                cores=self._cores,
+                max_policy_lag=self._max_policy_lag,
+                updates=self.rows,
+            ),
             processes=_processes(row),
             policy_lag=row.get("policy_lag", math.nan),
             policy_lag_max=row.get("policy_lag_max", math.nan),
@@ -144,52 +145,47 @@ class Summary:
         )
 
     def _left(self, age: float) -> float:
-        """Seconds, at the speed since the first update."""
+        """The seconds until the end, at the speed since the first update."""
         if not self._row:
             return math.nan
         seconds, steps = self._row["time_seconds"] - self._first[0], self._row["env_steps"] - self._first[1]
         remaining = max(0, self._total_steps - self._row["env_steps"])
         return max(0.0, remaining * seconds / steps - age) if steps > 0 else math.nan
 
-    def _limited_by(self, means: Mapping[str, float]) -> Bottleneck | None:
-        cpu = {name: value for name, value in self._row.items() if name.startswith("cpu/actor_")}
-        return bottleneck(
-            {**means, **cpu},
-            num_actors=self._num_actors,
-            cores=self._cores,
-            max_policy_lag=self._max_policy_lag,
-            updates=self.rows,
-        )
+
+def summarize(config: RecordedConfig, rows: Iterable[Mapping[str, Any]]) -> RunStatus:
+    """The status of a whole run. All but the first update count for shares of time."""
+    summary = Summary(config, "")
+    for row in rows:
+        summary.add(row)
+    return summary.status(over=True)
 
 
 class _Means:
-    """Of what holds for some seconds each; those that are so many seconds old count 1/e of the newest."""
+    """Exponential means of speed, shares of time and CPU, each row weighted by its seconds; inf: plain means."""
 
     def __init__(self, seconds: float) -> None:
         self._horizon = seconds
         self.clear()
 
     def clear(self) -> None:
-        self._sums, self._weight = [0.0] * len(_SMOOTHED), 0.0
+        self._sums: dict[str, tuple[float, float]] = {}
 
-    def add(self, row: Mapping[str, float], seconds: float) -> None:
+    def add(self, row: Mapping[str, Any], seconds: float) -> None:
         seconds = max(seconds, 1e-6)
         decay = math.exp(-seconds / self._horizon)
         weight = 1 - decay if decay < 1 else seconds
-        self._weight = decay * self._weight + weight
-        self._sums = [
-            decay * total + weight * row.get(name, math.nan) for name, total in zip(_SMOOTHED, self._sums, strict=True)
-        ]
+        for name, value in row.items():
+            if name.startswith(("time/", "cpu/", "steps_per_second")) and math.isfinite(value):
+                total, weights = self._sums.get(name, (0.0, 0.0))
+                self._sums[name] = decay * total + weight * value, decay * weights + weight
 
     def values(self) -> dict[str, float]:
-        return {
-            name: total / self._weight if self._weight else math.nan
-            for name, total in zip(_SMOOTHED, self._sums, strict=True)
-        }
+        return {name: total / weights for name, (total, weights) in self._sums.items()}
 
 
 class _History:
-    """Means of as many values each as are needed to have at most `POINTS` of them."""
+    """At most `POINTS` means of equally many values each."""
 
     def __init__(self) -> None:
         self._means: list[float] = []
@@ -210,22 +206,22 @@ class _History:
         return [*self._means, self._sum / self._count] if self._count else list(self._means)
 
 
-def line(look: RunStatus) -> str:
+def line(status: RunStatus) -> str:
     """A run in one line of text."""
-    parts = [f"{look.part_done:4.0%}", f"{look.env_steps:,} steps"]
-    if not math.isnan(look.episode_return):
-        parts.append(f"return {look.episode_return:,.1f}")
-    if not math.isnan(look.speed):
-        parts.append(f"{look.speed:,.0f} steps/s")
-    return "  ".join([*parts, *times(look)[-1:]])
+    parts = [f"{status.part_done:4.0%}", f"{status.env_steps:,} steps"]
+    if not math.isnan(status.episode_return):
+        parts.append(f"return {status.episode_return:,.1f}")
+    if not math.isnan(status.speed):
+        parts.append(f"{status.speed:,.0f} steps/s")
+    return "  ".join([*parts, *times(status)[-1:]])
 
 
-def times(look: RunStatus) -> list[str]:
-    """How long a run has taken, and how long it will."""
-    if look.over:
-        return [f"took {duration(look.seconds)} with start-up"]
-    left = [] if math.isnan(look.left) else [f"{duration(look.left)} left"]
-    return [f"{duration(look.seconds)} so far", *left]
+def times(status: RunStatus) -> list[str]:
+    """The time that a run has taken, and the time left."""
+    if status.over:
+        return [f"took {duration(status.seconds)} with start-up"]
+    left = [] if math.isnan(status.left) else [f"{duration(status.left)} left"]
+    return [f"{duration(status.seconds)} so far", *left]
 
 
 def duration(seconds: float) -> str:
@@ -236,7 +232,7 @@ def duration(seconds: float) -> str:
 
 
 def printable(text: object) -> str:
-    """Text without what a terminal takes for an order: a run may come from a stranger."""
+    """The text without control characters, which a file from elsewhere may contain and a terminal would obey."""
     return "".join(character if character.isprintable() else "?" for character in str(text))
 
 

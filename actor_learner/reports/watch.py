@@ -1,4 +1,4 @@
-"""A run of another process, from its directory's files alone; nothing is written there."""
+"""The view of a run that another process trains, from the files of its directory; writes nothing there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from actor_learner.reports.displays import choose_screen
+from actor_learner.reports.displays import choose_display
 from actor_learner.reports.status import RunStatus, Summary, duration, printable
 from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import NAME, is_locked
@@ -16,92 +16,91 @@ from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.system.fields import check_seconds
 
 SILENT_SECONDS = 30.0
-"""Without an update; from then on that is said."""
+"""After this time without an update, the view says so."""
 
 
 def watch(run_dir: str | os.PathLike[str], interval: float = 1.0) -> None:
-    """Shows a run on stdout until it ends, then as it ended; one that has ended already only that way.
+    """Shows a run on stdout until it ends, then its final status; of a run that has ended only the latter.
 
-    It may begin while it is looked at, go on from a checkpoint, or be replaced by another run.
+    Meanwhile the run may begin, be resumed from a checkpoint, or be replaced by another run.
 
     Args:
         run_dir: its directory.
-        interval: seconds between two looks at it.
+        interval: seconds between two readings of its files.
 
     Raises:
         ValueError: there is no run, its config.json is damaged, or `interval` is no time.
-        BrokenPipeError: nobody reads stdout any more.
+        BrokenPipeError: the reader of stdout is gone.
     """
     check_seconds("interval", interval)
     run = RunDirectory(Path(run_dir))
     if not is_locked(run.path):
         open_run(run.path)
-    watched, screen = Watched(run), choose_screen("stdout", whole_at_end=True)
+    watched, display = WatchedRun(run), choose_display("stdout", view_at_end=True)
     try:
         while watched.refresh():
-            screen.draw(watched.look, watched.status())
-            if screen.gone:
+            display.draw(watched.status, watched.note())
+            if display.gone:
                 raise BrokenPipeError
             time.sleep(interval)
     finally:
-        screen.close(watched.look(), watched.status())
+        display.close(watched.status(), watched.note())
 
 
-class Watched:
-    """A run as its files say."""
+class WatchedRun:
+    """A run as its files describe it."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
-        self._living = True
+        self._lives = True
         self._read_config()
 
     def refresh(self) -> bool:
-        """Reads what has come since; False if the run has ended."""
-        self._living = is_locked(self._run.path)  # first: what it wrote before it ended is read below
-        if _changed_at(self._run.config) != self._config_is_of:
+        """Reads new rows. Returns False if the run has ended."""
+        self._lives = is_locked(self._run.path)  # first, so that rows written before the end are read below
+        if _changed_at(self._run.config) != self._config_time:
             self._read_config()
         rows = self._reader.read()
         if self._reader.generation != self._generation:
-            self._begin_anew()
+            self._reset()
         for row in rows:
             self._summary.add(row)
-        return self._living
+        return self._lives
 
-    def look(self) -> RunStatus:
-        """The run now."""
-        return self._summary.look(self._age() if self._living else 0.0, over=not self._living)
+    def status(self) -> RunStatus:
+        return self._summary.status(self._age() if self._lives else 0.0, over=not self._lives)
 
-    def status(self) -> str:
+    def note(self) -> str:
         """A sentence about the run as a whole."""
-        if self._living and not self._summary.rows:
+        if self._lives and not self._summary.rows:
             return "Waiting for the first update."
-        if self._living:
+        if self._lives:
             age = self._age()
             return f"The last update was {duration(age)} ago." if age > SILENT_SECONDS else ""
         total = self._config.integer("total_steps")
         if total is not None and self._config.finished_steps >= total:
             return "The run has finished."
         how = "was killed" if (self._run.path / NAME).exists() else "ended early"
-        return f"The run {how}; `actor-learner train --resume {printable(self._run.path)}` goes on with it."
+        return f"The run {how}; `actor-learner train --resume {printable(self._run.path)}` continues it."
 
     def _age(self) -> float:
-        """Seconds since anything happened."""
+        """Seconds since the last change of the run's files."""
         files = (self._run.metrics, self._run.config, self._run.path / NAME)
         return max(0.0, time.time() - max(map(_changed_at, files)) / 1e9)
 
     def _read_config(self) -> None:
-        self._config_is_of = _changed_at(self._run.config)
-        self._config = read_config(self._run.path) if self._config_is_of else RecordedConfig()
+        self._config_time = _changed_at(self._run.config)
+        self._config = read_config(self._run.path) if self._config_time else RecordedConfig()
         self._reader = MetricsReader(self._run.metrics)
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._generation = self._reader.generation
         self._summary = Summary(self._config, printable(self._run.path))
 
 
 def _changed_at(file: Path) -> int:
-    """Nanoseconds since 1970; 0 where it isn't there."""
+    """Nanoseconds since 1970; 0 if there is no such file."""
     with contextlib.suppress(OSError):
         return file.stat().st_mtime_ns
     return 0

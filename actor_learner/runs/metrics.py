@@ -17,6 +17,10 @@ from typing import Any
 from actor_learner.runs.directory import RunDirectory
 from actor_learner.system.files import parse_json
 
+LEARNER_TIME = {"learning": "learning", "collecting": "waiting"}
+ACTOR_TIME = {"env": "environments", "acting": "acting", "other": "copying", "waiting": "waiting"}
+"""The shares of time: `time/<key>` in a row of metrics, and the name that people read."""
+
 _MOST_WAITING = 10_000
 
 _log = logging.getLogger("actor_learner")

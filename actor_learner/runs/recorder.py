@@ -16,7 +16,7 @@ import numpy as np
 from actor_learner.networks.saving import load_network
 from actor_learner.runs.checkpoints import Checkpoints, RunState
 from actor_learner.runs.config_table import ASIDE, flat_config
-from actor_learner.runs.metrics import MetricsFile
+from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsFile
 from actor_learner.runs.resume import Start, event_files
 from actor_learner.runs.tensorboard import EventFile
 from actor_learner.system.files import one_line
@@ -41,14 +41,13 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
 
     learned: what `Learner.update` gives. Which of `info_keys` an environment has shows when an episode ends.
     """
-    shares = ("learning", "collecting", "env", "acting", "other", "waiting")
     processes = ["learner", *(f"actor_{actor}" for actor in range(config.num_actors))]
     return [
         *("env_steps", "updates", "time_seconds", "steps_per_second", "episode_return", "episode_length"),
         *(f"episode/{key}" for key in config.info_keys),
         *("policy_lag", "policy_lag_max"),
         *learned,
-        *(f"time/{share}" for share in shares),
+        *(f"time/{share}" for share in (*LEARNER_TIME, *ACTOR_TIME)),
         "actor_restarts",
         *(f"memory/{process}_mb" for process in processes),
         *(f"cpu/{process}" for process in processes),

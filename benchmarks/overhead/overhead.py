@@ -97,7 +97,7 @@ def _time_view(stopwatch: Stopwatch) -> None:
     from actor_learner.reports.displays import Terminal
     from actor_learner.reports.progress import Progress
 
-    stopwatch.time("drawing", Progress, "_draw_now_and_then")
+    stopwatch.time("drawing", Progress, "_draw_repeatedly")
     stopwatch.time("drawing", Terminal, "draw")
     stopwatch.time("learner's thread", Progress, "update")
 

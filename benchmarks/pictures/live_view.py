@@ -40,11 +40,11 @@ def main() -> None:
     arguments = parser.parse_args()
     run, config = open_run(arguments.run_dir), read_config(arguments.run_dir)
     rows = MetricsReader(run.metrics).read()
-    summary = Summary(config, arguments.run_dir, config["machine"]["cores"])
+    summary = Summary(config, arguments.run_dir)
     for row in rows[: max(1, round(arguments.part * len(rows)))]:
         summary.add(row)
     console = recording_console(arguments.columns)
-    console.print(fit(console, summary.look(over=arguments.part == 1), whole=True))
+    console.print(fit(console, summary.status(over=arguments.part == 1), whole=True))
     save_svg(console, arguments.output or Path("live-view.svg"), "view")
 
 

@@ -379,7 +379,7 @@ def test_beside_the_directory_of_a_run_no_flag_is_ignored(words, run, monkeypatc
 def test_a_short_run_says_what_it_does_not_know(run):
     append_metrics(run, row(1))
     append_metrics(run, row(2))
-    with pytest.raises(ValueError, match="from its third update on. Received: 2 updates"):
+    with pytest.raises(ValueError, match="from the third update on. Received: 2 updates"):
         of_run(run.path)
     append_metrics(run, row(3))
     assert any("CPU time" in line for line in of_run(run.path)["unknown"])

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import actor_learner as al
-from actor_learner.reports.displays import Notebook, Terminal, choose_screen
+from actor_learner.reports.displays import Notebook, Terminal, choose_display
 from actor_learner.reports.progress import Progress
 from actor_learner.reports.status import Summary
 from actor_learner.runs.log import run_log
@@ -123,8 +123,8 @@ def test_a_run_that_goes_on_shows_what_was_before(start, captured, tmp_path):
         file.append(row(number, undone=1.0))
     progress = start(captured)
     progress.update(row(4))
-    assert progress._look().undone == 3
-    assert progress._look().returns == [1.0, 2.0, 3.0, 4.0]
+    assert progress._status().undone == 3
+    assert progress._status().returns == [1.0, 2.0, 3.0, 4.0]
 
 
 def shown(terminal, text):
@@ -240,10 +240,10 @@ def test_terminals_that_are_not_drawn_on(reason, start, terminal, monkeypatch):
 def test_stdout_that_is_no_terminal_is_left_alone(terminal, monkeypatch):
     monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
     monkeypatch.setattr(sys, "stderr", terminal.stream)
-    screen = choose_screen()
-    assert isinstance(screen, Terminal)
+    display = choose_display()
+    assert isinstance(display, Terminal)
     print("a result")
-    screen.close(None)
+    display.close(None)
     assert stream.getvalue() == "a result\n"
 
 
@@ -254,13 +254,13 @@ def test_notebooks_get_html_and_text_that_are_updated_in_place(monkeypatch):
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     summary = Summary(CONFIG, "runs/mine")
     summary.add(row(1))
-    screen = choose_screen()
-    assert isinstance(screen, Notebook)
+    display = choose_display()
+    assert isinstance(display, Notebook)
     with IPython.utils.capture.capture_output() as captured:
-        screen.draw(summary.look)
+        display.draw(summary.status)
         summary.add(row(2))
-        screen.draw(summary.look)  # too early
-        screen.close(summary.look(over=True))
+        display.draw(summary.status)  # too early
+        display.close(summary.status(over=True))
     shell.clear_instance()
     first, second = captured.outputs
     assert "100 of 10,000" in first.data["text/plain"]

@@ -75,14 +75,14 @@ def test_a_finished_run(run):
     page = Page(file)
     assert "CartPole-v1, PPO finished my run" in page.text
     assert "return, last 100 episodes 200 env steps 6,000 updates 60 time 2:00 env steps per second 50" in page.text
-    assert "learning 25% waiting for batches 70% callbacks, checkpoints, publishing 5%" in page.text
+    assert "learning 25% waiting 70% callbacks, checkpoints, publishing 5%" in page.text
     assert "environments 50% acting 10%" in page.text
     assert [figure["aria-label"] for figure in page.of("figure")] == [
         "episode_return over env steps",
         "loss over env steps",
     ]
-    assert "Always the same: policy_lag 0." in page.text
-    assert "Actors replaced None." in page.text
+    assert "Constant: policy_lag 0." in page.text
+    assert "Actor restarts None." in page.text
     assert f"actor-learner train --config '{run.config}'" in page.text
     assert "keras" in page.text
     assert not any(words in page.text for words in ("Evaluation", "Video", "still going", "damaged", "stopped"))
@@ -170,7 +170,7 @@ def test_what_happened(run):
     (run.logs / "run.log").write_text("first\n" * 100 + f"last {EVIL}\n")
     page = Page(report(run.path))
     assert f"6,100 2:03 {causes[0]} 6,100 2:03 actor 0 ended" in page.text
-    assert "1 gave what isn't finite, and was undone." in page.text
+    assert "1 update was undone, because the result wasn't finite." in page.text
     assert f"61 6000 loss, {EVIL}, a, b, c and 1 others incidents/60-1" in page.text
     assert page.text.count("first") == 39
     assert "Evaluation return mean 123.5" in page.text

@@ -14,7 +14,7 @@ import pytest
 
 import actor_learner as al
 from actor_learner import cli
-from actor_learner.reports.watch import Watched, watch
+from actor_learner.reports.watch import WatchedRun, watch
 from actor_learner.runs.directory import RunDirectory, record_finished
 from actor_learner.runs.lock import RunLock, is_locked
 from actor_learner.runs.metrics import MetricsFile, MetricsReader, trim_metrics
@@ -35,62 +35,62 @@ def append(run, *numbers, **changes):
 
 def test_it_follows_what_is_written(run):
     with RunLock(run.path):
-        watched = Watched(run)
+        watched = WatchedRun(run)
         assert watched.refresh()
-        assert watched.status() == "Waiting for the first update."
+        assert watched.note() == "Waiting for the first update."
         append(run, 1, 2)
         with run.metrics.open("a") as file:
             file.write('{"env_steps": 300, "time_sec')
         assert watched.refresh()
-        assert (watched.look().env_steps, watched.status()) == (200, "")
+        assert (watched.status().env_steps, watched.note()) == (200, "")
         with run.metrics.open("a") as file:
             file.write('onds": 6.0, "updates": 3}\n')
         assert watched.refresh()
-        assert watched.look().env_steps == 300
-        assert not watched.look().over
+        assert watched.status().env_steps == 300
+        assert not watched.status().over
 
 
 def test_it_goes_back_with_a_run_that_goes_on_from_a_checkpoint(run):
     append(run, 1)
     size = run.metrics.stat().st_size
     append(run, 2, 3, undone=1.0)
-    watched = Watched(run)
+    watched = WatchedRun(run)
     watched.refresh()
-    assert (watched.look().updates, watched.look().undone) == (3, 2)
+    assert (watched.status().updates, watched.status().undone) == (3, 2)
     trim_metrics(run.metrics, 1, size)
     append(run, 2, 3, 4, 5, time__env=0.25)  # longer than it was by the time that somebody looks again
     watched.refresh()
-    assert (watched.look().updates, watched.look().undone) == (5, 0)
-    assert watched.look().returns == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert (watched.status().updates, watched.status().undone) == (5, 0)
+    assert watched.status().returns == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def test_it_sees_that_another_run_takes_the_place(run, tmp_path):
     append(run, 1, 2)
-    watched = Watched(run)
+    watched = WatchedRun(run)
     watched.refresh()
     create_run(al.TrainConfig(run_dir=run.path, env="Acrobot-v1", total_steps=50, overwrite=True))
     watched.refresh()
-    assert (watched.look().env, watched.look().env_steps, watched.look().total_steps) == ("Acrobot-v1", 0, 50)
+    assert (watched.status().env, watched.status().env_steps, watched.status().total_steps) == ("Acrobot-v1", 0, 50)
 
 
 @pytest.mark.parametrize(
-    ("end", "status"),
+    ("end", "note"),
     [
         ("finished", "The run has finished."),
         ("stopped", "The run ended early; `actor-learner train --resume "),
         ("killed", "The run was killed; `actor-learner train --resume "),
     ],
 )
-def test_how_a_run_ended(run, end, status):
+def test_how_a_run_ended(run, end, note):
     append(run, 1, 2)
     if end == "finished":
         record_finished(run, 10_000)
     elif end == "killed":
         (run.path / ".lock").write_text("1\n")
-    watched = Watched(run)
+    watched = WatchedRun(run)
     assert not watched.refresh()
-    assert watched.status().startswith(status)
-    assert watched.look().over
+    assert watched.note().startswith(note)
+    assert watched.status().over
 
 
 def test_a_run_that_is_silent(run, monkeypatch):
@@ -98,10 +98,10 @@ def test_a_run_that_is_silent(run, monkeypatch):
     with RunLock(run.path):
         for file in (run.metrics, run.config, run.path / ".lock"):
             os.utime(file, (time.time() - 100, time.time() - 100))
-        watched = Watched(run)
+        watched = WatchedRun(run)
         watched.refresh()
-        assert watched.status() == "The last update was 1:40 ago."
-        assert watched.look().seconds == pytest.approx(102, abs=5)
+        assert watched.note() == "The last update was 1:40 ago."
+        assert watched.status().seconds == pytest.approx(102, abs=5)
 
 
 def test_an_ended_run_is_shown_once_and_not_touched(run, capsys):
@@ -137,9 +137,9 @@ def test_it_ends_with_the_run_after_lines_of_what_it_did(run, capsys):
 
 def test_a_run_that_has_not_written_anything_yet(tmp_path):
     with RunLock(tmp_path / "run"):
-        watched = Watched(RunDirectory(tmp_path / "run"))
+        watched = WatchedRun(RunDirectory(tmp_path / "run"))
         assert watched.refresh()
-        assert (watched.status(), watched.look().env) == ("Waiting for the first update.", "a run")
+        assert (watched.note(), watched.status().env) == ("Waiting for the first update.", "a run")
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "soon"])
