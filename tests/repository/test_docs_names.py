@@ -13,6 +13,7 @@ import pytest
 
 import actor_learner as al
 from actor_learner import algorithms, cli
+from actor_learner.config.presets import PRESETS
 from actor_learner.system.fields import ELSEWHERE
 from benchmarks.__main__ import TOPICS
 
@@ -88,6 +89,16 @@ def test_scripts_exist():
     for name, page in PAGES.items():
         for script in set(re.findall(r"\bscripts/[\w./-]*\w", page)):
             assert (ROOT / script).exists(), f"{name}: {script}"
+
+
+def test_the_table_of_presets_is_complete():
+    for algorithm in ("PPO", "A2C", "IMPALA"):
+        (row,) = (line for line in PAGES["training.md"].splitlines() if line.startswith(f"| {algorithm} |"))
+        names = re.split(r", (?:every )?", row.split(" | ")[1].removesuffix(" |").replace("`", ""))
+        presets = {name for name, settings in PRESETS.items() if algorithm.lower() in settings}
+        patterns = [re.escape(name).replace(r"MuJoCo's\ \.\.\.", r"\w+").replace(r"\.\.\.", ".*") for name in names]
+        assert all(any(re.fullmatch(pattern, name) for pattern in patterns) for name in presets)
+        assert all(any(re.fullmatch(pattern, name) for name in presets) for pattern in patterns)
 
 
 def test_measured_topics_exist():
