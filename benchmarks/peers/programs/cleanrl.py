@@ -1,4 +1,4 @@
-"""PPO in one file and in torch, written anew as CleanRL writes it, with its settings; EnvPool steps the environments.
+"""PPO in torch, rewritten in CleanRL's way and with its settings; EnvPool steps the environments.
 
 Its clock: the end of each update.
 """
@@ -11,60 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.distributions import Categorical, Independent, Normal
 
 from benchmarks.peers.programs.clock import Clock, read_task
 from benchmarks.peers.programs.pools import Returns, make_pool, own_task
+from benchmarks.peers.programs.torch_agent import Agent
 
 GAMMA, LAMBDA, CLIP, VALUE, MAX_NORM = 0.99, 0.95, 0.2, 0.5, 0.5
 
 
-def layer(module: Any, gain: float = 2**0.5) -> Any:
-    """Orthogonal weights, no bias."""
-    nn.init.orthogonal_(module.weight, gain)
-    nn.init.zeros_(module.bias)
-    return module
-
-
-class Agent(nn.Module):
-    """Two trunks of 64 and 64 for vectors; one Nature CNN for images."""
-
-    def __init__(self, shape: tuple[int, ...], actions: Any) -> None:
-        super().__init__()
-        self.discrete = hasattr(actions, "n")
-        outputs = int(actions.n) if self.discrete else int(np.prod(actions.shape))
-        self.images = len(shape) == 3
-        if self.images:
-            self.trunk = nn.Sequential(
-                *(layer(nn.Conv2d(4, 32, 8, stride=4)), nn.ReLU(), layer(nn.Conv2d(32, 64, 4, stride=2)), nn.ReLU()),
-                *(
-                    layer(nn.Conv2d(64, 64, 3, stride=1)),
-                    nn.ReLU(),
-                    nn.Flatten(),
-                    layer(nn.Linear(3136, 512)),
-                    nn.ReLU(),
-                ),
-            )
-            self.actor, self.critic = layer(nn.Linear(512, outputs), 0.01), layer(nn.Linear(512, 1), 1.0)
-        else:
-            self.actor, self.critic = self._tower(shape[0], outputs, 0.01), self._tower(shape[0], 1, 1.0)
-        self.log_std = nn.Parameter(torch.zeros(outputs))
-
-    @staticmethod
-    def _tower(inputs: int, outputs: int, gain: float) -> Any:
-        hidden = layer(nn.Linear(inputs, 64)), nn.Tanh(), layer(nn.Linear(64, 64)), nn.Tanh()
-        return nn.Sequential(*hidden, layer(nn.Linear(64, outputs), gain))
-
-    def forward(self, observation: Any) -> tuple[Any, Any]:
-        """The distribution of actions, and the value."""
-        hidden = self.trunk(observation / 255.0) if self.images else observation
-        mean = self.actor(hidden)
-        distribution = Categorical(logits=mean) if self.discrete else Independent(Normal(mean, self.log_std.exp()), 1)
-        return distribution, self.critic(hidden).squeeze(-1)
-
-
 class Rollout:
-    """A batch `[T, N]` of steps; the environments go on where the one before ended."""
+    """A batch `[T, N]` of steps; the environments continue where the batch before ended."""
 
     def __init__(self, agent: Agent, pool: Any, task: SimpleNamespace, returns: Returns) -> None:
         self._agent, self._pool, self._returns = agent, pool, returns
@@ -77,7 +33,7 @@ class Rollout:
 
     @torch.no_grad()
     def collect(self) -> tuple[Any, Any]:
-        """Fills it; returns advantages and returns."""
+        """Fill the batch; return advantages and returns."""
         for step in range(len(self.rewards)):
             self.observations[step], self.dones[step] = self._next, self._done
             distribution, self.values[step] = self._agent(self._next.float())
@@ -103,7 +59,7 @@ class Rollout:
 
 
 def learn(agent: Agent, optimizer: Any, rollout: Rollout, targets: tuple[Any, Any], task: SimpleNamespace) -> None:
-    """Epochs of minibatches."""
+    """Learn from the batch in epochs of minibatches."""
     rows = task.envs * task.unroll_length
     observations, actions = rollout.observations.flatten(0, 1), rollout.actions.flatten(0, 1)
     log_probs, values = rollout.log_probs.flatten(), rollout.values.flatten()
@@ -127,7 +83,6 @@ def learn(agent: Agent, optimizer: Any, rollout: Rollout, targets: tuple[Any, An
 
 
 def main() -> None:
-    """One run."""
     task = own_task(read_task())
     torch.manual_seed(task.seed)
     torch.set_num_threads(task.threads)

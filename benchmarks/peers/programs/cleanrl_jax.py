@@ -1,7 +1,7 @@
-"""PPO in one file and in JAX, written anew as CleanRL writes it: EnvPool inside a compiled scan, and so the update.
+"""PPO in JAX, rewritten in CleanRL's way: EnvPool inside a compiled scan, and the update too.
 
-With images steps and minibatches are called one by one: on a CPU, XLA takes 40 times as long for the gradient of a
-convolution inside a loop. Its clock: the end of each update, when its result is there.
+With images, steps and minibatches are called one by one: on a CPU, XLA takes 40 times as long for the gradient of a
+convolution inside a loop. Its clock: the end of each update, when its result exists.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GAMMA, LAMBDA, CLIP, VALUE, MAX_NORM = 0.99, 0.95, 0.2, 0.5, 0.5
 
 
 def dense(features: int, gain: float) -> Any:
-    """Orthogonal weights, no bias."""
+    """Return a layer with orthogonal weights and no bias."""
     return nn.Dense(features, kernel_init=orthogonal(gain), bias_init=constant(0.0))
 
 
@@ -35,7 +35,7 @@ class Agent(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Any) -> tuple[Any, Any, Any]:
-        """Logits or means, log of the standard deviations, values."""
+        """Return logits or means, log of the standard deviations, values."""
         log_std = self.param("log_std", constant(0.0), (self.outputs,))
         if not self.images:
             return self._tower(observation, self.outputs, 0.01), log_std, self._tower(observation, 1, 1.0)[..., 0]
@@ -53,7 +53,7 @@ class Agent(nn.Module):
 
 
 class Batch(NamedTuple):
-    """Steps, `[T, N]`; `done` says that the step before ended an episode."""
+    """Steps, `[T, N]`; `done`: the step before ended an episode."""
 
     observation: Any
     action: Any
@@ -64,14 +64,14 @@ class Batch(NamedTuple):
 
 
 def log_prob(mean: Any, log_std: Any, action: Any, *, discrete: bool) -> Any:
-    """Of an action."""
+    """Return the log-probability of an action."""
     if discrete:
         return jnp.take_along_axis(jax.nn.log_softmax(mean), action[..., None], axis=-1)[..., 0]
     return (-0.5 * ((action - mean) / jnp.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)).sum(-1)
 
 
 def entropy(mean: Any, log_std: Any, *, discrete: bool) -> Any:
-    """Of the distribution."""
+    """Return the distribution's entropy."""
     if discrete:
         log_probs = jax.nn.log_softmax(mean)
         return -(jnp.exp(log_probs) * log_probs).sum(-1)
@@ -79,7 +79,7 @@ def entropy(mean: Any, log_std: Any, *, discrete: bool) -> Any:
 
 
 def make_collect(agent: Agent, step_pool: Any, unroll_length: int, *, discrete: bool) -> Any:
-    """(parameters, pool's handle, observation, done, key) -> the same further on, and a batch; compiled."""
+    """Compile (parameters, pool's handle, observation, done, key) -> the same after a batch, and the batch."""
 
     def step(carry: Any, _: None) -> Any:
         parameters, handle, observation, done, key = carry
@@ -113,7 +113,7 @@ def make_collect(agent: Agent, step_pool: Any, unroll_length: int, *, discrete: 
 
 
 def advantages(batch: Batch, value: Any, done: Any) -> Any:
-    """Generalized ones."""
+    """Return generalised advantages."""
 
     def back(carry: Any, row: Any) -> Any:
         last, value, done = carry
@@ -125,7 +125,7 @@ def advantages(batch: Batch, value: Any, done: Any) -> Any:
 
 
 def make_learn(agent: Agent, optimizer: Any, task: SimpleNamespace, *, discrete: bool) -> Any:
-    """(parameters, optimizer's state, batch, observation and done after it, key) -> the first two; compiled."""
+    """Compile (parameters, optimizer's state, batch, observation and done after it, key) -> the first two."""
     rows = task.envs * task.unroll_length
 
     def loss(parameters: Any, batch: Batch, advantage: Any, target: Any) -> Any:
@@ -167,7 +167,6 @@ def make_learn(agent: Agent, optimizer: Any, task: SimpleNamespace, *, discrete:
 
 
 def main() -> None:
-    """One run."""
     task = own_task(read_task())
     jax.config.update("jax_enable_x64", task.env.startswith("HalfCheetah"))  # its actions are of 64 bits in EnvPool
     clock, pool = Clock(task), make_pool(task)

@@ -1,4 +1,4 @@
-"""What a peer's script is asked for, and the clock that notes its updates. Plain Python, for any interpreter."""
+"""The task of a peer's script, and the clock that notes its updates. Plain Python, for any interpreter."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections import deque
 from types import SimpleNamespace
 
 WINDOW = 100
-"""Training episodes that a return is a mean over."""
+"""A return is a mean over so many training episodes."""
 
 
 def read_task() -> SimpleNamespace:
-    """The task in the first argument, a JSON object.
+    """Return the task in the first argument, a JSON object.
 
     Always: `clock`, the file for ticks; `seed`; `threads`; `goal`, a mean return that ends the run, or None; `seconds`
-    that are measured without one, after `warm_up` ticks. Without a goal also the fields of a `Work`.
+    to measure without one, after `warm_up` ticks. Without a goal also the fields of a `Work`.
     """
     return SimpleNamespace(**json.loads(sys.argv[1]))
 
 
 class Clock:
-    """Notes the end of each update: a line of monotonic seconds, env steps so far and mean return."""
+    """Writes a line at the end of each update: monotonic seconds, env steps so far and mean return."""
 
     def __init__(self, task: SimpleNamespace) -> None:
         self._file = open(task.clock, "a", buffering=1)  # noqa: SIM115
@@ -34,18 +34,17 @@ class Clock:
         """Whether the run may end."""
 
     def episode(self, total: float) -> None:
-        """An episode has ended with this return."""
+        """Add an episode's return."""
         self._returns.append(float(total))
 
-    @property
-    def mean(self) -> float | None:
-        """Over the last 100 episodes; None before there are as many."""
-        return sum(self._returns) / WINDOW if len(self._returns) == WINDOW else None
-
     def tick(self, env_steps: int, mean: float | None = None, at: float | None = None) -> bool:
-        """An update has ended, just now or at a moment of the monotonic clock; returns `enough`."""
+        """Note an update, now or at a moment of the monotonic clock; return `enough`.
+
+        mean: over the last 100 episodes; by default of those that `episode` got, None before there are as many.
+        """
         at = time.monotonic() if at is None else at
-        mean = self.mean if mean is None else mean
+        if mean is None and len(self._returns) == WINDOW:
+            mean = sum(self._returns) / WINDOW
         self._file.write(json.dumps([at, int(env_steps), mean]) + "\n")
         self._ticks += 1
         if self._ticks == self._task.warm_up:

@@ -1,6 +1,6 @@
 """Ours: the command line, as anyone would type it. Its clock: `time_seconds` of metrics.jsonl.
 
-The first row's moment is when it appears in the file, looked for every 10 ms.
+The first row's moment is when it appears in the file, polled every 10 ms. The script imports little: its start counts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ FOR_EVER = 10**8
 
 
 def command(task: SimpleNamespace) -> list[str]:
-    """`actor-learner train` for a work, or with our preset."""
+    """Return `actor-learner train` for a work, or with our preset."""
     words = [sys.executable, "-m", "actor_learner.cli", "train", "--quiet", "--run-dir", "run"]
     if task.goal is not None:
         return [*words, "CartPole-v1", "--seed", str(task.seed), "--max-policy-lag", str(task.lag)]
-    options = {
+    flags = {
         "preset": "none",
         "seed": task.seed,
         "num-actors": task.actors,
@@ -37,11 +37,11 @@ def command(task: SimpleNamespace) -> list[str]:
         "env-kwargs": json.dumps(task.env_kwargs),
         **{name.replace("_", "-"): value for name, value in task.changes.items()},
     }
-    return [*words, task.env, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
+    return [*words, task.env, *(word for name, value in flags.items() for word in (f"--{name}", str(value)))]
 
 
 def rows(process: subprocess.Popen[bytes], metrics: Path) -> Iterator[dict[str, float]]:
-    """The rows of the file while they appear, until the process has ended."""
+    """Yield the rows of the file when they appear, until the process has ended."""
     while process.poll() is None and not metrics.exists():
         time.sleep(0.01)
     if not metrics.exists():
@@ -59,7 +59,6 @@ def rows(process: subprocess.Popen[bytes], metrics: Path) -> Iterator[dict[str, 
 
 
 def main() -> None:
-    """One run, ended by SIGTERM when enough was measured."""
     task = read_task()
     clock, started = Clock(task), None
     process = subprocess.Popen(command(task))
@@ -68,9 +67,9 @@ def main() -> None:
             started = time.monotonic() - row["time_seconds"]
         if not clock.enough and clock.tick(row["env_steps"], row.get("episode_return"), started + row["time_seconds"]):
             process.send_signal(signal.SIGTERM)
+    status = process.wait()
     if not clock.enough:
-        sys.exit(process.wait())
-    process.wait()
+        sys.exit(status)
 
 
 if __name__ == "__main__":

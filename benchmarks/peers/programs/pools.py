@@ -1,4 +1,4 @@
-"""EnvPool's environments, and CleanRL's settings, for the two scripts that are written as CleanRL writes them."""
+"""EnvPool's environments, and CleanRL's settings, for the two scripts in CleanRL's way."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PPO = {
     "ent_coef": 0.01,
     "updates": 500_000 // (4 * 128),
 }
-"""Of CleanRL's ppo.py, whose learning rate falls to 0 over the run."""
+"""The settings of CleanRL's ppo.py, whose learning rate falls to 0 over the run."""
 
 
 def own_task(task: SimpleNamespace) -> SimpleNamespace:
-    """With what CleanRL's script has for the goal; for a work, as many updates as there is time for."""
+    """Add CleanRL's settings for the goal; for a work, as many updates as there is time for."""
     if task.goal is not None:
         return SimpleNamespace(**{**vars(task), **PPO})
     own = {"learning_rate": 3e-4, "ent_coef": task.changes.get("ent_coef", 0.0), "updates": 10**9}
@@ -33,7 +33,7 @@ def own_task(task: SimpleNamespace) -> SimpleNamespace:
 
 
 def make_pool(task: SimpleNamespace) -> Any:
-    """A pool of a work's environments, with threads as the task says."""
+    """Make a pool of a work's environments, with the task's threads."""
     options: dict[str, Any] = {"num_envs": task.envs, "num_threads": task.threads, "seed": task.seed}
     name = task.env.removeprefix("ALE/")
     if name != task.env:
@@ -42,13 +42,13 @@ def make_pool(task: SimpleNamespace) -> Any:
 
 
 class Returns:
-    """Adds rewards up, and tells the clock of each episode's sum."""
+    """Adds rewards up, and passes each episode's sum to the clock."""
 
     def __init__(self, clock: Clock, envs: int) -> None:
         self._clock, self._sums = clock, np.zeros(envs)
 
     def add(self, rewards: Any, dones: Any) -> None:
-        """One step of all."""
+        """Add one step of all environments."""
         self._sums += rewards
         if dones.any():
             for total in self._sums[dones]:

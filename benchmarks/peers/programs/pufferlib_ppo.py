@@ -14,19 +14,19 @@ import gymnasium
 import numpy as np
 import pufferlib.emulation
 import pufferlib.pufferl
-import pufferlib.pytorch
 import pufferlib.vector
 import torch
-from torch import nn
+from torch.distributions import Normal
 
 from benchmarks.peers.programs.clock import Clock, read_task
+from benchmarks.peers.programs.torch_agent import Agent
 
 SEGMENT = 64
-"""Steps that it learns from in one piece, at most; a minibatch is of four or more pieces."""
+"""The longest piece of steps that it learns from; a minibatch has four or more pieces."""
 
 
 def make_env(task: SimpleNamespace, buf: Any = None, seed: int = 0) -> Any:
-    """One environment, emulated. Pong: Gymnasium's own preprocessing, four frames, clipped rewards."""
+    """Make an emulated environment. Pong: Gymnasium's own preprocessing, four frames, clipped rewards."""
     if task.env.startswith("ALE/"):
         import ale_py
 
@@ -42,49 +42,21 @@ def make_env(task: SimpleNamespace, buf: Any = None, seed: int = 0) -> Any:
     return pufferlib.emulation.GymnasiumPufferEnv(env=env, buf=buf, seed=seed)
 
 
-def tower(inputs: int, outputs: int, gain: float) -> Any:
-    """64 and 64."""
-    layer = pufferlib.pytorch.layer_init
-    return nn.Sequential(
-        *(layer(nn.Linear(inputs, 64)), nn.Tanh(), layer(nn.Linear(64, 64)), nn.Tanh()),
-        layer(nn.Linear(64, outputs), std=gain),
-    )
-
-
-class Policy(nn.Module):
-    """Two trunks of 64 and 64 for vectors; one Nature CNN for images."""
+class Policy(Agent):
+    """The network with the outputs that PuffeRL expects: logits or a distribution, and values."""
 
     def __init__(self, env: Any) -> None:
-        super().__init__()
-        layer = pufferlib.pytorch.layer_init
-        space, actions = env.single_observation_space, env.single_action_space
-        self.discrete, self.images = hasattr(actions, "n"), len(space.shape) == 3
-        outputs = int(actions.n) if self.discrete else int(np.prod(actions.shape))
-        if self.images:
-            self.trunk = nn.Sequential(
-                *(layer(nn.Conv2d(4, 32, 8, stride=4)), nn.ReLU(), layer(nn.Conv2d(32, 64, 4, stride=2)), nn.ReLU()),
-                *(layer(nn.Conv2d(64, 64, 3, stride=1)), nn.ReLU(), nn.Flatten()),
-                *(layer(nn.Linear(3136, 512)), nn.ReLU()),
-            )
-            self.actor, self.critic = layer(nn.Linear(512, outputs), std=0.01), layer(nn.Linear(512, 1), std=1)
-        else:
-            inputs = int(np.prod(space.shape))
-            self.actor, self.critic = tower(inputs, outputs, 0.01), tower(inputs, 1, 1.0)
-        self.log_std = nn.Parameter(torch.zeros(outputs))
+        super().__init__(env.single_observation_space.shape, env.single_action_space)
 
     def forward(self, observations: Any, state: Any = None) -> tuple[Any, Any]:
-        """Logits, or a distribution, and values."""
-        hidden = self.trunk(observations.float() / 255.0) if self.images else observations.float()
-        mean = self.actor(hidden)
-        return mean if self.discrete else torch.distributions.Normal(mean, self.log_std.exp().expand_as(mean)), (
-            self.critic(hidden)
-        )
+        mean, value = self.outputs(observations.float())
+        return (mean if self.discrete else Normal(mean, self.log_std.exp().expand_as(mean))), value
 
     forward_eval = forward
 
 
 def settings(task: SimpleNamespace) -> dict[str, Any]:
-    """Its own defaults, but for what a work has."""
+    """Return its own defaults, with a work's settings."""
     config = pufferlib.pufferl.load_config("default")["train"]
     batch_size = task.envs * task.unroll_length
     return {
@@ -105,9 +77,8 @@ def settings(task: SimpleNamespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """One run."""
     task = read_task()
-    sys.argv[1:] = []  # it reads them too
+    sys.argv[1:] = []  # PufferLib reads them too
     torch.set_num_threads(task.threads)
     creator = functools.partial(make_env, task)
     several = task.threads > 1

@@ -16,7 +16,7 @@ from benchmarks.peers.programs.clock import WINDOW, Clock, read_task
 
 
 def config(task: SimpleNamespace) -> Any:
-    """For a work; for the goal that of its own example."""
+    """Return the config for a work; for the goal, that of its own example."""
     base = PPOConfig().environment("CartPole-v1").debugging(seed=task.seed, log_level="ERROR")
     base = base.reporting(metrics_num_episodes_for_smoothing=WINDOW)
     if task.goal is not None:
@@ -39,7 +39,6 @@ def config(task: SimpleNamespace) -> Any:
 
 
 def main() -> None:
-    """One run."""
     task = read_task()
     clock = Clock(task)
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, _temp_dir=os.path.join(os.getcwd(), "r"))

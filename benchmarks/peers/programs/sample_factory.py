@@ -14,7 +14,7 @@ from sample_factory.train import make_runner
 
 from benchmarks.peers.programs.clock import WINDOW, Clock, read_task
 
-EXAMPLE = {  # as its own example for CartPole-v1 is called
+EXAMPLE = {  # the flags of its own example for CartPole-v1
     "use_rnn": False,
     "num_envs_per_worker": 20,
     "policy_workers_per_policy": 2,
@@ -26,12 +26,12 @@ EXAMPLE = {  # as its own example for CartPole-v1 is called
 
 
 def make_env(name: str, *_: Any, render_mode: str | None = None, **__: Any) -> Any:
-    """As its example makes one."""
+    """Make an environment as its example does."""
     return gymnasium.make(name, render_mode=render_mode)
 
 
 def settings(task: SimpleNamespace) -> dict[str, Any]:
-    """Flags for a work: a batch is collected while the one before it is learned; a rollout is at most a minibatch."""
+    """Return the flags for a work: a batch is collected while the one before is learned."""
     if task.goal is not None:
         return EXAMPLE
     batch = task.envs * task.unroll_length
@@ -49,7 +49,7 @@ def settings(task: SimpleNamespace) -> dict[str, Any]:
 
 
 class Ticks(AlgoObserver):
-    """Counts the iterations; ends the training when enough was measured."""
+    """Counts the iterations; ends the training after the measurement."""
 
     def __init__(self, clock: Clock, batch_size: int) -> None:
         self._clock, self._batch_size = clock, batch_size
@@ -63,7 +63,6 @@ class Ticks(AlgoObserver):
 
 
 def main() -> None:
-    """One run."""
     task = read_task()
     flags = {
         "algo": "APPO",

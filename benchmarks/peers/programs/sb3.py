@@ -12,12 +12,12 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFram
 from benchmarks.peers.programs.clock import Clock, read_task
 
 ZOO = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gamma": 0.98, "gae_lambda": 0.8, "ent_coef": 0.0}
-"""The Zoo's settings for CartPole-v1, beside the two schedules below."""
+"""The Zoo's settings for CartPole-v1, without the two schedules below."""
 ZOO_ENVS, ZOO_STEPS = 8, 100_000
 
 
 class Ticks(BaseCallback):
-    """A rollout starts when the update before it has ended."""
+    """Ticks when a rollout starts: the update before it has ended."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -31,13 +31,13 @@ class Ticks(BaseCallback):
         return not self._clock.enough
 
     def tick(self) -> None:
-        """With the mean of the last 100 episodes, where there are as many."""
+        """Tick with the mean of the last 100 episodes, if there are as many."""
         returns = [episode["r"] for episode in self.model.ep_info_buffer]
         self._clock.tick(self.num_timesteps, sum(returns) / 100 if len(returns) == 100 else None)
 
 
 def algorithm(task: SimpleNamespace) -> Any:
-    """The PPO of SB3 or SBX."""
+    """Return the PPO of SB3 or SBX."""
     if task.peer == "sbx":
         from sbx import PPO
     else:
@@ -49,7 +49,7 @@ def algorithm(task: SimpleNamespace) -> Any:
 
 
 def environments(task: SimpleNamespace) -> Any:
-    """One process, unless worker processes are asked for. Pong: SB3's wrappers, which clip rewards, four frames."""
+    """Make environments in this process, or on demand in workers. Pong: SB3's wrappers, clipped rewards, four frames."""
     kind = SubprocVecEnv if getattr(task, "processes", False) else DummyVecEnv
     if not task.env.startswith("ALE/"):
         return make_vec_env(task.env, n_envs=task.envs, vec_env_cls=kind)
@@ -62,7 +62,7 @@ def environments(task: SimpleNamespace) -> Any:
 
 
 def make_model(task: SimpleNamespace) -> Any:
-    """For a work; what isn't named is SB3's default."""
+    """Return the model for a work; other settings are SB3's defaults."""
     return algorithm(task)(
         "CnnPolicy" if task.env.startswith("ALE/") else "MlpPolicy",
         environments(task),
@@ -76,7 +76,7 @@ def make_model(task: SimpleNamespace) -> Any:
 
 
 def make_zoo_model(task: SimpleNamespace) -> Any:
-    """CartPole-v1 as in the Zoo."""
+    """Return the model for CartPole-v1 as in the Zoo."""
     return algorithm(task)(
         "MlpPolicy",
         make_vec_env("CartPole-v1", n_envs=ZOO_ENVS, seed=task.seed),
@@ -89,7 +89,6 @@ def make_zoo_model(task: SimpleNamespace) -> Any:
 
 
 def main() -> None:
-    """One run."""
     task = read_task()
     solving = task.goal is not None
     model = make_zoo_model(task) if solving else make_model(task)
