@@ -49,7 +49,7 @@ def algorithm(task: SimpleNamespace) -> Any:
 
 
 def environments(task: SimpleNamespace) -> Any:
-    """Make environments in this process, or on demand in workers. Pong: SB3's wrappers, clipped rewards, four frames."""
+    """Make environments in this process, or on demand in workers. Pong: SB3's wrappers, clipped rewards, 4 frames."""
     kind = SubprocVecEnv if getattr(task, "processes", False) else DummyVecEnv
     if not task.env.startswith("ALE/"):
         return make_vec_env(task.env, n_envs=task.envs, vec_env_cls=kind)
