@@ -9,6 +9,7 @@ from actor_learner.actors.pool import ActorPool
 from actor_learner.config.config import TrainConfig
 from actor_learner.networks.saving import load_network
 from actor_learner.spaces import structure
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.machine import learner_cores, renew_suggestion
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def make_network(
         network = with_normalization(network, observation_space)
     if checkpoint is None:
         return network
-    check_network(network, observation_space, action_space)  # builds it, so that its weights have a place
+    check_network(network, Spaces(observation_space, action_space))  # builds it, so that its weights have a place
     return load_network(checkpoint, network)
 
 

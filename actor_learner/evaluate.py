@@ -14,12 +14,12 @@ from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.policy import Policy, load_policy
 from actor_learner.runs.directory import read_config
 from actor_learner.spaces.kinds import to_json
-from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts, has_mask_leaf, observation_structure
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.system.fields import check_count
 
 if TYPE_CHECKING:
     import keras
-    from gymnasium.spaces import Space
 
 Array = np.ndarray[Any, Any]
 _Episode = tuple[float, float, dict[str, float]]  # return, length, entries of the last step's info
@@ -192,8 +192,8 @@ class _Player:
 
     def __init__(self, policy: Policy, environments: Environments, deterministic: bool) -> None:
         self.policy, self.environments, self._deterministic = policy, environments, deterministic
-        ours = observation_structure(policy.observation_space).leaves
-        places = _places(ours, environments.observation_space)
+        ours = policy.spaces.observation.leaves
+        places = _places(ours, environments.spaces)
         same_actions = _outline(policy.exported.action_space) == _outline(to_json(environments.action_space))
         if places is None or not same_actions:
             parts = ", ".join(f"{leaf.label} of {_describe(leaf)}" for leaf in ours).removeprefix("observation of ")
@@ -212,15 +212,15 @@ class _Player:
         return policy.env_action(action)
 
 
-def _places(ours: Sequence[Leaf], observation_space: Space[Any]) -> list[int] | None:
+def _places(ours: Sequence[Leaf], spaces: Spaces) -> list[int] | None:
     """Where each leaf that the policy takes stands among an environment's leaves; None where these are others.
 
     The mask leaf may be left over: a network has seldom an input for it.
     """
-    theirs = observation_structure(observation_space).leaves
+    theirs = spaces.observation.leaves
     places = {leaf.label: place for place, leaf in enumerate(theirs)}
     left_over = places.keys() - {leaf.label for leaf in ours}
-    masks = {leaf.label for leaf in theirs if has_mask_leaf(observation_space) and leaf.path[0] == MASK_KEY}
+    masks = {leaf.label for leaf in theirs if spaces.has_mask_leaf and leaf.path[0] == MASK_KEY}
     if left_over - masks or not all(leaf.label in places and _fits(leaf, theirs[places[leaf.label]]) for leaf in ours):
         return None
     return [places[leaf.label] for leaf in ours]

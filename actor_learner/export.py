@@ -9,6 +9,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,6 @@ from actor_learner.config.config import check_backend
 from actor_learner.networks.saving import load_network, write_network
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.runs.directory import open_run, read_config
-from actor_learner.spaces.kinds import from_json
-from actor_learner.spaces.structure import has_mask_leaf
 from actor_learner.system.fields import close_match
 from actor_learner.system.files import one_line, write_folder_atomically
 from actor_learner.system.keras_import import check_tensorflow, import_keras, silent_stderr
@@ -116,10 +115,10 @@ def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, f
     from actor_learner.policy.export.deployment import acting_network
     from actor_learner.policy.export.trace import computing_in_float32
 
-    observation_space, action_space = map(from_json, (exported.observation_space, exported.action_space))
-    masked = masked or has_mask_leaf(observation_space)
+    spaces = exported.spaces()
+    spaces = replace(spaces, masked=masked or spaces.has_mask_leaf)
     with computing_in_float32(network):
-        model = acting_network(network, observation_space, action_space, masked=masked)
+        model = acting_network(network, spaces)
         _convert(model, format, folder)
     # Keras names a SavedModel's inputs as arguments of functions are.
     inputs = {name.replace(".", "_") if format == "saved_model" else name: x for name, x in model.input.items()}

@@ -108,7 +108,7 @@ def test_actors_and_learner_agree_on_log_probabilities(env, bound, normalize):
 
     with al.ActorPool(env, network, num_actors=2, envs_per_actor=2, unroll_length=64) as actors:
         learner = al.Learner(actors.network, al.PPO(), action_space=actors.action_space)
-        distribution = network_distribution(actors.network, actors.action_space)
+        distribution = network_distribution(actors.network, learner.spaces)
         for _ in range(5):
             trajectory = actors.collect()
             flat = {
@@ -391,6 +391,7 @@ SCRIPT = """
 import signal, sys
 import actor_learner as al
 from actor_learner.learner import devices
+from actor_learner.spaces.spaces import Spaces
 print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, flush=True)
 devices.XLA_MAXIMUM_FLOPS = 0.0  # a signal is the same without XLA, which would compile each run
 class Say(al.callbacks.Callback):

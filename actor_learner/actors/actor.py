@@ -23,7 +23,6 @@ from actor_learner.environments.episodes import Episodes
 from actor_learner.environments.factory import EnvFactory
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.policy import Policy
-from actor_learner.spaces import kinds
 
 Array = np.ndarray[Any, Any]
 Leaves = tuple[Array, ...]
@@ -77,15 +76,6 @@ def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environmen
         name=factory.name,
     )
     return environments, environments.reset(seed)
-
-
-def describe_spaces(environments: Environments) -> dict[str, Any]:
-    """The spaces of one environment as JSON, as `spaces.from_json` reads them, and whether it gives masks."""
-    return {
-        "uses_masks": environments.uses_masks,
-        "observation_space": kinds.to_json(environments.observation_space),
-        "action_space": kinds.to_json(environments.action_space),
-    }
 
 
 def unroll(

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from actor_learner.actors.actor import Actor, Leaves, Startup, describe_spaces, make_environments
+from actor_learner.actors.actor import Actor, Leaves, Startup, make_environments
 from actor_learner.actors.processes.restarts import Restart
 from actor_learner.actors.scheduling import Schedule
 from actor_learner.actors.transport.batches import ArenaPlan
@@ -39,7 +39,7 @@ class LocalActors:
     def spaces(self, seconds: float) -> dict[str, Any]:
         """The spaces of the environments as JSON."""
         assert self._environments is not None
-        return describe_spaces(self._environments)
+        return self._environments.spaces.to_json()
 
     def begin(self, plan: ArenaPlan, exported: ExportedPolicy, hand_outs: Schedule) -> None:
         """Shows the actor the arena and the policy."""

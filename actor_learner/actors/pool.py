@@ -31,9 +31,7 @@ from actor_learner.actors.transport.weights import WeightSlots
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.spaces.kinds import from_json
-from actor_learner.spaces.masks import MaskLayout
-from actor_learner.spaces.structure import action_structure, observation_structure, to_gymnasium
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, TrajectorySpec, map_leaves, nest
 from actor_learner.system.fields import check_choice, check_count, check_info_keys, check_seconds, refusal
 from actor_learner.system.keras_import import import_keras
@@ -187,16 +185,14 @@ class ActorPool:
         """Builds what depends on the spaces, which the environments alone know."""
         _import_learner_side()
         described = self._crew.spaces(start_timeout)
-        self.uses_masks = bool(described["uses_masks"])
-        self.observation_space = to_gymnasium(from_json(described["observation_space"]))
-        self.action_space = to_gymnasium(from_json(described["action_space"]))
-        self.network = _build_network(network, self.observation_space, self.action_space, seed)
-        exported = _export(
-            self.network, self.observation_space, self.action_space, self._envs_per_actor, described["uses_masks"]
-        )
+        spaces = self._spaces = Spaces.from_json(described).gymnasium
+        self.uses_masks = spaces.masked
+        self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
+        self.network = _build_network(network, spaces, seed)
+        exported = _export(self.network, spaces, self._envs_per_actor)
         policy = np.frombuffer(pickle.dumps(exported, pickle.HIGHEST_PROTOCOL), np.uint8)
         weights = self.network.get_weights()
-        plan = self._plan(policy.size, sum(map(np.size, weights)), described["uses_masks"])
+        plan = self._plan(policy.size, sum(map(np.size, weights)))
         self._arena.reserve(plan.size)
         stop_words = plan.stop_words(self._arena)
         stop_words.fill(0)
@@ -205,19 +201,13 @@ class ActorPool:
         self.exported, self.layout = exported, plan.layout
         self._slots = WeightSlots(plan.slots(self._arena), weights)
         self._blocks = plan.blocks(self._arena)
-        structures = observation_structure(self.observation_space), action_structure(self.action_space)
-        self._trajectories = [nest(block.views(), *structures) for block in self._blocks]
+        self._trajectories = [nest(block.views(), spaces) for block in self._blocks]
         self._hand_outs = self._make_hand_outs(stop_words[1:])
         self._crew.begin(plan, exported, self._hand_outs)
 
-    def _plan(self, policy_size: int, weights_size: int, uses_masks: bool) -> ArenaPlan:
-        spec = TrajectorySpec.from_spaces(
-            self.observation_space,
-            self.action_space,
-            unroll_length=self._unroll_length,
-            num_envs=self._num_actors * self._envs_per_actor,
-            mask_size=MaskLayout(self.action_space).size if uses_masks else 0,
-        )
+    def _plan(self, policy_size: int, weights_size: int) -> ArenaPlan:
+        num_envs = self._num_actors * self._envs_per_actor
+        spec = TrajectorySpec.from_spaces(self._spaces, unroll_length=self._unroll_length, num_envs=num_envs)
         versions_read = self._num_actors if self._lag > 1 else self._lag + 1
         return ArenaPlan(
             BlockLayout.of(spec, self._info_keys),
@@ -461,26 +451,24 @@ def _import_learner_side() -> None:
     importlib.import_module("actor_learner.learner.tf.devices").resolve_device("auto")  # before a weight is made
 
 
-def _build_network(network: Any, observation_space: Space[Any], action_space: Space[Any], seed: int) -> keras.Model:
+def _build_network(network: Any, spaces: Spaces, seed: int) -> keras.Model:
     import keras
 
     from actor_learner.networks.contract import check_network
     from actor_learner.networks.default import default_network
 
     if network is None:
-        network = default_network(observation_space, action_space, seed=seed)
+        network = default_network(spaces.observation_space, spaces.action_space, seed=seed)
     elif not isinstance(network, keras.Model) and callable(network):
-        network = network(observation_space, action_space)
-    check_network(network, observation_space, action_space)
+        network = network(spaces.observation_space, spaces.action_space)
+    check_network(network, spaces)
     return network
 
 
-def _export(
-    network: keras.Model, observation_space: Space[Any], action_space: Space[Any], batch_size: int, masked: bool
-) -> ExportedPolicy:
-    from actor_learner.policy.export.litert import export_policy
+def _export(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPolicy:
+    from actor_learner.policy.export.litert import export_network
 
-    return export_policy(network, action_space, batch_size, observation_space, masked=masked)
+    return export_network(network, spaces, batch_size)
 
 
 def _fractions(done: Sequence[Done]) -> dict[str, float]:

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Dict, Space
 
 from actor_learner.environments.errors import EnvError
-from actor_learner.spaces import structure
-from actor_learner.spaces.masks import MaskLayout, with_batch_axis
-from actor_learner.spaces.structure import MASK_KEY, Structure
+from actor_learner.spaces.masks import with_batch_axis
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY, Structure, observation_structure
 
 Array = np.ndarray[Any, Any]
 Leaves = tuple[Array, ...]
@@ -28,17 +27,15 @@ class ActionMasks:
         current: bool `[b, M]`, a new array after each change; None where the environments give no masks.
     """
 
-    def __init__(
-        self, observation: Structure, action_space: Space[Any], num_envs: int, describe: Callable[[int], str]
-    ) -> None:
+    def __init__(self, spaces: Spaces, num_envs: int, describe: Callable[[int], str]) -> None:
         """`describe` says which environment a row is, and at which step, for messages.
 
         Raises ValueError where a Dict observation's mask doesn't fit the action space.
         """
-        self.in_use = structure.has_mask_leaf(observation.space)
+        self.in_use = spaces.has_mask_leaf
         self.current: Array | None = None
-        self._layout = MaskLayout(action_space)
-        self._action_space = action_space
+        self._layout = spaces.masks
+        self._action_space = spaces.action_space
         self._num_envs = num_envs
         self._describe = describe
         self._label = f"info['{MASK_KEY}']"
@@ -46,10 +43,9 @@ class ActionMasks:
         self._places: list[int] = []
         self._decided = self.in_use
         if self.in_use:
-            assert isinstance(observation.space, Dict)
             self._label = f"observation['{MASK_KEY}']"
-            self._leaf = structure.observation_structure(observation.space[MASK_KEY])
-            self._places = [place for place, leaf in enumerate(observation.leaves) if leaf.path[0] == MASK_KEY]
+            self._leaf = observation_structure(spaces.observation.space.spaces[MASK_KEY])
+            self._places = [i for i, leaf in enumerate(spaces.observation.leaves) if leaf.path[0] == MASK_KEY]
             self._check_possible()
             example = [np.ones((1, *leaf.shape), bool) for leaf in self._leaf.leaves]
             self._layout.read(self._leaf.unflatten(example), 1, self._label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -25,7 +26,8 @@ from actor_learner.environments.calls import Call, methods, perform
 from actor_learner.environments.episodes import Episodes, EpisodeStatistics
 from actor_learner.environments.errors import EnvError, describe_error, short
 from actor_learner.environments.factory import EnvFactory, resolve_env
-from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY
 
 __all__ = ["EnvError", "EnvFactory", "Environments", "Episodes", "Transition", "resolve_env"]
 
@@ -108,6 +110,7 @@ class Environments:
         self.num_envs = vector_env.num_envs
         self.observation_space = vector_env.single_observation_space
         self.action_space = vector_env.single_action_space
+        self.spaces = Spaces(self.observation_space, self.action_space)
         self.name = name or _name(vector_env)
         self._actor = actor
         self._allocate()
@@ -149,6 +152,8 @@ class Environments:
         self._statistics.start(slice(None), self._step)
         self._check(self._current)
         self._masks.reset(infos, self._current.leaves)
+        if self._masks.in_use and not self.spaces.masked:
+            self.spaces = replace(self.spaces, masked=True)
         return self._current.leaves
 
     def step(self, env_action: Any) -> Transition:
@@ -162,7 +167,7 @@ class Environments:
         if not self._step_checked:
             self._check_first_step(raw, raw_reward, terminated, truncated)
         self._step += 1
-        if spaces.MASK_KEY in infos and not self._masks.in_use:
+        if MASK_KEY in infos and not self._masks.in_use:
             self._masks.check_absent(infos)
         self._current, self._previous = self._previous, self._current
         current, reward = self._current, self._reward
@@ -291,9 +296,8 @@ class Environments:
 
     def _allocate(self) -> None:
         try:
-            structure = spaces.observation_structure(self.observation_space)
-            spaces.check_action_space(self.action_space)
-            self._masks = ActionMasks(structure, self.action_space, self.num_envs, self._environment)
+            structure = self.spaces.observation
+            self._masks = ActionMasks(self.spaces, self.num_envs, self._environment)
         except ValueError as error:
             raise EnvError(f"{self._where()}: {error}") from error
         buffers = [Observations(structure, self.num_envs) for _ in range(4)]

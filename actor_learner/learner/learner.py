@@ -32,9 +32,9 @@ from actor_learner.networks.contract import (
     normalized_leaf,
     training_dependent_layers,
 )
-from actor_learner.spaces import structure
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
-from actor_learner.spaces.validate import conform
+from actor_learner.spaces.validate import validate_trajectory
 from actor_learner.system import compile_cache
 from actor_learner.system.fields import check_count
 from actor_learner.system.files import write_folder_atomically
@@ -71,7 +71,8 @@ class Learner:
         seed: int = 0,
         device: str = "auto",
     ) -> None:
-        _check_arguments(network, algorithm, action_space)
+        _check_arguments(network, algorithm)
+        self.spaces = Spaces(None, action_space)
         check_count("seed", seed, 0)
         check_count("total_steps", total_steps, optional=True)
         algorithm.check_total_steps(total_steps)
@@ -84,7 +85,7 @@ class Learner:
         self.updates = 0
         self.begun = 0
         self.not_finite: tuple[str, ...] = ()
-        network_distribution(network, action_space)  # one that doesn't fit the space is refused here
+        network_distribution(network, self.spaces)  # one that doesn't fit the space is refused here
         self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4]))
         self._normalization = normalization_layers(network)
         self._reward_scaling: RewardScaling | None = None
@@ -151,7 +152,7 @@ class Learner:
         Raises:
             ValueError: a batch that breaks its space; the update would say so, too.
         """
-        conformed = conform(trajectory, self.action_space)
+        conformed = validate_trajectory(trajectory, self.spaces)
         with tf.device(self.device):
             self._prefetched = trajectory, tensors(conformed)
 
@@ -179,7 +180,7 @@ class Learner:
 
     def _checked(self, trajectory: Trajectory) -> Trajectory:
         """The batch in its dtypes; the first one is what the update is compiled for."""
-        trajectory = conform(trajectory, self.action_space)
+        trajectory = validate_trajectory(trajectory, self.spaces)
         if self._compiled is None:
             self._prepare(trajectory)
         self._check_batch(trajectory)
@@ -356,7 +357,7 @@ class Learner:
         if not with_xla:
             fuse(self.optimizer)
         self._update = Update(
-            self.network, self.algorithm, self.action_space, self.optimizer, self._trainable, self._reward_scaling
+            self.network, self.algorithm, self.spaces, self.optimizer, self._trainable, self._reward_scaling
         )
         self.compiled_with_xla = with_xla
         self._compiled = tf.function(self._update, jit_compile=with_xla, autograph=False)
@@ -365,7 +366,7 @@ class Learner:
     def _check_network(self, observation: Any) -> None:
         """Calls the network once, which builds it, and compares what it gives with what is needed."""
         zeros = map_leaves(lambda leaf: np.zeros((CHECKED_ROWS, *leaf.shape[2:]), leaf.dtype), observation)
-        check_contract(self.network, zeros, self.action_space)
+        check_contract(self.network, zeros, self.spaces)
         if names := training_dependent_layers(self.network):
             warnings.warn(
                 f"Layers {names} are called with training=False while learning too, so that learner and actors "
@@ -426,9 +427,8 @@ def _num_environments(trajectory: Trajectory) -> int:
     return columns if trajectory.env_index is None else max(columns, int(trajectory.env_index.max()) + 1)
 
 
-def _check_arguments(network: Any, algorithm: Any, action_space: Any) -> None:
+def _check_arguments(network: Any, algorithm: Any) -> None:
     if not isinstance(network, keras.Model):
         raise ValueError(f"`network` must be a keras.Model. Received: network={network!r}")
     if isinstance(algorithm, type) or not hasattr(algorithm, "loss"):
         raise ValueError(f"`algorithm` must be an instance, such as al.PPO(). Received: algorithm={algorithm!r}")
-    structure.check_action_space(action_space)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
-from gymnasium.spaces import Space
 from keras import ops
 
 from actor_learner.algorithms.base import Algorithm, divergence_metric
@@ -33,7 +31,7 @@ from actor_learner.networks.contract import (
     normalization_layers,
     normalized_leaf,
 )
-from actor_learner.spaces import structure
+from actor_learner.spaces.spaces import Spaces
 
 ROWS_FOR_EACH_CHECKED = 64
 """The new network is called with one row for each 64 that it learned from: half a percent of the arithmetic."""
@@ -51,7 +49,7 @@ class Update:
         self,
         network: keras.Model,
         algorithm: Algorithm,
-        action_space: Space[Any],
+        spaces: Spaces,
         optimizer: keras.Optimizer,
         trainable: Sequence[keras.Variable],
         reward_scaling: RewardScaling | None,
@@ -61,8 +59,8 @@ class Update:
         self._optimizer = optimizer
         self._trainable = list(trainable)
         self._reward_scaling = reward_scaling
-        self._distribution = network_distribution(network, action_space)
-        self._actions = structure.action_structure(action_space)
+        self._distribution = network_distribution(network, spaces)
+        self._actions = spaces.action
         self.metric_names: tuple[str, ...] = ()
         self.checked_names: tuple[str, ...] = ()
 

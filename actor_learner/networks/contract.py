@@ -14,13 +14,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
-import numpy as np
-from gymnasium.spaces import Space
 from keras import layers, ops
 
 from actor_learner.networks.distributions import Distribution, distribution_for
 from actor_learner.networks.layers import ActionDistribution, ObservationNormalization
-from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY
 
 Tensor = Any
 Nest = Any
@@ -54,8 +53,8 @@ def arrange(network: keras.Model, observation: Nest) -> Nest:
     """
     if not isinstance(observation, (dict, tuple, list)):
         return observation
-    if isinstance(observation, dict) and spaces.MASK_KEY in observation and not takes_mask(network):
-        observation = {key: value for key, value in observation.items() if key != spaces.MASK_KEY}
+    if isinstance(observation, dict) and MASK_KEY in observation and not takes_mask(network):
+        observation = {key: value for key, value in observation.items() if key != MASK_KEY}
     leaves = named_leaves(observation)
     inputs = _inputs(network)
     if inputs is None:
@@ -77,7 +76,7 @@ def arrange(network: keras.Model, observation: Nest) -> Nest:
 def takes_mask(network: keras.Model) -> bool:
     """Whether the network has an input for the mask leaf of observations."""
     inputs = _inputs(network)
-    return inputs is not None and any(tensor.name == spaces.MASK_KEY for tensor in keras.tree.flatten(inputs))
+    return inputs is not None and any(tensor.name == MASK_KEY for tensor in keras.tree.flatten(inputs))
 
 
 def named_leaves(observation: Nest, path: tuple[Any, ...] = ()) -> dict[str, Any]:
@@ -125,14 +124,12 @@ def _describe_outputs(outputs: Any) -> str:
     return f"one output of shape {tuple(getattr(outputs, 'shape', ()))}"
 
 
-def check_network(network: keras.Model, observation_space: Space[Any], action_space: Space[Any]) -> None:
+def check_network(network: keras.Model, spaces: Spaces) -> None:
     """`check_contract` on observations of a space."""
-    structure = spaces.observation_structure(observation_space)
-    zeros = [np.zeros((CHECKED_ROWS, *leaf.shape), leaf.dtype) for leaf in structure.leaves]
-    check_contract(network, structure.unflatten(zeros), action_space)
+    check_contract(network, spaces.observation.zeros(CHECKED_ROWS), spaces)
 
 
-def check_contract(network: keras.Model, observation: Nest, action_space: Space[Any]) -> None:
+def check_contract(network: keras.Model, observation: Nest, spaces: Spaces) -> None:
     """Builds the network on an observation of `CHECKED_ROWS` rows and checks that it keeps the contract.
 
     Raises ValueError, saying what was expected and found: a wrong shape would otherwise broadcast silently.
@@ -145,10 +142,10 @@ def check_contract(network: keras.Model, observation: Nest, action_space: Space[
     except Exception as error:
         raise _not_taken(network, observation, error) from error
     found = _named_outputs(outputs)
-    columns = spaces.parameter_size(action_space)
+    columns = spaces.parameter_size
     for name, allowed, expected in (
         ("value", ((CHECKED_ROWS,), (CHECKED_ROWS, 1)), "[B] or [B, 1]"),
-        ("parameters", ((CHECKED_ROWS, columns),), f"[B, {columns}] for {action_space}"),
+        ("parameters", ((CHECKED_ROWS, columns),), f"[B, {columns}] for {spaces.action_space}"),
     ):
         if (size := tuple(found[name].shape)) not in allowed:
             raise ValueError(
@@ -202,7 +199,7 @@ def normalized_leaf(layer: ObservationNormalization, observation: Nest) -> Tenso
 
     Raises ValueError where it names none of several.
     """
-    leaves = {name: leaf for name, leaf in named_leaves(observation).items() if name != spaces.MASK_KEY}
+    leaves = {name: leaf for name, leaf in named_leaves(observation).items() if name != MASK_KEY}
     if layer.leaf in leaves:
         return leaves[layer.leaf]
     if len(leaves) == 1 and layer.leaf is None:
@@ -220,12 +217,12 @@ def cap_statistics(network: keras.Model, count: int) -> keras.Model:
     return network
 
 
-def network_distribution(network: keras.Model, action_space: Space[Any]) -> Distribution:
+def network_distribution(network: keras.Model, spaces: Spaces) -> Distribution:
     """The distribution that the network's ActionDistribution layer names, else the space's default.
 
     Raises ValueError where it doesn't fit the space, or as `distribution_and_hold` does.
     """
-    return distribution_for(action_space, distribution_and_hold(network)[0])
+    return distribution_for(spaces.action, distribution_and_hold(network)[0])
 
 
 def distribution_and_hold(network: keras.Model) -> tuple[str, int]:

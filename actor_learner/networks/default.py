@@ -48,8 +48,8 @@ def default_network(
     Raises ValueError for spaces or options that aren't supported.
     """
     structure = spaces.observation_structure(spaces.without_mask(observation_space))
-    spaces.check_action_space(action_space)
-    _check_noise_hold(noise_hold, distribution, action_space)
+    action = spaces.action_structure(action_space)
+    _check_noise_hold(noise_hold, distribution, action)
     _check_activation(activation)
     check_channel_axis(structure, channel_axis)
     if normalize_observation:
@@ -72,7 +72,7 @@ def default_network(
     policy_features, value_features = _trunks(
         features, build, hidden_sizes, activation, images=any(is_image(leaf.space) for leaf in structure.leaves)
     )
-    parameters = _policy_head(policy_features, action_space, build, initial_log_std)
+    parameters = _policy_head(policy_features, action, build, initial_log_std)
     parameters = ActionDistribution(distribution, noise_hold, name=build.name("parameters"))(parameters)
     value = build.dense(value_features, 1, 1.0, "value")
     return keras.Model(structure.unflatten(inputs), (parameters, value), name="actor_critic")
@@ -130,12 +130,12 @@ def _check_activation(activation: str) -> None:
         ) from None
 
 
-def _check_noise_hold(noise_hold: int, distribution: str, action_space: Space[Any]) -> None:
-    _, normals = distribution_for(action_space, distribution).noise
+def _check_noise_hold(noise_hold: int, distribution: str, action: spaces.Structure) -> None:
+    _, normals = distribution_for(action, distribution).noise
     if noise_hold > 1 and not normals:
         raise ValueError(
             "`noise_hold` holds the noise of continuous actions; it must be 1 for an action space without a Box. "
-            f"Received: noise_hold={noise_hold} with {action_space}"
+            f"Received: noise_hold={noise_hold} with {action.space}"
         )
 
 
@@ -217,9 +217,8 @@ def _trunks(
     return shared, shared
 
 
-def _policy_head(x: Tensor, action_space: Space[Any], build: _Builder, initial_log_std: float) -> Tensor:
+def _policy_head(x: Tensor, structure: spaces.Structure, build: _Builder, initial_log_std: float) -> Tensor:
     """The parameters of each leaf of an action, side by side."""
-    structure = spaces.action_structure(action_space)
     heads = []
     for leaf in structure.leaves:
         prefix, columns = _prefix(structure, leaf), spaces.leaf_parameter_size(leaf.space)

@@ -189,9 +189,9 @@ class EnvironmentAction(layers.Layer):  # type: ignore[misc]
     def __init__(self, action_space: dict[str, Any], distribution: str, **kwargs: Any) -> None:
         super().__init__(autocast=False, **kwargs)
         self.action_space, self.distribution = action_space, distribution
-        space = from_json(action_space)
-        self._distribution = distribution_for(space, distribution)
-        self._leaves = action_structure(space).leaves
+        actions = action_structure(from_json(action_space))
+        self._distribution = distribution_for(actions, distribution)
+        self._leaves = actions.leaves
 
     def call(self, parameters: Tensor, allowed: Tensor | None = None) -> tuple[Tensor, ...]:
         modes = self._distribution.mode(parameters, allowed)  # Keras gives the name `mask` another meaning

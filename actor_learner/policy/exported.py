@@ -13,7 +13,7 @@ import numpy as np
 
 from actor_learner.networks.untrusted import check_graph
 from actor_learner.policy.graph import Constant, Graph
-from actor_learner.spaces import kinds
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.files import DamagedError, one_line, read_array, read_folder, write_folder_atomically
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +54,10 @@ class ExportedPolicy:
     weight_names: tuple[str, ...]
     weight_shapes: tuple[tuple[int, ...], ...]
     """In the order of `network.get_weights()`."""
+
+    def spaces(self) -> Spaces:
+        """Return both spaces, built from their descriptions."""
+        return Spaces.from_json(vars(self))
 
     @property
     def fallback(self) -> bool:
@@ -119,8 +123,7 @@ class ExportedPolicy:
         description = json.loads(contents[_DESCRIPTION])
         if (version := description.pop("version", None)) != _VERSION:
             raise ValueError(f"it was written by another version ({version!r}); export it again")
-        for name in ("observation_space", "action_space"):
-            kinds.from_json(description[name])
+        Spaces.from_json(description)
         graphs = {f"{name}_graph": _read_graph(contents, name, description) for name in ("step", "value")}
         return cls(**{**_with_tuples(description), **graphs, "weights": read_array(contents[_WEIGHTS])})
 

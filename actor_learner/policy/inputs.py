@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from actor_learner.policy.exported import Array
 from actor_learner.spaces import structure
 from actor_learner.spaces.kinds import Box, Dict, Discrete, MultiDiscrete
-from actor_learner.spaces.masks import MaskLayout, with_batch_axis
-
-if TYPE_CHECKING:
-    from actor_learner.spaces.kinds import AnySpace
+from actor_learner.spaces.masks import with_batch_axis
+from actor_learner.spaces.spaces import Spaces
 
 
 class ObservationReader:
     """Takes observations, and masks of the actions, apart into arrays `[N, ...]`.
 
     Args:
-        observation_space: What environments give; in a Trajectory discrete observations are counted from 0.
-        masks: The layout of masks.
+        spaces: What environments give; in a Trajectory discrete observations are counted from 0.
     """
 
-    def __init__(self, observation_space: AnySpace, masks: MaskLayout) -> None:
-        self._structure = structure.observation_structure(observation_space)
-        self._masks = masks
-        self._has_mask_leaf = structure.has_mask_leaf(observation_space)
-        self._takes_dicts = isinstance(observation_space, Dict)
+    def __init__(self, spaces: Spaces) -> None:
+        self._structure, self._masks = spaces.observation, spaces.masks
+        self._has_mask_leaf = spaces.has_mask_leaf
+        self._takes_dicts = isinstance(spaces.observation_space, Dict)
         first = self._structure.leaves[0]
-        self._plain_box = (first.dtype, first.shape) if isinstance(observation_space, Box) and first.shape else None
+        plain_box = isinstance(spaces.observation_space, Box) and first.shape
+        self._plain_box = (first.dtype, first.shape) if plain_box else None
 
     def read(self, observation: Any, *, from_environment: bool = False) -> tuple[tuple[Array, ...], bool]:
         """The leaves, `[N, ...]` each as in a trajectory, and whether it was a single observation.

@@ -20,9 +20,6 @@ from actor_learner.policy.exported import Array, ExportedPolicy, flatten_weights
 from actor_learner.policy.inputs import ObservationReader
 from actor_learner.policy.noise import Noise, Seed
 from actor_learner.policy.runtime import LoadedGraph, load_graph
-from actor_learner.spaces.kinds import from_json
-from actor_learner.spaces.masks import MaskLayout
-from actor_learner.spaces.structure import action_structure, to_gymnasium
 
 if TYPE_CHECKING:
     import keras
@@ -56,15 +53,15 @@ class Policy:
             )
         self.exported = exported
         self.batch_size = exported.batch_size
-        observation_space, action_space = map(from_json, (exported.observation_space, exported.action_space))
-        self._actions = action_structure(action_space)
+        self.spaces = exported.spaces()
+        self._actions = self.spaces.action
         self._plain = self._actions.plain
         self._to_env = tuple(leaf_to_env(leaf, exported.distribution) for leaf in self._actions.leaves)
         count = len(self._to_env)
         self._sampled, self._modes = tuple(range(count + 1)), tuple(range(count + 1, 2 * count + 1))
-        masks, self._masked = MaskLayout(action_space), exported.masked
-        self._reader = ObservationReader(observation_space, masks)
-        self._everything_allowed = np.ones((exported.batch_size, masks.size), np.float32)
+        self._masked = exported.masked
+        self._reader = ObservationReader(self.spaces)
+        self._everything_allowed = np.ones((exported.batch_size, self.spaces.masks.size), np.float32)
         self._noise = Noise(exported, seed)
         self._weights = np.array(exported.weights, np.float32)
         self._step_graph = load_graph(exported.step_graph, exported, self._weights)
@@ -90,19 +87,21 @@ class Policy:
         return cls(export_policy(network, action_space, batch_size, observation_space, masked=True), seed)
 
     def __repr__(self) -> str:
-        described = self.exported.observation_space, self.exported.action_space
-        short = [re.sub(r"dtype=dtype\('(\w+)'\)", r"\1", str(from_json(space))) for space in described]
+        described = self.spaces.observation_space, self.spaces.action_space
+        short = [re.sub(r"dtype=dtype\('(\w+)'\)", r"\1", str(space)) for space in described]
         return f"Policy({' -> '.join(short)})"
 
     @property
     def action_space(self) -> Space[Any]:
         """The action space that `to_env` and `act` give actions of; imports Gymnasium."""
-        return to_gymnasium(from_json(self.exported.action_space))
+        space: Space[Any] = self.spaces.gymnasium.action_space
+        return space
 
     @property
     def observation_space(self) -> Space[Any]:
         """The space of observations; where export was not told, one without bounds, of the network's inputs."""
-        return to_gymnasium(from_json(self.exported.observation_space))
+        space: Space[Any] = self.spaces.gymnasium.observation_space
+        return space
 
     def reseed(self, seed: Seed) -> None:
         """Starts the noise anew, from `seed`."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.kinds import MultiDiscrete
+from actor_learner.spaces.structure import Structure, children, choice_counts, choices
 
 if TYPE_CHECKING:
     from actor_learner.spaces.kinds import AnySpace
@@ -37,10 +37,9 @@ class MaskLayout:
         size: Number of columns (M); 0 where an action space has no discrete choice, and so no masks.
     """
 
-    def __init__(self, action_space: AnySpace) -> None:
-        self._space = action_space
-        self._structure = spaces.action_structure(action_space)
-        self.choices = tuple(_choices(self._structure))
+    def __init__(self, action: Structure) -> None:
+        self._structure = action
+        self.choices = tuple(_choices(action))
         self.size = sum(choice.size for choice in self.choices)
         self._starts = np.array([choice.first_column for choice in self.choices], np.int64)
 
@@ -57,7 +56,7 @@ class MaskLayout:
             ValueError: the wrong length, a dtype or values that aren't yes or no.
         """
         if isinstance(value, (dict, tuple, list)) and not self._structure.plain:
-            columns = self._read_nest(self._space, value, rows, label)
+            columns = self._read_nest(self._structure.space, value, rows, label)
         else:
             columns = self._read_leaf(self._structure.space, value, rows, label, self.size)
         return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
@@ -75,12 +74,12 @@ class MaskLayout:
     def _read_nest(self, space: AnySpace, value: Any, rows: int, label: str) -> list[Array]:
         """The columns of each leaf below `space`."""
         columns: list[Array] = []
-        for key, child in spaces.children(space):
+        for key, child in children(space):
             inner, inner_label = _entry(value, key), f"{label}[{key!r}]"
-            size = sum(spaces.choices(leaf.space) for leaf in spaces.action_structure(child).leaves)
+            size = choices(child)
             if inner is None or not size:
                 columns.append(np.ones((rows, size), bool))
-            elif spaces.children(child):
+            elif children(child):
                 columns += self._read_nest(child, inner, rows, inner_label)
             else:
                 columns += self._read_leaf(child, inner, rows, inner_label, size)
@@ -102,10 +101,10 @@ def with_batch_axis(mask: Any) -> Any:
     return None if mask is None else np.asarray(mask)[None]
 
 
-def _choices(structure: spaces.Structure) -> Iterator[Choice]:
+def _choices(structure: Structure) -> Iterator[Choice]:
     first_column = 0
     for number, leaf in enumerate(structure.leaves):
-        for entry, size in enumerate(spaces.choice_counts(leaf.space)):
+        for entry, size in enumerate(choice_counts(leaf.space)):
             yield Choice(number, entry, first_column, size)
             first_column += size
 

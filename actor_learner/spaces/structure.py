@@ -125,6 +125,10 @@ class Structure:
         """The nested value of these leaves: dicts for Dict spaces, tuples for Tuple spaces."""
         return leaves[0] if self.plain else _nested(self._nest, iter(leaves))
 
+    def zeros(self, rows: int) -> Any:
+        """A nested value of zeros, `[rows, ...]`."""
+        return self.unflatten([np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in self.leaves])
+
 
 def observation_structure(space: AnySpace) -> Structure:
     """Leaves of observations. Box: the space's dtype, float64 as float32. Discrete, MultiDiscrete: int32 from 0.
@@ -184,8 +188,8 @@ def leaf_parameter_size(space: Any) -> int:
 
 
 def choices(space: AnySpace) -> int:
-    """How many choices a mask can forbid in a leaf: n of a Discrete, the sum of a MultiDiscrete's; else 0."""
-    return sum(choice_counts(space))
+    """Return how many choices a mask can forbid: n of a Discrete, the sum of a MultiDiscrete's, 0 of other leaves."""
+    return sum(choice_counts(space)) + sum(choices(child) for _, child in children(space))
 
 
 def choice_counts(space: AnySpace) -> tuple[int, ...]:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.spaces import Space
 
-from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import Structure
 from actor_learner.system.files import DamagedError, one_line, read_arrays, write_arrays, write_atomically
 
@@ -152,10 +151,10 @@ def _nested(structure: Any, arrays: dict[str, Array]) -> Any:
     raise ValueError(f"it has an unknown kind of structure, {str(kind)[:100]!r}")
 
 
-def nest(arrays: Mapping[str, Array], observation: Structure, action: Structure) -> Trajectory:
-    """The trajectory of a block's arrays, which stand there by their fields' names."""
+def nest(arrays: Mapping[str, Array], spaces: Spaces) -> Trajectory:
+    """Return the trajectory of a block's arrays, given by their fields' names."""
     fields = {name: arrays[name] for name in Trajectory._fields if name in arrays}
-    for structure in (observation, action):
+    for structure in (spaces.observation, spaces.action):
         fields[structure.root] = structure.unflatten([arrays[leaf.name] for leaf in structure.leaves])
     return Trajectory(**fields)
 
@@ -173,23 +172,10 @@ class TrajectorySpec:
     """Columns of a mask; 0: no masks."""
 
     @classmethod
-    def from_spaces(
-        cls,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        *,
-        unroll_length: int,
-        num_envs: int,
-        mask_size: int = 0,
-    ) -> TrajectorySpec:
-        """The spec of `num_envs` columns of `unroll_length` rows of these spaces."""
-        return cls(
-            _leaf_fields(spaces.observation_structure(observation_space)),
-            _leaf_fields(spaces.action_structure(action_space)),
-            unroll_length=unroll_length,
-            num_envs=num_envs,
-            mask_size=mask_size,
-        )
+    def from_spaces(cls, spaces: Spaces, *, unroll_length: int, num_envs: int) -> TrajectorySpec:
+        """Return the spec of `num_envs` columns of `unroll_length` rows."""
+        leaves = _leaf_fields(spaces.observation), _leaf_fields(spaces.action)
+        return cls(*leaves, unroll_length=unroll_length, num_envs=num_envs, mask_size=spaces.mask_size)
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Shape and dtype of each array, in `Trajectory`'s order, without those that are None."""

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Space
 
-from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.kinds import MultiBinary
 from actor_learner.spaces.masks import MaskLayout
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY, Leaf, Structure, choice_counts
 from actor_learner.spaces.trajectory import Array, Trajectory
 
 _FLAGS = ("terminated", "truncated", "valid")
 _NUMBERS = ("reward", "behaviour_log_prob", "truncation_value")
 
 
-def conform(trajectory: Trajectory, action_space: Space[Any]) -> Trajectory:
+def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
     """A trajectory of whatever source with every field in its dtype; what has it already isn't copied.
 
     A Dict observation's `action_mask` is taken where the field of that name is None.
@@ -40,15 +40,14 @@ def conform(trajectory: Trajectory, action_space: Space[Any]) -> Trajectory:
     if trajectory.env_index is not None:
         checked["env_index"] = _env_index(trajectory.env_index, rows[1])
     observation = _observation(trajectory.observation, rows, valid)
-    structure = spaces.action_structure(action_space)
+    structure = spaces.action
     actions = [
         _action(leaf, given, rows, valid)
         for leaf, given in zip(structure.leaves, structure.flatten(trajectory.action), strict=True)
     ]
-    layout = MaskLayout(action_space)
-    mask = _mask(trajectory, observation, valid, layout)
+    mask = _mask(trajectory, observation, valid, spaces.masks)
     if mask is not None:
-        _check_allowed(mask, layout, structure, actions, valid)
+        _check_allowed(mask, spaces.masks, structure, actions, valid)
     return trajectory._replace(
         **checked, observation=observation, action=structure.unflatten(actions), action_mask=mask
     )
@@ -86,7 +85,7 @@ def _map_labelled(function: Callable[[str, Any], Any], label: str, value: Any) -
     return function(label, value)
 
 
-def _action(leaf: spaces.Leaf, given: Any, rows: tuple[int, ...], valid: Array) -> Array:
+def _action(leaf: Leaf, given: Any, rows: tuple[int, ...], valid: Array) -> Array:
     kinds = {"i": "iu", "f": "fiu"}[leaf.dtype.kind] + ("b" if isinstance(leaf.space, MultiBinary) else "")
     values = _field(leaf.label, given, (*rows, *leaf.shape), kinds)
     _check_finite(leaf.label, values, valid)
@@ -95,8 +94,8 @@ def _action(leaf: spaces.Leaf, given: Any, rows: tuple[int, ...], valid: Array) 
     return values.astype(leaf.dtype, copy=False)
 
 
-def _check_choices(leaf: spaces.Leaf, values: Array, valid: Array) -> None:
-    sizes = np.array((2,) if isinstance(leaf.space, MultiBinary) else spaces.choice_counts(leaf.space))
+def _check_choices(leaf: Leaf, values: Array, valid: Array) -> None:
+    sizes = np.array((2,) if isinstance(leaf.space, MultiBinary) else choice_counts(leaf.space))
     acted = values[valid].reshape(-1, math.prod(leaf.shape))
     wrong = (acted < 0) | (acted >= sizes)
     if not wrong.any():
@@ -118,9 +117,9 @@ def _mask(trajectory: Trajectory, observation: Any, valid: Array, layout: MaskLa
     given = trajectory.action_mask
     shape = (*valid.shape, layout.size)
     if given is None:
-        if not isinstance(observation, dict) or spaces.MASK_KEY not in observation or not layout.size:
+        if not isinstance(observation, dict) or MASK_KEY not in observation or not layout.size:
             return None
-        given = _read_mask_leaf(observation[spaces.MASK_KEY], valid, layout)
+        given = _read_mask_leaf(observation[MASK_KEY], valid, layout)
     elif not layout.size:
         raise ValueError("`action_mask` must be None: the actions have no discrete choice. Received: a mask")
     mask = _field("action_mask", given, shape, "biu")
@@ -144,7 +143,7 @@ def _read_mask_leaf(leaf: Any, valid: Array, layout: MaskLayout) -> Array:
         rows = valid.reshape(*valid.shape, *(1,) * (values.ndim - 2))
         return np.where(rows, values[:-1], np.ones((), values.dtype)).reshape(valid.size, *values.shape[2:])
 
-    label = f"observation[{spaces.MASK_KEY!r}]"
+    label = f"observation[{MASK_KEY!r}]"
     mask = layout.read(_map_labelled(acted_on, label, leaf), valid.size, label)
     return mask.reshape(*valid.shape, layout.size)
 
@@ -157,9 +156,7 @@ def _check_flags(mask: Array, valid: Array) -> None:
         )
 
 
-def _check_allowed(
-    mask: Array, layout: MaskLayout, structure: spaces.Structure, actions: list[Array], valid: Array
-) -> None:
+def _check_allowed(mask: Array, layout: MaskLayout, structure: Structure, actions: list[Array], valid: Array) -> None:
     """Every action of a valid row was allowed: a forbidden one has the log-probability -1e30."""
     for choice in layout.choices:
         chosen = actions[choice.leaf].reshape(*valid.shape, -1)[..., choice.entry]

@@ -23,6 +23,7 @@ from actor_learner.environments.factory import resolve_env
 from actor_learner.networks.default import default_network
 from actor_learner.networks.layers import ActionDistribution
 from actor_learner.policy.policy import Policy
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import TrajectorySpec
 from tests.support.counting_env import CountingEnv
 
@@ -52,7 +53,7 @@ def policy(exported):
 @pytest.fixture
 def plan(exported):
     env = CountingEnv()
-    spec = TrajectorySpec.from_spaces(env.observation_space, env.action_space, unroll_length=ROWS, num_envs=2 * ENVS)
+    spec = TrajectorySpec.from_spaces(env.spaces, unroll_length=ROWS, num_envs=2 * ENVS)
     return ArenaPlan(
         BlockLayout.of(spec, ("is_success",)),
         num_actors=2,
@@ -255,7 +256,7 @@ def test_held_noise_is_renewed_at_hand_outs_and_ends_of_episodes():
     network = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, kernel_initializer="zeros")])
     held = ActionDistribution(noise_hold=4)(network.outputs[0])
     network = keras.Model(network.inputs, (held, keras.layers.Dense(1)(network.inputs[0])))
-    spec = TrajectorySpec.from_spaces(Box(-1, 1, (1,)), space, unroll_length=14, num_envs=1)
+    spec = TrajectorySpec.from_spaces(Spaces(Box(-1, 1, (1,)), space), unroll_length=14, num_envs=1)
     arena, layout = Arena.create(), BlockLayout.of(spec, ())
     arena.reserve(layout.size)
     columns = Block(layout, arena, 0).columns(0, 1)

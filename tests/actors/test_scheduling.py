@@ -13,6 +13,7 @@ from actor_learner.actors.transport.batches import ArenaPlan, BlockLayout
 from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.weights import WeightSlots
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import TrajectorySpec
 
 ENVS = 2
@@ -22,7 +23,9 @@ class Simulation:
     """A pool without processes: `step` lets one actor finish; what it was handed out is written down."""
 
     def __init__(self, num_actors, lag):
-        spec = TrajectorySpec.from_spaces(Box(-1, 1, (1,)), Discrete(2), unroll_length=3, num_envs=num_actors * ENVS)
+        spec = TrajectorySpec.from_spaces(
+            Spaces(Box(-1, 1, (1,)), Discrete(2)), unroll_length=3, num_envs=num_actors * ENVS
+        )
         plan = ArenaPlan(BlockLayout.of(spec, ()), num_actors, lag + 1, max(num_actors, lag + 1) + 2, 1, 1)
         self.arena, self.num_actors, self.lag = Arena.create(), num_actors, lag
         self.arena.reserve(plan.size)

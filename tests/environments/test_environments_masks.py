@@ -16,7 +16,7 @@ from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.serial import SerialVectorEnv
-from actor_learner.spaces.masks import MaskLayout
+from actor_learner.spaces.spaces import Spaces
 from tests.support.scripted_envs import MODES, Arrays, Script, sync
 
 ACTIONS = 4
@@ -214,7 +214,7 @@ class TestForms:
         env.action_space = Dict(b=Discrete(2), a=Discrete(2))
         environments = Environments(SerialVectorEnv([env]))
         environments.reset(0)
-        expected = MaskLayout(env.action_space).read({"a": [[1, 0]], "b": [[0, 1]]}, 1)
+        expected = Spaces(None, env.action_space).masks.read({"a": [[1, 0]], "b": [[0, 1]]}, 1)
         np.testing.assert_array_equal(environments.action_mask, expected)
 
     def test_infos_of_a_native_environment_without_flags(self):

@@ -16,6 +16,7 @@ from actor_learner.learner import batch as rows_module
 from actor_learner.learner.batch import in_chunks, side_by_side, tensors, without_invalid
 from actor_learner.networks import contract
 from actor_learner.networks.contract import network_distribution
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import action_structure
 from actor_learner.spaces.trajectory import map_leaves
 from tests.support.identity_env import IdentityEnv
@@ -57,7 +58,7 @@ def on_policy(trajectory, network, action_space):
     mask = None
     if trajectory.action_mask is not None:
         mask = flat(trajectory.action_mask) | ~flat(trajectory.valid)[:, None]
-    log_prob = network_distribution(network, action_space).log_prob(parameters, action, mask)
+    log_prob = network_distribution(network, Spaces(None, action_space)).log_prob(parameters, action, mask)
     return trajectory._replace(behaviour_log_prob=ops.convert_to_numpy(log_prob).reshape(steps, columns))
 
 

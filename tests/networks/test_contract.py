@@ -21,6 +21,7 @@ from actor_learner.networks.contract import (
 from actor_learner.networks.default import default_network, with_normalization
 from actor_learner.networks.layers import ActionDistribution, ObservationNormalization
 from actor_learner.policy.policy import Policy
+from actor_learner.spaces.spaces import Spaces
 from tests.support.trajectories import TWO_ACTIONS, VECTOR
 
 
@@ -46,7 +47,7 @@ def two_heads(parameters, value):
 )
 def test_broken_contracts(network, message):
     with pytest.raises(ValueError, match=message):
-        check_network(network(), VECTOR, TWO_ACTIONS)
+        check_network(network(), Spaces(VECTOR, TWO_ACTIONS))
 
 
 def two_heads_of_other_input():
@@ -57,7 +58,7 @@ def two_heads_of_other_input():
 def test_kerass_habit_of_two_models_works():
     x = keras.Input((4,))
     actor, critic = keras.Sequential([layers.Dense(2)]), keras.Sequential([layers.Dense(1)])
-    check_network(keras.Model(x, (actor(x), critic(x))), VECTOR, TWO_ACTIONS)
+    check_network(keras.Model(x, (actor(x), critic(x))), Spaces(VECTOR, TWO_ACTIONS))
 
 
 def test_distribution_layers_that_differ_are_refused():
@@ -72,7 +73,7 @@ def test_distribution_layers_that_differ_are_refused():
     for other in (ActionDistribution("gaussian", 3), ActionDistribution("squashed", 2)):
         network = keras.Model(x, (other(said), value))
         for read in (
-            lambda network=network: network_distribution(network, box),
+            lambda network=network: network_distribution(network, Spaces(None, box)),
             lambda network=network: Policy.from_network(network, box),
         ):
             with pytest.raises(
@@ -86,13 +87,13 @@ def test_further_outputs_of_a_dict_are_kept():
     network = keras.Model(
         x, {"parameters": layers.Dense(2)(x), "value": layers.Dense(1)(x), "next": layers.Dense(4)(x)}
     )
-    check_network(network, VECTOR, TWO_ACTIONS)
+    check_network(network, Spaces(VECTOR, TWO_ACTIONS))
     assert outputs(network, np.zeros((3, 4), np.float32))["next"].shape == (3, 4)
 
 
 def test_a_network_of_ones_own_is_wrapped_once():
     wrapped = with_normalization(two_heads(2, 1), VECTOR)
-    check_network(wrapped, VECTOR, TWO_ACTIONS)
+    check_network(wrapped, Spaces(VECTOR, TWO_ACTIONS))
     assert len(normalization_layers(wrapped)) == 1
     with pytest.raises(ValueError, match="would normalize twice"):
         with_normalization(wrapped, VECTOR)
@@ -133,7 +134,7 @@ class Subclassed(keras.Model):
 def test_a_dict_reaches_inputs_by_name_without_its_mask(make, masked):
     space = Dict({**PAIR.spaces, "action_mask": MultiBinary(2)}) if masked else PAIR
     network = make()
-    check_network(network, space, TWO_ACTIONS)
+    check_network(network, Spaces(space, TWO_ACTIONS))
     network.set_weights([np.ones_like(weight) for weight in network.get_weights()])
     batch = {**BATCH, "action_mask": np.ones((5, 2), np.int8)} if masked else BATCH
     np.testing.assert_allclose(outputs(network, batch)["value"], 1 * 4 + 2 * 3 + 1)
@@ -152,10 +153,10 @@ def test_each_input_gets_its_own_leaf():
 def test_a_tuple_reaches_inputs_in_order_and_nested_leaves_by_dotted_names():
     position, goal = keras.Input((4,)), keras.Input((3,))
     network = heads([position, goal], layers.Concatenate()([position, goal]))
-    check_network(network, Tuple([VECTOR, PAIR["goal"]]), TWO_ACTIONS)
+    check_network(network, Spaces(Tuple([VECTOR, PAIR["goal"]]), TWO_ACTIONS))
     named = {name: keras.Input((size,), name=name) for name, size in (("body.position", 4), ("goals.0", 3))}
     network = heads(named, layers.Concatenate()(list(named.values())))
-    check_network(network, Dict(body=Dict(position=VECTOR), goals=Tuple([PAIR["goal"]])), TWO_ACTIONS)
+    check_network(network, Spaces(Dict(body=Dict(position=VECTOR), goals=Tuple([PAIR["goal"]])), TWO_ACTIONS))
 
 
 @pytest.mark.parametrize(
@@ -167,8 +168,8 @@ def test_a_tuple_reaches_inputs_in_order_and_nested_leaves_by_dotted_names():
 )
 def test_a_single_input_takes_the_only_leaf(make):
     network = make(keras.Input((4,)))
-    check_network(network, Dict(position=VECTOR, action_mask=MultiBinary(2)), TWO_ACTIONS)
-    check_network(network, Tuple([VECTOR]), TWO_ACTIONS)
+    check_network(network, Spaces(Dict(position=VECTOR, action_mask=MultiBinary(2)), TWO_ACTIONS))
+    check_network(network, Spaces(Tuple([VECTOR]), TWO_ACTIONS))
 
 
 def test_a_network_may_look_at_the_mask():
@@ -176,10 +177,10 @@ def test_a_network_may_look_at_the_mask():
     network = heads(inputs, layers.Concatenate()(list(inputs.values())))
     assert takes_mask(network)
     space = Dict(position=VECTOR, action_mask=MultiBinary(2))
-    check_network(network, space, TWO_ACTIONS)
+    check_network(network, Spaces(space, TWO_ACTIONS))
     wrapped = with_normalization(network, space)
     assert takes_mask(wrapped)
-    check_network(wrapped, space, TWO_ACTIONS)
+    check_network(wrapped, Spaces(space, TWO_ACTIONS))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_a_network_may_look_at_the_mask():
 @pytest.mark.parametrize("make", [of_dict, of_list])
 def test_inputs_that_do_not_match_are_listed_beside_the_leaves(make, space):
     with pytest.raises(ValueError, match=r"leaves \['.*position.*Received: inputs \['goal', 'position'\]") as caught:
-        check_network(make(), space, TWO_ACTIONS)
+        check_network(make(), Spaces(space, TWO_ACTIONS))
     assert "\n" not in str(caught.value)
 
 
@@ -198,7 +199,7 @@ def test_a_network_that_fails_on_a_composite_says_what_it_was_given():
     with pytest.raises(
         ValueError, match=r"doesn't take observations of position \(4,\) float32, goal \(3,\)"
     ) as caught:
-        check_network(network, PAIR, TWO_ACTIONS)
+        check_network(network, Spaces(PAIR, TWO_ACTIONS))
     assert "\n" not in str(caught.value)
 
 
@@ -212,7 +213,7 @@ def test_a_composite_is_normalized_leaf_by_leaf():
     }
     network = heads(inputs, layers.Concatenate()([inputs["position"], inputs["goal"]]))
     wrapped = with_normalization(network, space)
-    check_network(wrapped, space, TWO_ACTIONS)
+    check_network(wrapped, Spaces(space, TWO_ACTIONS))
     found = {layer.leaf: layer.mean.shape for layer in normalization_layers(wrapped)}
     assert found == {"position": (4,), "goal": (3,)}
 

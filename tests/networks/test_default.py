@@ -16,6 +16,7 @@ from actor_learner.networks.distributions.continuous import Gaussian
 from actor_learner.networks.images import describe_image
 from actor_learner.networks.layers import ObservationNormalization, OneHot
 from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.spaces import Spaces
 from tests.support.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR, random_leaf
 
 
@@ -26,7 +27,7 @@ def outputs(network, observation):
 def test_the_default_network_is_two_trunks_of_two_layers():
     network = default_network(VECTOR, TWO_ACTIONS)
     assert network.count_params() == 2 * (4 * 64 + 64 + 64 * 64 + 64) + (64 * 2 + 2) + (64 + 1)
-    check_network(network, VECTOR, TWO_ACTIONS)
+    check_network(network, Spaces(VECTOR, TWO_ACTIONS))
     found = outputs(network, np.zeros((3, 4), np.float32))
     assert found["parameters"].shape == (3, 2)
     assert found["value"].shape == (3,)
@@ -66,7 +67,7 @@ def test_log_std_is_appended_and_trained():
 
 def test_discrete_observations_are_one_hot():
     network = default_network(Discrete(5), TWO_ACTIONS)
-    check_network(network, Discrete(5), TWO_ACTIONS)
+    check_network(network, Spaces(Discrete(5), TWO_ACTIONS))
     assert network.get_layer("policy_hidden_1").kernel.shape == (5, 64)
 
 
@@ -75,8 +76,8 @@ def test_discrete_observations_are_one_hot():
 )
 def test_vectors_of_any_rank_and_dtype(space):
     network = default_network(space, TWO_ACTIONS, normalize_observation=True)
-    check_network(network, space, TWO_ACTIONS)
-    check_network(default_network(space, TWO_ACTIONS), space, TWO_ACTIONS)
+    check_network(network, Spaces(space, TWO_ACTIONS))
+    check_network(default_network(space, TWO_ACTIONS), Spaces(space, TWO_ACTIONS))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_vectors_of_any_rank_and_dtype(space):
 def test_images_reach_the_first_convolution_channels_last(shape, channels):
     space = Box(0, 255, shape, np.uint8)
     network = default_network(space, TWO_ACTIONS)
-    check_network(network, space, TWO_ACTIONS)
+    check_network(network, Spaces(space, TWO_ACTIONS))
     assert network.get_layer("convolution_1").kernel.shape == (8, 8, channels, 32)
     assert network.get_layer("features").kernel.shape == (7 * 7 * 64, 512)
 
@@ -113,7 +114,7 @@ def test_small_images_take_the_residual_network():
     space = Box(0, 255, (10, 12, 3), np.uint8)
     with pytest.raises(ValueError, match=r"at least 36 x 36.*Received: 10 x 12"):
         default_network(space, TWO_ACTIONS)
-    check_network(default_network(space, TWO_ACTIONS, image_network="impala"), space, TWO_ACTIONS)
+    check_network(default_network(space, TWO_ACTIONS, image_network="impala"), Spaces(space, TWO_ACTIONS))
 
 
 @pytest.mark.parametrize("shape", [(4, 40, 4), (40, 40, 40)])
@@ -230,7 +231,7 @@ def test_the_distribution_is_saved_with_the_model(tmp_path):
     network = default_network(VECTOR, TORQUES, normalize_observation=True, initial_log_std=-1.0)
     network.save(tmp_path / "network.keras")
     loaded = keras.models.load_model(tmp_path / "network.keras")
-    assert network_distribution(loaded, TORQUES) == Distribution((Gaussian((3,)),))
+    assert network_distribution(loaded, Spaces(None, TORQUES)) == Distribution((Gaussian((3,)),))
     assert len(normalization_layers(loaded)) == 1
     for before, after in zip(network.get_weights(), loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
@@ -251,7 +252,7 @@ def sample(space, rows=3, seed=0):
 
 def test_every_kind_of_leaf_reaches_the_heads():
     network = default_network(SENSES, HYBRID, normalize_observation=True)
-    check_network(network, SENSES, HYBRID)
+    check_network(network, Spaces(SENSES, HYBRID))
     # 512 of the image, 4 + 5 of the pair, 2 + 3 + 4 + 5 one-hot, 4 bits; a shared trunk behind them.
     assert network.get_layer("shared_hidden_1").kernel.shape == (4 * 1 + 5 + 14 + 4 + 512, 64)
     found = outputs(network, sample(SENSES))
@@ -328,7 +329,7 @@ def test_the_mask_leaf_is_no_input():
     network = default_network(space, TWO_ACTIONS)
     assert [tensor.name for tensor in network.inputs] == ["position"]
     assert network.get_layer("policy_hidden_1").kernel.shape == (4, 64)
-    check_network(network, space, TWO_ACTIONS)
+    check_network(network, Spaces(space, TWO_ACTIONS))
 
 
 @pytest.mark.parametrize(

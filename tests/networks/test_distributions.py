@@ -15,7 +15,7 @@ from actor_learner.networks.distributions import Distribution, distribution_for
 from actor_learner.networks.distributions.continuous import Gaussian, SquashedGaussian
 from actor_learner.networks.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from actor_learner.spaces import structure
-from actor_learner.spaces.masks import MaskLayout
+from actor_learner.spaces.spaces import Spaces
 from tests.support.litert import run_litert
 from tests.support.trajectories import HYBRID
 
@@ -84,7 +84,7 @@ def test_several_choices_are_one_categorical_each(sizes, rows, seed, masks):
 
 def test_actions_of_any_rank_are_counted_row_by_row():
     space = MultiDiscrete(np.array([[2, 3], [4, 5]]))
-    (part,) = distribution_for(space).parts
+    (part,) = distribution_for(Spaces(None, space).action).parts
     logits = np.full((1, 14), -50.0, np.float32)
     logits[0, [1, 2 + 2, 5 + 3, 9 + 4]] = 0.0
     np.testing.assert_array_equal(numpy(part.mode(logits)), [[[1, 2], [3, 4]]])
@@ -215,11 +215,13 @@ def test_the_mode_is_the_first_highest_logit():
 
 
 def test_distribution_by_space():
-    assert distribution_for(Discrete(3, start=5)) == Distribution((Categorical(3),))
-    assert distribution_for(Box(-1, 1, (2, 3))) == Distribution((Gaussian((2, 3)),))
-    assert distribution_for(MultiDiscrete([[2], [3]])) == Distribution((MultiCategorical((2, 3), (2, 1)),))
-    assert distribution_for(MultiBinary((2, 3))) == Distribution((Bernoulli((2, 3)),))
-    squashed = distribution_for(Tuple([Discrete(2), Box(-1, 3, (2,))]), "squashed")
+    assert distribution_for(Spaces(None, Discrete(3, start=5)).action) == Distribution((Categorical(3),))
+    assert distribution_for(Spaces(None, Box(-1, 1, (2, 3))).action) == Distribution((Gaussian((2, 3)),))
+    assert distribution_for(Spaces(None, MultiDiscrete([[2], [3]])).action) == Distribution(
+        (MultiCategorical((2, 3), (2, 1)),)
+    )
+    assert distribution_for(Spaces(None, MultiBinary((2, 3))).action) == Distribution((Bernoulli((2, 3)),))
+    squashed = distribution_for(Spaces(None, Tuple([Discrete(2), Box(-1, 3, (2,))])).action, "squashed")
     assert squashed == Distribution((Categorical(2), SquashedGaussian((2,), (2.0, 2.0))))
 
 
@@ -234,13 +236,13 @@ def test_distribution_by_space():
 )
 def test_refused_distributions(space, name, message):
     with pytest.raises(ValueError, match=message) as caught:
-        distribution_for(space, name)
+        distribution_for(Spaces(None, space).action, name)
     assert "\n" not in str(caught.value)
 
 
 def hybrid_inputs(rows=5, seed=0):
     rng = np.random.default_rng(seed)
-    distribution = distribution_for(HYBRID, "squashed")
+    distribution = distribution_for(Spaces(None, HYBRID).action, "squashed")
     uniform, normal = distribution.noise
     parameters = rng.normal(size=(rows, structure.parameter_size(HYBRID))).astype(np.float32)
     noise = [1 - rng.random((rows, uniform)), rng.normal(size=(rows, normal))]
@@ -271,7 +273,7 @@ def test_a_composite_is_the_product_of_its_leaves():
         entropy += numpy(part.entropy(own, allowed))
         column, uniform, normal = column + own.shape[1], uniform + u, normal + n
         choice += structure.choices(leaf.space)
-    assert (column, choice) == (structure.parameter_size(HYBRID), MaskLayout(HYBRID).size)
+    assert (column, choice) == (structure.parameter_size(HYBRID), Spaces(None, HYBRID).masks.size)
     np.testing.assert_allclose(numpy(distribution.log_prob(parameters, sample, mask)), log_prob, rtol=1e-5)
     np.testing.assert_allclose(numpy(distribution.entropy(parameters, mask)), entropy, rtol=1e-5)
 

@@ -19,7 +19,7 @@ from actor_learner.policy.export.verify import draw_mask
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.policy import Policy
 from actor_learner.spaces import structure as spaces
-from actor_learner.spaces.masks import MaskLayout
+from actor_learner.spaces.spaces import Spaces
 from tests.support.exporting import Inexpressible, assert_agrees, changed_weights, observations
 from tests.support.trajectories import DIALS, HYBRID, SENSES, SWITCHES, TORQUES, VECTOR
 
@@ -45,7 +45,7 @@ def check_agreement(observation_space, action_space, *, masked=True, **options):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "LiteRT can't run")
         exported = export_policy(network, action_space, BATCH, observation_space, masked=masked)
-    policy, layout = Policy(exported), MaskLayout(action_space)
+    policy, layout = Policy(exported), Spaces(None, action_space).masks
     assert exported.masked == (masked and layout.size > 0)
     for rows in (BATCH, 30):
         check_versions(policy, network, action_space, observations(observation_space, rows), layout)
@@ -217,7 +217,7 @@ def test_what_litert_cannot_express_with_several_inputs_and_masks():
     with pytest.warns(UserWarning, match="LiteRT can't run"):
         policy = Policy(export_policy(network, HYBRID, BATCH, space, masked=True))
     assert policy.exported.fallback
-    check_versions(policy, network, HYBRID, observations(space, BATCH), MaskLayout(HYBRID))
+    check_versions(policy, network, HYBRID, observations(space, BATCH), Spaces(None, HYBRID).masks)
 
 
 @pytest.mark.parametrize("nest", ["dict", "list", "nested"])
@@ -245,4 +245,4 @@ def test_saved_and_loaded_composites(tmp_path):
         np.testing.assert_equal(vars(loaded)[name], value)
     policy = Policy(loaded)
     assert (policy.observation_space, policy.action_space) == (SENSES, HYBRID)
-    check_versions(policy, network, HYBRID, observations(SENSES, 3), MaskLayout(HYBRID))
+    check_versions(policy, network, HYBRID, observations(SENSES, 3), Spaces(None, HYBRID).masks)

@@ -19,7 +19,7 @@ from actor_learner.policy.export.trace import Tracer, other_variables
 from actor_learner.policy.export.verify import Probe, agree, draw_inputs, draw_leaf, draw_mask
 from actor_learner.policy.export.weight_table import find_constants, pattern_values, permutation_of, scaled_by
 from actor_learner.spaces import structure as spaces
-from actor_learner.spaces.masks import MaskLayout
+from actor_learner.spaces.spaces import Spaces
 from tests.support.exporting import (
     ACTIONS,
     BATCH,
@@ -63,7 +63,7 @@ def test_agreement_forgives_a_rare_draw_but_no_float():
 
 def probe_of(network, batch_size=BATCH):
     """(the exported step graph, what it is checked with, its traced function)."""
-    tracer = Tracer(network, ACTIONS, spaces.observation_structure(VECTOR), False, other_variables(network))
+    tracer = Tracer(network, Spaces(VECTOR, ACTIONS), other_variables(network))
     traced = tracer.trace("step", batch_size)
     probe = Probe(traced, draw_inputs(tracer, batch_size), network)
     return to_litert(traced, probe, network), probe, traced
@@ -110,7 +110,7 @@ def test_the_check_finds_outputs_in_another_order():
     space = Tuple([Discrete(3), Discrete(3)])
     observation = keras.Input((6,))
     network = keras.Model(observation, (layers.Dense(6)(observation), layers.Dense(1)(observation)))
-    tracer = Tracer(network, space, spaces.observation_structure(VECTOR), False, other_variables(network))
+    tracer = Tracer(network, Spaces(VECTOR, space), other_variables(network))
     traced = tracer.trace("step", BATCH)
     probe = Probe(traced, draw_inputs(tracer, BATCH), network)
     graph = to_litert(traced, probe, network)
@@ -164,8 +164,7 @@ def test_integers_without_bounds_are_drawn_small():
 
 def drawn(observation_space, action_space, masked, rows=4):
     network = default.default_network(observation_space, action_space)
-    structure = spaces.observation_structure(observation_space)
-    tracer = Tracer(network, action_space, structure, masked, other_variables(network))
+    tracer = Tracer(network, Spaces(observation_space, action_space, masked), other_variables(network))
     return draw_inputs(tracer, rows)
 
 
@@ -199,7 +198,7 @@ def test_a_part_of_a_mask_allows_everything():
 
 
 def test_drawn_masks_forbid_much_and_little():
-    mask = draw_mask(MaskLayout(Discrete(100)), np.random.default_rng(0), 300)
+    mask = draw_mask(Spaces(None, Discrete(100)).masks, np.random.default_rng(0), 300)
     allowed = mask.mean(axis=1)
     assert allowed.min() < 0.2
     assert allowed.max() > 0.8

@@ -14,7 +14,7 @@ from actor_learner.policy.export.litert import export_policy
 from actor_learner.policy.export.verify import draw_mask
 from actor_learner.policy.policy import Policy
 from actor_learner.spaces import structure
-from actor_learner.spaces.masks import MaskLayout
+from actor_learner.spaces.spaces import Spaces
 from tests.support.exporting import GivenDraws, logits_network
 
 # As pairs, because Gymnasium sorts the keys of a plain dict.
@@ -42,7 +42,7 @@ def logits(rows, seed=0, columns=PARAMETERS, scale=3.0):
 
 
 def masks(rows, seed=0, space=CHOICES):
-    return draw_mask(MaskLayout(space), np.random.default_rng(seed), rows).astype(bool)
+    return draw_mask(Spaces(None, space).masks, np.random.default_rng(seed), rows).astype(bool)
 
 
 def chosen_columns(action):
@@ -53,7 +53,7 @@ def chosen_columns(action):
 
 def test_a_million_masked_samples_are_allowed(exported):
     policy, rows = Policy(exported), np.arange(1000)[:, None]
-    assert MaskLayout(CHOICES).size == COLUMNS
+    assert Spaces(None, CHOICES).masks.size == COLUMNS
     seen = np.zeros(COLUMNS, bool)
     for seed in range(200):  # of 1000 rows, five choices each
         mask = masks(1000, seed)
@@ -251,7 +251,7 @@ def test_an_observation_with_a_key_of_that_name_but_no_choices_is_an_observation
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4), rows=st.integers(1, 20), seed=st.integers(0, 2**32 - 1)
 )
 def test_drawn_masks_always_allow_something(sizes, rows, seed):
-    layout = MaskLayout(Tuple([TORQUES, *(Discrete(size) for size in sizes), MultiDiscrete(sizes)]))
+    layout = Spaces(None, Tuple([TORQUES, *(Discrete(size) for size in sizes), MultiDiscrete(sizes)])).masks
     mask = draw_mask(layout, np.random.default_rng(seed), rows)
     assert (mask.shape, mask.dtype) == ((rows, 2 * sum(sizes)), "float32")
     assert set(np.unique(mask)) <= {0.0, 1.0}

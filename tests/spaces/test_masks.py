@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actor_learner.spaces import structure as spaces
-from actor_learner.spaces.masks import MaskLayout
+from actor_learner.spaces.spaces import Spaces
 from tests.support.random_spaces import ACTION_SPACES
 
 COMPOSITE = Dict(
@@ -59,11 +59,11 @@ class TestSize:
         ],
     )
     def test_columns(self, space, size):
-        assert MaskLayout(space).size == size
+        assert Spaces(None, space).masks.size == size
 
     @given(space=ACTION_SPACES)
     def test_columns_of_any_space(self, space):
-        assert MaskLayout(space).size == sum(counts_of(space))
+        assert Spaces(None, space).masks.size == sum(counts_of(space))
 
 
 class TestRead:
@@ -74,7 +74,7 @@ class TestRead:
         dtype=st.sampled_from([bool, np.int8, np.float32, np.int64]),
     )
     def test_flat_and_nested_say_the_same(self, space, rows, seed, dtype):
-        layout = MaskLayout(space)
+        layout = Spaces(None, space).masks
         expected = np.random.default_rng(seed).random((rows, layout.size)) < 0.5
         given = expected.astype(dtype)
         for value in (given, nest_of(space, given)):
@@ -83,23 +83,23 @@ class TestRead:
             np.testing.assert_array_equal(mask, expected)
 
     def test_lists(self):
-        assert MaskLayout(Discrete(3)).read([[1, 0, 1]], 1).tolist() == [[True, False, True]]
+        assert Spaces(None, Discrete(3)).masks.read([[1, 0, 1]], 1).tolist() == [[True, False, True]]
 
     def test_what_is_left_out_of_a_nest_is_allowed(self):
-        mask = MaskLayout(COMPOSITE).read({"move": [[0, 1, 0]], "build": None}, 1)
+        mask = Spaces(None, COMPOSITE).masks.read({"move": [[0, 1, 0]], "build": None}, 1)
         assert mask.tolist() == [[True] * 2 + [False, True, False] + [True] * 5]
-        part = MaskLayout(COMPOSITE).read({"build": (np.zeros((1, 2)), None)}, 1)
+        part = Spaces(None, COMPOSITE).masks.read({"build": (np.zeros((1, 2)), None)}, 1)
         assert part.tolist() == [[False] * 2 + [True] * 8]
 
     def test_a_multi_discrete_may_be_concatenated(self):
-        layout = MaskLayout(MultiDiscrete([2, 3]))
+        layout = Spaces(None, MultiDiscrete([2, 3])).masks
         expected = [[True, False, True, True, False]]
         assert layout.read(np.array([[1, 0, 1, 1, 0]]), 1).tolist() == expected
         assert layout.read((np.array([[1, 0]]), np.array([[1, 1, 0]])), 1).tolist() == expected
 
     def test_a_composite_may_be_concatenated(self):
         flat = np.arange(10)[None] % 3 == 0
-        np.testing.assert_array_equal(MaskLayout(COMPOSITE).read(flat, 1), flat)
+        np.testing.assert_array_equal(Spaces(None, COMPOSITE).masks.read(flat, 1), flat)
 
     @pytest.mark.parametrize(
         ("space", "value", "message"),
@@ -120,7 +120,7 @@ class TestRead:
     )
     def test_refused(self, space, value, message):
         with pytest.raises(ValueError, match=message) as caught:
-            MaskLayout(space).read(value, 1, "mask")
+            Spaces(None, space).masks.read(value, 1, "mask")
         assert "`mask" in str(caught.value)
         assert "\n" not in str(caught.value)
 
@@ -128,7 +128,7 @@ class TestRead:
 class TestFirstEmpty:
     @given(space=ACTION_SPACES.filter(counts_of), rows=st.integers(1, 4), seed=st.integers(0, 99))
     def test_it_is_the_first_choice_without_an_option(self, space, rows, seed):
-        layout = MaskLayout(space)
+        layout = Spaces(None, space).masks
         mask = np.random.default_rng(seed).random((rows, layout.size)) < 0.6
         starts = np.cumsum([0, *counts_of(space)])
         empty = [
@@ -141,12 +141,12 @@ class TestFirstEmpty:
 
     def test_one_forbidden_choice_is_found_among_allowed_ones(self):
         mask = np.array([[1, 0, 1, 1, 1, 1], [0, 1, 0, 0, 0, 1]], bool)
-        assert MaskLayout(MultiDiscrete([2, 3, 1])).first_empty(mask) == (1, 1)
+        assert Spaces(None, MultiDiscrete([2, 3, 1])).masks.first_empty(mask) == (1, 1)
 
     @given(space=ACTION_SPACES)
     def test_choices_tell_each_entrys_columns(self, space):
         """An action that is forbidden by its own columns alone."""
-        layout, structure = MaskLayout(space), spaces.action_structure(space)
+        layout, structure = Spaces(None, space).masks, spaces.action_structure(space)
         assert [choice.size for choice in layout.choices] == counts_of(space)
         ends = np.cumsum(counts_of(space)).tolist()
         assert [choice.first_column + choice.size for choice in layout.choices] == ends
@@ -157,8 +157,8 @@ class TestFirstEmpty:
         assert discrete == sorted(set(discrete))
 
     def test_without_choices_nothing_is_empty(self):
-        assert MaskLayout(Box(0, 1)).first_empty(np.ones((2, 0), bool)) is None
+        assert Spaces(None, Box(0, 1)).masks.first_empty(np.ones((2, 0), bool)) is None
 
     def test_parameters_and_masks_agree_on_discrete_spaces(self):
         for space in (Discrete(5), MultiDiscrete([2, 3]), Tuple([Discrete(2), MultiDiscrete([[1, 2]])])):
-            assert MaskLayout(space).size == spaces.parameter_size(space)
+            assert Spaces(None, space).masks.size == spaces.parameter_size(space)

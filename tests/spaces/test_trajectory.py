@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
-from actor_learner.spaces import structure
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, TrajectorySpec, load_trajectory, nest
 from tests.support.trajectories import HYBRID, SENSES, TORQUES, random_trajectory
 
 
 def test_the_spec_gives_every_field_its_shape_and_dtype():
-    spec = TrajectorySpec.from_spaces(Box(-1, 1, (3,), np.float64), Discrete(5), unroll_length=7, num_envs=4)
+    spec = TrajectorySpec.from_spaces(Spaces(Box(-1, 1, (3,), np.float64), Discrete(5)), unroll_length=7, num_envs=4)
     fields = spec.fields()
     assert list(fields) == [name for name in Trajectory._fields if name in fields]
     assert set(Trajectory._fields) - set(fields) == {"action_mask", "initial_state"}
@@ -24,7 +24,7 @@ def test_the_spec_gives_every_field_its_shape_and_dtype():
 
 
 def test_box_actions_keep_their_shape():
-    spec = TrajectorySpec.from_spaces(Discrete(3), Box(-1, 1, (2, 2)), unroll_length=1, num_envs=1)
+    spec = TrajectorySpec.from_spaces(Spaces(Discrete(3), Box(-1, 1, (2, 2))), unroll_length=1, num_envs=1)
     assert spec.fields()["action"] == ((1, 1, 2, 2), np.float32)
     assert spec.fields()["observation"] == ((2, 1), np.int32)
 
@@ -45,10 +45,10 @@ def test_composites_are_nested_again_without_a_copy():
         {"image": Box(0, 255, (2, 2, 1), np.uint8), "rest": Tuple((Discrete(3), Box(-1, 1, (2,))))}
     )
     action_space = Tuple((Discrete(2), Box(-1, 1, (3,))))
-    spec = TrajectorySpec.from_spaces(observation_space, action_space, unroll_length=4, num_envs=3, mask_size=2)
+    spaces = Spaces(observation_space, action_space, masked=True)
+    spec = TrajectorySpec.from_spaces(spaces, unroll_length=4, num_envs=3)
     arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in spec.fields().items()}
-    structures = structure.observation_structure(observation_space), structure.action_structure(action_space)
-    trajectory = nest(arrays, *structures)
+    trajectory = nest(arrays, spaces)
     assert trajectory.observation["rest"][1] is arrays["observation/rest/1"]
     assert trajectory.action[0] is arrays["action/0"]
     assert trajectory.action_mask.shape == (4, 3, 2)

@@ -4,27 +4,28 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Dict, Discrete, MultiBinary, MultiDiscrete
 
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
-from actor_learner.spaces.validate import conform
+from actor_learner.spaces.validate import validate_trajectory
 from tests.support.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
 
 
 def test_what_numpy_gives_by_default_is_brought_into_the_right_dtypes():
     right = random_trajectory(steps=3, columns=2)
     wide = Trajectory(*[field if field is None else field.tolist() for field in right])
-    found = conform(wide, TWO_ACTIONS)
+    found = validate_trajectory(wide, Spaces(None, TWO_ACTIONS))
     for name, expected in right._asdict().items():
         if name not in ("policy_version", "action_mask", "initial_state"):
             assert getattr(found, name).dtype == expected.dtype, name
             np.testing.assert_array_equal(getattr(found, name), expected, err_msg=name)
     integers = right._replace(terminated=right.terminated.astype(np.uint8), reward=np.ones((3, 2), np.int64))
-    assert conform(integers, TWO_ACTIONS).terminated.dtype == np.bool_
-    assert conform(integers, TWO_ACTIONS).reward.dtype == np.float32
+    assert validate_trajectory(integers, Spaces(None, TWO_ACTIONS)).terminated.dtype == np.bool_
+    assert validate_trajectory(integers, Spaces(None, TWO_ACTIONS)).reward.dtype == np.float32
 
 
 def test_what_is_right_already_is_not_copied():
     right = random_trajectory(TORQUES, invalid_rate=0.3)
-    found = conform(right, TORQUES)
+    found = validate_trajectory(right, Spaces(None, TORQUES))
     assert all(getattr(found, name) is getattr(right, name) for name in Trajectory._fields)
 
 
@@ -67,13 +68,13 @@ def test_what_would_be_broadcast_or_learned_from_is_refused(name, change, messag
     right = random_trajectory(steps=3, columns=2)
     wrong = right._replace(**{name: change(getattr(right, name))})
     with pytest.raises(ValueError, match=message) as caught:
-        conform(wrong, TWO_ACTIONS)
+        validate_trajectory(wrong, Spaces(None, TWO_ACTIONS))
     assert "\n" not in str(caught.value)
 
 
 def test_only_a_trajectory_is_one():
     with pytest.raises(ValueError, match="must be an actor_learner.Trajectory. Received: a dict"):
-        conform({"reward": 1}, TWO_ACTIONS)
+        validate_trajectory({"reward": 1}, Spaces(None, TWO_ACTIONS))
 
 
 def test_an_invalid_row_within_an_episode_is_refused():
@@ -81,8 +82,10 @@ def test_an_invalid_row_within_an_episode_is_refused():
     no = np.zeros((3, 1), bool)
     whole = random_trajectory(steps=3, columns=1, end_rate=0.0)._replace(valid=valid)
     with pytest.raises(ValueError, match=r"must be `terminated`, or `truncated`.*in row 0 of column 0"):
-        conform(whole, TWO_ACTIONS)
-    conform(whole._replace(terminated=np.array([[True], [False], [False]]), truncated=no), TWO_ACTIONS)
+        validate_trajectory(whole, Spaces(None, TWO_ACTIONS))
+    validate_trajectory(
+        whole._replace(terminated=np.array([[True], [False], [False]]), truncated=no), Spaces(None, TWO_ACTIONS)
+    )
 
 
 def composite(**options):
@@ -106,14 +109,14 @@ def test_leaves_in_numpys_own_dtypes_are_brought_into_theirs():
         return leaf.astype(np.int64 if leaf.dtype.kind == "i" else np.float64)
 
     given = right._replace(action=map_leaves(wide, right.action), action_mask=right.action_mask.astype(np.int8))
-    found = conform(given, HYBRID)
+    found = validate_trajectory(given, Spaces(None, HYBRID))
     assert found.action["kind"].dtype == np.int32
     assert found.action["dials"][1].dtype == np.int8
     assert found.action["force"].dtype == np.float32
     assert found.action_mask.dtype == np.bool_
     np.testing.assert_array_equal(found.action["dials"][0], right.action["dials"][0])
-    assert conform(right, HYBRID).observation["camera"] is right.observation["camera"]
-    assert conform(right, HYBRID).action["dials"][1] is right.action["dials"][1]
+    assert validate_trajectory(right, Spaces(None, HYBRID)).observation["camera"] is right.observation["camera"]
+    assert validate_trajectory(right, Spaces(None, HYBRID)).action["dials"][1] is right.action["dials"][1]
 
 
 @pytest.mark.parametrize(
@@ -155,9 +158,11 @@ def test_leaves_in_numpys_own_dtypes_are_brought_into_theirs():
 )
 def test_what_is_wrong_is_named_by_its_leaf(field, path, change, message):
     right = composite()
-    conform(right, HYBRID)
+    validate_trajectory(right, Spaces(None, HYBRID))
     with pytest.raises(ValueError, match=message) as caught:
-        conform(right._replace(**{field: changed(getattr(right, field), path, change)}), HYBRID)
+        validate_trajectory(
+            right._replace(**{field: changed(getattr(right, field), path, change)}), Spaces(None, HYBRID)
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -174,11 +179,11 @@ def test_a_forbidden_action_is_refused_where_the_row_counts(leaf, column):
     mask = np.ones((3, 2, 12), bool)
     mask[1, 0, column(right.action)] = False
     with pytest.raises(ValueError, match=f"`{leaf}` must be allowed.*forbidden, in row 1 of column 0"):
-        conform(right._replace(action_mask=mask), space)
+        validate_trajectory(right._replace(action_mask=mask), Spaces(None, space))
     mask[1, 0] = False
     valid = right.valid.copy()
     valid[1, 0] = False
-    conform(right._replace(action_mask=mask, valid=valid), space)
+    validate_trajectory(right._replace(action_mask=mask, valid=valid), Spaces(None, space))
 
 
 def test_each_choice_must_leave_one():
@@ -186,12 +191,14 @@ def test_each_choice_must_leave_one():
     mask = np.ones((3, 2, 5), bool)
     mask[2, 1, 2:] = False
     with pytest.raises(ValueError, match="none of choice 1 in row 2 of column 1"):
-        conform(right._replace(action_mask=mask), MultiDiscrete([2, 3]))
+        validate_trajectory(right._replace(action_mask=mask), Spaces(None, MultiDiscrete([2, 3])))
 
 
 def test_a_mask_without_choices_is_refused():
     with pytest.raises(ValueError, match="`action_mask` must be None: the actions have no discrete choice"):
-        conform(random_trajectory(TORQUES)._replace(action_mask=np.ones((16, 4, 0), bool)), TORQUES)
+        validate_trajectory(
+            random_trajectory(TORQUES)._replace(action_mask=np.ones((16, 4, 0), bool)), Spaces(None, TORQUES)
+        )
 
 
 def test_the_mask_leaf_is_read_where_no_mask_is_given():
@@ -200,8 +207,8 @@ def test_the_mask_leaf_is_read_where_no_mask_is_given():
     leaf = np.concatenate([right.action_mask, np.zeros_like(right.action_mask[:1])]).astype(np.int8)
     leaf[:-1][~right.valid] = 9
     given = right._replace(observation={**right.observation, "action_mask": leaf}, action_mask=None)
-    found = conform(given, MultiDiscrete([2, 3])).action_mask
+    found = validate_trajectory(given, Spaces(None, MultiDiscrete([2, 3]))).action_mask
     np.testing.assert_array_equal(found[right.valid], right.action_mask[right.valid])
     leaf[tuple(np.argwhere(right.valid)[0])] = 2
     with pytest.raises(ValueError, match=r"`observation\['action_mask'\]` must hold booleans, or 0 and 1"):
-        conform(given, MultiDiscrete([2, 3]))
+        validate_trajectory(given, Spaces(None, MultiDiscrete([2, 3])))

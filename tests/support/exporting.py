@@ -11,6 +11,7 @@ from keras import layers, ops
 from actor_learner.networks import contract
 from actor_learner.policy.export.verify import draw_leaf
 from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.spaces import Spaces
 
 ACTIONS = Discrete(3)
 VECTOR = Box(-3, 3, (6,), np.float32)
@@ -210,7 +211,7 @@ def assert_agrees(policy, network, action_space, observation, tolerance=1e-5, ma
     """The policy's log-probabilities, modes and values are Keras's."""
     structure = spaces.action_structure(action_space)
     outputs = contract.call_network(network, keras.tree.map_structure(ops.convert_to_tensor, observation))
-    distribution = contract.network_distribution(network, action_space)
+    distribution = contract.network_distribution(network, Spaces(None, action_space))
     action, log_prob = policy.step(observation, mask)
     leaves = [ops.convert_to_tensor(leaf) for leaf in structure.flatten(action)]
     expected = distribution.log_prob(outputs["parameters"], leaves, mask)

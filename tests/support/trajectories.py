@@ -86,7 +86,7 @@ def random_leaf(rng, leaf, rows, valid):
 
 def allowing_mask(rng, structure, action, valid):
     """A random mask `[T, B, M]` that allows these actions; nothing in invalid rows."""
-    mask = rng.random((*valid.shape, MaskLayout(structure.space).size)) < 0.6
+    mask = rng.random((*valid.shape, MaskLayout(structure).size)) < 0.6
     start = 0
     for leaf, values in zip(structure.leaves, action, strict=True):
         if not spaces.choices(leaf.space):

@@ -10,7 +10,7 @@ import sys
 import traceback
 from typing import Any
 
-from actor_learner.actors.actor import Actor, Leaves, Startup, Stopped, describe_spaces, make_environments
+from actor_learner.actors.actor import Actor, Leaves, Startup, Stopped, make_environments
 from actor_learner.actors.processes.child import read_startup
 from actor_learner.actors.transport.messages import Channel, Failure, Message
 from actor_learner.actors.transport.shared_memory import Arena
@@ -55,7 +55,7 @@ def main(*descriptors: str) -> None:
 
 def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Environments, observation: Leaves) -> None:
     """Says READY, and answers the pool until it says CLOSE."""
-    channel.send(Message.READY, describe_spaces(environments))
+    channel.send(Message.READY, environments.spaces.to_json())
     message, plan = _next_message(channel)
     if message is Message.CLOSE:
         return

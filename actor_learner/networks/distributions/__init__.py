@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from actor_learner.networks.distributions.continuous import Gaussian, SquashedGaussian
 from actor_learner.networks.distributions.discrete import Bernoulli, Categorical, MultiCategorical
-from actor_learner.spaces import structure
 from actor_learner.spaces.kinds import Box, Discrete, MultiBinary, MultiDiscrete
-
-if TYPE_CHECKING:
-    from actor_learner.spaces.kinds import AnySpace
+from actor_learner.spaces.structure import Leaf, Structure
 
 __all__ = [
     "NAMES",
@@ -111,23 +108,22 @@ def _total(terms: list[Tensor]) -> Tensor:
     return total
 
 
-def distribution_for(action_space: AnySpace, name: str = "gaussian") -> Distribution:
-    """The distribution over `action_space`; `name` is that of its Box leaves: "gaussian" or "squashed".
+def distribution_for(action: Structure, name: str = "gaussian") -> Distribution:
+    """The distribution over actions; `name` is that of its Box leaves: "gaussian" or "squashed".
 
     Raises ValueError for a name that isn't known, and for "squashed" without a Box or with infinite bounds.
     """
     if name not in NAMES:
         raise ValueError(f"`distribution` must be one of {list(NAMES)}. Received: distribution={name!r}")
-    leaves = structure.action_structure(action_space).leaves
-    if name == "squashed" and not any(isinstance(leaf.space, Box) for leaf in leaves):
+    if name == "squashed" and not any(isinstance(leaf.space, Box) for leaf in action.leaves):
         raise ValueError(
             "`distribution='squashed'` needs an action space with a Box. "
-            f"Received: distribution='squashed' for {action_space}"
+            f"Received: distribution='squashed' for {action.space}"
         )
-    return Distribution(tuple(_part(leaf, name) for leaf in leaves))
+    return Distribution(tuple(_part(leaf, name) for leaf in action.leaves))
 
 
-def _part(leaf: structure.Leaf, name: str) -> Part:
+def _part(leaf: Leaf, name: str) -> Part:
     space = leaf.space
     if isinstance(space, Discrete):
         return Categorical(int(space.n))
@@ -139,7 +135,7 @@ def _part(leaf: structure.Leaf, name: str) -> Part:
     return SquashedGaussian(leaf.shape, _scale(leaf)) if name == "squashed" else Gaussian(leaf.shape)
 
 
-def _scale(leaf: structure.Leaf) -> tuple[float, ...]:
+def _scale(leaf: Leaf) -> tuple[float, ...]:
     """Half of what lies between the bounds, for each element."""
     low, high = (np.asarray(bound, np.float64) for bound in (leaf.space.low, leaf.space.high))
     wrong = ~np.isfinite(low) | ~np.isfinite(high) | (low >= high)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,51 +13,39 @@ from actor_learner.networks.contract import call_network, distribution_and_hold,
 from actor_learner.networks.layers import EnvironmentAction, EnvironmentObservation
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.masks import MaskLayout
-from actor_learner.spaces.structure import (
-    MASK_KEY,
-    Leaf,
-    Structure,
-    action_structure,
-    has_mask_leaf,
-    observation_structure,
-)
-
-if TYPE_CHECKING:
-    from actor_learner.spaces.kinds import AnySpace
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY, Leaf, Structure, observation_structure
 
 Tensor = Any
 
 
-def acting_network(
-    network: keras.Model, observation_space: AnySpace, action_space: AnySpace, *, masked: bool = False
-) -> keras.Model:
+def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
     """A Keras model from an environment's observations to the actions that it takes, deterministic ones.
 
     Inputs `[N, ...]`, in the dtypes of the observation space: "observation", or "observation.<keys and indices, joined
-    by dots>" for each leaf; with `masked` also "action_mask", bool `[N, M]`, unless a Dict observation holds the mask.
+    by dots>" for each leaf; where masked also "action_mask", bool `[N, M]`, unless a Dict observation holds the mask.
     Outputs: "action", or "action.<...>" for each leaf, `[N, ...]` in the dtypes of the action space; "parameters"
     `[N, P]`, float32: what the distribution of actions is made of, before masks.
 
     Raises ValueError where the network's outputs don't fit the action space.
     """
-    observation = observation_structure(observation_space)
+    observation = spaces.observation
     inputs = [
         keras.Input(leaf.shape, dtype=str(np.dtype(leaf.space.dtype)), name=name)
         for name, leaf in zip(tensor_names(leaf.name for leaf in observation.leaves), observation.leaves, strict=True)
     ]
     leaves = [_in_trajectory(leaf, tensor) for leaf, tensor in zip(observation.leaves, inputs, strict=True)]
     if not network.built:
-        zeros = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in observation.leaves]
-        call_network(network, observation.unflatten(zeros))
+        call_network(network, observation.zeros(1))
     parameters = call_network(network, observation.unflatten(leaves))["parameters"]
-    layout, mask = MaskLayout(action_space), None
-    if masked and layout.size and has_mask_leaf(observation_space):
-        mask = _mask_of(observation, layout, leaves)
-    elif masked and layout.size:
-        mask = keras.Input((layout.size,), dtype="bool", name=MASK_KEY)
+    mask = None
+    if spaces.mask_size and spaces.has_mask_leaf:
+        mask = _mask_of(observation, spaces.masks, leaves)
+    elif spaces.mask_size:
+        mask = keras.Input((spaces.mask_size,), dtype="bool", name=MASK_KEY)
         inputs.append(mask)
-    to_env = EnvironmentAction(to_json(action_space), distribution_and_hold(network)[0])
-    names = tensor_names(leaf.name for leaf in action_structure(action_space).leaves)
+    to_env = EnvironmentAction(to_json(spaces.action_space), distribution_and_hold(network)[0])
+    names = tensor_names(leaf.name for leaf in spaces.action.leaves)
     actions = dict(zip(names, to_env(parameters, allowed=mask), strict=True))
     return keras.Model({tensor.name: tensor for tensor in inputs}, {**actions, "parameters": parameters}, name="policy")
 

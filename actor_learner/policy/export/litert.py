@@ -20,9 +20,7 @@ from actor_learner.policy.export.trace import Tracer, computing_in_float32, othe
 from actor_learner.policy.export.verify import ROWS, Probe, draw_inputs
 from actor_learner.policy.exported import ExportedPolicy, flatten_weights
 from actor_learner.policy.graph import Graph
-from actor_learner.spaces.kinds import to_json
-from actor_learner.spaces.masks import MaskLayout
-from actor_learner.spaces.structure import check_action_space, observation_structure
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.fields import check_count
 
 
@@ -50,18 +48,20 @@ def export_policy(
             needed.
     """
     check_count("batch_size", batch_size)
-    check_action_space(action_space)
+    has_choices = Spaces(None, action_space).masks.size > 0
     if observation_space is None:
         observation_space = _space_of_inputs(network)
-    observation = observation_structure(observation_space)
+    return export_network(network, Spaces(observation_space, action_space, masked and has_choices), batch_size)
+
+
+def export_network(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPolicy:
+    """`export_policy` for spaces that are at hand."""
     if not network.built:
-        zeros = [np.zeros((1, *leaf.shape), leaf.dtype) for leaf in observation.leaves]
-        call_network(network, observation.unflatten(zeros))
-    masked = masked and MaskLayout(action_space).size > 0
-    tracer = Tracer(network, action_space, observation, masked, other_variables(network))
+        call_network(network, spaces.observation.zeros(1))
+    tracer = Tracer(network, spaces, other_variables(network))
     uniform, normal = tracer.distribution.noise
     distribution, noise_hold = distribution_and_hold(network)
-    _check_noise_hold(noise_hold, normal, action_space)
+    _check_noise_hold(noise_hold, normal, spaces.action_space)
     with computing_in_float32(network):
         step_graph, value_graph = (_export_graph(tracer, name, batch_size) for name in ("step", "value"))
     return ExportedPolicy(
@@ -69,10 +69,8 @@ def export_policy(
         value_graph=value_graph,
         weights=flatten_weights(network.get_weights()),
         batch_size=batch_size,
-        observation_space=to_json(observation_space),
-        action_space=to_json(action_space),
+        **spaces.to_json(),
         distribution=distribution,
-        masked=masked,
         input_names=tracer.input_names,
         noise_uniform=uniform,
         noise_normal=normal,

@@ -9,12 +9,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from gymnasium.spaces import Space
 
 from actor_learner.networks.contract import all_layers, call_network, network_distribution, tensor_names
 from actor_learner.policy.exported import Array
-from actor_learner.spaces import structure
-from actor_learner.spaces.masks import MaskLayout
+from actor_learner.spaces.spaces import Spaces
 
 NOISE, MASK = "noise", "action_mask"
 """Names of the inputs beside the observation's leaves."""
@@ -40,28 +38,23 @@ class Traced:
 
 @dataclass(frozen=True)
 class Tracer:
-    """One network, and what its two graphs share.
-
-    observation: the leaves that graphs are given. masked: whether the step graph takes a mask, too.
-    """
+    """One network, and what its two graphs share. The step graph takes a mask where the spaces are masked."""
 
     network: keras.Model
-    action_space: Space[Any]
-    observation: structure.Structure
-    masked: bool
+    spaces: Spaces
     other_variables: tuple[tuple[Any, Array], ...]
     """Variables that aren't weights, such as the states of random generators, and their values."""
 
     @property
     def distribution(self) -> Any:
         """Of the network's actions."""
-        return network_distribution(self.network, self.action_space)
+        return network_distribution(self.network, self.spaces)
 
     @property
     def input_names(self) -> tuple[str, ...]:
         """Of the observation's leaves, the noise, and the mask: the inputs of the step graph."""
-        leaves = tensor_names(leaf.name for leaf in self.observation.leaves)
-        return (*leaves, NOISE, MASK) if self.masked else (*leaves, NOISE)
+        leaves = tensor_names(leaf.name for leaf in self.spaces.observation.leaves)
+        return (*leaves, NOISE, MASK) if self.spaces.masked else (*leaves, NOISE)
 
     def trace(self, name: str, rows: int) -> Traced:
         """The function `step` or `value` for `rows` observations.
@@ -79,25 +72,25 @@ class Tracer:
         return Traced(concrete, tuple(specs), tuple(weights), used_inputs, used_weights)
 
     def _observation_specs(self, rows: int) -> list[tf.TensorSpec]:
-        named = zip(self.input_names, self.observation.leaves, strict=False)
+        named = zip(self.input_names, self.spaces.observation.leaves, strict=False)
         return [tf.TensorSpec((rows, *leaf.shape), leaf.dtype, name=name) for name, leaf in named]
 
     def _step_specs(self, rows: int) -> list[tf.TensorSpec]:
         # The noise of rank 2, whatever it is for: LiteRT graphs that reshape [b] to [b, 1] don't resize.
         specs = [tf.TensorSpec((rows, sum(self.distribution.noise)), tf.float32, name=NOISE)]
-        if self.masked:
-            specs.append(tf.TensorSpec((rows, MaskLayout(self.action_space).size), tf.float32, name=MASK))
+        if self.spaces.masked:
+            specs.append(tf.TensorSpec((rows, self.spaces.mask_size), tf.float32, name=MASK))
         return [*self._observation_specs(rows), *specs]
 
     def _step(self, *arguments: Any) -> tuple[Any, ...]:
-        count = len(self.observation.leaves)
+        count = len(self.spaces.observation.leaves)
         leaves, (noise, *rest) = arguments[:count], arguments[count:]
-        mask = rest.pop(0) if self.masked else None
+        mask = rest.pop(0) if self.spaces.masked else None
         parameters = self._call(leaves, rest)["parameters"]
-        columns = structure.parameter_size(self.action_space)
+        columns = self.spaces.parameter_size
         if parameters.shape != (noise.shape[0], columns):
             raise ValueError(
-                f"The network's `parameters` must have {columns} columns for {self.action_space}. "
+                f"The network's `parameters` must have {columns} columns for {self.spaces.action_space}. "
                 f"Received: shape={tuple(parameters.shape)}"
             )
         action = self.distribution.sample(parameters, noise, mask)
@@ -106,7 +99,7 @@ class Tracer:
         return (*action, log_prob, *self.distribution.mode(parameters, mask), parameters)
 
     def _value(self, *arguments: Any) -> tuple[Any]:
-        count = len(self.observation.leaves)
+        count = len(self.spaces.observation.leaves)
         rows = arguments[0].shape[0]
         value = self._call(arguments[:count], arguments[count:])["value"]
         if value.shape != (rows,):
@@ -123,7 +116,7 @@ class Tracer:
                 # A float16 or float64 weight is used in the precision that it was published in, float32.
                 floating = keras.backend.is_float_dtype(variable.dtype)
                 scope.add_update((variable, weight if floating else tf.cast(weight, variable.dtype)))
-            outputs: dict[str, Any] = call_network(self.network, self.observation.unflatten(leaves))
+            outputs: dict[str, Any] = call_network(self.network, self.spaces.observation.unflatten(leaves))
         return outputs
 
 

@@ -37,20 +37,18 @@ def draw_inputs(tracer: Tracer, rows: int) -> list[tuple[Array, ...]]:
 
 
 def _draw_batch(tracer: Tracer, generator: np.random.Generator, rows: int) -> tuple[Array, ...]:
-    layout = MaskLayout(tracer.action_space)
-    mask = draw_mask(layout, generator, rows)
-    masks = structure.has_mask_leaf(tracer.observation.space)
+    mask = draw_mask(tracer.spaces.masks, generator, rows)
     leaves = [
         _draw_mask_leaf(leaf, mask)
-        if masks and leaf.path[0] == structure.MASK_KEY
+        if tracer.spaces.has_mask_leaf and leaf.path[0] == structure.MASK_KEY
         else draw_leaf(leaf, generator, rows)
-        for leaf in tracer.observation.leaves
+        for leaf in tracer.spaces.observation.leaves
     ]
     uniform, normal = tracer.distribution.noise
     # random() is in [0, 1); sampling needs (0, 1].
     draws = [1 - generator.random((rows, uniform), np.float32), generator.standard_normal((rows, normal), np.float32)]
     noise = np.concatenate(draws, axis=1)
-    return (*leaves, noise, mask) if tracer.masked else (*leaves, noise)
+    return (*leaves, noise, mask) if tracer.spaces.masked else (*leaves, noise)
 
 
 def draw_mask(layout: MaskLayout, generator: np.random.Generator, rows: int) -> Array:

@@ -13,18 +13,15 @@ from hypothesis import strategies as st
 from actor_learner.actors.transport.batches import ArenaPlan, Block, BlockLayout
 from actor_learner.actors.transport.messages import LARGEST_MESSAGE
 from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import TrajectorySpec
 
 KEYS = ("is_success", "speed")
 
 
 def make_spec(observation_space=None, action_space=None, unroll_length=5, num_envs=6):
-    return TrajectorySpec.from_spaces(
-        observation_space or Box(-1, 1, (3,)),
-        action_space or Discrete(2),
-        unroll_length=unroll_length,
-        num_envs=num_envs,
-    )
+    spaces = Spaces(observation_space or Box(-1, 1, (3,)), action_space or Discrete(2))
+    return TrajectorySpec.from_spaces(spaces, unroll_length=unroll_length, num_envs=num_envs)
 
 
 def make_plan(spec=None, **changes):
@@ -95,7 +92,8 @@ def test_leaves_and_masks_have_fields_of_their_own(arena):
         {"camera": Box(0, 255, (4, 4, 1), np.uint8), "hand": Tuple((Discrete(3), Box(-1, 1, (2,))))}
     )
     action_space = Dict({"move": Discrete(4), "push": Box(-1, 1, (2,))})
-    spec = TrajectorySpec.from_spaces(observation_space, action_space, unroll_length=5, num_envs=6, mask_size=4)
+    spaces = Spaces(observation_space, action_space, masked=True)
+    spec = TrajectorySpec.from_spaces(spaces, unroll_length=5, num_envs=6)
     layout = BlockLayout.of(spec, ())
     arena.reserve(layout.size)
     block = Block(layout, arena, 0)
