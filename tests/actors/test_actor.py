@@ -53,7 +53,9 @@ def policy(exported):
 @pytest.fixture
 def plan(exported):
     env = CountingEnv()
-    spec = TrajectorySpec.from_spaces(env.spaces, unroll_length=ROWS, num_envs=2 * ENVS)
+    spec = TrajectorySpec.from_spaces(
+        Spaces(env.observation_space, env.action_space), unroll_length=ROWS, num_envs=2 * ENVS
+    )
     return ArenaPlan(
         BlockLayout.of(spec, ("is_success",)),
         num_actors=2,
