@@ -192,7 +192,7 @@ class _Player:
 
     def __init__(self, policy: Policy, environments: Environments, deterministic: bool) -> None:
         self.policy, self.environments, self._deterministic = policy, environments, deterministic
-        ours = policy.spaces.observation.leaves
+        ours = policy.spaces.gymnasium.observation.leaves
         places = _places(ours, environments.spaces)
         same_actions = _outline(policy.exported.action_space) == _outline(to_json(environments.action_space))
         if places is None or not same_actions:
