@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import datetime
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.cli.flags import converter
-from actor_learner.cli.train import add_config_flags, named_algorithm, one_line_warnings, prepare_process, train_config
+from actor_learner.cli.flags import add_config_flags, converter, named_before
+from actor_learner.cli.output import one_line_warnings, origin
+from actor_learner.cli.train import prepare_process, train_config
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NO_FILE
 from actor_learner.system import compile_cache
@@ -42,10 +41,8 @@ _CONFIG_FIELDS = (
 )
 """What has to do with speed, or with whether the environment runs at all."""
 
-_OWN = ("command", "config_file", "rounds", "seconds", "json", "output", "trace", "devices", "argv")
 
-
-def add_parser(commands: Any, argv: Sequence[str] = ()) -> argparse.ArgumentParser:
+def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "benchmark",
         help="how fast it is here, how fast it could be, and what would help",
@@ -54,9 +51,13 @@ def add_parser(commands: Any, argv: Sequence[str] = ()) -> argparse.ArgumentPars
         "says what of the roof is reached: of what perfect overlap of these parts would reach on these cores. For the "
         "directory of a run it tells the same from the run's own records.",
     )
-    parser.set_defaults(command=run, config_file=NO_FILE, argv=list(argv[1:]))
+    parser.set_defaults(command=run, config_file=NO_FILE)
     parser.add_argument(
-        "env", nargs="?", metavar="ENV", help="as for train (default: CartPole-v1), or the directory of a run"
+        "env",
+        nargs="?",
+        default=argparse.SUPPRESS,
+        metavar="ENV",
+        help="as for train (default: CartPole-v1), or the directory of a run",
     )
     group = parser.add_argument_group("measuring")
     group.add_argument("--rounds", type=converter(int), default=5, metavar="N", help="how often (default: 5)")
@@ -75,8 +76,7 @@ def add_parser(commands: Any, argv: Sequence[str] = ()) -> argparse.ArgumentPars
     group.add_argument("--output", metavar="PICTURE", help="draw what each process does when; .svg, .png or .pdf")
     group.add_argument("--trace", metavar="FILE", help="write that as a trace for Perfetto or chrome://tracing")
     leave_out = [field.name for field in dataclasses.fields(TrainConfig) if field.name not in _CONFIG_FIELDS]
-    algorithm = named_algorithm(argv if argv[:1] == ["benchmark"] else (), NO_FILE)
-    add_config_flags(parser, {}, algorithm, leave_out)
+    add_config_flags(parser, {}, named_before(argv, "--algorithm")[1], leave_out)
     for action in parser._actions:
         if action.dest == "num_actors":
             action.nargs = "+"
@@ -87,7 +87,7 @@ def add_parser(commands: Any, argv: Sequence[str] = ()) -> argparse.ArgumentPars
 @exiting_on_signals()
 def run(arguments: argparse.Namespace) -> int:
     """`actor-learner benchmark`: measures, and prints what it found."""
-    if arguments.env is not None and _is_run(arguments.env):
+    if "env" in arguments and _is_run(arguments.env):
         return _run_of_directory(arguments)
     _check(arguments)
     from actor_learner.actors.capacity import check_memory
@@ -125,10 +125,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _config(arguments: argparse.Namespace, num_actors: int | None) -> TrainConfig:
-    given = {name: value for name, value in vars(arguments).items() if name not in _OWN}
-    if num_actors is not None:
-        given["num_actors"] = num_actors
-    return train_config(argparse.Namespace(config_file=arguments.config_file, **given))
+    given = vars(arguments) if num_actors is None else {**vars(arguments), "num_actors": num_actors}
+    return train_config(argparse.Namespace(**given))
 
 
 def _measure(arguments: argparse.Namespace, config: TrainConfig) -> int:
@@ -143,7 +141,7 @@ def _measure(arguments: argparse.Namespace, config: TrainConfig) -> int:
     if arguments.trace is not None:
         write_trace(last, arguments.trace)
     if arguments.json:
-        print(json.dumps({**as_json(measured), **_surroundings(arguments)}))
+        print(json.dumps({**as_json(measured), **origin("benchmark", arguments.argv)}))
     else:
         _show(measured)
     return 0
@@ -167,7 +165,7 @@ def _measure_devices(arguments: argparse.Namespace, config: TrainConfig) -> int:
             say=say,
         )
     if arguments.json:
-        print(json.dumps({**found, "missing": missing, **_surroundings(arguments)}))
+        print(json.dumps({**found, "missing": missing, **origin("benchmark", arguments.argv)}))
     else:
         show_devices(found, Console(soft_wrap=not sys.stdout.isatty()))
     return 0
@@ -186,7 +184,7 @@ def _several(arguments: argparse.Namespace, configs: Sequence[TrainConfig]) -> i
         found.append(json.loads(done.stdout))
     best = max(found, key=lambda each: each["achieved_steps_per_second"])
     if arguments.json:
-        print(json.dumps({**best, "settings": found, **_surroundings(arguments)}))
+        print(json.dumps({**best, "settings": found, **origin("benchmark", arguments.argv)}))
     else:
         print(_comparison(found))
     return 0
@@ -228,7 +226,7 @@ def _run_of_directory(arguments: argparse.Namespace) -> int:
         raise ValueError(f"Beside the directory of a run there can be `--json` alone. Received: {given[0]}")
     found = of_run(arguments.env)
     if arguments.json:
-        print(json.dumps({**found, **_surroundings(arguments)}))
+        print(json.dumps({**found, **origin("benchmark", arguments.argv)}))
     else:
         print(show_run(found))
     return 0
@@ -240,13 +238,6 @@ def _show(measured: Measured) -> None:
     from actor_learner.benchmark.text import show
 
     show(measured, Console(soft_wrap=not sys.stdout.isatty()))
-
-
-def _surroundings(arguments: argparse.Namespace) -> dict[str, Any]:
-    from actor_learner.runs.provenance import provenance
-
-    command = shlex.join(["actor-learner", "benchmark", *arguments.argv])
-    return {"command": command, "date": datetime.date.today().isoformat(), **provenance()}
 
 
 @contextlib.contextmanager

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from actor_learner.algorithms import BY_NAME
+from actor_learner.cli.parser import Commands, make_parser
 from actor_learner.config.presets import PRESETS
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 _INSTALL = """\
-for the bash that is running:
+for the current bash:
   eval "$(actor-learner completion bash)"
 for every bash:
   actor-learner completion bash \\
@@ -21,47 +23,45 @@ for every zsh, in a folder of $fpath:
 """
 
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
+def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "completion",
-        help="a script by which a shell completes flags",
+        help="print a script for completion in a shell",
         description="Prints a script by which a shell completes commands, flags, files and names.",
         epilog=_INSTALL,
     )
     parser.set_defaults(command=run)
-    parser.add_argument("shell", choices=SHELLS, help="which shell's")
+    parser.add_argument("shell", choices=SHELLS, help="the shell to print a script for")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """`actor-learner completion`: prints the script."""
+    """Print the script."""
     try:
         import shtab
     except ImportError:
         raise ImportError("`completion` needs shtab: pip install 'actor-learner[completion]'") from None
-    print(shtab.complete(_parser(), arguments.shell))
+    print(shtab.complete(_parser(arguments.commands), arguments.shell))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    """The command line's, with the hyperparameters of every algorithm, and marks on what stands for files and names."""
-    from actor_learner.cli import make_parser
-
-    parser, commands = make_parser(["train"])
-    known = {flag for action in commands["train"]._actions for flag in action.option_strings}
+def _parser(commands: Commands) -> argparse.ArgumentParser:
+    """Return the command line's parser, with every algorithm's hyperparameters, and file and name arguments marked."""
+    parser, parsers = make_parser(commands, ["train"])
+    known = {flag for action in parsers["train"]._actions for flag in action.option_strings}
     for name in BY_NAME:
-        for action in make_parser(["train", "--algorithm", name])[1]["train"]._actions:
+        for action in make_parser(commands, ["train", "--algorithm", name])[1]["train"]._actions:
             if not known & {*action.option_strings} and action.option_strings:
                 known |= {*action.option_strings}
-                commands["train"]._add_action(action)
-    for command in commands.values():
+                parsers["train"]._add_action(action)
+    for command in parsers.values():
         for action in command._actions:
             _mark(action)
     return parser
 
 
 def _mark(action: argparse.Action) -> None:
-    """Tells shtab what an argument takes, which its metavar tells people."""
+    """Tell shtab what an argument takes."""
     import shtab
 
     names = {"ENV": _ids(), "--algorithm": [*BY_NAME], "--preset": ["none", *_ids()]}

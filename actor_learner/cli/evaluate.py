@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
+def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "evaluate",
         help="play episodes with a trained policy",

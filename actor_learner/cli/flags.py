@@ -7,53 +7,92 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
-_CODE_ONLY = {"callbacks"}  # objects, which no flag can spell
+from actor_learner.cli.parser import Parser
+from actor_learner.config.config import TrainConfig
+from actor_learner.config.file import NO_FILE, ConfigFile, read_config_file
+from actor_learner.config.references import algorithm_class
+from actor_learner.system.keras_import import import_keras_before
+
 _UNITS = {"steps": "STEPS", "updates": "UPDATES", "epoch": "UPDATES", "minutes": "MINUTES", "timeout": "SECONDS"}
-"""What a field counts, by the last word of its name."""
+"""The unit of a field, by the last word of its name."""
 _ALIASES = {"num_actors": ["--num-workers"]}
 
 
-class Formatter(argparse.HelpFormatter):
-    """Help at most 100 columns wide: flags and their opposites in one word, texts of several lines as they are."""
+def named_before(argv: Sequence[str], *flags: str) -> tuple[ConfigFile, type[Any]]:
+    """Return the config file and the algorithm that `--config`, `--algorithm` and `--resume` name.
 
-    def __init__(self, prog: str, **options: Any) -> None:
-        width = min(100, shutil.get_terminal_size().columns - 2)
-        super().__init__(prog, **{"width": width, "max_help_position": 26, **options})
+    They are read before the other flags, because each algorithm has flags of its own.
 
-    def add_argument(self, action: argparse.Action) -> None:
-        super().add_argument(action)
-        if isinstance(action, argparse._SubParsersAction):
-            self._action_max_length += 2  # commands are indented, which argparse forgets
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if isinstance(action, argparse.BooleanOptionalAction):
-            return action.option_strings[0].replace("--", "--[no-]", 1)
-        if len(action.option_strings) < 2 or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        return f"{', '.join(action.option_strings)} {self._format_args(action, '')}"
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if "\n" not in text:
-            return super()._fill_text(text, width, indent)
-        return "".join(f"{indent}{line}\n" for line in text.splitlines())
+    flags: those among the three that the command has.
+    """
+    parser = Parser(add_help=False)
+    for flag in flags:
+        parser.add_argument(flag)
+    given = vars(parser.parse_known_args(argv)[0])
+    file = read_config_file(given["config"]) if given.get("config") is not None else NO_FILE
+    name = given.get("algorithm") or file.algorithm
+    if name is None and given.get("resume") is not None:
+        name = _recorded_algorithm(given["resume"])
+    import_keras_before(name or "ppo")
+    return file, algorithm_class(name or "ppo")
 
 
-def add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
-    """One flag for a dataclass field. It leaves nothing in the namespace unless it is given."""
-    if field.name in _CODE_ONLY:
-        return
+def _recorded_algorithm(run_dir: str) -> str | None:
+    """Return the algorithm's name in a run's config.json; None where resuming will refuse the file."""
+    from actor_learner.runs.directory import read_config
+
+    algorithm = read_config(run_dir).get("algorithm")
+    name = algorithm.get("name") if isinstance(algorithm, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def add_config_flags(
+    parser: argparse.ArgumentParser,
+    groups: dict[str, Any],
+    algorithm: type[Any],
+    leave_out: Collection[str] = ("env",),
+) -> None:
+    """Add a flag for each field of TrainConfig and each hyperparameter, and `--preset`.
+
+    groups: the parser's groups by name; missing ones are added. leave_out: fields of TrainConfig without a flag.
+    """
+    fields = [field for field in dataclasses.fields(TrainConfig) if field.name not in (*leave_out, "callbacks")]
+    for field in fields:
+        if (name := field.metadata["group"]) != "network" and name not in groups:
+            groups[name] = parser.add_argument_group(name)
+    title = f"{algorithm.__name__} (--algorithm NAME --help lists another algorithm's)"
+    hyperparameters = parser.add_argument_group(title)
+    groups["network"] = parser.add_argument_group("network")
+    groups["algorithm"].add_argument(
+        "--preset",
+        metavar="NAME",
+        help="take the settings of this environment's preset; none: of no preset (default: ENV's preset)",
+    )
+    hints = typing.get_type_hints(TrainConfig)
+    for field in fields:
+        _add_flag(groups[field.metadata["group"]], field, hints[field.name])
+    hints = typing.get_type_hints(algorithm)
+    for field in dataclasses.fields(algorithm):
+        if field.init:
+            _add_flag(hyperparameters, field, hints[field.name])
+    names = {field.name for cls in (TrainConfig, algorithm) for field in dataclasses.fields(cls)}
+    parser.set_defaults(field_names=names)
+
+
+def given_fields(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of the config and of its algorithm that were given, flat."""
+    return {name: value for name, value in vars(arguments).items() if name in arguments.field_names}
+
+
+def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
+    """Add a flag for a dataclass field; a flag that isn't given leaves nothing in the namespace."""
     flag = "--" + field.name.replace("_", "-")
-    options: dict[str, Any] = {
-        "dest": field.name,
-        "default": argparse.SUPPRESS,
-        "help": _help(field),
-    }
+    options: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": _help(field)}
     if hint is bool:
         options["action"] = argparse.BooleanOptionalAction
     else:
@@ -64,7 +103,7 @@ def add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
 
 def _help(field: dataclasses.Field[Any]) -> str:
     text = str(field.metadata.get("help", "")).replace("%", "%%")
-    if field.name in ("env_kwargs", "algorithm", "network") or "default" in text:
+    if field.name in ("env_kwargs", "algorithm", "network") or "default:" in text:
         return text
     if field.default is None or field.default is dataclasses.MISSING:
         return text
@@ -72,7 +111,7 @@ def _help(field: dataclasses.Field[Any]) -> str:
 
 
 def flag_text(value: Any) -> str:
-    """A value as one would type it."""
+    """Return a value as one types it."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     if isinstance(value, bool):
@@ -103,7 +142,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def converter(hint: Any) -> Callable[[str], Any]:
-    """Text -> a value of one of the hint's types. Ranges are the dataclasses' business."""
+    """Return a function from text to a value of one of the hint's types; the dataclasses check ranges."""
 
     def convert(text: str) -> Any:
         for kind in sorted(_alternatives(hint), key=lambda kind: kind is str):
@@ -147,7 +186,7 @@ def _expected(hint: Any) -> str:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """The object that a flag's JSON stands for."""
+    """Parse a flag's JSON object."""
     try:
         value = json.loads(text)
     except ValueError as error:

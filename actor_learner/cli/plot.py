@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from actor_learner.cli.flags import converter
-from actor_learner.cli.train import one_line_warnings
+from actor_learner.cli.output import one_line_warnings
 
 _BANDS = ("range", "quartiles", "bootstrap", "none")
 _AXES = ("steps", "seconds", "updates")
 
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
+def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "plot",
         help="draw learning curves",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
 import re
@@ -14,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.cli.flags import converter
-from actor_learner.cli.train import add_config_flags, config_file, named_algorithm, own_command, train_config
+from actor_learner.cli.flags import add_config_flags, converter, named_before
+from actor_learner.cli.output import origin, own_command
+from actor_learner.cli.train import train_config
 from actor_learner.config.file import config_toml
 from actor_learner.system.signals import exiting_on_signals
 
@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     from actor_learner.benchmark.tune import Trial, Tuning
     from actor_learner.config.config import TrainConfig
 
-_OWN = ("argv", "budget", "allow", "most_actors", "output", "json")
 _LEFT_OUT = ("env", "run_dir", "overwrite")
 
 
 def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
-    file = config_file(argv, "tune")
+    file, algorithm = named_before(argv, "--config", "--algorithm")
     parser: argparse.ArgumentParser = commands.add_parser(
         "tune",
         help="find the fastest setting for this machine",
@@ -41,9 +40,13 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         "environments and all hyperparameters stay as they are; flags say what they are, as for train. "
         "--max-policy-lag and --learner-threads, where given, are kept.",
     )
-    parser.set_defaults(command=run, config_file=file, argv=list(argv[1:]))
+    parser.set_defaults(command=run, config_file=file)
     parser.add_argument(
-        "env", nargs="?", metavar="ENV", help="Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)"
+        "env",
+        nargs="?",
+        default=argparse.SUPPRESS,
+        metavar="ENV",
+        help="Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)",
     )
     group = parser.add_argument_group("search")
     group.add_argument(
@@ -62,7 +65,6 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     group.add_argument("--output", metavar="FILE", help="config file to write (default: <env>-tuned.toml)")
     group.add_argument("--config", metavar="FILE", help="settings from a TOML or JSON file, below the flags")
     group.add_argument("--json", action="store_true", help="print one JSON object")
-    algorithm = named_algorithm(argv if argv[:1] == ["tune"] else (), file)
     add_config_flags(parser, {"search": group}, algorithm, _LEFT_OUT)
     return parser
 
@@ -73,8 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     from actor_learner.actors.capacity import check_memory
     from actor_learner.environments.factory import resolve_env
 
-    given = {name: value for name, value in vars(arguments).items() if name not in _OWN}
-    config = train_config(argparse.Namespace(**given))
+    config = train_config(arguments)
     output = _new_file(arguments.output, config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
     check_memory(config.num_actors)
@@ -85,13 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
             config,
             budget=arguments.budget,
             allow=arguments.allow,
-            lags=_only(given.get("max_policy_lag")),
-            threads=_only(given.get("learner_threads")),
+            lags=_only(getattr(arguments, "max_policy_lag", None)),
+            threads=_only(getattr(arguments, "learner_threads", None)),
             most_actors=arguments.most_actors,
             say=say,
         )
     if arguments.json:
-        print(json.dumps({**_as_json(tuning, output), **_surroundings(arguments)}))
+        print(json.dumps({**_as_json(tuning, output), **origin("tune", arguments.argv)}))
     else:
         _print(tuning)
     with open(output, "x", encoding="utf-8") as file:
@@ -228,13 +229,6 @@ def _as_json(tuning: Tuning, output: Path) -> dict[str, Any]:
         "config": str(output),
         "next": _command(output),
     }
-
-
-def _surroundings(arguments: argparse.Namespace) -> dict[str, Any]:
-    from actor_learner.runs.provenance import provenance
-
-    command = shlex.join(["actor-learner", "tune", *arguments.argv])
-    return {"command": command, "date": datetime.date.today().isoformat(), **provenance()}
 
 
 def _trial_as_json(trial: Trial) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from actor_learner.cli.flags import converter
 
 
-def add_parser(commands: Any) -> argparse.ArgumentParser:
+def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "watch",
         help="show a run of another process",

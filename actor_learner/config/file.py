@@ -1,8 +1,8 @@
 """Settings from a file: TOML or JSON, written by hand, by `--print-config`, or a run's own config.json.
 
-Keys are the fields of TrainConfig, and the algorithm's: in a table `algorithm` with its `name`, or flat like flags. A
-file does what the same flags would do and no more: `module:name` is imported from where the command line would import
-it, and Python's own modules are refused, so that a stranger's file calls nothing like `os:system`.
+Keys are the fields of TrainConfig and of its algorithm: in a table `algorithm` with its `name`, or flat like flags. A
+file can do no more than the same flags: `module:name` is imported from where the command line imports it, and Python's
+own modules are refused, so that someone else's file can't call `os:system`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import re
-import sys
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
@@ -20,40 +19,34 @@ from dataclasses import dataclass, field
 from datetime import date, time
 from typing import Any
 
-from actor_learner.config import presets
-from actor_learner.config.config import (
-    DEFAULT_NETWORK_FIELDS,
-    RECORDED,
-    TrainConfig,
+from actor_learner.config.config import RECORDED, TrainConfig, unknown_field
+from actor_learner.config.presets import fields_below, preset_fields, unknown_preset
+from actor_learner.config.references import (
     algorithm_class,
     ask_again,
     callable_marks,
+    is_pythons_own,
     recorded_network,
 )
-from actor_learner.system.fields import close_match
 from actor_learner.system.keras_import import import_keras_before
 
 _MOST_BYTES = 1 << 20
-_OF_A_RUN = "versions"  # a key that only a run's config.json has
+_ONLY_IN_RUNS = "versions"
+"""A key that every run's config.json has, and no other file."""
 _NOT_REPEATED = ("run_dir", "overwrite")
-_OWN_KEYS = {"preset"}
 _NAMED = ("env", "algorithm", "network")
 """Fields whose values may name code."""
-
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:]|\n')
-_TOML_HEADER = re.compile(r"\s*(\[[^\[\]]+\])\s*(#.*)?$")
-_TOML_KEY = re.compile(r"\s*([^\s#\[=][^#\[=]*?)\s*=")
 
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """What a config file says.
+    """The contents of a config file.
 
     Attributes:
-        path: of the file, for messages.
-        fields: flat, by name: those of TrainConfig, of the algorithm, and `preset`. `algorithm` is its name.
-        lines: line of each field in the file, from 1.
-        recorded: versions, machine and git commit, where the file is a run's config.json.
+        path: path of the file, for messages.
+        fields: flat fields of TrainConfig and of the algorithm, and `preset`. `algorithm` is its name.
+        lines: line of each field in the file, from 1, where it is known.
+        recorded: versions, machine and git commit, if the file is a run's config.json.
     """
 
     path: str
@@ -63,40 +56,41 @@ class ConfigFile:
 
     @property
     def algorithm(self) -> str | None:
-        """What names the algorithm; None where the file doesn't."""
+        """The algorithm's name; None if the file names none."""
         return self.fields.get("algorithm")
 
     @contextlib.contextmanager
     def naming_lines(self, *overridden: str) -> Iterator[None]:
-        """Puts file and line before what is refused of a field that the file has and that nothing overrides."""
+        """Put file and line before a refusal of a field that the file has and nothing overrides."""
         try:
             yield
         except ValueError as error:
-            named = re.findall(r"`(\w+)`|Received: (\w+)=", str(error))
-            names = [name for pair in named for name in pair if name in self.lines and name not in overridden]
-            if not names:
+            pairs = re.findall(r"`(\w+)`|Received: (\w+)=", str(error))
+            own = {*self.fields, *self.lines} - {*overridden}
+            name = next((name for pair in pairs for name in pair if name in own), None)
+            if name is None:
                 raise
-            raise ValueError(f"{self.where(names[0])}: {error}") from error
+            raise ValueError(f"{self.where(name)}: {error}") from error
 
     def where(self, name: str) -> str:
-        """File and line of a field, as messages have it."""
+        """Return the file, and the line of a field if it is known."""
         return f"{self.path}, line {self.lines[name]}" if name in self.lines else self.path
 
 
 NO_FILE = ConfigFile("", {}, {})
-"""Says nothing."""
+"""A file without fields."""
 
 
 def load_config(path: str | os.PathLike[str], **changes: Any) -> TrainConfig:
-    """The config that a TOML or JSON file describes, with `changes` over it, flat as for `preset`.
+    """Return the config that a TOML or JSON file describes, with `changes` over it, flat as for `preset`.
 
-    A run's `config.json` gives that run once more, in a directory of its own: at lag 0 or 1 on a CPU, with the same
-    machine and versions, it has the same weights to the last bit. Any other file stands over the environment's preset,
-    if there is one, unless it has `preset = "none"`. Modules that the file names are imported.
+    A run's `config.json` repeats that run, in a directory of its own: at lag 0 or 1 on a CPU, with the same machine and
+    versions, the weights are equal to the last bit. Any other file overrides the environment's preset, if there is one,
+    unless it has `preset = "none"`. Modules that the file names are imported.
 
     Raises:
-        ValueError: the file can't be read, holds unknown keys or values that can't work (with their lines), or holds a
-            callable that can't be imported by its name, which isn't among `changes`.
+        ValueError: the file can't be read, holds unknown keys or unusable values (with their lines), or a callable that
+            can't be imported by its name and isn't in `changes`.
 
     Example:
         >>> import actor_learner as al
@@ -106,53 +100,44 @@ def load_config(path: str | os.PathLike[str], **changes: Any) -> TrainConfig:
 
 
 def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = None) -> TrainConfig:
-    """The config of a file with `changes` over it, and what the preset says below it.
+    """Return the config of three layers: `changes` over the file, the file over the preset.
 
     Raises ValueError as `load_config` does.
     """
-    fields = _kept(file, changes)
-    _check_callables(file, {key: value for key, value in fields.items() if key not in changes})
+    fields = _file_layer(file, changes)
+    _check_callables(file, {name: value for name, value in fields.items() if name not in changes})
     if isinstance(fields.get("network"), str) and "network" not in changes:
         with file.naming_lines():
             fields["network"] = recorded_network(fields["network"])
-    base = {**preset_below(file, changes, preset), **fields}
-    name = _algorithm(file, changes)
-    over = {key: value for key, value in changes.items() if key != "algorithm" or value is not name}
+    layers = {**preset_layer(file, changes, preset), **fields, **changes}
     with file.naming_lines(*changes):
-        return presets.build_config(base, over, algorithm=name)
+        return TrainConfig.from_fields({**layers, "algorithm": changes.get("algorithm") or file.algorithm})
 
 
-def preset_below(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = None) -> dict[str, Any]:
-    """The fields that a preset sets below a file: the one that is named, else the environment's own if it has one.
+def preset_layer(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = None) -> dict[str, Any]:
+    """Return the fields of the preset below a file: the named one, else the environment's own if it has one.
 
-    A run's config.json says everything itself. Raises ValueError for a name that has no preset.
+    A run's config.json is complete, and has no preset below it. Raises ValueError for a name without a preset.
     """
     named = preset or file.fields.get("preset")
     if named == "none" or (named is None and file.recorded):
         return {}
-    algorithm = _algorithm(file, changes)
-    found = presets.preset_fields(named or changes.get("env", file.fields.get("env", "CartPole-v1")), algorithm)
+    given = changes.get("algorithm")
+    algorithm = given if isinstance(given, str) else file.algorithm or "ppo"
+    found = preset_fields(named or changes.get("env", file.fields.get("env", "CartPole-v1")), algorithm)
     if found is None and named is not None:
         with file.naming_lines(*(["preset"] if preset else [])):
-            raise presets.unknown_preset(named, algorithm)
-    brings_network = any(file.fields.get(name) is not None for name in ("network", "init_from"))
-    dropped = {*DEFAULT_NETWORK_FIELDS} if brings_network else set()
-    return {name: value for name, value in (found or {}).items() if name not in dropped}
+            raise unknown_preset(named, algorithm)
+    return fields_below(fields_below(found or {}, file.fields), changes)
 
 
-def _algorithm(file: ConfigFile, changes: Mapping[str, Any]) -> str:
-    """The name of the algorithm; where an instance is given, that of whose preset lies below it."""
+def _file_layer(file: ConfigFile, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the file's fields that count below `changes`: without another algorithm's hyperparameters."""
     given = changes.get("algorithm")
-    return given if isinstance(given, str) else file.algorithm or "ppo"
-
-
-def _kept(file: ConfigFile, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a file's fields counts: another algorithm's hyperparameters don't."""
-    given, own = changes.get("algorithm"), file.algorithm or "ppo"
-    same = given is None or (isinstance(given, str) and algorithm_class(given) is algorithm_class(own))
-    known = None if same else _config_names()
-    dropped = ("algorithm", "preset")
-    return {k: v for k, v in file.fields.items() if k not in dropped and (known is None or k in known)}
+    fields = {name: value for name, value in file.fields.items() if name not in ("algorithm", "preset")}
+    if isinstance(given, str) and algorithm_class(given) is not algorithm_class(file.algorithm or "ppo"):
+        fields = {name: value for name, value in fields.items() if name in _config_names()}
+    return fields_below(fields, changes)
 
 
 def _check_callables(file: ConfigFile, fields: Mapping[str, Any]) -> None:
@@ -162,9 +147,9 @@ def _check_callables(file: ConfigFile, fields: Mapping[str, Any]) -> None:
 
 
 def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
-    """Reads and checks a file's keys; values are checked where a config is built of them.
+    """Read a file and check its keys; `build` checks the values.
 
-    Raises ValueError for a file that can't be read, isn't TOML or JSON, or has keys that nobody knows.
+    Raises ValueError for a file that can't be read, isn't TOML or JSON, or has unknown keys.
     """
     name = os.fspath(path)
     text = _read(name)
@@ -176,8 +161,7 @@ def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
         raise ValueError(
             f"`config` must be a TOML or JSON file; as {kind}: {error}. Received: config={name!r}"
         ) from error
-    lines = _json_lines(text) if is_json else _toml_lines(text)
-    return _flat(name, data, lines)
+    return _flat(name, data, text)
 
 
 def _read(name: str) -> str:
@@ -199,23 +183,29 @@ def _read(name: str) -> str:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """TOML refuses a key that stands twice; JSON would take the last."""
+    """Refuse a repeated key, as TOML does; JSON takes the last one."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key {key!r} stands there twice")
+            raise ValueError(f"the key {key!r} is repeated")
         found[key] = value
     return found
 
 
-def _flat(path: str, data: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]) -> ConfigFile:
+def _line(text: str, key: str) -> int | None:
+    """Return the line of a key in TOML or JSON; None unless exactly one place looks like the key."""
+    pattern = rf"""(?:^|[{{,])\s*\[?\s*["']?(?:\w+\.)?{re.escape(key)}["']?\s*[\]=:.]"""
+    ends = [match.end() for match in re.finditer(pattern, text, re.MULTILINE)]
+    return 1 + text.count("\n", 0, ends[0]) if len(ends) == 1 else None
+
+
+def _flat(path: str, data: Mapping[str, Any], text: str) -> ConfigFile:
     table = data.get("algorithm")
     nested = dict(table) if isinstance(table, Mapping) else {"name": table}
     top = {key: value for key, value in data.items() if key != "algorithm"}
-    at = {key: lines[key,] for key in data if (key,) in lines}
-    at |= {key: lines["algorithm", key] for key in nested if ("algorithm", key) in lines}
-    recorded = {key: top.pop(key, None) for key in RECORDED} if _OF_A_RUN in top else {}
-    file = ConfigFile(path, {**top, **nested}, at)
+    lines = {key: line for key in (*data, *nested) if (line := _line(text, key))}
+    recorded = {key: top.pop(key, None) for key in RECORDED} if _ONLY_IN_RUNS in top else {}
+    file = ConfigFile(path, {**top, **nested}, lines)
     algorithm = _algorithm_name(file, nested.pop("name", None))
     with file.naming_lines():
         cls = algorithm_class(algorithm or "ppo")
@@ -227,7 +217,7 @@ def _flat(path: str, data: Mapping[str, Any], lines: Mapping[tuple[str, ...], in
     if algorithm is not None:
         fields["algorithm"] = algorithm
     _check_references(file, fields)
-    return ConfigFile(path, fields, at, recorded)
+    return ConfigFile(path, fields, lines, recorded)
 
 
 def _algorithm_name(file: ConfigFile, name: Any) -> str | None:
@@ -236,43 +226,42 @@ def _algorithm_name(file: ConfigFile, name: Any) -> str | None:
             f"{file.where('algorithm')}: `algorithm` must be a name, or a table with one. Received: algorithm={name!r}"
         )
     if name is not None:
-        _check_reference(file, "algorithm", name)
+        _check_references(file, {"algorithm": name})
         import_keras_before(name)
     return name
 
 
 def _check_keys(file: ConfigFile, top: Mapping[str, Any], nested: Mapping[str, Any], cls: type[Any]) -> None:
     own = {part.name for part in dataclasses.fields(cls) if part.init}
-    for keys, known, who in (
-        (top, _config_names() | own | _OWN_KEYS, f"TrainConfig and {cls.__name__} have"),
+    for keys, known, owner in (
+        (top, _config_names() | own | {"preset"}, f"TrainConfig and {cls.__name__} have"),
         (nested, own, f"{cls.__name__} has"),
     ):
         for key, value in keys.items():
             if key not in known:
-                hint = close_match(key, known)
-                raise ValueError(f"{file.where(key)}: {who} no such field{hint}. Received: {key}={value!r}")
-    if twice := top.keys() & nested.keys():
-        name = min(twice)
+                raise ValueError(f"{file.where(key)}: {unknown_field(owner, key, value, known)}")
+    if repeated := top.keys() & nested.keys():
+        name = min(repeated)
         raise ValueError(
-            f"{file.where(name)}: `{name}` stands in the file's table `algorithm` too; leave one out. "
+            f"{file.where(name)}: `{name}` is also in the file's table `algorithm`; leave one out. "
             f"Received: {name}={top[name]!r} and {nested[name]!r}"
         )
 
 
 def _check_kinds(file: ConfigFile, fields: Mapping[str, Any]) -> None:
-    """What TOML can say and no field can take, and what no file can say."""
+    """Refuse values that no field can take, and fields that no file can give."""
     preset, callbacks = fields.get("preset", "none"), fields.get("callbacks", ())
     if not isinstance(preset, str):
         raise ValueError(f"{file.where('preset')}: `preset` must be a name. Received: preset={preset!r}")
     if callbacks and not callable_marks(callbacks):
         raise ValueError(
-            f"{file.where('callbacks')}: `callbacks` are objects, which Python alone can give: "
+            f"{file.where('callbacks')}: `callbacks` are objects, which only Python can give: "
             f"al.load_config(file, callbacks=[...]). Received: callbacks={callbacks!r}"
         )
     for name, value in fields.items():
         if any(isinstance(leaf, (date, time)) for leaf in _leaves(value)):
             raise ValueError(
-                f"{file.where(name)}: `{name}` must not be or hold a date or time; as text, it is quoted. "
+                f"{file.where(name)}: `{name}` must not be or hold a date or time; quote it to give text. "
                 f"Received: {name}={value!r}"
             )
 
@@ -287,16 +276,10 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _check_references(file: ConfigFile, fields: Mapping[str, Any]) -> None:
     for name in _NAMED:
-        if isinstance(fields.get(name), str):
-            _check_reference(file, name, fields[name])
-
-
-def _check_reference(file: ConfigFile, name: str, reference: str) -> None:
-    module, separator, _ = reference.partition(":")
-    if separator and module.partition(".")[0] in sys.stdlib_module_names:
-        raise ValueError(
-            f"{file.where(name)}: `{name}` must not name one of Python's own modules. Received: {name}={reference!r}"
-        )
+        reference = fields.get(name)
+        if isinstance(reference, str) and ":" in reference and is_pythons_own(reference):
+            where, expected = file.where(name), f"`{name}` must not name one of Python's own modules"
+            raise ValueError(f"{where}: {expected}. Received: {name}={reference!r}")
 
 
 def _config_names() -> set[str]:
@@ -304,7 +287,7 @@ def _config_names() -> set[str]:
 
 
 def _converted(fields: Mapping[str, Any], cls: type[Any]) -> dict[str, Any]:
-    """Values as the dataclasses want them: TOML has no null, which "none" stands for, and both know no tuples."""
+    """Return values as the dataclasses take them: TOML writes None as "none", and neither format has tuples."""
     hints = {**typing.get_type_hints(cls), **typing.get_type_hints(TrainConfig)}
     return {name: _value(value, hints.get(name, Any), name) for name, value in fields.items()}
 
@@ -323,64 +306,17 @@ def _value(value: Any, hint: Any, name: str) -> Any:
     return value
 
 
-def _json_lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line of each key, by its path."""
-    lines: dict[tuple[str, ...], int] = {}
-    path: list[str] = []
-    line, string, key = 1, "", ""
-    for match in _JSON_TOKEN.finditer(text):
-        found = match[0]
-        if found == "\n":
-            line += 1
-        elif found == ":":
-            key = json.loads(string)
-            lines[*path[1:], key] = line
-        elif found in "{[":
-            path.append(key)
-        elif found in "}]":
-            path.pop()
-        else:
-            string = found
-    return lines
-
-
-def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line of each key that begins one, by its path. What only looks like a key, in a long string, does no harm."""
-    lines: dict[tuple[str, ...], int] = {}
-    table: tuple[str, ...] = ()
-    for number, line in enumerate(text.split("\n"), 1):
-        if header := _TOML_HEADER.match(line):
-            path = table = _toml_path(header[1])
-        elif key := _TOML_KEY.match(line):
-            path = table + _toml_path(f"{key[1]} = 0")
-        else:
-            continue
-        for length in range(1, len(path) + 1):
-            lines.setdefault(path[:length], number)
-    return lines
-
-
-def _toml_path(line: str) -> tuple[str, ...]:
-    """The keys that lead to what a line begins; none where it isn't TOML."""
-    path: tuple[str, ...] = ()
-    with contextlib.suppress(tomllib.TOMLDecodeError):
-        value: Any = tomllib.loads(line)
-        while isinstance(value, dict) and value:
-            ((key, value),) = value.items()
-            path += (key,)
-    return path
-
-
 def config_toml(config: TrainConfig) -> str:
-    """A config as a TOML file that `read_config_file` takes, with a comment on each field. Callables stand by name."""
+    """Return a config as a TOML file that `read_config_file` takes, with a comment on each field."""
     values = config.to_json()
     algorithm = values.pop("algorithm")
-    lines = ["# actor-learner train --config FILE", 'preset = "none"  # all is said here', ""]
-    groups = dict.fromkeys(part.metadata["group"] for part in dataclasses.fields(TrainConfig))
-    for group in groups:
-        parts = [part for part in dataclasses.fields(TrainConfig) if part.metadata["group"] == group]
-        told = [_toml_line(part, values[part.name]) for part in parts if part.name in values and group != "code"]
-        lines += [f"# {group}", *told, ""] if told else []
+    lines = ["# actor-learner train --config FILE", 'preset = "none"  # all settings are in this file', ""]
+    groups: dict[str, list[str]] = {}
+    for part in dataclasses.fields(TrainConfig):
+        if part.name in values and part.metadata["group"] != "code":
+            groups.setdefault(part.metadata["group"], []).append(_toml_line(part, values[part.name]))
+    for group, settings in groups.items():
+        lines += [f"# {group}", *settings, ""]
     lines += ["[algorithm]", f"name = {_toml(algorithm.pop('name'))}"]
     parts = [part for part in dataclasses.fields(config.algorithm) if part.init]
     return "\n".join(lines + [_toml_line(part, algorithm[part.name]) for part in parts]) + "\n"
@@ -416,7 +352,7 @@ def _has_none(value: Any) -> bool:
 
 
 def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What a run had otherwise than this process, as "keras 3.14.0 (here 3.15.1)": it may change the last bits."""
+    """Return what differs between a run and this process, as "keras 3.14.0 (here 3.15.1)"."""
     found = []
     for group in ("versions", "machine"):
         before, now = recorded.get(group), here.get(group)

@@ -1,8 +1,8 @@
-"""Settings by environment id and algorithm; benchmarks/learning/learning.md has the results of those that were run.
+"""Settings by environment id and algorithm; benchmarks/learning/learning.md has their results.
 
-They began as SB3 Zoo's; environments = num_actors x envs_per_actor. Where several environments with shorter
-unrolls learned as well in less time, they stand here (Pendulum, LunarLander, HalfCheetah: the last with the
-Zoo's discount and loss weights, and our own step size and network).
+They start from SB3 Zoo's; the number of environments is num_actors x envs_per_actor. Pendulum, LunarLander and
+HalfCheetah use more environments with shorter unrolls, which learn as well in less time (HalfCheetah with the Zoo's
+discount and loss weights, and a step size and network of its own).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from actor_learner.config.config import DEFAULT_NETWORK_FIELDS, TrainConfig, algorithm_class, algorithm_reference
+from actor_learner.config.config import DEFAULT_NETWORK_FIELDS, TrainConfig
+from actor_learner.config.references import algorithm_class, algorithm_reference
 from actor_learner.system.fields import close_match
 
 _MUJOCO: dict[str, Any] = {
@@ -24,7 +25,7 @@ _MUJOCO: dict[str, Any] = {
     "normalize_observation": True,
     "normalize_reward": True,
 }
-"""For all of MuJoCo; Ant, Humanoid and the others without a row of their own were not run."""
+"""For all of MuJoCo; Ant, Humanoid and the others in `_MUJOCO_NAMES` have no measured results."""
 
 _WALKING: dict[str, Any] = {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}
 
@@ -216,34 +217,33 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 875_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
     "ALE/*": {"ppo": _ATARI},
 }
-"""Environment -> algorithm -> flat fields. An id that ends in `*` stands for all that begin so."""
+"""Environment -> algorithm -> flat fields. An id that ends in `*` covers all ids with that prefix."""
 
 
 def preset(env: str, **changes: Any) -> TrainConfig:
-    """The settings known for `env`, with `changes` to fields of the config or of its algorithm, flat.
+    """Return the preset for `env`, with `changes` to fields of the config or of its algorithm, flat.
 
-    `algorithm` may be a name ("a2c"), which takes the preset of that algorithm, or an instance, which is
-    taken as it is. A `network` or `init_from` replaces what the preset says of the default network.
+    `algorithm` may be a name ("a2c"), which takes that algorithm's preset, or an instance, which is used as it is. A
+    `network` or `init_from` replaces the preset's settings of the default network.
 
-    Raises ValueError for an environment that has no preset, and for fields that nobody knows.
+    Raises ValueError for an environment without a preset, and for unknown fields.
 
     Example:
         >>> import actor_learner as al
         >>> config = al.preset("CartPole-v1", learning_rate=3e-4, num_actors=4)
     """
-    name = "ppo"
-    if isinstance(changes.get("algorithm"), str):
-        name = changes.pop("algorithm")
+    algorithm = changes.get("algorithm")
+    name = algorithm if isinstance(algorithm, str) else "ppo"
     fields = preset_fields(env, name)
     if fields is None:
         raise unknown_preset(env, name)
-    return build_config({"env": env, **fields}, changes, algorithm=name)
+    return TrainConfig.from_fields({"env": env, **fields_below(fields, changes), **changes})
 
 
 def preset_fields(env: object, algorithm: str = "ppo") -> dict[str, Any] | None:
-    """The fields that a preset sets, flat, or None where there is no preset.
+    """Return the fields that a preset sets, flat, or None if there is no preset.
 
-    A subclass of an algorithm takes the settings of its nearest ancestor that has a name.
+    A subclass of an algorithm takes the preset of its nearest ancestor that has one.
     """
     by_algorithm = _by_algorithm(env) if isinstance(env, str) else {}
     for cls in algorithm_class(algorithm).__mro__:
@@ -253,45 +253,27 @@ def preset_fields(env: object, algorithm: str = "ppo") -> dict[str, Any] | None:
 
 
 def _by_algorithm(env: str) -> dict[str, dict[str, Any]]:
-    starts = [name for name in PRESETS if name.endswith("*") and env.startswith(name[:-1])]
-    return PRESETS.get(env) or (PRESETS[starts[0]] if starts else {})
+    prefixes = [name for name in PRESETS if name.endswith("*") and env.startswith(name[:-1])]
+    return PRESETS.get(env) or (PRESETS[prefixes[0]] if prefixes else {})
+
+
+def fields_below(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that still count below `changes`.
+
+    A network replaces the fields of the default network, and an algorithm's instance all hyperparameters.
+    """
+    dropped: set[str] = set()
+    if changes.get("network") is not None or changes.get("init_from") is not None:
+        dropped = {*DEFAULT_NETWORK_FIELDS}
+    if not isinstance(changes.get("algorithm"), str | None):
+        dropped |= fields.keys() - {field.name for field in dataclasses.fields(TrainConfig)}
+    return {name: value for name, value in fields.items() if name not in dropped}
 
 
 def unknown_preset(env: object, algorithm: str) -> ValueError:
-    """The error for an environment without a preset: names those with one, and the close match."""
+    """Return the error for an environment without a preset, with the close match and all environments with one."""
     known = [name for name in PRESETS if preset_fields(name, algorithm) is not None]
     return ValueError(
         f"There is no preset of this name for {algorithm}{close_match(str(env), known)}; there are "
         f"{', '.join(known) or 'none'}. Received: preset={env!r}"
     )
-
-
-def build_config(base: Mapping[str, Any], changes: Mapping[str, Any], *, algorithm: str = "ppo") -> TrainConfig:
-    """A config from flat fields: `changes` over `base`, each going to the config or to its algorithm.
-
-    Raises ValueError for fields that neither has, with the close match.
-    """
-    fields = dict(base)
-    if changes.get("network") is not None or changes.get("init_from") is not None:
-        fields = {name: value for name, value in fields.items() if name not in DEFAULT_NETWORK_FIELDS}
-    config_names = {field.name for field in dataclasses.fields(TrainConfig)}
-    instance = changes.get("algorithm")
-    if instance is None:
-        cls = algorithm_class(algorithm)
-    else:
-        cls = type(instance)
-        fields = {name: value for name, value in fields.items() if name in config_names}
-    hyperparameter_names = {field.name for field in dataclasses.fields(cls) if field.init}
-    for name in changes:
-        if name not in config_names | hyperparameter_names:
-            hint = close_match(name, config_names | hyperparameter_names)
-            raise ValueError(
-                f"TrainConfig and {cls.__name__} have no such field{hint}. Received: {name}={changes[name]!r}"
-            )
-    fields |= changes
-    hyperparameters = {name: fields.pop(name) for name in hyperparameter_names & set(fields)}
-    if instance is None:
-        fields["algorithm"] = cls(**hyperparameters)
-    elif hyperparameters:
-        fields["algorithm"] = dataclasses.replace(instance, **hyperparameters)
-    return TrainConfig(**fields)

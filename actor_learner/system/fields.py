@@ -66,9 +66,13 @@ def check_number(
     return number
 
 
+SECONDS: dict[str, Any] = {"above": 0, "kind": "a number of seconds"}
+"""The bounds of a duration, for `check_number`."""
+
+
 def check_seconds(name: str, value: Any) -> float:
     """Return a number of seconds above 0 as a float."""
-    return float(check_number(name, value, above=0, kind="a number of seconds"))
+    return float(check_number(name, value, **SECONDS))
 
 
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> Any:

@@ -1,6 +1,7 @@
 import copy
 import dataclasses
 import functools
+import inspect
 import json
 import os
 import subprocess
@@ -12,9 +13,8 @@ import pytest
 
 import actor_learner as al
 from actor_learner import algorithms
-from actor_learner.config.config import (
-    DEFAULT_NETWORK_FIELDS,
-    TrainConfig,
+from actor_learner.config.config import DEFAULT_NETWORK_FIELDS, TrainConfig
+from actor_learner.config.references import (
     algorithm_class,
     algorithm_reference,
     callable_name,
@@ -187,7 +187,7 @@ def test_defaults_are_those_of_the_documentation():
 def test_every_field_has_help_and_stands_in_the_docstring():
     for field in dataclasses.fields(TrainConfig):
         assert field.metadata["help"]
-        assert f"        {field.name}: " in TrainConfig.__doc__, field.name
+        assert f"    {field.name}: " in inspect.cleandoc(TrainConfig.__doc__), field.name
 
 
 @pytest.mark.parametrize(
@@ -204,13 +204,13 @@ def test_every_field_has_help_and_stands_in_the_docstring():
 )
 def test_what_describes_the_default_network_is_refused_beside_another(field, other):
     for brings_a_network in ({"network": make_network}, {"init_from": "runs/earlier"}):
-        with pytest.raises(ValueError, match=f"beside `{next(iter(brings_a_network))}`.*Received: {field}="):
+        with pytest.raises(ValueError, match=f"combined with `{next(iter(brings_a_network))}`.*Received: {field}="):
             TrainConfig(**{field: other}, **brings_a_network)
 
 
 def test_normalization_wraps_a_network_of_ones_own():
     assert TrainConfig(network=make_network, normalize_observation=True).normalize_observation
-    with pytest.raises(ValueError, match="beside `init_from`"):
+    with pytest.raises(ValueError, match="combined with `init_from`"):
         TrainConfig(init_from="runs/earlier", normalize_observation=True)
 
 

@@ -146,7 +146,7 @@ def test_a_network_in_the_file_replaces_what_the_preset_says_of_the_default_one(
         ("[algorithm]\ngamma = 1.5", "line 2: `gamma` must be a number between 0 and 1. Received: gamma=1.5"),
         ("[algorithm]\nname = 'poo'", "(did you mean 'ppo'?). Received: algorithm='poo'"),
         ("algorithm = 3", "line 1: `algorithm` must be a name, or a table with one. Received: algorithm=3"),
-        ("gamma = 0.9\n[algorithm]\ngamma = 0.8", "`gamma` stands in the file's table `algorithm` too"),
+        ("gamma = 0.9\n[algorithm]\ngamma = 0.8", "`gamma` is also in the file's table `algorithm`"),
         ("env_kwargs = '{'", "line 1: `env_kwargs` must be a dict with names as keys. Received: env_kwargs='{'"),
         ("quiet = 'yes'", "line 1: `quiet` must be True or False. Received: quiet='yes'"),
         ("preset = 'CartPol-v1'", "line 1: There is no preset of this name for ppo (did you mean 'CartPole-v1'?"),
@@ -155,15 +155,15 @@ def test_a_network_in_the_file_replaces_what_the_preset_says_of_the_default_one(
         ("seed = 1\nenv_kwargs = {a = [2020-01-01]}", "line 2: `env_kwargs` must not be or hold a date or time"),
         (
             "learning_rate = 07:32:00",
-            "line 1: `learning_rate` must not be or hold a date or time; as text, it is quoted",
+            "line 1: `learning_rate` must not be or hold a date or time; quote it to give text",
         ),
-        ("seed = 1\ncallbacks = [1]", "line 2: `callbacks` are objects, which Python alone can give"),
+        ("seed = 1\ncallbacks = [1]", "line 2: `callbacks` are objects, which only Python can give"),
         (
             "n_epochs = 3",
             "line 1: TrainConfig and PPO have no such field (did you mean 'epochs'?). Received: n_epochs=3",
         ),
         ("seed = 1\nseed = 2", "must be a TOML or JSON file; as TOML: Cannot overwrite a value (at"),
-        ('{"seed": 1, "seed": 2}', "as JSON: the key 'seed' stands there twice"),
+        ('{"seed": 1, "seed": 2}', "as JSON: the key 'seed' is repeated"),
         ('{"seed": 1', "as JSON: Expecting ',' delimiter: line 1 column 11"),
         ("{" + '"a": [' * 100_000, "must be a TOML or JSON file; as JSON:"),
         ("seed", "as TOML: Expected '=' after a key in a key/value pair (at end of document)"),
@@ -260,7 +260,7 @@ def test_any_config_survives_as_toml(env_kwargs, algorithm):
 def test_refused_beside_resume():
     create_run(al.TrainConfig(run_dir="run"))
     arguments = cli.parse(["train", "--resume", "run", "--config", "run/config.json"])
-    with pytest.raises(ValueError, match="`--config` can't stand beside `--resume`"):
+    with pytest.raises(ValueError, match="`--config` can't be combined with `--resume`"):
         cli.train.resumed_config(arguments)
 
 

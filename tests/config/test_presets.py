@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 import actor_learner as al
-from actor_learner.config.presets import PRESETS, build_config, preset_fields
+from actor_learner.config.presets import PRESETS, preset_fields
 from actor_learner.environments.lookup import find_spec
 
 
@@ -73,7 +73,9 @@ def test_a_network_replaces_what_the_preset_says_of_the_default_one():
 def test_a_subclass_takes_the_preset_of_its_ancestor(monkeypatch):
     monkeypatch.setattr("json.CautiousPPO", CautiousPPO, raising=False)
     assert preset_fields("CartPole-v1", "json:CautiousPPO") == preset_fields("CartPole-v1", "ppo")
-    config = build_config({"env": "CartPole-v1", "gamma": 0.5}, {"caution": 0.25}, algorithm="json:CautiousPPO")
+    config = al.TrainConfig.from_fields(
+        {"env": "CartPole-v1", "gamma": 0.5, "caution": 0.25, "algorithm": "json:CautiousPPO"}
+    )
     assert config.algorithm == CautiousPPO(gamma=0.5, caution=0.25)
 
 

@@ -35,7 +35,7 @@ train
 __init__ cli
 """
 
-NAMED_IN_EACH_OTHER = [{"learner.learner", "learner.state"}, {"cli", "cli.completion"}]
+NAMED_IN_EACH_OTHER = [{"learner.learner", "learner.state"}]
 
 PUBLIC = [
     "A2C",

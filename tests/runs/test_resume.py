@@ -453,9 +453,9 @@ def test_flags_of_the_runs_own_algorithm_are_understood(tmp_path, monkeypatch):
         (["Acrobot-v1", "--resume", "run"], 'env is "CartPole-v1" there, "Acrobot-v1" here'),
         (["--resume", "run", "--algorithm", "a2c"], 'algorithm.name is "ppo" there, "a2c" here'),
         (["--resume", "run", "--total-steps", "10"], "total_steps (which may grow) is"),
-        (["--resume", "run", "--run-dir", "x"], "`--run-dir` can't stand beside `--resume`"),
-        (["--resume", "run", "--overwrite"], "`--overwrite` can't stand beside `--resume`"),
-        (["--resume", "run", "--preset", "CartPole-v1"], "`--preset` can't stand beside `--resume`"),
+        (["--resume", "run", "--run-dir", "x"], "`--run-dir` can't be combined with `--resume`"),
+        (["--resume", "run", "--overwrite"], "`--overwrite` can't be combined with `--resume`"),
+        (["--resume", "run", "--preset", "CartPole-v1"], "`--preset` can't be combined with `--resume`"),
         (["--resume", "run", "--actor-timeout", "0"], "`actor_timeout` must be a number of seconds above 0"),
         (["--resume", "run", "--clip-rang", "1"], "(did you mean '--clip-range'?)"),
     ],
@@ -490,7 +490,7 @@ def test_callbacks_are_left_out_at_the_command_line_which_is_said(begun, capsys)
         arguments = cli.parse(["train", *argv])
         make = resumed_config if "--resume" in argv else train_config
         assert make(arguments).callbacks == ()
-        assert "warning: EarlyStopping of the run are left out" in capsys.readouterr().err
+        assert "warning: the run's callbacks are left out (EarlyStopping)" in capsys.readouterr().err
 
 
 def test_a_finished_run_needs_no_tensorflow_to_say_so(begun, capsys, monkeypatch):

@@ -1,0 +1,112 @@
+"""The parser of the command line: one-line errors with suggestions, and help of at most 100 columns."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any, NoReturn
+
+from actor_learner.system.fields import close_match
+from actor_learner.system.version import __version__
+
+_NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?|-inf", re.IGNORECASE)
+
+_EXAMPLES = """\
+examples:
+  actor-learner train CartPole-v1         prints the commands to run next
+  actor-learner train HalfCheetah-v5 --num-actors 4 --seed 1
+  actor-learner evaluate runs/CartPole-v1/ppo-0-1 --table
+"""
+
+Commands = Mapping[str, ModuleType]
+"""Name of a command -> the module with its `add_parser`."""
+
+
+class Formatter(argparse.HelpFormatter):
+    """Prints a flag and its opposite as one word, and texts of several lines unchanged."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        width = min(100, shutil.get_terminal_size().columns - 2)
+        super().__init__(prog, **{"width": width, "max_help_position": 26, **options})
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            self._action_max_length += 2  # argparse does not count the indentation of commands
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return action.option_strings[0].replace("--", "--[no-]", 1)
+        if len(action.option_strings) < 2 or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        return f"{', '.join(action.option_strings)} {self._format_args(action, '')}"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" not in text:
+            return super()._fill_text(text, width, indent)
+        return "".join(f"{indent}{line}\n" for line in text.splitlines())
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises ValueError with one line instead of printing the usage and exiting. Flags can't be abbreviated."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": Formatter, **options})
+
+    def error(self, message: str) -> NoReturn:
+        if match := re.search(r"(?:argument )?(\S+): invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            choices = [choice.strip(" '") for choice in match[3].split(",")]
+            hint = close_match(match[2], choices)
+            message = f"{match[1]} must be one of {', '.join(choices)}{hint}. Received: {match[2]}"
+        elif "required" in message or "expected" in message:
+            message = f"{message}; see --help. Received: none"
+        raise ValueError(message)
+
+
+def make_parser(commands: Commands, argv: Sequence[str]) -> tuple[Parser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser for these arguments, and those of its commands: some flags depend on the algorithm."""
+    parser = Parser(prog="actor-learner", description="The actor-learner for Keras 3.", epilog=_EXAMPLES)
+    parser.add_argument("--version", action="version", version=__version__)
+    group = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parsers = {
+        name: module.add_parser(group, argv[1:] if argv[:1] == [name] else ()) for name, module in commands.items()
+    }
+    return parser, parsers
+
+
+def parse(commands: Commands, argv: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments that were given, and beside them `command`, the command's function, `argv` and `commands`.
+
+    Raises ValueError, in one line, for arguments that aren't understood; `--help` exits.
+    """
+    argv = _join_negative_numbers(argv)
+    parser, parsers = make_parser(commands, argv)
+    arguments, unknown = parser.parse_known_args(argv, argparse.Namespace(argv=argv[1:], commands=commands))
+    if unknown:
+        raise _unknown(unknown, [flag for action in parsers[argv[0]]._actions for flag in action.option_strings])
+    return arguments
+
+
+def _unknown(words: Sequence[str], flags: Sequence[str]) -> ValueError:
+    flag = next((word for word in words if word.startswith("-")), None)
+    if flag is None:
+        return ValueError(f"Unexpected argument; see --help. Received: {words[0]}")
+    name = flag.partition("=")[0]
+    hint = close_match(name, flags)
+    if not hint and "--env-kwargs" in flags:
+        hint = " (an environment's own arguments go into --env-kwargs)"
+    return ValueError(f"There is no such flag{hint}; --help lists all. Received: {name}")
+
+
+def _join_negative_numbers(argv: Sequence[str]) -> list[str]:
+    """Replace `--flag -1e-3`, which argparse takes for two flags, with `--flag=-1e-3`."""
+    joined: list[str] = []
+    for word in argv:
+        if joined and joined[-1].startswith("--") and "=" not in joined[-1] and _NEGATIVE_NUMBER.fullmatch(word):
+            joined[-1] = f"{joined[-1]}={word}"
+        else:
+            joined.append(word)
+    return joined

@@ -1,0 +1,116 @@
+"""Code by name: "module:attribute", as the command line, config files and config.json write it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import operator
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actor_learner.algorithms import BY_NAME
+from actor_learner.system.fields import close_match, refusal
+from actor_learner.system.keras_import import import_keras_before
+
+_AT_A_SHELL = {"env": "module:factory", "network": "--network module:function"}
+
+
+def algorithm_class(name: str) -> type[Any]:
+    """Return the algorithm's class: "ppo", "a2c", "impala" or "package.module:Class".
+
+    Raises ValueError for an unknown name, a module that can't be imported, or a class that is no algorithm.
+    """
+    if ":" not in name:
+        if name not in BY_NAME:
+            known = f"one of {', '.join(BY_NAME)}, or module:Class{close_match(name, BY_NAME)}"
+            raise refusal("algorithm", known, name)
+        return BY_NAME[name]
+    found = resolve_reference(name, "algorithm")
+    if not isinstance(found, type) or not dataclasses.is_dataclass(found) or not hasattr(found, "loss"):
+        raise refusal("algorithm", "a dataclass with a method `loss`", name)
+    return found
+
+
+def algorithm_reference(cls: type[Any]) -> str:
+    """Return the name that `algorithm_class` takes for this class."""
+    return next((name for name, known in BY_NAME.items() if cls is known), f"{cls.__module__}:{cls.__qualname__}")
+
+
+def algorithm_from_json(data: Mapping[str, Any]) -> Any:
+    """Return the algorithm that a config.json describes. Raises ValueError, in one line, if it describes none."""
+    name = data.get("name")
+    if not isinstance(name, str):
+        raise refusal("algorithm", "an object with the name of a class", dict(data))
+    # JSON has no tuples.
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key != "name"}
+    try:
+        return algorithm_class(name)(**values)
+    except TypeError as error:  # unknown hyperparameters
+        raise ValueError(f"`algorithm`: {error}") from error
+
+
+def resolve_reference(reference: str, name: str) -> Any:
+    """Import "package.module:attribute". Raises ValueError, naming the argument, if there is no such thing."""
+    module_name, _, attribute = reference.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"`{name}`: can't import {module_name!r} ({error}). Received: {name}={reference!r}") from error
+    try:
+        return operator.attrgetter(attribute)(module)
+    except AttributeError as error:
+        hint = close_match(attribute, vars(module))
+        raise ValueError(
+            f"`{name}`: module {module_name!r} has no attribute {attribute!r}{hint}. Received: {name}={reference!r}"
+        ) from error
+
+
+def import_network(reference: str) -> Any:
+    """Import a network's function, and keras quietly before it."""
+    import_keras_before(reference)
+    return resolve_reference(reference, "network")
+
+
+def recorded_network(reference: str) -> Any:
+    """Import the network that a file names. Raises ValueError for one of Python's own modules, such as `os:system`."""
+    if is_pythons_own(reference):
+        raise refusal("network", "module:function, the module not one of Python's own", reference)
+    return import_network(reference)
+
+
+def is_pythons_own(reference: str) -> bool:
+    """Whether a reference is to Python's standard library, which a file from someone else must not call."""
+    return reference.partition(":")[0].partition(".")[0] in sys.stdlib_module_names
+
+
+def importable_name(value: object) -> str | None:
+    """Return "module:name" if another process that imports it gets this very callable, else None."""
+    module, name = (getattr(value, attribute, None) for attribute in ("__module__", "__qualname__"))
+    if not callable(value) or not isinstance(module, str) or not isinstance(name, str):
+        return None
+    if module == "__main__" or is_pythons_own(module):
+        return None
+    return f"{module}:{name}" if vars(sys.modules.get(module, object)).get(name) is value else None
+
+
+def callable_name(value: object) -> str:
+    """Return "module:qualified name" of a callable, or of an object's class."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def callable_marks(value: Any) -> list[str]:
+    """Return the names of the callables anywhere inside a value from config.json."""
+    if isinstance(value, Mapping):
+        if set(value) == {"callable"}:
+            return [str(value["callable"])]
+        value = list(value.values())
+    return [mark for item in value for mark in callable_marks(item)] if isinstance(value, list) else []
+
+
+def ask_again(missing: Mapping[str, Sequence[str]]) -> str:
+    """Return how to give each field again, at a shell and in Python. missing: field -> names of its callables."""
+    spelled = {name: f"{_AT_A_SHELL[name]} at a shell, " if name in _AT_A_SHELL else "" for name in missing}
+    listed = "; ".join(f"{spelled[name]}{name}= in Python (was {', '.join(missing[name])})" for name in missing)
+    return f"holds callables that can't be imported by their names; give them again: {listed}"
