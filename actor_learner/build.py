@@ -47,7 +47,7 @@ def make_network(
     """The network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
     import keras
 
-    from actor_learner.learner.tf.devices import resolve_device
+    from actor_learner.learner.backend import resolve_device
     from actor_learner.networks.contract import cap_statistics, check_network
     from actor_learner.networks.default import default_network, with_normalization
     from actor_learner.networks.images import describe_image
@@ -78,7 +78,7 @@ def make_network(
 
 def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
     """How many TensorFlow uses, by what is observed and the config; before its first operation."""
-    from actor_learner.learner.tf.devices import use_threads
+    from actor_learner.learner.backend import use_threads
 
     renew_suggestion(_learner_cores(config, observation_space))
     use_threads(config.learner_threads)

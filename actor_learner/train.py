@@ -88,7 +88,7 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
     check_memory(config.num_actors)
     compile_cache.begin(config.learner_threads)
     if config.device == "gpu":  # TensorFlow alone knows whether there is one; "auto" and "cpu" start actors meanwhile
-        from actor_learner.learner.tf.devices import resolve_device
+        from actor_learner.learner.backend import resolve_device
 
         resolve_device(config.device)
     with start_run(config, resume=resume) as start:
@@ -200,7 +200,7 @@ def _seed(config: TrainConfig, start: Start) -> int:
 
 def _make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Learner:
     from actor_learner.learner.learner import Learner
-    from actor_learner.learner.tf.devices import warn_of_threads
+    from actor_learner.learner.backend import warn_of_threads
 
     if config.max_policy_lag and config.num_actors and config.learner_threads is None:
         warn_of_threads(_learner_cores(config, actors.observation_space))

@@ -448,7 +448,7 @@ def _import_learner_side() -> None:
     """TensorFlow takes seconds to import; the actors make their environments meanwhile."""
     import_keras()
     importlib.import_module("actor_learner.policy.export.litert")
-    importlib.import_module("actor_learner.learner.tf.devices").resolve_device("auto")  # before a weight is made
+    importlib.import_module("actor_learner.learner.backend").resolve_device("auto")  # before a weight is made
 
 
 def _build_network(network: Any, spaces: Spaces, seed: int) -> keras.Model:

@@ -22,7 +22,7 @@ def present(devices: Sequence[str]) -> tuple[list[str], list[str]]:
 
     Raises ValueError if all are missing.
     """
-    from actor_learner.learner.tf.devices import resolve_device
+    from actor_learner.learner.backend import resolve_device
 
     found, missing, error = [], [], None
     for device in dict.fromkeys(devices):
@@ -87,7 +87,7 @@ def _with_prefix(name: str, say: Say) -> Say:
 
 def _acting(measured: Measured) -> dict[str, float] | None:
     """Compare acting by calls for all environments on the device with acting in each actor; None for small networks."""
-    from actor_learner.learner.tf.devices import multiplications
+    from actor_learner.learner.backend import multiplications
 
     config, parts = measured.config, measured.parts
     if multiplications(measured.network) < LARGE_NETWORK:
@@ -107,7 +107,7 @@ def _time_call(measured: Measured) -> Cost:
     """Return the cost of one call of the network for the observations of all environments."""
     import tensorflow as tf
 
-    from actor_learner.learner.tf.devices import resolve_device
+    from actor_learner.learner.backend import resolve_device
     from actor_learner.networks.contract import call_network
 
     observation = map_leaves(lambda leaf: leaf[0], measured.batch.observation)

@@ -70,7 +70,7 @@ class System:
     def __init__(self, config: TrainConfig) -> None:
         """Starts the actors, compiles the update, and keeps a batch."""
         from actor_learner.build import make_network, make_pool, new_learner, settle_threads
-        from actor_learner.learner.tf.devices import resolve_device
+        from actor_learner.learner.backend import resolve_device
 
         self.config = config = still(config)
         device = resolve_device(config.device)

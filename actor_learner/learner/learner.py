@@ -6,22 +6,20 @@ import itertools
 import math
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from gymnasium.spaces import Space
 from keras import ops
 
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.schedules import is_schedule
+from actor_learner.learner import backend
 from actor_learner.learner.batch import tensors
 from actor_learner.learner.rewards import RewardScaling
 from actor_learner.learner.state import load_learner, write_learner
-from actor_learner.learner.tf.devices import multiplications, resolve_device, use_xla
-from actor_learner.learner.tf.fused_adam import fuse
-from actor_learner.learner.tf.readback import Weights
 from actor_learner.learner.update import Update, computes_in_low_precision
 from actor_learner.networks.contract import (
     CHECKED_ROWS,
@@ -35,11 +33,11 @@ from actor_learner.networks.contract import (
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import validate_trajectory
-from actor_learner.system import compile_cache
 from actor_learner.system.fields import check_count
 from actor_learner.system.files import write_folder_atomically
 
 Tensor = Any
+Array = np.ndarray[Any, Any]
 
 
 class Learner:
@@ -80,7 +78,7 @@ class Learner:
         self.algorithm = algorithm
         self.action_space = action_space
         self.total_steps = total_steps
-        self.device = resolve_device(device)
+        self.device = backend.resolve_device(device)
         self.env_steps = 0
         self.updates = 0
         self.begun = 0
@@ -90,27 +88,44 @@ class Learner:
         self._normalization = normalization_layers(network)
         self._reward_scaling: RewardScaling | None = None
         self._update: Update | None = None
-        self._compiled: Any = None
-        self._traced: dict[Any, Any] = {}
-        self._weights: Weights | None = None
+        self._compiled: backend.Compiled | None = None
+        self._read_vector: Callable[[], Array] | None = None
         self._prefetched: tuple[Trajectory, dict[str, Any]] | None = None
         self._observed: dict[str, tuple[int, ...]] = {}
         self._ready = False
-        self._has_run = False
-        self.compiled_with_xla: bool | None = None
-        with tf.device(self.device):
+        with backend.device(self.device):
             self.optimizer = algorithm.make_optimizer()
             network.optimizer = self.optimizer
             self._trainable = list(network.trainable_variables) if network.built else None
             if self._trainable is not None:
                 self.optimizer.build(self._trainable)
 
-    def get_weights(self) -> list[np.ndarray[Any, Any]]:
-        """What `network.get_weights()` gives: for `ActorPool.publish` or `Policy.set_weights`."""
-        if self._weights is None and self.network.built:
-            with tf.device(self.device):
-                self._weights = Weights(self.network)
-        return self.network.get_weights() if self._weights is None else self._weights.read()
+    def get_weights(self) -> list[Array]:
+        """Return what `network.get_weights()` returns: for `ActorPool.publish` or `Policy.set_weights`."""
+        if self._vector_reader() is None or not self._is_float32:
+            return list(self.network.get_weights())
+        ends = np.cumsum([math.prod(shape) for shape in self._shapes])
+        parts = np.split(self.flat_weights(), ends[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def flat_weights(self) -> Array:
+        """Return the weights as one new float32 vector, in the order of `network.weights`, for `ActorPool.publish`.
+
+        Raises ValueError if the network isn't built yet.
+        """
+        if (read := self._vector_reader()) is None:
+            raise ValueError("A network has weights once it is built: by a call, or by the first update.")
+        return read()
+
+    def _vector_reader(self) -> Callable[[], Array] | None:
+        """Return what reads all weights in one copy from the device; None while the network isn't built."""
+        if self._read_vector is None and self.network.built:
+            weights = self.network.weights
+            self._shapes = [tuple(weight.shape) for weight in weights]
+            self._is_float32 = all(weight.dtype == "float32" for weight in weights)
+            with backend.device(self.device):
+                self._read_vector = backend.vector_reader(weights)
+        return self._read_vector
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
         """One update from a batch. Returns metrics; those that have no value this time are absent.
@@ -130,8 +145,9 @@ class Learner:
         valid = trajectory.valid
         random_state = self._rng.bit_generator.state
         order, num_minibatches = self._minibatch_order(valid)
-        with tf.device(self.device):
-            values, finite = self._run(*self._arguments(trajectory, order, num_minibatches, prefetched))
+        assert self._compiled is not None
+        with backend.device(self.device):
+            values, finite = self._compiled(*self._arguments(trajectory, order, num_minibatches, prefetched))
         result = self._read_metrics(values, learned=num_minibatches > 0)
         self.not_finite = self._names_of(finite) if "undone" in result else ()
         if self.not_finite:
@@ -153,7 +169,7 @@ class Learner:
             ValueError: a batch that breaks its space; the update would say so, too.
         """
         conformed = validate_trajectory(trajectory, self.spaces)
-        with tf.device(self.device):
+        with backend.device(self.device):
             self._prefetched = trajectory, tensors(conformed)
 
     def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
@@ -163,20 +179,11 @@ class Learner:
         """
         trajectory = self._checked(trajectory)
         nothing = np.full(self._order_shape(trajectory.valid.size), -1, np.int32)
-        with tf.device(self.device):
-            self._traced_for(self._arguments(trajectory, nothing, 0))
+        assert self._compiled is not None
+        with backend.device(self.device):
+            self._compiled.trace(*self._arguments(trajectory, nothing, 0))
         assert self._update is not None
         return tuple(name for name in self._update.metric_names if name != "undone")
-
-    def _run(self, *arguments: Any) -> tuple[Tensor, Tensor]:
-        """The compiled update; XLA compiles it in the first call, unless what it made of it in another run was kept."""
-        traced = self._traced_for(arguments)
-        if self._has_run or not self.compiled_with_xla:
-            result: tuple[Tensor, Tensor] = traced(*arguments)
-        else:
-            result = compile_cache.call(traced, *arguments)
-        self._has_run = True
-        return result
 
     def _checked(self, trajectory: Trajectory) -> Trajectory:
         """The batch in its dtypes; the first one is what the update is compiled for."""
@@ -196,29 +203,14 @@ class Learner:
     def _arguments(
         self,
         trajectory: Trajectory,
-        order: np.ndarray[Any, Any],
+        order: Array,
         num_minibatches: int,
         prefetched: dict[str, Any] | None = None,
     ) -> tuple[Any, ...]:
         """What the compiled update takes. prefetched: the batch's tensors, if they are there already."""
-        return (
-            self._tensors(trajectory, prefetched),
-            tf.constant(order),
-            tf.constant(np.int32(num_minibatches)),
-            # Not Python's numbers: TensorFlow keeps a tensor of each that it has ever seen, half a kilobyte apiece.
-            {
-                name: tf.constant(np.float32(value))
-                for name, value in self._scheduled_values(trajectory.valid.size).items()
-            },
-        )
-
-    def _traced_for(self, arguments: tuple[Any, ...]) -> Any:
-        """The update as traced for arguments of these shapes; TensorFlow takes half a millisecond to look that up."""
-        batch, order, _, schedule = arguments
-        shapes = (*((leaf.shape, leaf.dtype) for leaf in tf.nest.flatten(batch)), order.shape, *schedule)
-        if (traced := self._traced.get(shapes)) is None:
-            traced = self._traced[shapes] = self._compiled.get_concrete_function(*arguments)
-        return traced
+        scheduled = self._scheduled_values(trajectory.valid.size)
+        numbers = (order, np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})
+        return self._tensors(trajectory, prefetched), *backend.to_device(numbers)
 
     def _tensors(self, trajectory: Trajectory, prefetched: dict[str, Any] | None = None) -> dict[str, Any]:
         """The batch on the device; in mixed precision also which columns the present weights have collected.
@@ -227,13 +219,13 @@ class Learner:
         """
         batch = prefetched or tensors(trajectory)
         if computes_in_low_precision(self.network):
-            batch["on_policy"] = tf.constant(np.asarray(trajectory.policy_version) == self.updates)
+            batch["on_policy"] = backend.to_device(np.asarray(trajectory.policy_version) == self.updates)
         return batch
 
     def _read_metrics(self, values: Tensor, learned: bool) -> dict[str, float]:
         """Those that have a value, by name; "undone" is one of them only where the update is."""
         assert self._update is not None
-        result = dict(zip(self._update.metric_names, map(float, values.numpy()), strict=True))
+        result = dict(zip(self._update.metric_names, map(float, ops.convert_to_numpy(values)), strict=True))
         if not result["undone"]:
             del result["undone"]
         if not learned:
@@ -246,7 +238,7 @@ class Learner:
     def _names_of(self, finite: Tensor) -> tuple[str, ...]:
         """What isn't, of the things that are checked."""
         assert self._update is not None
-        return tuple(itertools.compress(self._update.checked_names, ~finite.numpy()))
+        return tuple(itertools.compress(self._update.checked_names, ~ops.convert_to_numpy(finite)))
 
     def _progress_remaining(self, batch_rows: int) -> float:
         """1 - (k - 1) / N at update k of the N that `total_steps` takes; rows that only reset don't count as steps."""
@@ -266,7 +258,7 @@ class Learner:
             schedule.pop("learning_rate", None)
         return schedule
 
-    def _minibatch_order(self, valid: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], int]:
+    def _minibatch_order(self, valid: Array) -> tuple[Array, int]:
         """Row indices `[epochs x minibatches, minibatch_size]` and how many minibatches are to be learned.
 
         Each epoch is a random order with the invalid rows last, cut into minibatches; those without a
@@ -306,6 +298,11 @@ class Learner:
             ValueError: the network isn't built yet.
         """
         write_folder_atomically(directory, lambda folder: write_learner(self, folder))
+
+    @property
+    def compiled_with_xla(self) -> bool | None:
+        """Whether XLA compiles the update; None before the first batch."""
+        return self._compiled.with_xla if self._compiled else None
 
     @classmethod
     def load(
@@ -349,19 +346,17 @@ class Learner:
             self.optimizer.build(self._trainable)
         if self.algorithm.normalize_reward and self._reward_scaling is None:
             self._reward_scaling = RewardScaling(_num_environments(trajectory), self.algorithm.gamma)
-        flops = 6.0 * multiplications(self.network) * self._minibatch_rows(rows)
-        self._compile(use_xla(self.network, self.device, flops))
+        flops = 6.0 * backend.multiplications(self.network) * self._minibatch_rows(rows)
+        self._compile(backend.use_xla(self.network, self.device, flops))
 
     def _compile(self, with_xla: bool) -> None:
         assert self._trainable is not None
         if not with_xla:
-            fuse(self.optimizer)
+            backend.fuse(self.optimizer)
         self._update = Update(
             self.network, self.algorithm, self.spaces, self.optimizer, self._trainable, self._reward_scaling
         )
-        self.compiled_with_xla = with_xla
-        self._compiled = tf.function(self._update, jit_compile=with_xla, autograph=False)
-        self._traced = {}
+        self._compiled = backend.Compiled(self._update, self._update.state, with_xla=with_xla)
 
     def _check_network(self, observation: Any) -> None:
         """Calls the network once, which builds it, and compares what it gives with what is needed."""
@@ -381,11 +376,7 @@ class Learner:
                     "ObservationNormalization must be the first layer: its statistics are those of observations, "
                     f"of shape {shape}. Received: a layer for shape {tuple(layer.mean.shape)}"
                 )
-        if "CPU" in self.device and any("GPU" in weight.value.device for weight in self.network.weights):
-            raise ValueError(
-                "`device='cpu'` needs a network on the CPU; build it under `tf.device('CPU')`. "
-                "Received: weights on a GPU"
-            )
+        backend.check_placement(self.network, self.device)
 
     def _check_batch(self, trajectory: Trajectory) -> None:
         """What later batches must have in common with the first one."""

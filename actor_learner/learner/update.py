@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 import keras
-import tensorflow as tf
-from keras import ops
+import numpy as np
+from keras import ops, tree
 
 from actor_learner.algorithms.base import Algorithm, divergence_metric
 from actor_learner.algorithms.returns import explained_variance
+from actor_learner.learner import backend
 from actor_learner.learner.batch import (
     Nest,
     Tensor,
@@ -22,8 +23,8 @@ from actor_learner.learner.batch import (
     without_bootstrap_row,
     without_invalid,
 )
+from actor_learner.learner.finite import all_finite, have_finite_squares
 from actor_learner.learner.rewards import RewardScaling, clip_reward
-from actor_learner.learner.tf.rollback import StateBefore, all_finite, in_few_parts
 from actor_learner.networks.contract import (
     all_layers,
     call_network,
@@ -80,34 +81,22 @@ class Update:
             Metrics as a float32 vector, in the order of `metric_names`, "undone" (0 or 1) last; and which of the things
             in `checked_names` are finite. Both tuples of names are filled when this is traced.
         """
-        state = self._state()
-        before = StateBefore(itertools.chain(*state.values()))
+        before = backend.Snapshot(self.state)
         metrics, rows = self._learn_batch(batch, order, num_minibatches, schedule)
-        self.checked_names, finite = self._finite(metrics, state, self._outputs(rows, order))
-        undone = tf.logical_not(tf.reduce_all(finite))
+        self.checked_names, finite = self._finite(metrics, self._outputs(rows, order))
+        undone = ops.logical_not(ops.all(finite))
         metrics |= {"learning_rate": self._optimizer.learning_rate, "undone": undone}
-        values = tf.stack([tf.cast(value, tf.float32) for value in metrics.values()])
+        values = ops.stack([ops.cast(value, "float32") for value in metrics.values()])
         before.put_back_where(undone)
         self.metric_names = tuple(metrics)
         return values, finite
 
-    def _finite(
-        self, metrics: Mapping[str, Tensor], state: Mapping[str, Sequence[keras.Variable]], outputs: Sequence[Tensor]
-    ) -> tuple[tuple[str, ...], Tensor]:
-        """The names of metrics, of the parts of the state and of outputs, and which of them are finite.
+    @property
+    def state(self) -> list[keras.Variable]:
+        """All variables that an update may assign."""
+        return list(itertools.chain(*self._state_parts().values()))
 
-        Weights must have finite squares, too: beyond that, the network's gradient hasn't. `explained_variance` has no
-        value where the returns don't vary.
-        """
-        names = [name for name in metrics if name != "explained_variance"]
-        parts = {name: [variable.value for variable in variables] for name, variables in state.items()}
-        parts["weights"] = [tf.nn.l2_loss(vector) for vector in in_few_parts(parts["weights"])]
-        parts["outputs"] = list(outputs)
-        finite = [tf.math.is_finite([metrics[name] for name in names]), [all_finite(part) for part in parts.values()]]
-        return (*names, *parts), tf.concat(finite, axis=0)
-
-    def _state(self) -> dict[str, list[keras.Variable]]:
-        """All that an update may change."""
+    def _state_parts(self) -> dict[str, list[keras.Variable]]:
         trained = {id(variable) for variable in self._trainable}
         return {
             "weights": list(self._trainable),
@@ -117,6 +106,19 @@ class Update:
                 *([] if self._reward_scaling is None else self._reward_scaling.variables),
             ],
         }
+
+    def _finite(self, metrics: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> tuple[tuple[str, ...], Tensor]:
+        """Return the names of metrics, of the parts of the state and of outputs, and which of them are finite.
+
+        Weights must have finite squares, too. `explained_variance` has no value where the returns don't vary.
+        """
+        names = [name for name in metrics if name != "explained_variance"]
+        parts = {name: [variable.value for variable in part] for name, part in self._state_parts().items()}
+        weights = have_finite_squares(parts.pop("weights"))
+        parts["outputs"] = list(outputs)
+        finite = [ops.isfinite(ops.stack([metrics[name] for name in names]))]
+        finite += [ops.stack([weights, *map(all_finite, parts.values())])]
+        return (*names, "weights", *parts), ops.concatenate(finite, axis=0)
 
     def _learn_batch(
         self, batch: Mapping[str, Nest], order: Tensor, num_minibatches: Tensor, schedule: Mapping[str, Tensor]
@@ -164,7 +166,7 @@ class Update:
             outputs = self._call(rows, entropy=False)
             return outputs["value"], outputs["log_prob"]
 
-        numbers = sum(math.prod(leaf.shape[1:]) for leaf in tf.nest.flatten(rows["observation"]))
+        numbers = sum(math.prod(leaf.shape[1:]) for leaf in tree.flatten(rows["observation"]))
         value, log_prob = in_chunks(evaluate, rows, numbers)
         steps, columns = batch["valid"].shape
         return ops.reshape(value, (steps + 1, columns)), ops.reshape(log_prob, (steps + 1, columns))[:-1]
@@ -183,34 +185,33 @@ class Update:
         def step(index: Tensor, stopped: Tensor, sums: Tensor, taken: Tensor) -> tuple[Tensor, ...]:
             gradients, metrics = self._gradients(algorithm, minibatch_of(rows, order[index]))
             if target_kl is None or divergence is None:
-                exceeded = tf.constant(False)
+                exceeded = ops.convert_to_tensor(False)
                 self._apply(gradients)
             else:
                 exceeded = metrics[divergence] > 1.5 * target_kl
-                tf.cond(exceeded, lambda: tf.constant(0), lambda: self._apply(gradients))
-            values = tf.stack([tf.cast(metrics[name], tf.float32) for name in names])
+                backend.cond(ops.logical_not(exceeded), lambda: self._apply(gradients), self.state)
+            values = ops.stack([ops.cast(metrics[name], "float32") for name in names])
             return index + 1, exceeded, sums + values, taken + 1.0
 
-        _, _, sums, taken = tf.while_loop(
-            lambda index, stopped, sums, taken: tf.logical_and(index < num_minibatches, tf.logical_not(stopped)),
+        start = (np.int32(0), np.bool_(False), np.zeros(len(names), np.float32), np.float32(0.0))
+        _, _, sums, taken = backend.while_loop(
+            lambda index, stopped, sums, taken: ops.logical_and(index < num_minibatches, ops.logical_not(stopped)),
             step,
-            (tf.constant(0), tf.constant(False), tf.zeros(len(names)), tf.constant(0.0)),
+            tuple(map(ops.convert_to_tensor, start)),
+            self.state,
         )
-        means = sums / tf.maximum(taken, 1.0)
+        means = sums / ops.maximum(taken, 1.0)
         return {name: means[index] for index, name in enumerate(names)}
 
     def _metric_names(self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor) -> list[str]:
         """The names of what the loss reports, found by tracing it in a graph that is thrown away."""
         names: list[str] = []
 
-        def probe(rows: dict[str, Nest], order: Tensor) -> Tensor:
-            names.extend(self._loss(algorithm.at(_constants), minibatch_of(rows, order[0]))[1])
-            return tf.constant(0)
+        def probe(rows: dict[str, Nest], order: Tensor) -> None:
+            names.extend(self._loss(algorithm.at(constants), minibatch_of(rows, order[0]))[1])
 
-        _constants = {name: 1.0 for name in algorithm.SCHEDULED if getattr(algorithm, name) is not None}
-        tf.function(probe, autograph=False).get_concrete_function(
-            *tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), (rows, order))
-        )
+        constants = {name: 1.0 for name in algorithm.SCHEDULED if getattr(algorithm, name) is not None}
+        backend.trace_once(probe, rows, order)
         return sorted([*names, "gradient_norm"])
 
     def _call(self, rows: Mapping[str, Nest], *, entropy: bool) -> dict[str, Tensor]:
@@ -231,17 +232,14 @@ class Update:
     def _gradients(
         self, algorithm: Algorithm, minibatch: dict[str, Nest]
     ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
-        with tf.GradientTape() as tape:
-            loss, metrics = self._loss(algorithm, minibatch)
-        gradients = tape.gradient(loss, self._trainable)
-        norm = tf.linalg.global_norm([gradient for gradient in gradients if gradient is not None])
+        gradients, metrics = backend.gradients(lambda: self._loss(algorithm, minibatch), self._trainable, self.state)
+        norm = backend.global_norm([gradient for gradient in gradients if gradient is not None])
         return gradients, {**metrics, "gradient_norm": norm}
 
-    def _apply(self, gradients: list[Tensor | None]) -> Tensor:
+    def _apply(self, gradients: list[Tensor | None]) -> None:
         """One optimizer step on the weights that have a gradient (a head that the loss ignores has none)."""
         pairs = [(g, v) for g, v in zip(gradients, self._trainable, strict=True) if g is not None]
         self._optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
-        return tf.constant(0)
 
 
 def computes_in_low_precision(network: keras.Model) -> bool:

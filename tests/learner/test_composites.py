@@ -217,7 +217,7 @@ def test_a_composite_is_traced_once():
     for seed in range(5):
         batch = random_trajectory(HYBRID, observation_space=SMALL_SENSES, masked=True, invalid_rate=0.1, seed=seed)
         learner.update(batch)
-    assert learner._compiled.experimental_get_tracing_count() == 1
+    assert learner._compiled.trace_count == 1
 
 
 def test_leaves_reach_the_device_in_their_own_dtypes():

@@ -60,8 +60,8 @@ def test_fifty_updates_with_changing_schedules_trace_once_for_each_shape_of_batc
         batch = random_trajectory(seed=update, columns=columns[update], invalid_rate=0.1 * (update % 3))
         learner.update(batch)
         learner.get_weights()
-    assert learner._compiled.experimental_get_tracing_count() == 2
-    assert len(learner._traced) == 2, "and each is looked up by its shapes alone"
+    assert learner._compiled.trace_count == 2
+    assert len(learner._compiled._traced) == 2, "and each is looked up by its shapes alone"
 
 
 def test_weights_are_read_as_the_network_gives_them():

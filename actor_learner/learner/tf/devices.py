@@ -1,4 +1,4 @@
-"""Where and how the update is computed: devices, threads, and the rule by which it is compiled."""
+"""The device and the threads that TensorFlow computes on, and the rule by which the update is compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ XLA_MAXIMUM_FLOPS = 6e7
 
 
 def resolve_device(device: str) -> str:
-    """TensorFlow's name of the device that "auto", "cpu" or "gpu" stands for.
+    """Return TensorFlow's name of the device that "auto", "cpu" or "gpu" stands for.
 
     Raises ValueError for any other name, and for "gpu" where TensorFlow sees none.
     """
@@ -37,10 +37,18 @@ def resolve_device(device: str) -> str:
     return "/GPU:0" if gpus else "/CPU:0"
 
 
-def use_threads(count: int | None) -> None:
-    """Lets TensorFlow compute on so many cores; None leaves that as it is.
+def check_placement(network: keras.Model, device: str) -> None:
+    """Raise ValueError for a network on a GPU whose learner is to compute on the CPU. device: A resolved name."""
+    if "CPU" in device and any("GPU" in weight.value.device for weight in network.weights):
+        raise ValueError(
+            "`device='cpu'` needs a network on the CPU; build it under `tf.device('CPU')`. Received: weights on a GPU"
+        )
 
-    Warns where it can't be changed any more, because TensorFlow has started.
+
+def use_threads(count: int | None) -> None:
+    """Let TensorFlow compute on `count` cores; None changes nothing.
+
+    Warns where TensorFlow has started with another count.
     """
     if count is None:
         return
@@ -57,12 +65,12 @@ def use_threads(count: int | None) -> None:
 
 
 def _threads() -> int:
-    """How many TensorFlow was told to use; 0: one for each core."""
+    """Return the configured number of threads; 0: one for each core."""
     return int(tf.config.threading.get_intra_op_parallelism_threads() or os.environ.get(THREADS) or 0)
 
 
 def warn_of_threads(free_cores: int) -> None:
-    """Warns if TensorFlow would compute on more cores than actors that go on meanwhile leave it."""
+    """Warn if TensorFlow would compute on more cores than the actors leave free."""
     threads = _threads()
     if (threads or available_cores()) > free_cores:
         warnings.warn(
@@ -74,11 +82,11 @@ def warn_of_threads(free_cores: int) -> None:
 
 
 def use_xla(network: keras.Model, device: str, minibatch_flops: float) -> bool:
-    """The rule by which the update is compiled: XLA on GPUs; on CPUs where dispatch outweighs arithmetic.
+    """Return whether XLA compiles the update: on GPUs always; on CPUs where dispatch outweighs arithmetic.
 
-    XLA's CPU convolution gradients are many times slower than TensorFlow's, and for large minibatches
-    oneDNN's products are faster. A rule rather than a timing: the two differ in the last bits, and a run
-    must repeat.
+    XLA's CPU convolution gradients are many times slower than TensorFlow's, and for large minibatches oneDNN's
+    products are faster. The choice is a rule rather than a timing: the two differ in the last bits, and a run must
+    repeat.
     """
     if "GPU" in device:
         return True
@@ -87,5 +95,5 @@ def use_xla(network: keras.Model, device: str, minibatch_flops: float) -> bool:
 
 
 def multiplications(network: keras.Model) -> int:
-    """Multiplications of one forward pass of one row, taken as the number of matrix elements."""
+    """Return the multiplications of one row's forward pass, taken as the number of matrix elements."""
     return sum(math.prod(weight.shape) for weight in network.weights if len(weight.shape) >= 2)

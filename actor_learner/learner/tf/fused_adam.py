@@ -1,4 +1,4 @@
-"""Adam's step as one kernel of TensorFlow's, for updates that XLA doesn't compile."""
+"""Adam's step as one TensorFlow kernel, for updates that XLA doesn't compile."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ Tensor = Any
 
 
 def fuse(optimizer: keras.Optimizer) -> None:
-    """Lets `keras.optimizers.Adam` read and write weights and moments once in each step; others stay as they are.
+    """Let `keras.optimizers.Adam` read and write weights and moments once a step; leave other optimizers as they are.
 
-    Keras's own step is a dozen operations, each over all the weights: a twentieth of a Nature CNN's whole update.
-    The kernel computes the same (Kingma and Ba, arXiv:1412.6980, the order of computation at the end of section 2).
+    Keras's own step is a dozen operations over all weights: a twentieth of a Nature CNN's whole update. The kernel
+    computes the same (Kingma and Ba, arXiv:1412.6980, the order of computation at the end of section 2).
     """
     if type(optimizer) is keras.optimizers.Adam and not optimizer.amsgrad:
         optimizer.update_step = functools.partial(_step, optimizer)
 
 
 def _step(optimizer: keras.optimizers.Adam, gradient: Tensor, variable: tf.Variable, learning_rate: Tensor) -> None:
-    """Stands in for `keras.optimizers.Adam.update_step`."""
+    """Replace `keras.optimizers.Adam.update_step`."""
     index = optimizer._get_variable_index(variable)
     dtype = tf.as_dtype(variable.dtype)
-    taken = tf.cast(optimizer.iterations.value + 1, dtype)
+    step = tf.cast(optimizer.iterations.value + 1, dtype)
     betas = [tf.cast(beta, dtype) for beta in (optimizer.beta_1, optimizer.beta_2)]
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
         m=optimizer._momentums[index].value.handle,
         v=optimizer._velocities[index].value.handle,
-        beta1_power=tf.pow(betas[0], taken),
-        beta2_power=tf.pow(betas[1], taken),
+        beta1_power=tf.pow(betas[0], step),
+        beta2_power=tf.pow(betas[1], step),
         lr=tf.cast(learning_rate, dtype),
         beta1=betas[0],
         beta2=betas[1],

@@ -120,7 +120,7 @@ def test_an_undone_update_never_was(make):
     assert "undone" not in expected[-1]
     assert learner.not_finite == ()
     assert state_of(learner) == after != before
-    assert learner._compiled.experimental_get_tracing_count() == 1
+    assert learner._compiled.trace_count == 1
 
 
 @pytest.mark.parametrize("xla", [True, False])
@@ -282,13 +282,13 @@ def constant(value):
 
 def test_what_is_kept_is_not_written_to():
     """Sparse and dense assignments in place leave alone what was read before them."""
-    from actor_learner.learner.tf.rollback import StateBefore
+    from actor_learner.learner.tf.rollback import Snapshot
 
     dense, sparse = (keras.Variable(np.arange(6.0, dtype=np.float32).reshape(3, 2)) for _ in range(2))
 
     @tf.function
     def change(undone):
-        before = StateBefore([dense, sparse])
+        before = Snapshot([dense, sparse])
         dense.value.assign_add(tf.ones((3, 2)))
         sparse.value.scatter_add(tf.IndexedSlices(tf.ones((1, 2)), tf.constant([1])))
         before.put_back_where(undone)

@@ -1,0 +1,43 @@
+"""The check for NaN and infinity inside the update's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+from keras import ops
+
+from actor_learner.learner import backend
+
+Tensor = Any
+
+SMALL = 2**16
+"""Tensors of at most so many numbers are copied side by side rather than checked one by one."""
+
+
+def all_finite(tensors: Iterable[Tensor]) -> Tensor:
+    """Return whether no number of these tensors is NaN or infinite: a scalar bool."""
+    found = [ops.all(ops.isfinite(part)) for part in in_few_parts(tensors)]
+    return ops.all(ops.stack([ops.convert_to_tensor(True), *found]))
+
+
+def have_finite_squares(tensors: Iterable[Tensor]) -> Tensor:
+    """Return whether the sum of squares of these tensors is finite: beyond that, a network's gradient isn't."""
+    return all_finite([backend.half_square_sum(vector) for vector in in_few_parts(tensors)])
+
+
+def in_few_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return the floating-point numbers of tensors or variables as a few float32 vectors.
+
+    Small tensors stand side by side, because each vector that is checked takes time to compile and to start; large
+    ones don't, because that would copy them.
+    """
+    vectors = [ops.cast(ops.reshape(tensor, (-1,)), "float32") for tensor in tensors if _is_floating(tensor)]
+    small = [vector for vector in vectors if vector.shape[0] <= SMALL]
+    large = [vector for vector in vectors if vector.shape[0] > SMALL]
+    return [ops.concatenate(small, axis=0), *large] if small else large
+
+
+def _is_floating(tensor: Tensor) -> bool:
+    return bool(keras.backend.is_float_dtype(keras.backend.standardize_dtype(tensor.dtype)))

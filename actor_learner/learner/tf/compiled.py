@@ -1,0 +1,115 @@
+"""Compilation, gradients and control flow in TensorFlow, where a graph assigns to variables in the code's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from actor_learner.system import compile_cache
+
+Tensor = Any
+Nest = Any
+Variables = Sequence[keras.Variable]
+
+device = tf.device
+gather = tf.gather
+global_norm = tf.linalg.global_norm
+half_square_sum = tf.nn.l2_loss
+
+
+class Compiled:
+    """A function of tensors as one graph, traced once for each shape of its arguments.
+
+    function: Assigns to variables of `state` only. with_xla: Whether XLA compiles the graph, in the first call. The
+    compiled program is kept for later runs.
+    """
+
+    def __init__(self, function: Callable[..., Any], state: Variables, *, with_xla: bool) -> None:
+        self.with_xla = with_xla
+        self._function = tf.function(function, jit_compile=with_xla, autograph=False)
+        self._traced: dict[Any, Any] = {}
+        self._is_compiled = not with_xla
+
+    @property
+    def trace_count(self) -> int:
+        """The number of graphs that TensorFlow has traced."""
+        return int(self._function.experimental_get_tracing_count())
+
+    def trace(self, *arguments: Nest) -> Any:
+        """Return the graph for arguments of these shapes. TensorFlow's own lookup takes half a millisecond."""
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in tf.nest.flatten(arguments))
+        if (traced := self._traced.get(shapes)) is None:
+            traced = self._traced[shapes] = self._function.get_concrete_function(*arguments)
+        return traced
+
+    def __call__(self, *arguments: Nest) -> Any:
+        traced = self.trace(*arguments)
+        result = traced(*arguments) if self._is_compiled else compile_cache.call(traced, *arguments)
+        self._is_compiled = True
+        return result
+
+
+def to_device(arrays: Nest) -> Nest:
+    """Copy each array to the current device, in its own dtype.
+
+    Python numbers must come as NumPy's: TensorFlow keeps a tensor of each Python number, half a kilobyte apiece.
+    """
+    return tf.nest.map_structure(tf.constant, arrays)
+
+
+def gradients(
+    loss: Callable[[], tuple[Tensor, Any]], variables: Variables, state: Variables
+) -> tuple[list[Tensor | None], Any]:
+    """Return the gradients of the first thing that `loss` returns, None where there is none, and the second thing."""
+    with tf.GradientTape() as tape:
+        value, further = loss()
+    return tape.gradient(value, variables), further
+
+
+def while_loop(
+    goes_on: Callable[..., Tensor], body: Callable[..., Any], carry: tuple[Tensor, ...], state: Variables
+) -> Any:
+    """Return the last of `carry = body(*carry)`, repeated while `goes_on(*carry)`."""
+    return tf.while_loop(goes_on, body, carry)
+
+
+def cond(predicate: Tensor, assign: Callable[[], None], state: Variables) -> None:
+    """Run `assign` where the predicate holds."""
+
+    def branch() -> Tensor:
+        assign()
+        return tf.constant(0)
+
+    tf.cond(predicate, branch, lambda: tf.constant(0))
+
+
+def choose(predicate: Tensor, true: Callable[[], Tensor], false: Callable[[], Tensor]) -> Tensor:
+    """Return what one of two functions returns, and compute only that one."""
+    return tf.cond(predicate, true, false)
+
+
+def trace_once(function: Callable[..., None], *arguments: Nest) -> None:
+    """Trace `function` on tensors like the arguments, and throw the graph away."""
+
+    def probe(*arguments: Nest) -> Tensor:
+        function(*arguments)
+        return tf.constant(0)
+
+    specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), arguments)
+    tf.function(probe, autograph=False).get_concrete_function(*specs)
+
+
+def map_chunks(function: Callable[[Tensor], tuple[Tensor, ...]], index: np.ndarray[Any, Any]) -> tuple[Tensor, ...]:
+    """Return `function` of each row of `index [chunks, size]`, one after the other.
+
+    function: Returns two float32 vectors `[size]`.
+    """
+    vector = tf.TensorSpec(index.shape[1:], tf.float32)
+    found: tuple[Tensor, ...] = tf.map_fn(
+        function, tf.constant(index), fn_output_signature=(vector, vector), parallel_iterations=1
+    )
+    return found
