@@ -199,8 +199,8 @@ def _seed(config: TrainConfig, start: Start) -> int:
 
 
 def _make_learner(config: TrainConfig, start: Start, actors: ActorPool) -> Learner:
-    from actor_learner.learner.learner import Learner
     from actor_learner.learner.backend import warn_of_threads
+    from actor_learner.learner.learner import Learner
 
     if config.max_policy_lag and config.num_actors and config.learner_threads is None:
         warn_of_threads(_learner_cores(config, actors.observation_space))

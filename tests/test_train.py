@@ -390,8 +390,7 @@ def test_training_in_a_thread_leaves_signal_handlers_alone(tmp_path):
 SCRIPT = """
 import signal, sys
 import actor_learner as al
-from actor_learner.learner import devices
-from actor_learner.spaces.spaces import Spaces
+from actor_learner.learner.tf import devices
 print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, flush=True)
 devices.XLA_MAXIMUM_FLOPS = 0.0  # a signal is the same without XLA, which would compile each run
 class Say(al.callbacks.Callback):
