@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
+import queue
 import resource
 import shlex
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -125,10 +128,29 @@ def run_python(
     return str(done.stdout)
 
 
-def command_on_core(core: int, words: Sequence[str]) -> list[str]:
-    """Return the command that runs Python with `words` on one core, where TensorFlow uses one thread."""
+def run_on_core(core: int, words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python with `words` on one core, where TensorFlow uses one thread. options: of `subprocess.run`."""
     pinned = f"import os, sys; os.sched_setaffinity(0, [{core}]); os.execv(sys.argv[1], sys.argv[1:])"
-    return [sys.executable, "-c", pinned, sys.executable, *words]
+    command = [sys.executable, "-c", pinned, sys.executable, *words]
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, **options)
+
+
+def map_on_cores(run: Callable[[int, K], T], jobs: Iterable[K], at_once: int | None = None) -> list[T]:
+    """Call `run(core, job)` for all jobs, so many at a time, by default one for each core; the first jobs first."""
+    cores = sorted(os.sched_getaffinity(0))
+    free: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for core in itertools.islice(itertools.cycle(cores), at_once or len(cores)):
+        free.put(core)
+
+    def run_job(job: K) -> T:
+        core = free.get()
+        try:
+            return run(core, job)
+        finally:
+            free.put(core)
+
+    with ThreadPoolExecutor(at_once or len(cores)) as threads:
+        return list(threads.map(run_job, jobs))
 
 
 def in_turns(runs: Mapping[K, Callable[[], T]], rounds: int) -> dict[K, list[T]]:

@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
-import itertools
 import json
 import os
-import queue
 import random
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, Found, command_on_core, make_parser, origin
+from benchmarks.harness import Found, make_parser, map_on_cores, origin, run_on_core
 
 KINDS = {"actors": ("none", "actors"), "nan": ("none", "environment", "network", "learning rate")}
 HUGE_AT_CALL, HUGE = 20, 1e30
@@ -45,24 +41,15 @@ def main() -> None:
     settings = {"env": arguments.env, "faults": arguments.faults, "total_steps": arguments.total_steps}
     kinds = KINDS[arguments.what]
     jobs = [{**settings, "kind": kind, "seed": seed} for seed in range(arguments.seeds) for kind in kinds]
-    cores = sorted(os.sched_getaffinity(0))
-    free: queue.Queue[int] = queue.Queue()
-    for core in itertools.islice(itertools.cycle(cores), arguments.at_once or len(cores)):
-        free.put(core)
-    with ThreadPoolExecutor(free.qsize()) as threads:
-        runs = list(threads.map(functools.partial(_run_child, free), jobs))
+    runs = map_on_cores(_run_child, jobs, arguments.at_once)
     if arguments.output:
         arguments.output.write_text(json.dumps({**origin(parser), "runs": runs}, indent=1) + "\n")
 
 
-def _run_child(free_cores: queue.Queue[int], job: Found) -> Found:
-    """Run a job in a process of its own, on a free core."""
-    core = free_cores.get()
-    command = command_on_core(core, ["-m", "benchmarks.faults.faulty_runs", "nan", "--one", json.dumps(job)])
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    free_cores.put(core)
-    result: Found = json.loads(done.stdout.splitlines()[-1])
+def _run_child(core: int, job: Found) -> Found:
+    """Run a job in a process of its own, on a core."""
+    words = ["-m", "benchmarks.faults.faulty_runs", "nan", "--one", json.dumps(job)]
+    result: Found = json.loads(run_on_core(core, words, stdout=subprocess.PIPE, check=True).stdout.splitlines()[-1])
     print(json.dumps(result), flush=True)
     return result
 

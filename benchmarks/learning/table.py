@@ -13,21 +13,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
-import queue
 import shlex
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from actor_learner.runs.provenance import git_commit
-from benchmarks.harness import ROOT, Found, command_on_core, make_parser, origin, table
+from benchmarks.harness import ROOT, Found, make_parser, map_on_cores, origin, run_on_core, table
 from benchmarks.learning.rows import ROWS, Row
 
 COMMAND = ("-m", "actor_learner.cli")
@@ -57,27 +53,15 @@ def main() -> None:
 
 
 def run_all(jobs: Sequence[Job], runs: Path, deadline: float, source: Found) -> None:
-    """Run jobs, one thread for each core, longest first; skip jobs that would end after the deadline."""
-    waiting: queue.Queue[Job] = queue.Queue()
-    for job in sorted(jobs, key=lambda job: -job[0].minutes):
-        waiting.put(job)
+    """Run jobs, one for each core, longest first; skip jobs that would end after the deadline."""
 
-    def work(core: int) -> None:
-        while True:
-            try:
-                job = waiting.get_nowait()
-            except queue.Empty:
-                return
-            if time.monotonic() + 60 * job[0].minutes > deadline:
-                print(f"no time left for {job[0].name}, seed {job[1]}", flush=True)
-                continue
+    def run(core: int, job: Job) -> None:
+        if time.monotonic() + 60 * job[0].minutes > deadline:
+            print(f"no time left for {job[0].name}, seed {job[1]}", flush=True)
+        else:
             run_job(job, runs, core, source)
 
-    threads = [threading.Thread(target=work, args=(core,)) for core in sorted(os.sched_getaffinity(0))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    map_on_cores(run, sorted(jobs, key=lambda job: -job[0].minutes))
 
 
 def run_job(job: Job, runs: Path, core: int, source: Found) -> None:
@@ -89,9 +73,9 @@ def run_job(job: Job, runs: Path, core: int, source: Found) -> None:
     evaluate = ["evaluate", str(directory), "--episodes", str(row.episodes), "--seed", "1000", "--json"]
     started = time.perf_counter()
     with directory.with_suffix(".log").open("w") as log:
-        trained = _run_on(core, train, TRAIN_SECONDS, stdout=log, stderr=log)
+        trained = run_on_core(core, [*COMMAND, *train], timeout=TRAIN_SECONDS, stdout=log, stderr=log, check=False)
     seconds = time.perf_counter() - started
-    done = _run_on(core, evaluate, EVALUATE_SECONDS, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = run_on_core(core, [*COMMAND, *evaluate], timeout=EVALUATE_SECONDS, capture_output=True, check=False)
     if trained.returncode or done.returncode:
         print(f"{row.name}, seed {seed} failed; see {directory.with_suffix('.log')}\n{done.stderr}", flush=True)
         return
@@ -114,11 +98,6 @@ def run_job(job: Job, runs: Path, core: int, source: Found) -> None:
     file.write_text(json.dumps(result, indent=1) + "\n")
     returns = f"{result['evaluation_mean']:,.1f} (training {result['training_return']:,.1f})"
     print(f"{row.name}, seed {seed}: {returns} after {seconds:,.0f} s", flush=True)
-
-
-def _run_on(core: int, words: list[str], timeout: float, **streams: Any) -> subprocess.CompletedProcess[str]:
-    command = command_on_core(core, [*COMMAND, *words])
-    return subprocess.run(command, text=True, timeout=timeout, check=False, **streams)
 
 
 def _result_file(job: Job, runs: Path) -> Path:

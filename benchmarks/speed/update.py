@@ -10,6 +10,7 @@ for each minibatch, and the ratio is the median of the rounds' ratios.
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
 import time
@@ -72,29 +73,19 @@ def seconds(update: Callable[[], Any]) -> Seconds:
     return {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall}
 
 
+@functools.cache
+def make_trajectory() -> al.Trajectory:
+    """Collect rows of CartPole-v1."""
+    with al.ActorPool("CartPole-v1", num_actors=0, envs_per_actor=COLUMNS, unroll_length=STEPS) as actors:
+        return actors.collect().copy()
+
+
 def make_learner(size: int) -> al.Learner:
     """Return a learner that has learned from one batch."""
     network = al.default_network(OBSERVATIONS, ACTIONS, seed=0)
     learner = al.Learner(network, al.PPO(minibatch_size=size, epochs=EPOCHS), action_space=ACTIONS, device="cpu")
     learner.update(make_trajectory())
     return learner
-
-
-def make_trajectory() -> al.Trajectory:
-    """Return random rows in which no episode ends."""
-    rng, shape = np.random.default_rng(0), (STEPS, COLUMNS)
-    return al.Trajectory(
-        observation=rng.normal(size=(STEPS + 1, COLUMNS, 4)).astype(np.float32),
-        action=rng.integers(0, 2, shape),
-        reward=rng.normal(size=shape).astype(np.float32),
-        terminated=np.zeros(shape, bool),
-        truncated=np.zeros(shape, bool),
-        valid=np.ones(shape, bool),
-        behaviour_log_prob=np.full(shape, -np.log(2), np.float32),
-        truncation_value=np.zeros(shape, np.float32),
-        policy_version=np.zeros(COLUMNS, np.int64),
-        env_index=np.arange(COLUMNS, dtype=np.int32),
-    )
 
 
 def make_one_graph(size: int) -> Callable[[], Any]:
