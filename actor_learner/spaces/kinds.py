@@ -1,16 +1,14 @@
-"""The kinds of spaces that are supported: what is read of a space, for policies that act without Gymnasium.
+"""The supported kinds of spaces, and their JSON form, for policies that act without Gymnasium.
 
-Gymnasium's own spaces are instances of these classes too, since they have these attributes: code that asks here what a
-space is works with both, and doesn't import Gymnasium.
+Gymnasium's own spaces count as instances of these classes: `isinstance` works with both, without importing Gymnasium.
 """
 
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -25,11 +23,11 @@ SUPPORTED = "Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of th
 
 
 class Kind(abc.ABC):  # noqa: B024 - an ABC for its `__subclasshook__` alone
-    """A space, described. Raises ValueError for what no space is."""
+    """A description of a space. Raises ValueError for attributes that no space has."""
 
     @classmethod
     def __subclasshook__(cls, other: type) -> Any:
-        """Gymnasium's class of the same name, and what is derived from it, is of this kind."""
+        """Accept Gymnasium's class of the same name, and its subclasses."""
         theirs = (base for base in other.__mro__ if base.__module__.partition(".")[0] == "gymnasium")
         return any(base.__name__ == cls.__name__ for base in theirs) or NotImplemented
 
@@ -50,24 +48,20 @@ class Box(Kind):
 
 @dataclass(frozen=True, eq=False)
 class Discrete(Kind):
-    """`n` whole numbers from `start`."""
+    """`n` integers from `start`."""
 
     n: int
     start: int
     dtype: np.dtype[Any]
+    shape: ClassVar[tuple[int, ...]] = ()
 
     def __post_init__(self) -> None:
-        _check(_whole(self.n) and self.n > 0 and _whole(self.start) and self.dtype.kind in "iu", self)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one value."""
-        return ()
+        _check(_is_integer(self.n) and self.n > 0 and _is_integer(self.start) and self.dtype.kind in "iu", self)
 
 
 @dataclass(frozen=True, eq=False)
 class MultiDiscrete(Kind):
-    """Arrays of whole numbers: `nvec` of each, from `start`."""
+    """Arrays of integers: `nvec` of each, from `start`."""
 
     nvec: Array
     start: Array
@@ -79,7 +73,7 @@ class MultiDiscrete(Kind):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one value."""
+        """The shape of one value."""
         return tuple(self.nvec.shape)
 
 
@@ -88,25 +82,21 @@ class MultiBinary(Kind):
     """Arrays of 0 and 1."""
 
     n: int | tuple[int, ...]
-    """The length, or the shape, as it was given."""
+    """The length or the shape."""
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int8)
 
     def __post_init__(self) -> None:
-        _check(all(_whole(size) and size > 0 for size in self.shape), self)
+        _check(all(_is_integer(size) and size > 0 for size in self.shape), self)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one value."""
+        """The shape of one value."""
         return self.n if isinstance(self.n, tuple) else (self.n,)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of values."""
-        return np.dtype(np.int8)
 
 
 @dataclass(frozen=True, eq=False)
 class Dict(Kind):
-    """Values of other spaces by name, in order."""
+    """Values of other spaces by name; the order counts."""
 
     spaces: Mapping[str, Any]
 
@@ -116,13 +106,13 @@ class Dict(Kind):
 
 @dataclass(frozen=True, eq=False)
 class Tuple(Kind):
-    """Values of other spaces, one after the other."""
+    """Values of other spaces in a row."""
 
     spaces: tuple[Any, ...]
 
 
 def to_json(space: Any) -> dict[str, Any]:
-    """A space as a JSON object, read back by `from_json`. Raises ValueError for one of another kind."""
+    """Return a space as a JSON object, for `from_json`. Raises ValueError for an unsupported kind."""
     if isinstance(space, Dict):
         return {"type": "Dict", "spaces": [[str(key), to_json(child)] for key, child in space.spaces.items()]}
     if isinstance(space, Tuple):
@@ -141,7 +131,7 @@ def to_json(space: Any) -> dict[str, Any]:
 
 
 def from_json(description: Mapping[str, Any]) -> Any:
-    """The space that `to_json` described. Raises ValueError, TypeError or KeyError for what it didn't write."""
+    """Return the space that `to_json` described. Raises ValueError, TypeError or KeyError for anything else."""
     kind = description["type"]
     if kind == "Dict":
         return Dict({key: from_json(child) for key, child in description["spaces"]})
@@ -151,7 +141,7 @@ def from_json(description: Mapping[str, Any]) -> Any:
         n = description["n"]
         return MultiBinary(tuple(n) if isinstance(n, list) else n)
     if kind not in ("Discrete", "MultiDiscrete", "Box"):
-        raise ValueError(f"there is no kind of space called {str(kind)[:100]!r}")
+        raise ValueError(f"unknown kind of space {str(kind)[:100]!r}")
     dtype = np.dtype(description["dtype"])
     if kind == "Discrete":
         return Discrete(description["n"], description["start"], dtype)
@@ -163,34 +153,28 @@ def from_json(description: Mapping[str, Any]) -> Any:
 
 
 def _bound_to_json(bound: Array) -> Any:
-    """A single number where all elements agree (an image has thousands), else nested lists."""
+    """Return a single number if all elements are equal (an image has thousands), else nested lists."""
     if bound.size and (bound == bound.flat[0]).all():
         bound = bound.flat[0]
-    return _infinities_to_strings(np.asarray(bound).tolist())
-
-
-def _infinities_to_strings(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_infinities_to_strings(item) for item in value]
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
+    return _replace_numbers(np.asarray(bound).tolist(), {np.inf: "inf", -np.inf: "-inf"})
 
 
 def _bound_from_json(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """The `low` or `high` entry of a described Box as an array of `shape`."""
-
-    def number(item: Any) -> Any:
-        return [number(i) for i in item] if isinstance(item, list) else _JSON_INFINITIES.get(item, item)
-
-    return np.broadcast_to(np.asarray(number(value), dtype=dtype), shape).copy()
+    numbers = _replace_numbers(value, {"inf": np.inf, "-inf": -np.inf})
+    return np.broadcast_to(np.asarray(numbers, dtype=dtype), shape).copy()
 
 
-_JSON_INFINITIES = {"inf": np.inf, "-inf": -np.inf}
+def _replace_numbers(value: Any, replacements: Mapping[Any, Any]) -> Any:
+    """Replace infinities, which JSON doesn't have, in nested lists."""
+    if isinstance(value, list):
+        return [_replace_numbers(item, replacements) for item in value]
+    return replacements.get(value, value)
 
 
-def _whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _check(right: bool, kind: Kind) -> None:
-    if not right:
-        raise ValueError(f"there is no such space: {kind}")
+def _check(valid: bool, kind: Kind) -> None:
+    if not valid:
+        raise ValueError(f"invalid space: {kind}")

@@ -1,4 +1,4 @@
-"""Action masks: which choices the discrete leaves of an action space allow, as one bool array `[b, M]`."""
+"""Action masks: the choices that the discrete leaves of an action space allow, as one bool array `[b, M]`."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ Array = np.ndarray[Any, Any]
 
 
 class Choice(NamedTuple):
-    """One discrete entry of an action, and its columns in a mask."""
+    """One discrete entry of an action and its columns in a mask.
+
+    leaf: index of the action's leaf. entry: index in that leaf, in C order. size: number of values, thus of columns.
+    """
 
     leaf: int
-    """Number of the action's leaf."""
     entry: int
-    """Number of the entry in that leaf, in C order."""
     first_column: int
     size: int
-    """How many columns: one for each value."""
 
 
 class MaskLayout:
     """The columns of a mask: one for each choice of each Discrete and MultiDiscrete leaf, in leaf order.
 
     Attributes:
-        choices: What there is to choose, in the order of its columns: one of a Discrete, as many of a MultiDiscrete as
-            it has components.
-        size: Number of columns (M); 0 where an action space has no discrete choice, and so no masks.
+        choices: One for a Discrete, one for each component of a MultiDiscrete, in column order.
+        size: Number of columns (M); 0 for an action space without discrete choices.
     """
 
     def __init__(self, action: Structure) -> None:
@@ -44,16 +43,16 @@ class MaskLayout:
         self._starts = np.array([choice.first_column for choice in self.choices], np.int64)
 
     def read(self, value: Any, rows: int, label: str = "action_mask") -> Array:
-        """A mask as environments give it, as bool `[rows, M]`.
+        """Return an environment's mask as bool `[rows, M]`.
 
         Args:
             value: `[rows, M]`, or a nest that mirrors the action space, with None (or no key) where everything is
                 allowed; a MultiDiscrete's may be a tuple of arrays, as for Gymnasium's `sample(mask=...)`.
             rows: Number of environments.
-            label: What the value is called in messages.
+            label: Name of the value in messages.
 
         Raises:
-            ValueError: the wrong length, a dtype or values that aren't yes or no.
+            ValueError: a wrong length, or entries other than booleans, 0 and 1.
         """
         if isinstance(value, (dict, tuple, list)) and not self._structure.plain:
             columns = self._read_nest(self._structure.space, value, rows, label)
@@ -62,7 +61,7 @@ class MaskLayout:
         return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
 
     def first_empty(self, mask: Array) -> tuple[int, int] | None:
-        """Row, and number of the choice, of the first choice in which a mask `[b, M]` allows nothing; else None."""
+        """Return (row, index of the choice) of the first choice of which a mask `[b, M]` allows no value, or None."""
         if not self.size:
             return None
         allowed = np.logical_or.reduceat(mask, self._starts, axis=1)
@@ -72,7 +71,7 @@ class MaskLayout:
         return int(row), int(choice)
 
     def _read_nest(self, space: AnySpace, value: Any, rows: int, label: str) -> list[Array]:
-        """The columns of each leaf below `space`."""
+        """Return the columns of each leaf below `space`."""
         columns: list[Array] = []
         for key, child in children(space):
             inner, inner_label = _entry(value, key), f"{label}[{key!r}]"
@@ -93,7 +92,7 @@ class MaskLayout:
 
 
 def with_batch_axis(mask: Any) -> Any:
-    """One environment's mask as one of a batch."""
+    """Return one environment's mask as a batch of one."""
     if isinstance(mask, dict):
         return {key: with_batch_axis(part) for key, part in mask.items()}
     if isinstance(mask, (tuple, list)) and not all(np.isscalar(part) for part in mask):
@@ -110,7 +109,7 @@ def _choices(structure: Structure) -> Iterator[Choice]:
 
 
 def _entry(value: Any, key: str | int) -> Any:
-    """An entry of a dict or tuple, None where it isn't there."""
+    """Return an entry of a dict or tuple, or None."""
     if isinstance(value, dict):
         return value.get(key)
     return value[key] if isinstance(key, int) and key < len(value) else None
@@ -126,11 +125,6 @@ def _yes_or_no(value: Any, shape: tuple[int, int], label: str) -> Array:
     if mask.dtype == np.bool_:
         return mask
     if mask.dtype.kind not in "iuf" or not ((mask == 0) | (mask == 1)).all():
-        raise ValueError(f"`{label}` must hold booleans, or 0 and 1. Received: dtype={mask.dtype}{_sample(mask)}")
+        wrong = f", {mask[(mask != 0) & (mask != 1)].reshape(-1)[0]}" if mask.dtype.kind in "iuf" else ""
+        raise ValueError(f"`{label}` must hold booleans, or 0 and 1. Received: dtype={mask.dtype}{wrong}")
     return mask.astype(bool)
-
-
-def _sample(mask: Array) -> str:
-    if mask.dtype.kind not in "iuf":
-        return ""
-    return f", {mask[(mask != 0) & (mask != 1)].reshape(-1)[0]}"

@@ -1,8 +1,7 @@
-"""The one place that decides by space: what is supported, and which shapes follow.
+"""The leaves of a space: which spaces are supported, and the shapes and dtypes that follow.
 
-Spaces are Gymnasium's, or the described ones of `space_kinds`. A space is a tree of leaves. Inside the project values
-travel as tuples of leaf arrays, in the order of `Structure.leaves`; users see the nested dicts and tuples that their
-space describes.
+Spaces are Gymnasium's or those of `kinds`. Inside the project a value is a tuple of leaf arrays, in the order of
+`Structure.leaves`; users see the nested dicts and tuples of their space.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ from actor_learner.spaces.kinds import (
     MultiBinary,
     MultiDiscrete,
     Tuple,
-    from_json,
-    to_json,
 )
 
 if TYPE_CHECKING:
@@ -33,71 +30,51 @@ if TYPE_CHECKING:
 
     from actor_learner.spaces.kinds import AnySpace
 
-__all__ = [
-    "MASK_KEY",
-    "Leaf",
-    "Structure",
-    "action_structure",
-    "check_action_space",
-    "check_observation_space",
-    "children",
-    "choice_counts",
-    "choices",
-    "from_json",
-    "has_mask_leaf",
-    "leaf_parameter_size",
-    "observation_structure",
-    "parameter_size",
-    "to_gymnasium",
-    "to_json",
-    "without_mask",
-]
-
 MASK_KEY = "action_mask"
-"""Key of a Dict observation that says which actions are allowed."""
+"""Key of the mask in a Dict observation or in `infos`."""
 
 _WRAPPERS = {
-    "Text": "encode it as a MultiDiscrete in a Gymnasium wrapper, or leave it out with FilterObservation",
+    "Text": "encode it as a MultiDiscrete in a Gymnasium wrapper, or drop it with FilterObservation",
     "Graph": "encode it as Boxes of a fixed size in a Gymnasium wrapper",
     "Sequence": "pad it to a Box of a fixed length in a Gymnasium wrapper",
-    "OneOf": "turn it into a Discrete choice beside a Dict of its parts in a Gymnasium wrapper",
+    "OneOf": "encode it as a Discrete beside a Dict of its parts in a Gymnasium wrapper",
 }
 _ACTIONS = "Discrete, MultiDiscrete, MultiBinary, a Box of floats, or a Dict or Tuple of these"
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of a value: where it stands in the space, and what it is in a trajectory."""
+    """One array of a value: its place in the space, and its shape and dtype in a trajectory."""
 
     path: tuple[str | int, ...]
-    """Keys and indices from the root; () where the space is a leaf itself."""
+    """Keys and indices from the root; () if the space is a leaf itself."""
     root: str
     """"observation" or "action"."""
     space: Any
     shape: tuple[int, ...]
-    """Of one environment."""
+    """Without time and batch axes."""
     dtype: np.dtype[Any]
 
     @property
     def name(self) -> str:
-        """Name of the leaf's field: "observation", "observation/camera/0"."""
+        """The name of the leaf's field: "observation", "observation/camera/0"."""
         return "/".join(map(str, (self.root, *self.path)))
 
     @property
     def label(self) -> str:
-        """As one would write it in Python, for messages: "observation['camera'][0]"."""
+        """The leaf in messages, as in Python: "observation['camera'][0]"."""
         return _label(self.root, self.path)
 
     @functools.cached_property
     def start(self) -> Any:
-        """The space's lowest value, which is 0 in a trajectory; None where it is 0 anyway."""
+        """The space's lowest value, which a trajectory counts as 0; None if it is 0."""
         start = np.asarray(getattr(self.space, "start", 0))
         return start if start.any() else None
 
 
 @dataclass(frozen=True)
 class Structure:
-    """A space as its leaves."""
+    """A space, taken apart into its leaves."""
 
     root: str
     space: Any
@@ -105,16 +82,16 @@ class Structure:
 
     @functools.cached_property
     def plain(self) -> bool:
-        """Whether the space is a leaf itself, so that values are single arrays."""
+        """True if the space is a leaf itself: values are single arrays."""
         return self._nest is None
 
     @functools.cached_property
     def _nest(self) -> Any:
-        """How values are nested: a dict, a tuple, or None for a leaf. Actors go through it at every step."""
+        """The nesting of values: a dict, a tuple, or None for a leaf. Actors walk it at every step."""
         return _nest_of(self.space)
 
     def flatten(self, value: Any) -> tuple[Any, ...]:
-        """The leaves of a nested value, whatever they are. Raises ValueError for other keys or lengths."""
+        """Return the leaves of a nested value, unchecked. Raises ValueError for other keys or lengths."""
         if self.plain:
             return (value,)
         leaves: list[Any] = []
@@ -122,48 +99,39 @@ class Structure:
         return tuple(leaves)
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
-        """The nested value of these leaves: dicts for Dict spaces, tuples for Tuple spaces."""
+        """Return the nested value of these leaves: dicts for Dict spaces, tuples for Tuple spaces."""
         return leaves[0] if self.plain else _nested(self._nest, iter(leaves))
 
     def zeros(self, rows: int) -> Any:
-        """A nested value of zeros, `[rows, ...]`."""
+        """Return a nested value of zeros, `[rows, ...]`."""
         return self.unflatten([np.zeros((rows, *leaf.shape), leaf.dtype) for leaf in self.leaves])
 
 
 def observation_structure(space: AnySpace) -> Structure:
-    """Leaves of observations. Box: the space's dtype, float64 as float32. Discrete, MultiDiscrete: int32 from 0.
+    """Return the leaves of observations. Box: its own dtype, float64 as float32. Discrete, MultiDiscrete: int32 from 0.
 
-    Raises ValueError, naming the leaf, for spaces that aren't supported.
+    Raises ValueError, naming the leaf, for unsupported spaces.
     """
     return _structure("observation", space, _observation_shape_dtype)
 
 
 def action_structure(space: AnySpace) -> Structure:
-    """Leaves of actions, as sampled. Box: float32, before clipping. Discrete, MultiDiscrete: int32 from 0.
+    """Return the leaves of actions as sampled. Box: float32, before clipping. Discrete, MultiDiscrete: int32 from 0.
 
-    A Box may be bounded on both sides or on none of an element: a single infinite bound has no
-    meaningful clipping. Raises ValueError, naming the leaf, for spaces that aren't supported.
+    Each element of a Box has both bounds or none: a single bound has no meaningful clipping.
+
+    Raises ValueError, naming the leaf, for unsupported spaces.
     """
     return _structure("action", space, _action_shape_dtype)
 
 
-def check_observation_space(space: AnySpace) -> None:
-    """Raises ValueError, naming the leaf, for an observation space that isn't supported."""
-    observation_structure(space)
-
-
-def check_action_space(space: AnySpace) -> None:
-    """Raises ValueError, naming the leaf, for an action space that isn't supported."""
-    action_structure(space)
-
-
 def has_mask_leaf(observation_space: AnySpace) -> bool:
-    """Whether observations say by themselves which actions are allowed: a Dict with a key `action_mask`."""
+    """Return True if observations contain the action mask: a Dict with a key `action_mask`."""
     return isinstance(observation_space, Dict) and MASK_KEY in observation_space.spaces
 
 
 def without_mask(observation_space: AnySpace) -> AnySpace:
-    """The observation space without its mask leaf, which is no input of a network by default."""
+    """Return the observation space without its mask leaf, which default networks ignore."""
     if not has_mask_leaf(observation_space):
         return observation_space
     from gymnasium import spaces
@@ -172,7 +140,7 @@ def without_mask(observation_space: AnySpace) -> AnySpace:
 
 
 def parameter_size(action_space: AnySpace) -> int:
-    """Number of columns of the network's `parameters` output: those of each leaf, one after the other.
+    """Return the number of columns of the network's `parameters` output: those of each leaf in turn.
 
     Logits for Discrete and MultiDiscrete (one for each choice) and for MultiBinary (one for each bit);
     means and log standard deviations, concatenated, for Box.
@@ -181,7 +149,7 @@ def parameter_size(action_space: AnySpace) -> int:
 
 
 def leaf_parameter_size(space: Any) -> int:
-    """Columns of `parameters` that describe one leaf of an action."""
+    """Return the number of columns of `parameters` for one leaf of an action."""
     if isinstance(space, Box):
         return 2 * math.prod(space.shape)
     return choices(space) or math.prod(space.shape or ())
@@ -193,14 +161,14 @@ def choices(space: AnySpace) -> int:
 
 
 def choice_counts(space: AnySpace) -> tuple[int, ...]:
-    """Numbers of values of each entry of a leaf: n of a Discrete, a MultiDiscrete's in C order; else ()."""
+    """Return the number of values of each entry of a leaf: (n,) of a Discrete, `nvec` of a MultiDiscrete, else ()."""
     if isinstance(space, Discrete):
         return (int(space.n),)
     return tuple(int(n) for n in space.nvec.reshape(-1)) if isinstance(space, MultiDiscrete) else ()
 
 
 def children(space: AnySpace) -> list[tuple[str | int, Any]]:
-    """Key and space of each part of a Dict or Tuple; none for a leaf."""
+    """Return key and space of each part of a Dict or Tuple; [] for a leaf."""
     if isinstance(space, Dict):
         return [(str(key), child) for key, child in space.spaces.items()]
     return list(enumerate(space.spaces)) if isinstance(space, Tuple) else []
@@ -213,8 +181,8 @@ def _structure(root: str, space: AnySpace, shape_dtype: Any) -> Structure:
     if not leaves:
         raise ValueError(f"`{root}` must have at least one leaf. Received: {space}")
     dotted = [".".join(map(str, leaf.path)) for leaf in leaves]
-    if len(set(dotted)) < len(dotted):  # a network's inputs go by these names
-        raise ValueError(f"Leaves of `{root}` must differ where keys are joined by dots. Received: {dotted}")
+    if len(set(dotted)) < len(dotted):  # the names of a network's inputs
+        raise ValueError(f"Leaves of `{root}` must have different names, keys joined by dots. Received: {dotted}")
     return Structure(root, space, leaves)
 
 
@@ -239,7 +207,7 @@ def _nest_of(space: Any) -> Any:
 
 
 def _collect_leaves(root: str, path: tuple[str | int, ...], nest: Any, value: Any, leaves: list[Any]) -> None:
-    """Appends the leaves of a value that is nested as `nest` is."""
+    """Append the leaves of a value that has the structure of `nest`."""
     if nest is None:
         leaves.append(value)
         return
@@ -312,7 +280,7 @@ def _discrete_shape_dtype(space: AnySpace, label: str, supported: str) -> tuple[
         _check_not_empty(label, space)
         return tuple(space.shape), np.dtype(np.int32 if isinstance(space, MultiDiscrete) else np.int8)
     kinds = [kind.__name__ for kind in type(space).__mro__ if kind.__name__ in _WRAPPERS]
-    advice = _WRAPPERS[kinds[0]] if kinds else "convert it, or leave it out with gymnasium.wrappers.FilterObservation"
+    advice = _WRAPPERS[kinds[0]] if kinds else "convert it, or drop it with gymnasium.wrappers.FilterObservation"
     raise ValueError(f"`{label}` must be {supported}; {advice}. Received: {space}")
 
 
@@ -322,7 +290,7 @@ def _check_not_empty(label: str, space: Any) -> None:
 
 
 def to_gymnasium(space: Kind) -> Space[Any]:
-    """Gymnasium's own space for a described one; imports Gymnasium."""
+    """Return Gymnasium's own space for one of `kinds`; imports Gymnasium."""
     from gymnasium import spaces
 
     if isinstance(space, Dict):

@@ -1,4 +1,4 @@
-"""Trajectories: what actors write and the learner reads. Time-major, aligned once, at the write."""
+"""Trajectories, which actors write and the learner reads: time-major, aligned once, at the write."""
 
 from __future__ import annotations
 
@@ -20,52 +20,51 @@ Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 """Name -> shape, dtype."""
 
 _FORMAT = 1
-_STRUCTURE = "structure"  # beside the arrays of a file: how they are nested
+_STRUCTURE = "structure"  # the entry of a file that says how its arrays are nested
 
 
 class Trajectory(NamedTuple):
     """`T` consecutive env steps of each of `B` environments.
 
-    Row `t` holds what was seen, done and received at one step: `action[t]` answers `observation[t]`
-    and brought `reward[t]`; `observation[t + 1]` is what was acted on next.
+    Row `t` is one step: `action[t]` answers `observation[t]` and earns `reward[t]`; `observation[t + 1]` is the next
+    observation that an action answers.
     """
 
     observation: Any
-    """`[T + 1, B, ...]`; the last one is the bootstrap observation. Dicts and tuples of such arrays for Dict and Tuple
-    spaces."""
+    """`[T + 1, B, ...]`, the bootstrap observation last; dicts and tuples of such arrays for Dict and Tuple spaces."""
     action: Any
-    """`[T, B, ...]`, nested like the space: the sample before any clipping or squashing; discrete ones count from 0."""
+    """`[T, B, ...]`, nested like the space: the sample before clipping or squashing; discrete ones count from 0."""
     reward: Array
     """`[T, B]` float32, raw."""
     terminated: Array
     """`[T, B]` bool: the episode ended in a terminal state."""
     truncated: Array
-    """`[T, B]` bool: the episode was cut off; never True together with `terminated`."""
+    """`[T, B]` bool: the episode was cut off; never True where `terminated` is."""
     valid: Array
-    """`[T, B]` bool: False where a row only resets its environment."""
+    """`[T, B]` bool: False if the row only resets its environment."""
     behaviour_log_prob: Array
     """`[T, B]` float32: log-probability of `action` under the policy that chose it."""
     truncation_value: Array
-    """`[T, B]` float32: value of the true last observation where `truncated`, else 0."""
+    """`[T, B]` float32: value of the episode's last observation where `truncated`, else 0."""
     policy_version: Array
     """`[B]` int64: version of the weights that chose the actions of a column."""
     action_mask: Array | None = None
-    """`[T, B, M]` bool: what was allowed, a column for each choice of each discrete leaf of the action, in order (see
-    `masks.MaskLayout`); None where everything always is."""
+    """`[T, B, M]` bool: the allowed choices, one column for each value of each discrete leaf of the action (see
+    `masks.MaskLayout`); None if all are always allowed."""
     env_index: Array | None = None
-    """`[B]` int32: which environment a column came from; None means column b is environment b."""
+    """`[B]` int32: the environment of each column; None means column b is environment b."""
     initial_state: Array | None = None
-    """None (recurrent policies aren't supported yet)."""
+    """Always None: recurrent policies aren't supported yet."""
 
     def copy(self) -> Trajectory:
-        """A trajectory with memory of its own, which outlives the pool's next `collect()`."""
+        """Return a copy with its own memory, which stays valid after the pool's next `collect()`."""
         copies: dict[str, Any] = {
             name: None if field is None else map_leaves(np.array, field) for name, field in self._asdict().items()
         }
         return self._replace(**copies)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes every field to an .npz file, for `load_trajectory`; the file is whole or isn't there.
+        """Write every field to an .npz file, atomically, for `load_trajectory`.
 
         Raises:
             OSError: the disk is full or can't be written.
@@ -78,21 +77,21 @@ class Trajectory(NamedTuple):
 
 
 def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
-    """The trajectory that `Trajectory.save` wrote, bit for bit. Needs no TensorFlow; nothing is unpickled.
+    """Return the trajectory that `Trajectory.save` wrote, bit for bit. Needs no TensorFlow and unpickles nothing.
 
-    Raises ValueError if there is none, or if the file was cut off or changed.
+    Raises ValueError if there is no such file, or if it is damaged.
     """
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"There is no trajectory there. Received: path={str(path)!r}")
+        raise ValueError(f"Trajectory not found. Received: path={str(path)!r}")
     try:
-        return _put_together(read_arrays(file.read_bytes()))
-    except Exception as error:  # a file of a stranger may hold anything
+        return _parse(read_arrays(file.read_bytes()))
+    except Exception as error:  # see the threat model in networks/untrusted.py
         raise DamagedError(f"The trajectory is damaged: {one_line(error)}. Received: path={str(path)!r}") from error
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
-    """`function` of every array of a nested value, in dicts and tuples like the value's."""
+    """Apply `function` to every array of a nested value and nest the results likewise."""
     if isinstance(value, dict):
         return {key: map_leaves(function, item) for key, item in value.items()}
     if isinstance(value, tuple):
@@ -101,7 +100,7 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _take_apart(name: str, value: Any, arrays: dict[str, Array]) -> Any:
-    """Adds the leaves of a nested value to `arrays`. Returns how they are nested, as JSON, with their names there."""
+    """Add the leaves of a nested value to `arrays`; return their nesting as JSON, with their names as leaves."""
     if value is None:
         return None
     if isinstance(value, dict):
@@ -111,7 +110,7 @@ def _take_apart(name: str, value: Any, arrays: dict[str, Array]) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [_take_apart(f"{name}/{index}", item, arrays) for index, item in enumerate(value)]}
     if name in arrays:
-        raise ValueError(f"Keys of a field must differ where they are joined by slashes. Received: {name!r} twice")
+        raise ValueError(f"Keys of a field must differ when joined by slashes. Received: {name!r} twice")
     arrays[name] = np.asarray(value)
     return name
 
@@ -122,23 +121,22 @@ def _plain(name: str, key: Any) -> str | int:
     return key
 
 
-def _put_together(arrays: dict[str, Array]) -> Trajectory:
-    """The reverse of `_take_apart` for all fields; each array must have its place."""
+def _parse(arrays: dict[str, Array]) -> Trajectory:
+    """Reverse `_take_apart` for all fields. Raises ValueError for arrays that belong to none."""
     structure = json.loads(arrays.pop(_STRUCTURE).item())
     if structure["format"] != _FORMAT:
-        raise ValueError("it was written by another version")
+        raise ValueError("another version wrote it")
     fields = {name: _nested(structure["fields"][name], arrays) for name in Trajectory._fields}
     if arrays or len(structure["fields"]) != len(fields):
         raise ValueError("it holds more than a trajectory")
-    if absent := [
-        name for name in Trajectory._fields if fields[name] is None and name not in Trajectory._field_defaults
-    ]:
-        raise ValueError(f"it has no {absent[0]}")
+    for name, field in fields.items():
+        if field is None and name not in Trajectory._field_defaults:
+            raise ValueError(f"it has no {name}")
     return Trajectory(**fields)
 
 
 def _nested(structure: Any, arrays: dict[str, Array]) -> Any:
-    """Takes the arrays that a structure names."""
+    """Take the arrays that a structure names out of `arrays`."""
     if structure is None:
         return None
     if isinstance(structure, str):
@@ -161,15 +159,16 @@ def nest(arrays: Mapping[str, Array], spaces: Spaces) -> Trajectory:
 
 @dataclass(frozen=True)
 class TrajectorySpec:
-    """Shapes and dtypes of a `Trajectory`'s arrays, derived once from the spaces. Small: it travels in a message."""
+    """Shapes and dtypes of a `Trajectory`'s arrays, small enough to travel in a message.
+
+    observation, action: those of one row, by the leaves' names. mask_size: columns of a mask; 0 without masks.
+    """
 
     observation: Fields
-    """Of one environment, by the leaves' names."""
     action: Fields
     unroll_length: int
     num_envs: int
     mask_size: int = 0
-    """Columns of a mask; 0: no masks."""
 
     @classmethod
     def from_spaces(cls, spaces: Spaces, *, unroll_length: int, num_envs: int) -> TrajectorySpec:
@@ -178,7 +177,7 @@ class TrajectorySpec:
         return cls(*leaves, unroll_length=unroll_length, num_envs=num_envs, mask_size=spaces.mask_size)
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shape and dtype of each array, in `Trajectory`'s order, without those that are None."""
+        """Return shape and dtype of each array that isn't None, in `Trajectory`'s order."""
         rows, columns = self.unroll_length, self.num_envs
         flag, number = np.dtype(np.bool_), np.dtype(np.float32)
         masks = {"action_mask": ((rows, columns, self.mask_size), flag)} if self.mask_size else {}

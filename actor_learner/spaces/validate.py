@@ -1,4 +1,4 @@
-"""What a trajectory from anywhere must be before it is learned from."""
+"""The checks that a trajectory from any source passes before the learner uses it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _NUMBERS = ("reward", "behaviour_log_prob", "truncation_value")
 
 
 def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
-    """A trajectory of whatever source with every field in its dtype; what has it already isn't copied.
+    """Return a trajectory from any source with every field in its dtype; arrays that have it already aren't copied.
 
-    A Dict observation's `action_mask` is taken where the field of that name is None.
+    Where the field `action_mask` is None, the entry of that name in a Dict observation is used.
 
     Raises ValueError, naming field or leaf, for a wrong structure, shape or kind, an observation, action or reward that
     is NaN or infinite in a valid row, an action outside its space or forbidden by its mask, a mask that allows nothing,
-    or an invalid row within an episode: each would be broadcast, or learned from, without a word. Log-probabilities
-    and truncation values come from a network: whether these are finite is for the update to find out.
+    or an invalid row within an episode: the update would broadcast or learn each silently. The update itself checks
+    that log-probabilities and truncation values, which a network computes, are finite.
     """
     if not isinstance(trajectory, Trajectory):
         raise ValueError(f"`trajectory` must be an actor_learner.Trajectory. Received: a {type(trajectory).__name__}")
     if (state := trajectory.initial_state) is not None:
-        raise ValueError(f"`initial_state` must be None, it isn't supported yet. Received: shape={np.shape(state)}")
+        raise ValueError(f"`initial_state` must be None: not supported yet. Received: shape={np.shape(state)}")
     rows = np.shape(trajectory.reward)
     if len(rows) != 2 or 0 in rows:
         raise ValueError(f"`reward` must have shape [T, B], at least [1, 1]. Received: shape={rows}")
@@ -54,7 +54,7 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
 
 
 def _flags_and_numbers(trajectory: Trajectory, rows: tuple[int, ...]) -> dict[str, Array]:
-    """The fields with one entry for each row."""
+    """Return the checked fields with one entry for each row."""
     checked = {
         **{name: _field(name, getattr(trajectory, name), rows, "biu", np.bool_) for name in _FLAGS},
         **{name: _field(name, getattr(trajectory, name), rows, "fiu", np.float32) for name in _NUMBERS},
@@ -65,19 +65,19 @@ def _flags_and_numbers(trajectory: Trajectory, rows: tuple[int, ...]) -> dict[st
 
 
 def _observation(given: Any, rows: tuple[int, ...], valid: Array) -> Any:
-    """A nest of arrays; which one, a Learner isn't told before the first batch."""
-    seen = np.concatenate([valid, np.ones_like(valid[:1])])
+    """Check a nest of arrays. A Learner knows no observation space: it learns the nesting from the first batch."""
+    used = np.concatenate([valid, np.ones_like(valid[:1])])
 
     def leaf(label: str, given: Any) -> Array:
         values = _field(label, given, (rows[0] + 1, rows[1], ...), "fiub")
-        _check_finite(label, values, seen)
+        _check_finite(label, values, used)
         return values.astype(np.float32) if values.dtype == np.float64 else values
 
     return _map_labelled(leaf, "observation", given)
 
 
 def _map_labelled(function: Callable[[str, Any], Any], label: str, value: Any) -> Any:
-    """`function` of label and value of each leaf of a nest of dicts and tuples."""
+    """Apply `function` to label and value of each leaf of a nest of dicts and tuples."""
     if isinstance(value, dict):
         return {key: _map_labelled(function, f"{label}[{key!r}]", item) for key, item in value.items()}
     if isinstance(value, tuple):
@@ -90,7 +90,7 @@ def _action(leaf: Leaf, given: Any, rows: tuple[int, ...], valid: Array) -> Arra
     values = _field(leaf.label, given, (*rows, *leaf.shape), kinds)
     _check_finite(leaf.label, values, valid)
     if leaf.dtype.kind == "i":
-        _check_choices(leaf, values, valid)  # before they are cast: 300 is 44 in int8
+        _check_choices(leaf, values, valid)  # before the cast: 300 is 44 in int8
     return values.astype(leaf.dtype, copy=False)
 
 
@@ -102,18 +102,14 @@ def _check_choices(leaf: Leaf, values: Array, valid: Array) -> None:
         return
     row, entry = np.argwhere(wrong)[0]
     size = sizes[0] if sizes.size == 1 else sizes[entry]
-    where = f" at entry {list(_unravel(entry, leaf.shape))}" if leaf.shape else ""
+    where = f" at entry {[int(index) for index in np.unravel_index(entry, leaf.shape)]}" if leaf.shape else ""
     raise ValueError(
-        f"`{leaf.label}` must be counted from 0 and below {size}{where} in valid rows. Received: {acted[row, entry]}"
+        f"`{leaf.label}` must count from 0 and be below {size}{where} in valid rows. Received: {acted[row, entry]}"
     )
 
 
-def _unravel(entry: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(index) for index in np.unravel_index(entry, shape))
-
-
 def _mask(trajectory: Trajectory, observation: Any, valid: Array, layout: MaskLayout) -> Array | None:
-    """Bool `[T, B, M]`, everything allowed in invalid rows; None where there is no mask."""
+    """Return the checked mask, bool `[T, B, M]`, or None."""
     given = trajectory.action_mask
     shape = (*valid.shape, layout.size)
     if given is None:
@@ -124,7 +120,9 @@ def _mask(trajectory: Trajectory, observation: Any, valid: Array, layout: MaskLa
         raise ValueError("`action_mask` must be None: the actions have no discrete choice. Received: a mask")
     mask = _field("action_mask", given, shape, "biu")
     if mask.dtype != np.bool_:
-        _check_flags(mask, valid)
+        wrong = mask[valid[..., None] & (mask != 0) & (mask != 1)]
+        if wrong.size:
+            raise ValueError(f"`action_mask` must hold booleans, or 0 and 1. Received: {wrong[0]}")
         mask = mask.astype(np.bool_)
     allowed = np.where(valid[..., None], mask, True).reshape(-1, layout.size)
     if (empty := layout.first_empty(allowed)) is not None:
@@ -137,7 +135,7 @@ def _mask(trajectory: Trajectory, observation: Any, valid: Array, layout: MaskLa
 
 
 def _read_mask_leaf(leaf: Any, valid: Array, layout: MaskLayout) -> Array:
-    """The mask leaf of the rows that were acted on; what stands in invalid rows isn't looked at."""
+    """Return the mask in the observations of valid rows; invalid rows are not checked and allow everything."""
 
     def acted_on(label: str, values: Any) -> Array:
         rows = valid.reshape(*valid.shape, *(1,) * (values.ndim - 2))
@@ -148,16 +146,8 @@ def _read_mask_leaf(leaf: Any, valid: Array, layout: MaskLayout) -> Array:
     return mask.reshape(*valid.shape, layout.size)
 
 
-def _check_flags(mask: Array, valid: Array) -> None:
-    wrong = mask[valid & ((mask != 0) & (mask != 1)).any(axis=-1)]
-    if wrong.size:
-        raise ValueError(
-            f"`action_mask` must hold booleans, or 0 and 1. Received: {wrong[(wrong != 0) & (wrong != 1)][0]}"
-        )
-
-
 def _check_allowed(mask: Array, layout: MaskLayout, structure: Structure, actions: list[Array], valid: Array) -> None:
-    """Every action of a valid row was allowed: a forbidden one has the log-probability -1e30."""
+    """Refuse forbidden actions in valid rows: their log-probability would be -1e30."""
     for choice in layout.choices:
         chosen = actions[choice.leaf].reshape(*valid.shape, -1)[..., choice.entry]
         column = np.where(valid, choice.first_column + chosen, 0)
@@ -173,7 +163,7 @@ def _check_allowed(mask: Array, layout: MaskLayout, structure: Structure, action
 def _env_index(given: Any, columns: int) -> Array:
     index = _field("env_index", given, (columns,), "iu", np.int32)
     if index.min() < 0:
-        raise ValueError(f"`env_index` must hold numbers from 0. Received: {index.min()}")
+        raise ValueError(f"`env_index` must be at least 0. Received: {index.min()}")
     return index
 
 
@@ -202,7 +192,7 @@ def _check_finite(name: str, values: Array, rows: Array) -> None:
 
 
 def _check_ends(terminated: Array, truncated: Array, valid: Array) -> None:
-    """An invalid row follows the end of an episode, or another one; else the return of the row before is unknown."""
+    """Refuse an invalid row within an episode: the return of the row before it would be unknown."""
     lost = valid[:-1] & ~(terminated | truncated)[:-1] & ~valid[1:]
     if lost.any():
         row, column = (int(index) for index in np.argwhere(lost)[0])

@@ -14,8 +14,6 @@ from actor_learner.spaces import kinds
 from actor_learner.spaces.kinds import from_json, to_json
 from actor_learner.spaces.structure import (
     action_structure,
-    check_action_space,
-    check_observation_space,
     choice_counts,
     choices,
     has_mask_leaf,
@@ -208,12 +206,12 @@ class TestUnsupported:
             (Text(5), "MultiDiscrete in a Gymnasium wrapper"),
             (Sequence(Box(0, 1)), "pad it to a Box"),
             (Graph(Box(0, 1), None), "Boxes of a fixed size"),
-            (OneOf([Discrete(2), Box(0, 1)]), "Discrete choice beside a Dict"),
+            (OneOf([Discrete(2), Box(0, 1)]), "encode it as a Discrete beside a Dict"),
             (Space(), "convert it"),
         ],
     )
     def test_kinds_come_with_advice(self, space, advice):
-        for check, root in ((check_observation_space, "observation"), (check_action_space, "action")):
+        for check, root in ((observation_structure, "observation"), (action_structure, "action")):
             with pytest.raises(ValueError, match=rf"`{root}` must be .*Dict or Tuple of these; .*{advice}.*Received: "):
                 check(space)
             with pytest.raises(ValueError, match=rf"`{root}\['b'\]\[1\]` must be"):
@@ -232,7 +230,7 @@ class TestUnsupported:
     )
     def test_observations(self, space, message):
         with pytest.raises(ValueError, match=message):
-            check_observation_space(space)
+            observation_structure(space)
 
     @pytest.mark.parametrize(
         ("space", "message"),
@@ -248,12 +246,12 @@ class TestUnsupported:
     )
     def test_actions(self, space, message):
         with pytest.raises(ValueError, match=message):
-            check_action_space(space)
+            action_structure(space)
 
     def test_supported_spaces_pass(self):
-        check_observation_space(Box(0, 255, (3, 4, 5, 6), np.int16))
-        check_action_space(Box(-np.inf, np.inf, (2,)))
-        check_action_space(Tuple([MultiBinary(2), Dict(a=Discrete(3, start=2))]))
+        observation_structure(Box(0, 255, (3, 4, 5, 6), np.int16))
+        action_structure(Box(-np.inf, np.inf, (2,)))
+        action_structure(Tuple([MultiBinary(2), Dict(a=Discrete(3, start=2))]))
 
 
 class TestJson:
@@ -342,5 +340,5 @@ class TestDescribedSpaces:
 
 def test_leaves_that_would_share_an_input_s_name_are_refused():
     space = Dict({"a.b": Box(0, 1), "a": Dict({"b": Box(0, 1)})})
-    with pytest.raises(ValueError, match=r"must differ where keys are joined by dots. Received: \['a.b', 'a.b'\]"):
-        check_observation_space(space)
+    with pytest.raises(ValueError, match=r"must have different names, keys joined by dots. Received: \['a.b', 'a.b'\]"):
+        observation_structure(space)

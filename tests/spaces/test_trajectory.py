@@ -106,7 +106,7 @@ def test_loading_a_trajectory_needs_no_tensorflow(tmp_path):
 
 def test_no_trajectory_there(tmp_path):
     for path in (tmp_path, tmp_path / "missing.npz"):
-        with pytest.raises(ValueError, match="There is no trajectory there. Received: path="):
+        with pytest.raises(ValueError, match="Trajectory not found. Received: path="):
             load_trajectory(path)
 
 
