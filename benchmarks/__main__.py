@@ -8,6 +8,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks.harness import RunFailedError
+
 TOPICS = {
     "speed": "benchmarks.speed.speed",
     "roof": "benchmarks.speed.roof",
@@ -44,7 +46,10 @@ def main() -> None:
     if topic not in TOPICS:
         sys.exit(f"scripts/measure: error: unknown topic {topic!r}; scripts/measure without arguments lists them.")
     sys.argv = [f"scripts/measure {topic}", *rest]
-    sys.exit(importlib.import_module(TOPICS[topic]).main())
+    try:
+        sys.exit(importlib.import_module(TOPICS[topic]).main())
+    except RunFailedError as error:
+        sys.exit(f"scripts/measure {topic}: error: {error}")
 
 
 def summary(module: str) -> str:

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv beside pyproject.toml, or brings it up to date. Does nothing, quickly, when all is there.
-# Usage: setup_venv.sh run|dev [NAME], where NAME is the command that messages speak for.
-# PYTHON names the interpreter to make it with.
+# Makes .venv beside pyproject.toml, or updates it. Does nothing, quickly, when it is complete.
+# Usage: setup_venv.sh run|dev [NAME], where messages begin with NAME. PYTHON names the interpreter to make it with.
 set -euo pipefail
 
 kind="$1"
@@ -16,7 +15,7 @@ die() {
     exit 1
 }
 
-# What was installed, and from where: a changed pyproject.toml or a moved folder asks for a new installation.
+# The inputs of an installation: a changed pyproject.toml or a moved folder requires a new one.
 fingerprint() { printf '%s\n%s\n' "$(cksum <"$root/pyproject.toml")" "$root"; }
 is_ready() { [ ! -e "$venv/.incomplete" ] && [ "$(cat "$venv/.ready-$1" 2>/dev/null)" = "$(fingerprint)" ]; }
 
@@ -41,7 +40,7 @@ find_python() {
         "Install Python 3.13, or name one: PYTHON=/path/to/python3.13 $name"
 }
 
-# A set-up that was interrupted is begun anew; a .venv that someone else made is never deleted.
+# An interrupted set-up starts again; a .venv of another origin is never deleted.
 make_venv() {
     if [ -e "$venv/.incomplete" ] || { [ -e "$venv/.root" ] && [ "$(cat "$venv/.root")" != "$root" ]; }; then
         rm -rf "$venv"
@@ -97,7 +96,7 @@ install() {
 }
 
 explain_failure() {
-    # pip says "from versions: none" where it gave up without a word about the connection.
+    # pip prints "from versions: none" when it gives up without mentioning the connection.
     if grep -qiE 'name resolution|NewConnectionError|Connect(ion)? ?Timeout|unreachable|ProxyError|from versions: none' \
         "$log"; then
         die "no network: pip can't reach the package index. Try again when it is there (log: $log)."

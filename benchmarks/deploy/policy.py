@@ -1,4 +1,4 @@
-"""What acting with a trained policy needs: megabytes installed, seconds until the first action.
+"""The needs of acting with a trained policy: megabytes installed, seconds until the first action.
 
     scripts/measure policy --litert PYTHON --torch PYTHON --tensorflow PYTHON --output benchmarks/deploy/policy.json
 

@@ -31,6 +31,7 @@ from typing import Any
 from benchmarks.harness import (
     ROOT,
     Found,
+    RunFailedError,
     cpu_seconds,
     in_turns,
     make_parser,
@@ -38,6 +39,7 @@ from benchmarks.harness import (
     ratio_of,
     report,
     run_python,
+    tell,
 )
 
 COLUMNS, ROWS = 100, 30
@@ -178,32 +180,37 @@ def heartbeat_seconds() -> float:
 
 def run_child(arguments: argparse.Namespace, kind: str) -> Found:
     """Train in a process of its own, on a pseudo-terminal."""
-    with tempfile.TemporaryDirectory() as folder, pseudo_terminal() as terminal:
+    with tempfile.TemporaryDirectory() as folder, pseudo_terminal() as (terminal, text):
         output = Path(folder, "figures.json")
         words = [arguments.subject, "--child", kind, "--steps", arguments.steps, "--output", output]
         if arguments.histogram_updates is not None:
             words += ["--histogram-updates", arguments.histogram_updates]
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
-        run_python(["-m", __spec__.name, *words], environment={"TERM": "xterm-256color"}, **streams)
+        try:
+            run_python(["-m", __spec__.name, *words], environment={"TERM": "xterm-256color"}, **streams)
+        except RunFailedError:
+            tell(text[-2000:].decode(errors="replace"))
+            raise
         figures: Found = json.loads(output.read_text())
     return figures
 
 
 @contextlib.contextmanager
-def pseudo_terminal() -> Iterator[int]:
-    """Open a terminal whose output is read and thrown away."""
+def pseudo_terminal() -> Iterator[tuple[int, bytearray]]:
+    """Open a terminal; yield it, and the text that it gets."""
 
     def read_all() -> None:
         with contextlib.suppress(OSError):  # the other end is closed
-            while os.read(controller, 65536):
-                pass
+            while part := os.read(controller, 65536):
+                text.extend(part)
 
+    text = bytearray()
     controller, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     reader = threading.Thread(target=read_all)
     reader.start()
     try:
-        yield terminal
+        yield terminal, text
     finally:
         os.close(terminal)
         reader.join()

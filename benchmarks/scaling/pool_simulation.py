@@ -77,9 +77,9 @@ class _Clockwork:
         self._ends: list[tuple[float, int]] = []
         self._stop_words = np.zeros(setting.lag + 1, np.int64)
         self._slots = WeightSlots(np.zeros((setting.actors + setting.lag + 3, 1), np.float32), [np.zeros(1)])
-        self._hand_outs = self._make_hand_outs()
+        self._schedule = self._make_schedule()
 
-    def _make_hand_outs(self) -> Schedule:
+    def _make_schedule(self) -> Schedule:
         setting = self._setting
         blocks: Any = [_Block() for _ in range(setting.lag + 1)]
         shape = {"num_actors": setting.actors, "envs_per_actor": setting.envs_per_actor, "lag": setting.lag}
@@ -89,11 +89,11 @@ class _Clockwork:
 
     def collect(self) -> None:
         """Advance the time until there is a batch."""
-        self._hand_outs.begin()
-        while not self._hand_outs.complete():
+        self._schedule.begin()
+        while not self._schedule.complete():
             self._cut_short()
             self._next_end()
-        index, _ = self._hand_outs.take()
+        index, _ = self._schedule.take()
         self.steps += self._rows.pop(index)
 
     def learn(self) -> None:
@@ -135,7 +135,7 @@ class _Clockwork:
         del self._unrolls[actor]
         block = unroll.hand_out.block
         self._rows[block] = self._rows.get(block, 0) + unroll.rows
-        self._hand_outs.done(actor, Done(unroll.hand_out.batch, 0.0, 0.0, 0.0, 0.0))
+        self._schedule.done(actor, Done(unroll.hand_out.batch, 0.0, 0.0, 0.0, 0.0))
         if actor not in self._unrolls and self._tasks[actor]:
             self._begin(actor)
 
