@@ -1,15 +1,23 @@
-"""The pool, the network and the learner that a config describes."""
+"""The parts of a run that a config describes: checked, made and saved."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.pool import ActorPool
 from actor_learner.config.config import TrainConfig
-from actor_learner.networks.saving import load_network
+from actor_learner.environments.factory import resolve_env
+from actor_learner.networks.saving import load_network, save_network
+from actor_learner.policy.policy import load_policy
+from actor_learner.runs.directory import RunDirectory, check_run_dir
+from actor_learner.runs.resume import Start, check_resume
 from actor_learner.spaces import structure
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.system import compile_cache
 from actor_learner.system.machine import learner_cores, renew_suggestion
 
 if TYPE_CHECKING:
@@ -19,32 +27,52 @@ if TYPE_CHECKING:
     from actor_learner.learner.learner import Learner
 
 
+def check_run(config: TrainConfig, *, resume: bool) -> None:
+    """Raises what would keep a run from starting, and writes nothing. Prepares the compile cache."""
+    if resume:
+        check_resume(config)
+    else:
+        check_run_dir(config)
+    resolve_env(config.env, config.env_kwargs, config.vectorization)
+    check_memory(config.num_actors)
+    compile_cache.begin(config.learner_threads)
+    if config.device == "gpu":  # only TensorFlow finds a GPU; for "auto" and "cpu" the actors start while it loads
+        from actor_learner.learner.backend import resolve_device
+
+        resolve_device(config.device)
+
+
+def start_actors(config: TrainConfig, start: Start) -> ActorPool:
+    """Starts the actors of a run. In a resumed run they don't play its first episodes again."""
+
+    def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
+        return make_network(config, start.checkpoint, observation_space, action_space)
+
+    seed, updates = config.seed, start.state.updates
+    if updates:
+        seed = int(np.random.SeedSequence([seed, updates]).generate_state(1)[0])
+    return make_pool(config, network, seed=seed, logs_dir=start.run.logs)
+
+
 def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
-    """The actors that a config describes. network: as for `ActorPool`."""
-    return ActorPool(
-        config.env,
-        network,
-        env_kwargs=dict(config.env_kwargs),
-        vectorization=config.vectorization,
-        num_actors=config.num_actors,
-        envs_per_actor=config.envs_per_actor,
-        unroll_length=config.unroll_length,
-        max_policy_lag=config.max_policy_lag,
-        seed=seed,
-        info_keys=config.info_keys,
-        autoreset_mode=config.autoreset_mode,
-        logs_dir=logs_dir,
-        start_timeout=config.start_timeout,
-        actor_timeout=config.actor_timeout,
-        on_env_error=config.on_env_error,
-        max_restarts=config.max_restarts,
+    """Starts the actors that a config describes. network: as for `ActorPool`."""
+    names = (
+        *("vectorization", "num_actors", "envs_per_actor", "unroll_length", "max_policy_lag", "info_keys"),
+        *("autoreset_mode", "start_timeout", "actor_timeout", "on_env_error", "max_restarts"),
     )
+    fields = {name: getattr(config, name) for name in names}
+    return ActorPool(config.env, network, env_kwargs=dict(config.env_kwargs), seed=seed, logs_dir=logs_dir, **fields)
+
+
+def batch_rows(config: TrainConfig) -> int:
+    """Returns the env steps in a batch."""
+    return max(config.num_actors, 1) * config.envs_per_actor * config.unroll_length
 
 
 def make_network(
     config: TrainConfig, checkpoint: Path | None, observation_space: Space[Any], action_space: Space[Any]
 ) -> keras.Model:
-    """The network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
+    """Returns the network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
     import keras
 
     from actor_learner.learner.backend import resolve_device
@@ -77,7 +105,7 @@ def make_network(
 
 
 def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
-    """How many TensorFlow uses, by what is observed and the config; before its first operation."""
+    """Sets the number of TensorFlow's threads by the observations and the config, before its first operation."""
     from actor_learner.learner.backend import use_threads
 
     renew_suggestion(_learner_cores(config, observation_space))
@@ -85,15 +113,29 @@ def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
 
 
 def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
-    """What TensorFlow should compute on, once it is known what is observed."""
+    """Returns how many cores TensorFlow should use for these observations."""
     from actor_learner.networks.images import is_image
 
     images = any(is_image(leaf.space) for leaf in structure.observation_structure(observation_space).leaves)
     return learner_cores(config.num_actors, config.max_policy_lag, images=images)
 
 
+def make_learner(config: TrainConfig, checkpoint: Path | None, actors: ActorPool) -> Learner:
+    """Returns the learner of a checkpoint, or a new one that the config describes, of the actors' network."""
+    from actor_learner.learner.learner import Learner
+    from actor_learner.learner.backend import warn_of_threads
+
+    if config.max_policy_lag and config.num_actors and config.learner_threads is None:
+        warn_of_threads(_learner_cores(config, actors.observation_space))
+    if checkpoint is None:
+        return new_learner(config, actors)
+    learner = Learner.load(checkpoint, algorithm=config.algorithm, network=actors.network, device=config.device)
+    learner.total_steps = config.total_steps
+    return learner
+
+
 def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
-    """The learner that a config describes, of the actors' network."""
+    """Returns a new learner that a config describes, of the actors' network."""
     from actor_learner.learner.learner import Learner
 
     return Learner(
@@ -104,3 +146,21 @@ def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
         seed=config.seed,
         device=config.device,
     )
+
+
+def save_result(run: RunDirectory, learner: Learner, observation_space: Space[Any]) -> None:
+    """Writes a run's network, and its policy, which needs no TensorFlow."""
+    from actor_learner.policy.export.litert import export_policy
+
+    save_network(learner.network, run.path)
+    export_policy(learner.network, learner.action_space, 1, observation_space, masked=True).save(run.policy)
+
+
+def finished_network(config: TrainConfig, run: RunDirectory) -> keras.Model:
+    """Returns the network of a run that has taken all its steps."""
+    if not config.quiet:
+        print(f"The run in {run.path} has finished: it took its {config.total_steps:,} steps.")
+    if config.network is None:
+        return load_network(run.path)
+    policy = load_policy(run.policy)
+    return make_network(config, run.path, policy.observation_space, policy.action_space)

@@ -12,6 +12,7 @@ import numpy as np
 from actor_learner.callbacks.base import Callback
 from actor_learner.callbacks.checks import (
     check_averages,
+    check_callbacks,
     check_packages,
     check_rate,
     reported,
@@ -52,6 +53,8 @@ class RunCallbacks:
         params: dict[str, Any],
         batch_rows: int,
     ) -> None:
+        callbacks = list(callbacks)
+        check_callbacks(callbacks)
         self._callbacks = list(_flat(callbacks))
         self._actors, self._learner, self._config = actors, learner, config
         self._params, self._batch_rows = params, batch_rows

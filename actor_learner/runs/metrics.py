@@ -99,6 +99,11 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:
     return rows
 
 
+def last_metrics(file: Path) -> dict[str, float]:
+    """Returns the last row of a metrics.jsonl; {} if there is no such file."""
+    return read_metrics(file.parent)[-1] if file.exists() else {}
+
+
 class MetricsReader:
     """Reads rows of a metrics.jsonl as they come, while a run writes there, goes on from an earlier row or is replaced.
 

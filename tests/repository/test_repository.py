@@ -28,8 +28,8 @@ algorithms spaces
 config environments networks
 learner policy
 actors
-build runs
-evaluate export reports
+runs
+build evaluate export reports
 benchmark callbacks
 train
 __init__ cli
