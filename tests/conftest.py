@@ -36,6 +36,29 @@ def without_xla():
         yield usual
 
 
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="only tests that start no process and train nothing")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what is marked as slow, and what trains (`without_xla` is for those)."""
+    if config.getoption("--quick"):
+        slow = [item for item in items if {"slow", "xla"} & {mark.name for mark in item.iter_markers()}]
+        slow += [item for item in items if "without_xla" in item.fixturenames]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(autouse=True)
+def _quick(request, monkeypatch):
+    """With `--quick`, a test that starts a process or learns fails: mark it as slow."""
+    if request.config.getoption("--quick"):
+        for name in ("subprocess.Popen.__init__", "actor_learner.learner.learner.Learner.update"):
+            monkeypatch.setattr(
+                name, lambda *_, name=name, **__: pytest.fail(f"--quick: {name}; mark the test as slow")
+            )
+
+
 @pytest.fixture(autouse=True)
 def _with_xla(request, monkeypatch):
     """Learners of a test that is marked `xla` are compiled by it nevertheless."""

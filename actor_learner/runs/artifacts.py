@@ -1,6 +1,6 @@
-"""What is to be found in a run's directory beside its metrics: videos, incidents, the log; of a stranger's run, too.
+"""Videos, incidents and the log in a run's directory.
 
-Only plain files within the directory are read, never links, and of each no more than a bounded part.
+Reads plain files only, never links, and a bounded part of each (see `networks.untrusted`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LARGEST_LOG = 1 << 16
 
 
 def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None:
-    """At most `size` bytes of a plain file; None if it isn't there, is something else, or can't be read."""
+    """Returns at most `size` bytes of a plain file; None if there is none or it can't be read."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -37,13 +37,13 @@ def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None
 
 
 def log_lines(run: RunDirectory, count: int) -> list[str]:
-    """The last lines of run.log."""
+    """Returns the last lines of run.log."""
     content = read_plain(run.logs / RUN_LOG, _LARGEST_LOG, from_end=True) or b""
     return content.decode("utf-8", errors="replace").splitlines()[-count:]
 
 
 def incidents(run: RunDirectory) -> list[dict[str, Any]]:
-    """What the incidents say of themselves, by their update, with the name of the folder as "folder"."""
+    """Returns the descriptions of the incidents, ordered by update, with the name of the folder as "folder"."""
     found = []
     if run.incidents.is_dir() and not run.incidents.is_symlink():
         for folder in sorted(run.incidents.iterdir())[: 2 * MAXIMUM_INCIDENTS]:
@@ -54,7 +54,7 @@ def incidents(run: RunDirectory) -> list[dict[str, Any]]:
 
 
 def videos(run: RunDirectory, count: int) -> list[Path]:
-    """The newest videos in the directory, the newest first."""
+    """Returns the newest videos in the directory, the newest first."""
     files = [file for file in _walk(run.path) if file.suffix.lower() in VIDEO_SUFFIXES]
     return sorted(files, key=lambda file: (-file.lstat().st_mtime, file))[:count]
 

@@ -1,7 +1,7 @@
-"""Checkpoints: what a run goes on from, in folders that are whole or not there, and which of them are kept.
+"""Checkpoints, from which a run is resumed: written whole or not at all, and removed by age.
 
-checkpoints/<updates, 10 digits>/   the learner (`Learner.save`), and run.json: what the run has beside it
-checkpoints/final                   a link to the last one of a run that has ended
+checkpoints/<updates, 10 digits>/   the learner (`Learner.save`), and run.json: the state of the run beside it
+checkpoints/final                   a link to the last checkpoint of an ended run
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _log = logging.getLogger("actor_learner")
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """What a run has beside its learner.
+    """The state of a run beside its learner.
 
     Attributes:
-        env_steps: taken so far.
-        updates: made so far.
-        time_seconds: of training, that of earlier processes included.
-        actor_restarts: actors replaced so far.
-        episodes: of the episodes that finished last: "return", "length" and entries of `info`.
-        best_return: the highest `episode_return` of any checkpoint so far; None before the first.
-        best: this checkpoint has it.
-        milestone: it is to be kept for ever.
-        metrics_size: bytes of metrics.jsonl.
-        event_files: bytes of TensorBoard's files in the run's directory.
-        calls: of the environments' methods, as `ActorPool.calls` gives them.
+        env_steps: Env steps so far.
+        updates: Updates so far.
+        time_seconds: Time of training, earlier processes included.
+        actor_restarts: Actors replaced so far.
+        episodes: "return", "length" and entries of `info` of the last finished episodes.
+        best_return: The highest `episode_return` of any checkpoint so far; None before the first.
+        best: This checkpoint has the highest return.
+        milestone: This checkpoint is never removed.
+        metrics_size: Bytes of metrics.jsonl.
+        event_files: Bytes of each of TensorBoard's files in the run's directory.
+        calls: Calls of the environments' methods, as `ActorPool.calls` gives them.
     """
 
     env_steps: int = 0
@@ -63,9 +63,9 @@ class RunState:
 
     @classmethod
     def read(cls, folder: Path) -> RunState:
-        """The state of a checkpoint.
+        """Returns the state of a checkpoint.
 
-        Raises DamagedError if it can't be one, ValueError if it can't be read or another version wrote it.
+        Raises DamagedError for a damaged file, ValueError if it can't be read or another version wrote it.
         """
         try:
             content = (folder / RUN_FILE).read_bytes()
@@ -79,37 +79,37 @@ class RunState:
             state._check()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DamagedError(
-                f"The folder is damaged: {RUN_FILE} is none of ours ({one_line(error)}). "
+                f"The folder is damaged: {RUN_FILE} holds no state of a run ({one_line(error)}). "
                 f"Received: folder={str(folder)!r}"
             ) from error
         if not known:
             raise ValueError(
-                f"{RUN_FILE} was written by another version, which alone reads it. Received: folder={str(folder)!r}"
+                f"{RUN_FILE} was written by another version and can't be read. Received: folder={str(folder)!r}"
             )
         return state
 
     def write(self, folder: Path) -> None:
-        """Writes the state into a checkpoint that is being made."""
+        """Writes the state into a checkpoint's folder."""
         text = json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, allow_nan=False)
         (folder / RUN_FILE).write_text(text, encoding="utf-8")
 
     def _check(self) -> None:
-        """Raises ValueError or TypeError for values that no run has: a file may come from anywhere."""
+        """Raises ValueError or TypeError for values that no run has."""
         for name in ("env_steps", "updates", "actor_restarts", "metrics_size"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 0:
-                raise ValueError(f"{name} is no count")
+                raise ValueError(f"{name} must be a count")
         if type(self.best) is not bool or type(self.milestone) is not bool:
             raise ValueError("best and milestone must be true or false")
         best = 0.0 if self.best_return is None else self.best_return
         numbers = [self.time_seconds, best, *(value for window in self.episodes.values() for value in window)]
         if not all(math.isfinite(number) for number in numbers):
-            raise ValueError("a number isn't finite")
+            raise ValueError("a number is not finite")
         if not all(type(size) is int for size in self.event_files.values()):
             raise ValueError("event_files must be sizes")
         calls = Calls()
         for name, args in self.calls:
             if type(args) is not list:
-                raise ValueError("arguments of a call must be a list")
+                raise ValueError("the arguments of a call must be a list")
             calls.add(make_call(name, args))
 
 
@@ -117,22 +117,22 @@ class Checkpoints:
     """The checkpoints of a run.
 
     Args:
-        folder: where they are kept.
-        keep: how many of the newest; the best and the milestones stay beside them.
+        folder: The folder of all checkpoints.
+        keep: How many of the newest stay; the best and the milestones always do.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self._keep = folder, keep
-        self._for_ever: dict[str, bool] = {}
+        self._permanent: dict[str, bool] = {}
 
     def path(self, updates: int) -> Path:
-        """The folder of the checkpoint after so many updates, written or not."""
+        """Returns the path of the checkpoint after so many updates, written or not."""
         return self.folder / f"{updates:010}"
 
     def write(self, state: RunState, save_learner: Callable[[Path], object]) -> Path:
-        """Writes one, then removes those that are to be kept no longer. Returns its folder.
+        """Writes a checkpoint, then removes old ones. Returns its folder.
 
-        Raises OSError if it can't be written; those that were there are still there then.
+        Raises OSError if it can't be written; then no other is removed.
         """
 
         def write(partial: Path) -> None:
@@ -141,12 +141,12 @@ class Checkpoints:
 
         path = self.path(state.updates)
         write_folder_atomically(path, write)
-        self._for_ever[path.name] = state.best or state.milestone
+        self._permanent[path.name] = state.best or state.milestone
         self._remove_old()
         return path
 
     def link_final(self) -> None:
-        """Makes `final` stand for the newest. Raises OSError if that can't be."""
+        """Links `final` to the newest checkpoint. Raises OSError if the link can't be made."""
         newest = checkpoint_folders(self.folder)[0]
         partial = self.folder / f".partial-{FINAL}"
         partial.unlink(missing_ok=True)
@@ -155,31 +155,31 @@ class Checkpoints:
 
     def _remove_old(self) -> None:
         for path in checkpoint_folders(self.folder)[self._keep :]:
-            if not self._stays(path):
+            if not self._is_permanent(path):
                 remove_folder(path)
 
-    def _stays(self, path: Path) -> bool:
-        """Whether it is a best one or a milestone; one that can't be read is left for somebody to look at."""
-        if path.name not in self._for_ever:
+    def _is_permanent(self, path: Path) -> bool:
+        """True for a best checkpoint and a milestone, and for one that can't be read."""
+        if path.name not in self._permanent:
             try:
                 state = RunState.read(path)
-                self._for_ever[path.name] = state.best or state.milestone
+                self._permanent[path.name] = state.best or state.milestone
             except ValueError:
-                self._for_ever[path.name] = True
-        return self._for_ever[path.name]
+                self._permanent[path.name] = True
+        return self._permanent[path.name]
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, newest first, whole or not. Links are none: they may lead anywhere."""
+    """Returns the checkpoints in a folder, newest first, whole or damaged; links are left out."""
     entries = folder.iterdir() if folder.is_dir() else ()
     found = [path for path in entries if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
     return sorted(found, reverse=True)
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError]]:
-    """The newest checkpoint that is as it was written, its state, and what is wrong with newer ones.
+    """Returns the newest undamaged checkpoint, its state, and the damages of newer ones.
 
-    Raises ValueError if one can't be read at present, or was written by another version: it may be whole.
+    Raises ValueError if a checkpoint can't be read at present, or was written by another version.
     """
     damages: list[DamagedError] = []
     for path in checkpoint_folders(folder):
@@ -189,7 +189,7 @@ def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError
             state = RunState.read(path)
             if state.updates != int(path.name):
                 raise DamagedError(
-                    f"The folder is damaged: it is named for other updates. Received: folder={str(path)!r}"
+                    f"The folder is damaged: its name states other updates. Received: folder={str(path)!r}"
                 )
             return path, state, damages
         except DamagedError as error:
@@ -198,9 +198,9 @@ def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a checkpoint: it is there whole, or has another name. Failing that, it stays."""
+    """Removes a checkpoint, renamed first so that none is half removed. If it can't be renamed, it stays."""
     removed = path.with_name(_REMOVED)
-    shutil.rmtree(removed, ignore_errors=True)  # of a process that was killed here
+    shutil.rmtree(removed, ignore_errors=True)  # left by a killed process
     try:
         path.rename(removed)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A config.json as one level of names and values: for tables, legends and TensorBoard's hyperparameters."""
+"""A config.json as a flat table of names and values: for reports, legends and TensorBoard's hyperparameters."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ ASIDE = frozenset(
     keep_checkpoints milestone_steps on_env_error max_restarts actor_timeout start_timeout max_undone_updates
     tensorboard histogram_updates versions machine git chosen finished""".split()
 )
-"""Parts of config.json that only say how long, where and under whose eyes a run runs, or were added to it later."""
+"""Fields of config.json that don't change what is learned, or that were added later."""
 
 Value = bool | int | float | str
 
 
 def flat_config(data: Mapping[str, Any], *, skip: Collection[str] = ()) -> dict[str, Value]:
-    """The values of a config.json by dotted names: `{"env": "CartPole-v1", "algorithm.gamma": 0.99, "seed": 0}`.
+    """Returns the values of a config.json by dotted names: `{"env": "CartPole-v1", "algorithm.gamma": 0.99}`.
 
-    Lists stand as text with commas, None as "none", a callable by its name.
+    Lists become text with commas, None becomes "none", a callable its name.
 
     Args:
-        data: as `read_config` gives it.
-        skip: names to leave out; `ASIDE`: all that doesn't decide what is learned.
+        data: The config as `read_config` returns it.
+        skip: Names to leave out; `ASIDE` holds the fields that don't change what is learned.
     """
     flat: dict[str, Value] = {}
     for name, value in data.items():

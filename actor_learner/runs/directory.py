@@ -1,12 +1,12 @@
-"""The run directory: a free name, config.json, metrics.jsonl, the saved network; never overwritten unasked.
+"""The run directory: a free name, config.json, metrics.jsonl, the saved network; overwritten only on request.
 
-config.json      the TrainConfig, versions, machine, git commit, what was chosen by rule, and where the run has finished
+config.json      the TrainConfig, versions, machine, git commit, choices made by rule, and the end of a finished run
 metrics.jsonl    one object per update
 events.out...    the same for TensorBoard
 network.keras    the network (network.weights.h5 where Keras can't read it back)
 policy/          the exported policy, which needs no TensorFlow
-checkpoints/     what a run goes on from, by number of updates; `final` links to the last one of a run that has ended
-incidents/       updates that gave what isn't finite
+checkpoints/     what a resumed run starts from, by number of updates; `final` links to the last one of an ended run
+incidents/       updates that were not finite
 logs/            run.log, and stdout and stderr of the actors
 .lock            held by the process that trains
 """
@@ -51,7 +51,7 @@ _REPLACED = ".replaced"  # holds the old run until the new one has made its firs
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Where the parts of a run stand."""
+    """The paths of a run's parts."""
 
     path: Path
 
@@ -67,7 +67,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of what the run goes on from."""
+        """The folder of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
@@ -77,7 +77,7 @@ class RunDirectory:
 
     @property
     def incidents(self) -> Path:
-        """The folder of updates that gave what isn't finite."""
+        """The folder of updates that were not finite."""
         return self.path / "incidents"
 
     @property
@@ -87,12 +87,12 @@ class RunDirectory:
 
     @property
     def exists(self) -> bool:
-        """Whether a run is there."""
+        """True if the directory holds a run."""
         return self.config.exists() or self.metrics.exists()
 
 
 def claim_run(config: TrainConfig) -> RunDirectory:
-    """The run's directory: `run_dir`, or a free name, whose folder is made here so that nobody else takes it.
+    """Returns the run's directory: `run_dir`, or a free name, whose folder is made here so that no other run takes it.
 
     Raises ValueError for what `check_run_dir` refuses.
     """
@@ -103,10 +103,10 @@ def claim_run(config: TrainConfig) -> RunDirectory:
 
 
 def begin_run(run: RunDirectory, config: TrainConfig) -> None:
-    """Writes config.json into a directory that is claimed.
+    """Writes config.json into a claimed directory.
 
-    With `config.overwrite`, a run that is there already is set aside: `abandon_run` brings it back, and
-    `confirm_run` deletes it.
+    With `config.overwrite`, an earlier run in the directory is set aside: `abandon_run` restores it, `confirm_run`
+    deletes it.
 
     Raises ValueError if the directory holds a run by now, or can't be written.
     """
@@ -124,7 +124,7 @@ def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
 
 
 def check_run_dir(config: TrainConfig) -> None:
-    """Looks for what beginning a run would refuse, and writes nothing.
+    """Checks the directories of a new run, and writes nothing.
 
     Raises ValueError if `run_dir` holds a run that may not be overwritten or can't be written, or if
     `init_from` holds no network.
@@ -145,14 +145,14 @@ def check_run_dir(config: TrainConfig) -> None:
 
 
 def confirm_run(run: RunDirectory) -> None:
-    """The new run has something to show: deletes the run that it replaces."""
+    """Deletes the run that the new one replaces: the new one has learned something."""
     shutil.rmtree(run.path / _REPLACED, ignore_errors=True)
 
 
 def abandon_run(run: RunDirectory) -> None:
-    """A run that learned nothing: what it was to replace comes back.
+    """Removes a run that learned nothing, and restores the run that it would have replaced.
 
-    Where it replaces none, it leaves what its actors said, and all of itself if it has updates that were undone.
+    If it replaces none, the actors' output stays; all of the run stays if it has undone updates.
     """
     replaced = run.path / _REPLACED
     if not replaced.is_dir() and run.metrics.exists():
@@ -172,20 +172,20 @@ def abandon_run(run: RunDirectory) -> None:
 
 
 def _close_run(path: Path) -> str:
-    """The run beside it that was meant, perhaps: names of environments are written differently in paths."""
+    """Suggests a run with a similar path: environment ids are written differently in paths."""
     runs = path.parent.parent.glob("*/*/config.json") if len(path.parts) > 2 else ()
     return close_match(str(path), [str(config.parent) for config in runs])
 
 
 def open_run(path: str | os.PathLike[str]) -> RunDirectory:
-    """The run in a directory. Raises ValueError if there is none, or if a part of it leads elsewhere or never ends."""
+    """Returns the run in a directory. Raises ValueError if there is none, or if a part of it is a link or a pipe."""
     run = RunDirectory(Path(path))
     if not run.config.exists():
         what = "has no config.json" if run.path.is_dir() else f"isn't there{_close_run(run.path)}"
         raise ValueError(f"`run_dir` holds no run: the directory {what}. Received: run_dir={str(path)!r}")
     check_no_links(run)
     for file in (run.config, run.metrics):
-        if file.exists() and not file.is_file():  # a pipe, say, which a reader would wait at for ever
+        if file.exists() and not file.is_file():  # a reader would wait forever at a pipe
             raise ValueError(f"{file.name} must be a plain file. Received: run_dir={str(path)!r}")
     return run
 
@@ -203,30 +203,30 @@ def read_config(path: str | os.PathLike[str]) -> RecordedConfig:
 
 
 def record_choices(run: RunDirectory, **choices: Any) -> None:
-    """Adds what was chosen by rule (compilation, epoch length) to config.json, under "chosen"."""
+    """Adds choices made by rule (compilation, epoch length) to config.json, under "chosen"."""
     data = read_config(run.path)
     data["chosen"] = {**data.chosen, **choices}
     _write_json(run.config, data)
 
 
 def record_finished(run: RunDirectory, env_steps: int) -> None:
-    """Notes in config.json that the run took all its steps, and that network and policy are those of the last."""
+    """Records in config.json that the run took all its steps, and that network and policy are the last ones."""
     _write_json(run.config, {**read_config(run.path), "finished": {"env_steps": env_steps}})
 
 
 def check_no_links(run: RunDirectory) -> None:
-    """Raises ValueError if a part of the run is a link: what is written or removed there might be anybody's."""
+    """Raises ValueError if a part of the run is a link: writing or removing there could reach any file."""
     logs = [f"{run.logs.name}/{entry.name}" for entry in run.logs.iterdir()] if run.logs.is_dir() else []
     for name in (*_contents(run.path), _REPLACED, *logs):
         if (run.path / name).is_symlink():
             raise ValueError(
-                f"`run_dir` holds a link, {name}, which may lead out of it; put the real one there. "
+                f"`run_dir` holds a link, {name}, which may lead out of it; replace it by the real file. "
                 f"Received: run_dir={str(run.path)!r}"
             )
 
 
 def writing(path: Path, write: Callable[[], T]) -> T:
-    """Turns "can't be written", for whatever reason, into one error that names the argument."""
+    """Calls `write`; turns an OSError into a ValueError that names the argument."""
     try:
         return write()
     except FileExistsError:
@@ -241,7 +241,7 @@ def writing(path: Path, write: Callable[[], T]) -> T:
 def _check_free(path: Path, config: TrainConfig) -> None:
     if not config.overwrite and RunDirectory(path).exists:
         raise ValueError(
-            "`run_dir` holds a run already; give another name, go on with it (resume=True, --resume), or replace it "
+            "`run_dir` already holds a run; give another name, resume it (resume=True, --resume), or replace it "
             f"(overwrite=True, --overwrite). Received: run_dir={str(path)!r}"
         )
 
@@ -268,7 +268,7 @@ def _free_run(config: TrainConfig) -> RunDirectory:
 
 def _set_aside(run: RunDirectory) -> None:
     replaced = run.path / _REPLACED
-    if replaced.is_dir():  # by a run that was killed before its first update: it has nothing to keep
+    if replaced.is_dir():  # left by a run that was killed before its first update, of which nothing is kept
         _remove_contents(run.path)
         return
     if run.exists:
@@ -279,7 +279,7 @@ def _set_aside(run: RunDirectory) -> None:
 
 
 def _contents(path: Path) -> list[str]:
-    """Names of the parts that a run in this directory has, or may have."""
+    """Returns the names of the parts that a run in this directory has or may have."""
     return [*_CONTENTS, *(file.name for file in path.glob(f"{tensorboard.PREFIX}*"))]
 
 
@@ -293,16 +293,15 @@ def _remove_contents(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises ValueError if a directory can't be made or filled, as far as that can be foreseen."""
+    """Raises ValueError if a directory can't be made or written, as far as permissions show."""
     writing(path, lambda: _check_writable(path.absolute()))
 
 
 def _check_writable(path: Path) -> None:
-    """Raises the OSError that making or filling a directory would raise, as far as that can be foreseen."""
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
-    if not there.is_dir():
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not existing.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 

@@ -1,9 +1,9 @@
-"""Incidents: updates that were undone, written down so that they can be looked into.
+"""Incidents: undone updates, saved so that they can be repeated.
 
-incident.json     when it was, what wasn't finite, and how to repeat it
-metrics.json      the metrics of the attempt; null is NaN or infinite
+incident.json     the time, the values that were not finite, and how to repeat the update
+metrics.json      the metrics of the update; null is NaN or infinite
 trajectory.npz    the batch, for `al.load_trajectory`
-learner.json ...  the learner as it was before, for `al.Learner.load`
+learner.json ...  the learner before the update, for `al.Learner.load`
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from actor_learner.learner.learner import Learner
 
 MAXIMUM_INCIDENTS = 20
-"""As many are kept in a folder, so that a run that goes wrong again and again doesn't fill the disk."""
+"""The most incidents of one run; a run that fails again and again doesn't fill the disk."""
 
 DESCRIPTION = "incident.json"
 
 REPEAT = "al.Learner.load(incident).update(al.load_trajectory(incident / 'trajectory.npz'))"
-"""How an incident is repeated: with the same metrics to the last bit, on the kind of machine that it happened on."""
+"""Repeats an incident, with byte-equal metrics on the same kind of machine."""
 
 
 def write_incident(folder: Path, learner: Learner, trajectory: Trajectory, metrics: Mapping[str, float]) -> Path | None:
-    """Writes down an update that `learner` has just undone, before anything else of the learner is changed.
+    """Saves an update that `learner` has just undone; call it before the learner changes.
 
     Args:
-        folder: of all incidents of a run; made if it isn't there.
-        learner: as the undone update left it, which is as it was before.
-        trajectory: the batch that the update was from.
-        metrics: what the update returned.
+        folder: The folder of the run's incidents; made if needed.
+        learner: The learner after the undone update, and so before it.
+        trajectory: The batch of the update.
+        metrics: The metrics that the update returned.
 
     Returns:
-        The incident's own folder, `<updates>-<n>`, which is whole or isn't there. None if `MAXIMUM_INCIDENTS` are there
-        already; then nothing is written.
+        The incident's folder, `<updates>-<n>`, written whole or not at all. None, and nothing is written, if there are
+        `MAXIMUM_INCIDENTS` already.
 
     Raises:
-        OSError: the disk is full or can't be written.
+        OSError: The disk is full or can't be written.
     """
     if sum(1 for _ in folder.glob(f"*/{DESCRIPTION}")) >= MAXIMUM_INCIDENTS:
         return None

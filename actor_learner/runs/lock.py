@@ -1,4 +1,4 @@
-"""The lock of a run directory: one process at a time, and it ends with its owner, however that ends."""
+"""The lock of a run directory: one process at a time; the lock ends with its process, also after SIGKILL."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from typing import Self
 
 NAME = ".lock"
 _TRIES, _TRY_SECONDS = 20, 0.01
-"""Whoever looks whether a run lives (`is_locked`) holds its lock for a moment, on a busy machine a longer one."""
+"""`is_locked` holds the lock for a moment, on a busy machine for longer."""
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # some network file systems
 
 
 class RunLock:
-    """Held while entered. The kernel lets go of it when its process ends, by SIGKILL too; actors never have it.
+    """Holds the lock while entered. The kernel releases it when the process ends; actors never inherit it.
 
-    The folder is made where it isn't there, and goes again where nothing was put into it. A file system that knows no
-    locks is trusted.
+    Makes the folder if needed, and removes it if it stays empty. On a file system without locks, nothing is checked.
 
     Raises:
-        ValueError: a living run holds it.
-        OSError: the folder can't be written.
+        ValueError: A living run holds the lock.
+        OSError: The folder can't be written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +35,7 @@ class RunLock:
         self._folder.mkdir(parents=True, exist_ok=True)
         while self._descriptor < 0:
             self._descriptor = _lock(self._folder)
-        with contextlib.suppress(OSError):  # a full disk: the lock holds, it just doesn't say whose it is
+        with contextlib.suppress(OSError):  # on a full disk the lock holds, but names no process
             os.truncate(self._descriptor, 0)
             os.write(self._descriptor, f"{os.getpid()}\n".encode())
         return self
@@ -44,7 +43,7 @@ class RunLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError):  # the folder isn't empty, or isn't there any more
+        with contextlib.suppress(OSError):  # the folder isn't empty, or was removed
             (self._folder / NAME).unlink(missing_ok=True)
             self._folder.rmdir()
         os.close(self._descriptor)
@@ -52,7 +51,7 @@ class RunLock:
 
 
 def check_unlocked(folder: Path) -> None:
-    """Raises ValueError if a living run holds the folder. Writes nothing."""
+    """Raises ValueError if a living run holds the folder's lock. Writes nothing."""
     try:
         descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -64,9 +63,9 @@ def check_unlocked(folder: Path) -> None:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a living run holds the folder. Where a file system knows no locks: whether one has begun, and not ended.
+    """Returns True if a living run holds the folder's lock. Without locks: if a run has begun and not ended.
 
-    Writes nothing, and keeps nobody from taking the lock for longer than a moment.
+    Writes nothing, and delays other processes for a moment at most.
     """
     try:
         descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -82,7 +81,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def _lock(folder: Path) -> int:
-    """The descriptor of the locked file, or -1 if its last owner removed it at the same moment."""
+    """Returns the descriptor of the locked file, or -1 if its last owner has just removed it."""
     descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         _take(descriptor, folder)
@@ -104,8 +103,7 @@ def _take(descriptor: int, folder: Path) -> None:
         owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
         process = f" (process {owner})" if owner.isdigit() else ""
         raise ValueError(
-            f"`run_dir` is in use by a run that is still going{process}; wait for it or stop it. "
-            f"Received: run_dir={str(folder)!r}"
+            f"`run_dir` is in use by a living run{process}; wait for it or stop it. Received: run_dir={str(folder)!r}"
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:

@@ -1,4 +1,4 @@
-"""RUN_DIR/logs/run.log: what happened to a run, through the standard logger "actor_learner"."""
+"""RUN_DIR/logs/run.log: the events of a run, through the standard logger "actor_learner"."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NAME = "run.log"
 
 @contextlib.contextmanager
 def run_log(folder: Path, *, verbose: bool = False) -> Iterator[None]:
-    """Appends to run.log in `folder` what is logged while entered; warnings are seen at the terminal as well.
+    """Appends log records to run.log in `folder` while entered, and shows warnings at the terminal.
 
-    The file begins with its first line. Where the program has set up logging itself, that shows the warnings.
+    The file is made with its first line. If the program has set up logging itself, its handlers show the warnings.
 
-    verbose: what is logged for information is seen at the terminal, too.
+    verbose: Shows information at the terminal, too.
     """
     logger = logging.getLogger("actor_learner")
     handlers: list[logging.Handler] = [_File(folder / NAME)]
@@ -41,19 +41,19 @@ def run_log(folder: Path, *, verbose: bool = False) -> Iterator[None]:
 
 
 class _File(logging.FileHandler):
-    """A log that can't be written must not end or disturb a run: the disk may be full."""
+    """Writes the log; a full disk must not end or disturb a run."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(file, encoding="utf-8", errors="backslashreplace", delay=True)
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
 
     def _open(self) -> TextIOWrapper:
-        """No link, which may lead out of the run; no pipe, which might wait for a reader."""
+        """Opens no link, which may lead out of the run, and no pipe, which may wait for a reader."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(self.baseFilename, flags, 0o644)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise OSError(errno.EINVAL, "is no plain file")
+            raise OSError(errno.EINVAL, "not a plain file")
         return open(descriptor, "a", encoding=self.encoding, errors=self.errors)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -65,11 +65,11 @@ class _File(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         with contextlib.suppress(OSError, ValueError):
-            self.close()  # the next line opens it anew
+            self.close()  # the next line opens it again
 
 
 class _Terminal(logging.StreamHandler):  # type: ignore[type-arg]
-    """The first line of each warning, on the `sys.stderr` of the moment; an error is told by whoever catches it."""
+    """Shows the first line of each warning on `sys.stderr`; errors are shown by the caller that catches them."""
 
     def __init__(self, least: int) -> None:
         super().__init__()
@@ -78,5 +78,5 @@ class _Terminal(logging.StreamHandler):  # type: ignore[type-arg]
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage().partition("\n")[0]
-        with contextlib.suppress(OSError, ValueError):  # a terminal that was closed
+        with contextlib.suppress(OSError, ValueError):  # the terminal was closed
             print(f"actor-learner: {record.levelname.lower()}: {line}", file=sys.stderr, flush=True)

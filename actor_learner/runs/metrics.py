@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object per update, appended; read back by plots, and by a run that goes on."""
+"""metrics.jsonl: one JSON object per update, appended; read back by plots, and by a resumed run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ _log = logging.getLogger("actor_learner")
 
 
 class MetricsFile:
-    """Rows that are appended whole. While the disk is full they wait, and follow once there is room.
+    """Appends whole rows. While the disk is full, rows wait in memory and are written once there is room.
 
-    Beyond 10,000 waiting rows the oldest are lost: a run must not die of a full disk, nor fill the memory instead.
-    `close` says how many were.
+    At most 10,000 rows wait; older ones are lost, and `close` reports how many.
     """
 
     def __init__(self, file: Path) -> None:
@@ -40,7 +39,7 @@ class MetricsFile:
         self._failed = False
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a row: numbers (what isn't finite becomes null), or lists of strings."""
+        """Appends a row of numbers (null if not finite) and lists of strings."""
         self._waiting.append(_line(row))
         try:
             self._flush()
@@ -53,7 +52,7 @@ class MetricsFile:
             self._failed = True
 
     def sync(self) -> int:
-        """Waits until all rows are on the disk, those that waited for room too. Returns the file's length in bytes.
+        """Writes all rows to the disk. Returns the file's length in bytes.
 
         Raises OSError if they can't be written.
         """
@@ -65,7 +64,7 @@ class MetricsFile:
             return os.fstat(file.fileno()).st_size
 
     def close(self) -> None:
-        """Writes the rows that wait. What can't be written is lost, which is said."""
+        """Writes the waiting rows; warns of lost ones."""
         with contextlib.suppress(OSError):
             self._flush()
         if lost := self._lost + len(self._waiting):
@@ -79,7 +78,7 @@ class MetricsFile:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:
-    """The rows of a run's metrics.jsonl, null as NaN; what is no number, and a last line that was cut off, is left out.
+    """Returns the rows of a run's metrics.jsonl, null as NaN, without other values and without a cut-off last line.
 
     Raises ValueError if the directory has no metrics, or if a line before the last is damaged.
     """
@@ -105,9 +104,9 @@ def last_metrics(file: Path) -> dict[str, float]:
 
 
 class MetricsReader:
-    """Reads rows of a metrics.jsonl as they come, while a run writes there, goes on from an earlier row or is replaced.
+    """Reads new rows of a metrics.jsonl while a run writes it, is resumed from an earlier row or is replaced.
 
-    file: need not be there yet. Whole lines that are no rows are left out.
+    file: may not exist yet. Damaged lines are left out.
     """
 
     def __init__(self, file: Path) -> None:
@@ -115,10 +114,10 @@ class MetricsReader:
         self._offset = 0
         self._last = b""
         self.generation = 0
-        """Goes up when rows that were read aren't there any more; what is read then begins with the first row."""
+        """Counts how often rows that were read have been removed; the next `read` starts with the first row then."""
 
     def read(self) -> list[dict[str, Any]]:
-        """The rows that have come since: numbers (NaN where one isn't finite), and `actor_restart_causes`."""
+        """Returns the new rows: numbers (NaN if not finite), and `actor_restart_causes`."""
         try:
             descriptor = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -145,7 +144,7 @@ class MetricsReader:
 
 
 def _row(line: bytes) -> dict[str, Any]:
-    """What a line says; nothing if it is damaged."""
+    """Returns the row of a line; {} if it is damaged."""
     try:
         values = dict(parse_json(line))
         row: dict[str, Any] = {
@@ -158,7 +157,7 @@ def _row(line: bytes) -> dict[str, Any]:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Those among a row's values, null as NaN, without integers that no float can be."""
+    """Returns the numbers of a row, null as NaN, without integers beyond floats."""
     values = {name: math.nan if value is None else value for name, value in values.items()}
     return {
         name: value
@@ -168,16 +167,16 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def trim_metrics(file: Path, updates: int, size: int) -> int:
-    """Removes all that was written after a checkpoint, and a last line that was cut off.
+    """Removes rows that were written after a checkpoint, and a cut-off last line.
 
     Args:
         file: metrics.jsonl.
-        updates: of the checkpoint.
-        size: of the file at the checkpoint, in bytes. Where it isn't the end of the checkpoint's row (somebody has
-            edited the file, or lost its end in a power failure), rows are told by their `updates`.
+        updates: The updates at the checkpoint.
+        size: The bytes of the file at the checkpoint. If no row of the checkpoint ends there (the file was edited, or
+            lost its end in a power failure), rows are compared by their `updates`.
 
     Returns:
-        How many rows were removed, counting one that was cut off.
+        The number of removed rows, a cut-off one included.
     """
     if not file.exists():
         return 0
@@ -199,7 +198,7 @@ def _ends_with_row(content: bytes, updates: int) -> bool:
 
 
 def _size_until(content: bytes, updates: int) -> int:
-    """Bytes of the whole rows at the beginning that a checkpoint's updates have written."""
+    """Returns the bytes of the first whole rows up to a checkpoint's updates."""
     size = 0
     for line in content.splitlines(keepends=True):
         found = _updates(line)
@@ -218,7 +217,7 @@ def _updates(line: bytes) -> int | None:
 
 
 def _append(file: Path, content: bytes) -> None:
-    """All of it or nothing."""
+    """Appends all of the content, or nothing."""
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         size = os.fstat(descriptor).st_size

@@ -1,4 +1,4 @@
-"""Where results come from: versions, machine and git commit, as config.json records them."""
+"""The versions, machine and git commit behind a result, as config.json records them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _GIT_SECONDS = 5.0
 
 
 def provenance() -> dict[str, Any]:
-    """Versions, machine and git commit of this process."""
+    """Returns versions, machine and git commit of this process."""
     return {"versions": versions(), "machine": machine(), "git": git_commit()}
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages whose arithmetic decides what is learned."""
+    """Returns the versions of Python and of the packages whose arithmetic decides what is learned."""
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
 
 
 def git_commit(folder: Path | None = None) -> dict[str, Any] | None:
-    """The commit that a folder (by default the working directory) stands at, and whether tracked files differ from it.
+    """Returns the commit of a folder (default: the working directory), and whether tracked files differ from it.
 
-    None where there is no repository, no commit yet, no git, or no answer in time.
+    Returns None without a repository, a commit or git, and if git takes too long.
     """
-    # No monitor: it would be a program that the repository names, and that may be a stranger's.
+    # No monitor: it would be a program that the repository names (see `networks.untrusted`).
     command = ["git", "-c", "core.fsmonitor=false", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)

@@ -1,4 +1,4 @@
-"""What a run writes down while it learns: rows of metrics, incidents, checkpoints, the log."""
+"""Records a run while it learns: rows of metrics, incidents, checkpoints, the log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from actor_learner.spaces.trajectory import Trajectory
 
 EPISODE_WINDOW = 100
-"""`episode_return` and the like are means over this many episodes that finished last, as in SB3."""
+"""Metrics of episodes are means over this many last finished episodes, as in SB3."""
 
 _NAMES = {"return": "episode_return", "length": "episode_length"}
 
@@ -37,9 +37,9 @@ _log = logging.getLogger("actor_learner")
 
 
 def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
-    """What may stand in a row: all of it, but for what has no value at the time.
+    """Returns the names of all metrics that a row may have; a metric without a value is absent from a row.
 
-    learned: what `Learner.update` gives. Which of `info_keys` an environment has shows when an episode ends.
+    learned: The names of the metrics that `Learner.update` returns.
     """
     processes = ["learner", *(f"actor_{actor}" for actor in range(config.num_actors))]
     return [
@@ -55,9 +55,9 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
 
 
 class Recorder:
-    """Writes down the updates of a run, goes on where its checkpoint ends, and sees to updates that were undone.
+    """Records the updates of a run from its checkpoint on, and handles undone updates.
 
-    A disk that is full or can't be written never ends a run: it says so once, and what was saved last stays.
+    A full disk never ends a run: the recorder warns once, and the last files stay as they are.
     """
 
     def __init__(self, start: Start, config: TrainConfig, actors: ActorPool, learner: Learner) -> None:
@@ -67,7 +67,7 @@ class Recorder:
         self._memory = MemorySampler(lambda: actors.pids, second_after=1.0)
         hyperparameters = flat_config(config.to_json(), skip=ASIDE)
         self._events = EventFile(start.run.path, hyperparameters) if config.tensorboard else None
-        self._begun_with = start.state
+        self._first = start.state
         self._saved = start.state
         self._has_checkpoint = start.checkpoint is not None
         self._tried_at: float | None = None
@@ -83,10 +83,10 @@ class Recorder:
             for name in ("return", "length", *config.info_keys)
         }
         self.rows = 0
-        """Rows written by this process."""
+        """The rows that this process has written."""
 
     def begin(self) -> int:
-        """Training begins with the counters as they are now; returns how far updates are ahead of actors' versions."""
+        """Takes over the counters when training begins. Returns updates minus the actors' policy version."""
         self._env_steps = self._learner.env_steps
         self._ahead = self._learner.updates - self._actors.version
         return self._ahead
@@ -94,9 +94,9 @@ class Recorder:
     def row(
         self, trajectory: Trajectory, losses: Mapping[str, float], collecting: float, learning: float
     ) -> dict[str, float]:
-        """The metrics of the update that was made just now, before its weights are published.
+        """Returns the metrics of the last update, before its weights are published.
 
-        collecting, learning: seconds that the learner waited for the batch, and that the update took.
+        collecting, learning: Seconds that the learner waited for the batch, and that the update took.
         """
         now = time.perf_counter()
         lag = self._ahead + self._actors.version - np.asarray(trajectory.policy_version)
@@ -121,7 +121,7 @@ class Recorder:
         }
 
     def record(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Adds a row to metrics.jsonl, with why actors were replaced, and returns it; the log has the details."""
+        """Appends a row to metrics.jsonl, with the causes of restarted actors, and returns it."""
         causes = [f"actor {restart.actor} {restart.cause}" for restart in self._actors.restarts]
         row = {**metrics, **({"actor_restart_causes": causes} if causes else {})}
         self._metrics.append(row)
@@ -132,25 +132,25 @@ class Recorder:
         return row
 
     def begin_update(self) -> None:
-        """Until its row is recorded, the learner may be half of one update and half of the next: it isn't saved."""
+        """Marks the start of an update: until its row is recorded, the learner isn't saved."""
         self._updating = True
 
     def end_epoch(self) -> None:
-        """Callbacks may put other weights in now, averages or the best; a checkpoint has those that were learned."""
+        """Keeps the learned weights, which a checkpoint needs: callbacks may now put in averages or the best ones."""
         if self._learned is None:
             self._learned = self._learner.get_weights()
 
     def learned(self, trajectory: Trajectory, losses: Mapping[str, float]) -> bool:
-        """Whether an update was learned. One that was undone leaves an incident, and lowers the learning rate."""
+        """Returns False for an undone update, which is saved as an incident and lowers the learning rate."""
         if "undone" not in losses:
             self._undone_in_a_row = 0
             return True
         self._undone_in_a_row += 1
         where = self._write_incident(trajectory, losses)
         _log.warning(
-            "update %d was undone, because not all of it is finite: %s%s",
+            "update %d was undone because it is not finite: %s%s",
             self._next,
-            _listed(self._learner.not_finite),
+            _first_names(self._learner.not_finite),
             where,
         )
         if self._config.undone_rate_factor != 1:
@@ -161,14 +161,14 @@ class Recorder:
         """Raises RuntimeError after `max_undone_updates` in a row."""
         if self._undone_in_a_row >= self._config.max_undone_updates:
             raise RuntimeError(
-                f"{self._undone_in_a_row} updates in a row gave what isn't finite and were undone "
-                f"({_listed(self._learner.not_finite)}); {self._run.incidents} has what they were given. "
-                "A lower learning_rate, a max_grad_norm or scaled rewards help against explosions. Received: "
+                f"{self._undone_in_a_row} updates in a row were not finite and were undone "
+                f"({_first_names(self._learner.not_finite)}); {self._run.incidents} holds their batches. "
+                "A lower learning_rate, a max_grad_norm or scaled rewards may help. Received: "
                 f"max_undone_updates={self._config.max_undone_updates}"
             )
 
     def checkpoint_if_due(self) -> None:
-        """Writes a checkpoint after the first update, and whenever minutes, updates or a milestone ask for it."""
+        """Writes a checkpoint after the first update, and when minutes, updates or a milestone require it."""
         config, updates = self._config, self._learner.updates
         by_time = config.checkpoint_minutes is not None and (
             self._tried_at is None or time.monotonic() - self._tried_at >= 60 * config.checkpoint_minutes
@@ -180,7 +180,7 @@ class Recorder:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Writes a checkpoint, unless there is one of this update, nothing to save yet, or it has other weights now."""
+        """Writes a checkpoint, unless this update has one, nothing was learned, or callbacks put in other weights."""
         if self._learner.updates == self._saved.updates if self._has_checkpoint else not self.rows:
             return
         if self._updating or self._has_other_weights() or not self._is_finite():
@@ -193,7 +193,7 @@ class Recorder:
             self._checkpoints.write(state, functools.partial(write_learner, self._learner))
         except OSError as error:
             if not self._failed:
-                _log.warning("no checkpoint could be written, training goes on: %s", one_line(error))
+                _log.warning("the checkpoint can't be written, training goes on: %s", one_line(error))
             self._failed = True
             return
         if self._failed:
@@ -201,7 +201,7 @@ class Recorder:
         self._saved, self._has_checkpoint, self._failed = state, True, False
 
     def close(self) -> None:
-        """The last checkpoint, and the link to it; rows that wait for room. Half an update is taken back."""
+        """Writes the last checkpoint, its link and the waiting rows. Takes back half an update."""
         if self._updating:
             self._restore(f"update {self._next} was cut short")
         self.checkpoint()
@@ -215,10 +215,10 @@ class Recorder:
             self._events.close(finished=self._learner.env_steps >= self._config.total_steps)
 
     def ends_finite(self) -> bool:
-        """Whether the network's weights are finite, or else could be replaced by those of the last checkpoint."""
+        """Returns True if the network's weights are finite, or were replaced by the last checkpoint's."""
         if self._is_finite():
             return True
-        what = "a callback left weights that aren't finite"
+        what = "a callback left weights that are not finite"
         if not self._has_checkpoint:
             _log.warning("%s, and there is no checkpoint: no network is saved", what)
             return False
@@ -232,23 +232,23 @@ class Recorder:
             events.append_histograms(env_steps, ((weight.path, weight.numpy()) for weight in weights))
 
     def _restore(self, what: str) -> bool:
-        """Gives the network the weights of the last checkpoint, because of what has happened; whether it has them."""
+        """Restores the weights of the last checkpoint; returns True on success. what: The reason, for the log."""
         path = self._checkpoints.path(self._saved.updates)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Keras misses the optimizer's variables, which aren't needed any more
+                warnings.simplefilter("ignore")  # about the optimizer's variables, which aren't needed
                 load_network(path, self._learner.network)
         except (OSError, ValueError) as error:
             _log.warning("%s; its last checkpoint can't be read: %s", what, one_line(error))
             return False
-        _log.warning("%s; the network that is saved is that of %s", what, path)
+        _log.warning("%s; the saved network is that of %s", what, path)
         return True
 
     def _is_finite(self) -> bool:
         return all(np.isfinite(weight).all() for weight in self._learner.get_weights())
 
     def _has_other_weights(self) -> bool:
-        """Whether callbacks have put in others since the epoch's end."""
+        """True if callbacks have put in other weights since the epoch's end."""
         return self._learned is not None and not all(map(np.array_equal, self._learned, self._learner.get_weights()))
 
     def _state(self) -> RunState:
@@ -281,10 +281,10 @@ class Recorder:
 
     @property
     def _actor_restarts(self) -> int:
-        return self._begun_with.actor_restarts + self._actors.restart_count
+        return self._first.actor_restarts + self._actors.restart_count
 
     def _time_seconds(self, now: float) -> float:
-        return self._begun_with.time_seconds + now - self._started
+        return self._first.time_seconds + now - self._started
 
     def _episode_metrics(self) -> dict[str, float]:
         return {
@@ -298,16 +298,16 @@ class Recorder:
             path = write_incident(self._run.incidents, self._learner, trajectory, losses)
         except OSError as error:
             return f" (the incident can't be written: {one_line(error)})"
-        return "" if path is None else f" ({path} has what it was given)"
+        return "" if path is None else f" ({path} holds its batch)"
 
     def _lower_learning_rate(self) -> None:
         optimizer = self._learner.optimizer
         rate = float(np.asarray(optimizer.learning_rate)) * self._config.undone_rate_factor
         optimizer.learning_rate = rate
-        _log.warning("the learning rate is %g now", rate)
+        _log.warning("the learning rate is now %g", rate)
 
 
-def _listed(names: Iterable[str]) -> str:
-    """The first few of them."""
+def _first_names(names: Iterable[str]) -> str:
+    """Returns the first five names, and the number of others."""
     names = list(names)
     return ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")

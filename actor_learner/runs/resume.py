@@ -1,8 +1,8 @@
-"""Going on with a run: whether that can be, from which checkpoint, and what was written after it goes.
+"""Resuming a run: checks that it can be resumed, finds the checkpoint, and removes what was written after it.
 
-What a run learns is decided by its config, so that must be the run's own, but for what only says how long, where and
-under whose eyes it runs. `num_actors` and `envs_per_actor` may change where their product doesn't: then a batch, and
-the environments that reward scaling keeps an account of, are as many as before.
+The config must be the run's own, except for fields that don't change what is learned (`MAY_DIFFER`). `num_actors` and
+`envs_per_actor` may change if their product stays: then the rows of a batch, and the environments that reward scaling
+tracks, stay as well.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ _log = logging.getLogger("actor_learner")
 
 @dataclass
 class Start:
-    """From where a run begins or goes on.
+    """The point from which a run starts or is resumed.
 
     Attributes:
-        run: its directory.
-        checkpoint: the folder to go on from; None: from the beginning.
-        state: what the run had there.
-        damages: what is wrong with newer checkpoints.
-        finished: the run has taken all its steps already.
-        updates_per_epoch: as it was chosen at the run's beginning; None: not yet.
-        resumed: the run was there before.
-        confirmed: this process has learned something.
+        run: The run's directory.
+        checkpoint: The folder to resume from; None: start from the beginning.
+        state: The state of the run at the checkpoint.
+        damages: The damages of newer checkpoints.
+        finished: The run has taken all its steps.
+        updates_per_epoch: The number chosen when the run began; None: not chosen yet.
+        resumed: The run existed before.
+        confirmed: This process has learned something.
     """
 
     run: RunDirectory
@@ -87,7 +87,7 @@ class Start:
     confirmed: bool = False
 
     def commit(self, config: TrainConfig) -> None:
-        """Everything stands that the run needs: makes its directory what it was at the checkpoint.
+        """Restores the directory to its state at the checkpoint, once all parts of the run exist.
 
         Raises ValueError if the directory can't be written.
         """
@@ -95,7 +95,7 @@ class Start:
             directory.writing(self.run.path, lambda: _go_back(self, config))
 
     def confirm(self, **choices: Any) -> None:
-        """Something is learned: what was chosen for the run goes into config.json, and a run that it replaces goes."""
+        """Writes the choices made by rule into config.json after the first update; deletes the replaced run."""
         self.confirmed = True
         directory.confirm_run(self.run)
         try:
@@ -106,11 +106,11 @@ class Start:
 
 @contextlib.contextmanager
 def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
-    """A run's directory, locked and logged to while entered: a new one, or one that waits for `Start.commit`.
+    """Locks a run's directory and writes its log while entered; a resumed run waits for `Start.commit`.
 
-    A new run that learned nothing is abandoned. Of others, the log says why they ended early.
+    A new run that learned nothing is abandoned. For others, the log reports why they ended early.
 
-    Raises ValueError for what `check_resume` or `check_run_dir` refuse.
+    Raises ValueError as `check_resume` and `check_run_dir` do.
     """
     run = _named_run(config) if resume else directory.claim_run(config)
     with _locked(run), run_log(run.logs, verbose=config.verbose):
@@ -131,28 +131,28 @@ def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
 
 
 def _log_end(error: BaseException) -> None:
-    """One line for what explains itself, a traceback for the rest."""
+    """Logs one line for an error that explains itself, a traceback for others."""
     if isinstance(error, KeyboardInterrupt | SystemExit):
-        _log.info("the run was ended by %s", _described(error))
+        _log.info("the run was ended by %s", _describe(error))
     else:
         explains_itself = isinstance(error, ActorError) or "Received: " in str(error)
-        _log.error("the run ended: %s", _described(error), exc_info=None if explains_itself else error)
+        _log.error("the run ended: %s", _describe(error), exc_info=None if explains_itself else error)
 
 
-def _described(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     notes = " ".join(getattr(error, "__notes__", ()))
     return f"{type(error).__name__}: {one_line(error)}" + (f" {notes}" if notes else "")
 
 
 def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
-    """Looks how the run in `config.run_dir` could go on, and writes nothing.
+    """Returns the point from which the run in `config.run_dir` can be resumed; writes nothing.
 
     Args:
-        config: what it is to go on with.
-        lock: also that no other process is at it.
+        config: The config of the resumed run.
+        lock: Checks also that no living process trains it.
 
     Raises:
-        ValueError: there is no run, it is another config's, it holds links, a living process is at it, or it has
+        ValueError: There is no run, it has another config, it holds links, a living process trains it, or it has
             checkpoints of which none is whole or one can't be read.
     """
     run = _named_run(config)
@@ -167,7 +167,8 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
     if damages and checkpoint is None and not finished:
         raise ValueError(
             f"`run_dir` has checkpoints, but none is whole; the newest: {str(damages[0]).partition(' Received: ')[0]} "
-            f"Begin anew elsewhere, or replace the run (overwrite=True). Received: run_dir={str(config.run_dir)!r}"
+            "Start in another directory, or replace the run (overwrite=True). "
+            f"Received: run_dir={str(config.run_dir)!r}"
         )
     chosen = recorded.integer("chosen", "updates_per_epoch")
     return Start(
@@ -183,12 +184,12 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
 
 def _named_run(config: TrainConfig) -> RunDirectory:
     if config.run_dir is None:
-        raise ValueError("`run_dir` must name the run that resume=True is to go on with. Received: run_dir=None")
+        raise ValueError("`run_dir` must name the run to resume. Received: run_dir=None")
     return RunDirectory(Path(config.run_dir))
 
 
 def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
-    """Raises ValueError, listing the differences, if the run of a config.json can't go on with `config`."""
+    """Raises ValueError, listing the differences, if the run of a config.json can't be resumed with `config`."""
     given = RecordedConfig(json.loads(json.dumps(config.to_json())))
     differences = [
         _difference(name, recorded[name], value)
@@ -203,8 +204,8 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
         differences.append(_difference("num_actors x envs_per_actor", before, now))
     if differences:
         raise ValueError(
-            f"`run_dir` holds a run with another config: {'; '.join(differences)}. Go on with its own, or give another "
-            f"run_dir. Received: run_dir={str(config.run_dir)!r}"
+            f"`run_dir` holds a run with another config: {'; '.join(differences)}. Resume it with its own config, "
+            f"or give another run_dir. Received: run_dir={str(config.run_dir)!r}"
         )
 
 
@@ -212,33 +213,33 @@ def _difference(name: str, before: Any, now: Any) -> str:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         names = [key for key in {**before, **now} if not _equal(before.get(key), now.get(key))]
         return ", ".join(_difference(f"{name}.{key}", before.get(key), now.get(key)) for key in names)
-    return f"{name} is {_shown(before)} there, {_shown(now)} here"
+    return f"{name} is {_short(before)} there, {_short(now)} here"
 
 
-def _shown(value: Any, most: int = 80) -> str:
-    text = _spelled(value)
+def _short(value: Any, most: int = 80) -> str:
+    text = _to_text(value)
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def _spelled(value: Any) -> str:
-    """JSON, where a callable stands as if it had been named at a shell."""
+def _to_text(value: Any) -> str:
+    """Returns JSON, with a callable written as on the command line."""
     if isinstance(value, Mapping) and set(value) == {"callable"}:
         value = value["callable"]
     return json.dumps(value, sort_keys=True)
 
 
 def _equal(before: Any, now: Any) -> bool:
-    """As JSON, so that NaN equals itself; a callable may have been named at a shell instead."""
-    return _spelled(before) == _spelled(now) or before == now or _may_be(before, now)
+    """Compares as JSON, so that NaN equals itself; a callable equals its name on the command line."""
+    return _to_text(before) == _to_text(now) or before == now or _may_be_callable(before, now)
 
 
-def _may_be(before: Any, now: Any) -> bool:
-    """Whether a callable that can't be imported, by what is recorded of it, may be the one that is given now."""
+def _may_be_callable(before: Any, now: Any) -> bool:
+    """Returns True if a recorded callable that can't be imported may be the one given now."""
     if not (isinstance(before, Mapping) and set(before) == {"callable"}) or now is None:
         return False
     module, _, name = str(before["callable"]).partition(":")
-    if module == "__main__":  # a script, which has another name where it is imported
-        return "<" in name or _spelled(now).strip('"').partition(":")[2] == name
+    if module == "__main__":  # a script has another module name when it is imported
+        return "<" in name or _to_text(now).strip('"').partition(":")[2] == name
     return "<" in name or module.partition(".")[0] in {"keras", *sys.stdlib_module_names}  # a lambda, model or partial
 
 
@@ -253,35 +254,35 @@ def _locked(run: RunDirectory) -> Iterator[None]:
 
 
 def _go_back(start: Start, config: TrainConfig) -> None:
-    """Makes the directory what it was when the checkpoint was written, and config.json that of now."""
+    """Restores the directory to its state at the checkpoint, and writes the present config.json."""
     run, state = start.run, start.state
     for damage in start.damages:
-        _log.warning("a checkpoint is passed over: %s", damage)
+        _log.warning("a damaged checkpoint is skipped: %s", damage)
     if start.checkpoint is None:
         _log.warning("%s has no checkpoint: the run starts from the beginning", run.path)
         _set_aside(run.metrics)
     else:
         directory.confirm_run(run)
-        _log.info("the run goes on from %s, at %d env steps", start.checkpoint, state.env_steps)
+        _log.info("the run is resumed from %s, at %d env steps", start.checkpoint, state.env_steps)
     _set_damaged_aside(run, state.updates)
     if (run.checkpoints / FINAL).is_symlink():
         (run.checkpoints / FINAL).unlink()
     removed = trim_metrics(run.metrics, state.updates, state.metrics_size)
     if removed:
-        _log.info("%d rows of metrics.jsonl that were written after it are removed", removed)
+        _log.info("%d later rows of metrics.jsonl are removed", removed)
     trim_event_files(run.path, state.event_files)
     directory.write_config(run, config, chosen=directory.read_config(run.path).chosen)
 
 
 def _set_aside(file: Path) -> None:
-    """Keeps a file under the first of the names `<name>.1`, `<name>.2`, ... that is free."""
+    """Renames a file to the first free name of `<name>.1`, `<name>.2`, ..."""
     if file.exists():
         names = (file.with_name(f"{file.name}.{number}") for number in itertools.count(1))
         file.rename(next(name for name in names if not os.path.lexists(name)))
 
 
 def _set_damaged_aside(run: RunDirectory, updates: int) -> None:
-    """What is newer than the checkpoint of `updates` isn't whole; it is kept under a name that is none of ours."""
+    """Renames checkpoints after `updates`, which are damaged, so that they are kept but not read."""
     for path in checkpoint_folders(run.checkpoints):
         if int(path.name) > updates:
             aside = path.with_name(f"{path.name}.damaged")
@@ -291,12 +292,12 @@ def _set_damaged_aside(run: RunDirectory, updates: int) -> None:
 
 
 def event_files(folder: Path) -> dict[str, int]:
-    """Sizes of TensorBoard's event files anywhere in a folder, by their relative paths."""
+    """Returns the sizes of TensorBoard's event files in a folder and below, by relative path."""
     return {str(file.relative_to(folder)): file.stat().st_size for file in _event_files(folder)}
 
 
 def trim_event_files(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Removes event files that aren't in `sizes`, and what others have beyond their size."""
+    """Removes event files that aren't in `sizes`, and cuts others to their size."""
     for file in _event_files(folder):
         size = sizes.get(str(file.relative_to(folder)))
         if size is None:
@@ -306,7 +307,7 @@ def trim_event_files(folder: Path, sizes: Mapping[str, int]) -> None:
 
 
 def _event_files(folder: Path) -> list[Path]:
-    """Links are left alone: they may lead out of the folder."""
+    """Finds event files; links are left alone, since they may lead out of the folder."""
     return [
         Path(parent, name)
         for parent, _, names in os.walk(folder)
