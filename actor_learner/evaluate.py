@@ -30,13 +30,13 @@ _RESAMPLES = 10_000
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Finished episodes, ordered by environment, then by time.
+    """The finished episodes, ordered by environment, then by time.
 
     Attributes:
         returns: [episodes] float64, undiscounted sums of the raw rewards.
         lengths: [episodes] int64, env steps.
-        info: entry of the last step's info (those that the run reports, else `is_success`) -> [episodes] float64, NaN
-            where an episode had none.
+        info: Name of an entry of the last step's info (the run's `info_keys`, else `is_success`) -> [episodes] float64,
+            NaN for an episode without one.
     """
 
     returns: Array
@@ -48,24 +48,24 @@ class Evaluation:
 
     @property
     def mean(self) -> float:
-        """Mean return."""
+        """The mean return."""
         return float(self.returns.mean())
 
     @property
     def std(self) -> float:
-        """Standard deviation of the returns (divided by their number)."""
+        """The standard deviation of the returns (divided by their number)."""
         return float(self.returns.std())
 
     @property
     def mean_length(self) -> float:
-        """Mean number of env steps."""
+        """The mean number of env steps."""
         return float(self.lengths.mean())
 
     def confidence_interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Low and high end of an interval for the mean return; NaN for both where there is one episode.
+        """Returns the low and high end of an interval for the mean return; NaN for both after a single episode.
 
-        Percentiles of the means of 10,000 bootstrap resamples, drawn from a seed of their own, as rliable does it
-        (arXiv:2108.13264). It stays within the range of the returns, and is too narrow for fewer than ten episodes.
+        Percentiles of the means of 10,000 bootstrap resamples with a fixed seed, as in rliable (arXiv:2108.13264). The
+        interval stays within the range of the returns, and is too narrow for fewer than ten episodes.
 
         Raises ValueError for a level that isn't between 0 and 1.
         """
@@ -93,23 +93,23 @@ def evaluate(
 ) -> Evaluation:
     """Plays `episodes` episodes in this process.
 
-    Every environment plays a number of episodes fixed beforehand: whoever took the first `episodes` ends of all
-    environments would count short episodes too often.
+    Every environment plays a fixed number of episodes: taking the first `episodes` that end would count short episodes
+    too often.
 
     Args:
         run_dir_or_network: A run directory, a Keras model that keeps the network contract, or a `Policy`.
-        env: As for `train`. May be left out for a run directory, whose own environment it then is.
+        env: As for `train`; by default the environment of the run directory.
         episodes: Number of episodes.
         seed: Seeds the environments and, with `deterministic=False`, the actions.
-        deterministic: Take the most probable action; else sample.
+        deterministic: Takes the most probable action; False samples.
         num_envs: Environments stepped together; by default 8, or `episodes` if that is less.
-        env_kwargs: Keyword arguments of the environment; by default those of the run, if the environment is the run's.
+        env_kwargs: Keyword arguments of the environment; by default the run's, if the environment is the run's.
         vectorization: As for `train`; by default the run's.
         autoreset_mode: As for `train`; by default the run's.
 
     Raises:
-        ValueError: the folder holds no run, its environment has to be passed again, or the environment's spaces aren't
-            those of the policy.
+        ValueError: The folder holds no run, its environment must be passed again, or the environment has other spaces
+            than the policy.
     """
     for name, value, least in (("episodes", episodes, 1), ("num_envs", num_envs, 1), ("seed", seed, 0)):
         check_count(name, value, least, optional=name == "num_envs")
@@ -134,7 +134,7 @@ def evaluate(
 
 
 def check_playable(policy: Policy, factory: EnvFactory, autoreset_mode: str | None = None) -> None:
-    """Builds an environment, and closes it. Raises ValueError where its spaces aren't those of the policy."""
+    """Makes an environment and closes it. Raises ValueError if it has other spaces than the policy."""
     vector_env = factory.make(1, 0)
     try:
         environments = Environments(vector_env, autoreset_mode=autoreset_mode, name=factory.name)
@@ -148,12 +148,12 @@ def run_environment(
     env: str | Callable[..., Any] | EnvFactory | None,
     env_kwargs: Mapping[str, Any] | None,
 ) -> tuple[str | Callable[..., Any] | EnvFactory, Mapping[str, Any] | None]:
-    """The environment to evaluate on, and its keyword arguments: those that are given, else the run's.
+    """Returns the environment to evaluate on and its keyword arguments: the given ones, else the run's.
 
-    Raises ValueError where none is given and the run's was a callable, of which its config.json holds the name.
+    Raises ValueError if none is given and the run's was a callable: config.json holds only its name.
     """
     own = config.get("env")
-    by_name_only = isinstance(own, Mapping)  # a callable, of which config.json holds the name
+    by_name_only = isinstance(own, Mapping)  # a callable
     if env is None and (own is None or by_name_only):
         reason = f"the run's was the callable {own.get('callable')}" if isinstance(own, Mapping) else "there is no run"
         raise ValueError(f"`env` must be given, because {reason}. Received: env=None")
@@ -185,9 +185,9 @@ def _policy(source: Any, environments: Environments, seed: int) -> Policy:
 
 
 class _Player:
-    """A policy that is given an environment's leaves, which may be more than it takes and in another order.
+    """Passes an environment's observation leaves to a policy, which may need fewer of them in another order.
 
-    Raises ValueError where the environment's spaces aren't those of the policy.
+    Raises ValueError if the environment has other spaces than the policy.
     """
 
     def __init__(self, policy: Policy, environments: Environments, deterministic: bool) -> None:
@@ -205,7 +205,7 @@ class _Player:
         self._inputs = [(place, leaf.dtype) for place, leaf in zip(places, ours, strict=True)]
 
     def choose(self, observation: tuple[Array, ...]) -> Any:
-        """What the environments get, for the leaves that they gave."""
+        """Returns the actions for the environments' observation leaves."""
         policy, mask = self.policy, self.environments.action_mask
         leaves = tuple(observation[place].astype(dtype, copy=False) for place, dtype in self._inputs)
         action = policy.mode_leaves(leaves, mask) if self._deterministic else policy.step_leaves(leaves, mask)[0]
@@ -213,9 +213,9 @@ class _Player:
 
 
 def _places(ours: Sequence[Leaf], spaces: Spaces) -> list[int] | None:
-    """Where each leaf that the policy takes stands among an environment's leaves; None where these are others.
+    """Returns the place of each of the policy's leaves among the environment's; None if they don't match.
 
-    The mask leaf may be left over: a network has seldom an input for it.
+    The environment may have a mask leaf that the policy doesn't take.
     """
     theirs = spaces.observation.leaves
     places = {leaf.label: place for place, leaf in enumerate(theirs)}
@@ -227,9 +227,9 @@ def _places(ours: Sequence[Leaf], spaces: Spaces) -> list[int] | None:
 
 
 def _fits(ours: Leaf, theirs: Leaf) -> bool:
-    """Whether a policy can take what an environment gives: the same shape and values of a kind that it knows.
+    """Returns True if a policy can take an environment's leaf: same shape, castable dtype, as many discrete values.
 
-    Discrete values are as many; a policy that was told no space, but the network's inputs, takes any number of them.
+    A policy whose space was derived from the network's inputs takes any number of discrete values.
     """
     counts = choice_counts(ours.space)
     same_counts = not counts or counts == choice_counts(theirs.space)
@@ -241,7 +241,7 @@ def _describe(leaf: Leaf) -> str:
 
 
 def _outline(description: Any) -> Any:
-    """A described space without bounds and dtypes: the same policy serves where these differ."""
+    """Returns a described space without bounds and dtypes, which may differ between policy and environment."""
     if isinstance(description, dict):
         return {key: _outline(part) for key, part in description.items() if key not in ("low", "high", "dtype")}
     return [_outline(part) for part in description] if isinstance(description, list) else description
@@ -252,7 +252,7 @@ def _quotas(episodes: int, num_envs: int) -> list[int]:
 
 
 def _play(player: _Player, quotas: list[int], seed: int) -> list[_Episode]:
-    """The first `quotas[i]` episodes of each environment i."""
+    """Returns the first `quotas[i]` episodes of each environment i."""
     played: list[list[_Episode]] = [[] for _ in quotas]
     for index, episode in _episodes(player, seed):
         if len(played[index]) < quotas[index]:
@@ -263,7 +263,7 @@ def _play(player: _Player, quotas: list[int], seed: int) -> list[_Episode]:
 
 
 def _episodes(player: _Player, seed: int) -> Iterator[tuple[int, _Episode]]:
-    """Endless finished episodes, each with the number of its environment."""
+    """Yields finished episodes without end, each with the number of its environment."""
     policy, environments = player.policy, player.environments
     noise_is_held = policy.exported.noise_hold > 1
     observation = environments.reset(seed)

@@ -1,4 +1,4 @@
-"""A run's policy in a form to use elsewhere: LiteRT, Keras, ONNX or SavedModel, with its spaces as JSON."""
+"""Writes a run's policy for use elsewhere: as LiteRT, Keras, ONNX or SavedModel, with its spaces as JSON."""
 
 from __future__ import annotations
 
@@ -35,44 +35,44 @@ def export(
     format: str = "litert",
     network: keras.Model | None = None,
 ) -> Path:
-    """Writes the policy that a run has learned into a new folder, to use it elsewhere.
+    """Writes the policy of a run into a new folder, for use elsewhere.
 
-    "litert" is what `al.load_policy` reads, with NumPy and ai-edge-litert alone. The others hold one model each, from
-    observations as the environment gives them to deterministic actions as it takes them (normalization, masks,
-    clipping and scaling inside), and the distribution's parameters: `network.keras` for `al.load_network`,
-    `policy.onnx` for ONNX Runtime, a SavedModel for TensorFlow and its servers. `spaces.json` beside it describes both
-    spaces and, for these three, the model's inputs and outputs.
+    `al.load_policy` reads "litert" with NumPy and ai-edge-litert alone. Each of the others holds one model, from the
+    environment's observations to deterministic actions for it (normalization, masks, clipping and scaling inside), and
+    the distribution's parameters: `network.keras` for `al.load_network`, `policy.onnx` for ONNX Runtime, a SavedModel
+    for TensorFlow and its servers. `spaces.json` describes both spaces and, for these three, the model's inputs and
+    outputs.
 
     Args:
         run_dir: A run that has ended, whether or not it took all its steps.
-        output: Must not exist yet; by default `<name of the run>-<format>` in the working directory.
+        output: The new folder; by default `<name of the run>-<format>` in the working directory.
         format: "litert", "keras", "onnx" or "saved_model".
-        network: Where Keras can't rebuild the run's network from its file: a built one, which gets the weights; litert
-            needs none.
+        network: A built network that gets the weights, for a run whose network Keras can't rebuild from its file; not
+            for "litert".
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: there is no such format, something is at `output`, or there is no policy, or a damaged one.
-        ImportError: an optional package is missing; names the extra.
-        OSError: the disk is full or can't be written.
+        ValueError: The format is unknown, `output` exists, or the run has no policy or a damaged one.
+        ImportError: An optional package is missing; names the extra.
+        OSError: The disk is full or can't be written.
     """
     if format not in FORMATS:
         match = close_match(str(format), FORMATS)
         raise ValueError(f"`format` must be one of {list(FORMATS)}{match}. Received: format={format!r}")
     if network is not None and format == "litert":
         raise ValueError(
-            "`network` can't stand beside format='litert', which is the policy as the run exported it. "
+            "`network` can't be given with format='litert', which copies the policy that the run exported. "
             f"Received: network={network!r}"
         )
     run = open_run(run_dir)
     output = Path(f"{run.path.resolve().name}-{format}" if output is None else output)
     if os.path.lexists(output):
-        raise ValueError(f"`output` is there already; give another name. Received: output={str(output)!r}")
+        raise ValueError(f"`output` exists; give another name. Received: output={str(output)!r}")
     if not (run.policy / "policy.json").is_file():
         raise ValueError(
-            "`run_dir` holds no policy yet: a run saves it when it ends, or is ended by Ctrl-C. "
+            "`run_dir` holds no policy yet: a run saves it when it ends, also after Ctrl-C. "
             f"Received: run_dir={str(run_dir)!r}"
         )
     _check_packages(format)
@@ -89,7 +89,7 @@ def export(
 
 
 def _check_packages(format: str) -> None:
-    """Raises ImportError where one is missing that the format needs, before anything is loaded."""
+    """Raises ImportError if a package that the format needs is missing, before anything is loaded."""
     if format != "litert":
         check_backend()
         check_tensorflow(f"`format={format!r}`")
@@ -107,11 +107,11 @@ def _check_litert(exported: ExportedPolicy) -> None:
 
 def _write_litert(exported: ExportedPolicy, folder: Path) -> None:
     exported.write(folder)
-    _write_json(folder / SPACES, _described_spaces(exported))
+    _write_json(folder / SPACES, _describe_spaces(exported))
 
 
 def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, format: str, folder: Path) -> None:
-    """The network and what stands around it when it acts, in float32, as one model; `masked`: masks are an input."""
+    """Writes the acting network in float32 as one model. masked: masks are an input."""
     from actor_learner.policy.export.deployment import acting_network
     from actor_learner.policy.export.trace import computing_in_float32
 
@@ -120,23 +120,23 @@ def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, f
     with computing_in_float32(network):
         model = acting_network(network, spaces)
         _convert(model, format, folder)
-    # Keras names a SavedModel's inputs as arguments of functions are.
+    # In a SavedModel, Keras names inputs like arguments of functions.
     inputs = {name.replace(".", "_") if format == "saved_model" else name: x for name, x in model.input.items()}
     named = {"inputs": inputs, "outputs": model.output}
-    tensors = {kind: {name: _described(x) for name, x in group.items()} for kind, group in named.items()}
-    _write_json(folder / SPACES, {**_described_spaces(exported), **tensors})
+    tensors = {kind: {name: _describe(x) for name, x in group.items()} for kind, group in named.items()}
+    _write_json(folder / SPACES, {**_describe_spaces(exported), **tensors})
 
 
 def _convert(model: keras.Model, format: str, folder: Path) -> None:
-    """Raises ValueError where the format can't express the network, OSError where the folder can't be written."""
+    """Raises ValueError if the format can't express the network, OSError if the folder can't be written."""
     try:
         with _quietly():
             _WRITERS[format](model, folder)
     except OSError:
         raise
-    except Exception as error:  # converters raise whatever they like
+    except Exception as error:  # converters raise any type
         raise ValueError(
-            f"The network of this run can't be exported in this form ({one_line(error)}); try another. "
+            f"The network of this run can't be exported in this format ({one_line(error)}); try another. "
             f"Received: format={format!r}"
         ) from error
 
@@ -163,7 +163,7 @@ _WRITERS: dict[str, Callable[[Any, Path], None]] = {
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what the converters say about their work; errors come as exceptions."""
+    """Silences the converters' messages; errors come as exceptions."""
     loggers = [logging.getLogger(name) for name in ("tf2onnx", "tensorflow", "absl")]
     levels = [logger.level for logger in loggers]
     try:
@@ -177,11 +177,11 @@ def _quietly() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _described_spaces(exported: ExportedPolicy) -> dict[str, Any]:
+def _describe_spaces(exported: ExportedPolicy) -> dict[str, Any]:
     return {"observation_space": exported.observation_space, "action_space": exported.action_space}
 
 
-def _described(tensor: Any) -> dict[str, Any]:
+def _describe(tensor: Any) -> dict[str, Any]:
     return {"shape": list(tensor.shape), "dtype": str(tensor.dtype)}
 
 

@@ -243,7 +243,7 @@ def test_the_command_prints_the_folder_and_refuses_in_a_line(runs, tmp_path, mon
     create_run(al.TrainConfig(run_dir="unsaved"))
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     for argv, message in (
-        ([run_dir], "`output` is there already; give another name. Received: output='mlp-litert'"),
+        ([run_dir], "`output` exists; give another name. Received: output='mlp-litert'"),
         ([run_dir, "--format", "onx"], "(did you mean 'onnx'?). Received: format='onx'"),
         ([run_dir, "--format", "onnx"], "needs tf2onnx: pip install 'actor-learner[onnx]'"),
         (["empty"], "holds no run: the directory has no config.json"),
@@ -284,9 +284,9 @@ def test_a_network_that_keras_can_t_rebuild(tmp_path):
         al.export(run_dir, tmp_path / "out", format="saved_model")
     again = Unserializable(2)
     again(np.zeros((1, 3), np.float32))
-    with pytest.raises(ValueError, match=r"can't be exported in this form.*Received: format='keras'"):
+    with pytest.raises(ValueError, match=r"can't be exported in this format.*Received: format='keras'"):
         al.export(run_dir, tmp_path / "out", format="keras", network=again)
-    with pytest.raises(ValueError, match=r"`network` can't stand beside format='litert'.*Received: network="):
+    with pytest.raises(ValueError, match=r"`network` can't be given with format='litert'.*Received: network="):
         al.export(run_dir, tmp_path / "out", network=again)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert al.load_policy(al.export(run_dir, tmp_path / "out")).act([0.1, 0.2, 0.3]) in (4, 5)

@@ -212,5 +212,5 @@ def test_an_actor_that_replaces_another_one_makes_all_calls_and_an_unknown_metho
 @pytest.mark.parametrize("calls", [[["step", []]], [["set", "abc"]], [3], [["set", [1], 2]], [[1, []]], {"a": 1}])
 def test_a_checkpoint_that_holds_what_is_no_call_is_damaged(tmp_path, calls):
     (tmp_path / "run.json").write_text(json.dumps({"format": 1, "calls": calls}))
-    with pytest.raises(ValueError, match="The folder is damaged: run.json is none of ours"):
+    with pytest.raises(ValueError, match="The folder is damaged: run.json holds no state of a run"):
         RunState.read(tmp_path)

@@ -110,7 +110,7 @@ def test_one_of_another_version_is_not_damaged(tmp_path):
     (path / RUN_FILE).write_text(json.dumps({"format": 2, "surprise": 1}))
     write_manifest(path)
     with pytest.raises(
-        ValueError, match=f"{RUN_FILE} was written by another version, which alone reads it. Received: folder="
+        ValueError, match=f"{RUN_FILE} was written by another version and can't be read. Received: folder="
     ) as error:
         newest_whole(tmp_path)
     assert not isinstance(error.value, DamagedError)
@@ -159,6 +159,6 @@ def test_links_are_no_checkpoints(tmp_path):
 )
 def test_a_state_that_no_run_has(tmp_path, text):
     (tmp_path / RUN_FILE).write_text(text)
-    with pytest.raises(DamagedError, match=f"{RUN_FILE} is none of ours") as error:
+    with pytest.raises(DamagedError, match=f"{RUN_FILE} holds no state of a run") as error:
         RunState.read(tmp_path)
     assert "\n" not in str(error.value)

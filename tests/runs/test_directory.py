@@ -85,7 +85,7 @@ def test_a_run_is_never_overwritten_unasked(tmp_path):
     append_metrics(run, {"env_steps": 1})
     before = files(tmp_path)
     for refused in (create_run, check_run_dir):
-        with pytest.raises(ValueError, match=r"holds a run already.*--overwrite.*Received: run_dir='mine'"):
+        with pytest.raises(ValueError, match=r"already holds a run.*--overwrite.*Received: run_dir='mine'"):
             refused(al.TrainConfig(run_dir="mine", seed=2))
     assert files(tmp_path) == before
 

@@ -23,9 +23,7 @@ with RunLock(Path(sys.argv[1])):
 def test_one_at_a_time(tmp_path):
     with RunLock(tmp_path):
         for attempt in (check_unlocked, lambda folder: RunLock(folder).__enter__()):
-            with pytest.raises(
-                ValueError, match=f"in use by a run that is still going .process {os.getpid()}.; "
-            ) as error:
+            with pytest.raises(ValueError, match=f"in use by a living run .process {os.getpid()}.; ") as error:
                 attempt(tmp_path)
             assert "\n" not in str(error.value)
     check_unlocked(tmp_path)

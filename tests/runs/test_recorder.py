@@ -121,7 +121,7 @@ def test_an_update_that_is_cut_short_is_not_saved(tmp_path, caplog):
         al.train(config(tmp_path, callbacks=[callback]))
     assert RunState.read(tmp_path / "checkpoints/final").updates == 1
     assert same(al.load_network(tmp_path).get_weights(), callback.learned)
-    assert "update 2 was cut short; the network that is saved is that of" in caplog.text
+    assert "update 2 was cut short; the saved network is that of" in caplog.text
     assert "the run was ended by KeyboardInterrupt" in (tmp_path / "logs/run.log").read_text()
 
 

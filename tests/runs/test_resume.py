@@ -138,7 +138,7 @@ def test_a_killed_run_goes_on_from_its_newest_checkpoint(run_of):
     assert watch.begun == (3, before[2]["env_steps"])
     assert watch.epochs[0] == 3
     assert rows[3]["learning_rate"] == pytest.approx(before[3]["learning_rate"])
-    assert "goes on from" in (run.logs / "run.log").read_text()
+    assert "is resumed from" in (run.logs / "run.log").read_text()
     assert [step for step, _ in scalars_of(run.path)["updates"]] == [row["env_steps"] for row in rows]
 
 
@@ -294,8 +294,8 @@ def test_a_run_goes_on_with_the_network_that_was_named_at_a_shell(tmp_path, monk
 def test_a_run_that_is_going_is_refused(run_of):
     run = run_of("killed")
     with RunLock(run.path):
-        assert "in use by a run that is still going" in refusal(run)
-        with pytest.raises(ValueError, match="still going"):
+        assert "in use by a living run" in refusal(run)
+        with pytest.raises(ValueError, match="in use by a living run"):
             al.train(config(run.path, overwrite=True))
 
 
@@ -305,7 +305,7 @@ def test_where_there_is_no_run(tmp_path):
         with pytest.raises(ValueError, match=f"holds no run: the directory {message}"):
             al.train(config(tmp_path / name), resume=True)
     assert not (tmp_path / "nowhere").exists()
-    with pytest.raises(ValueError, match="must name the run that resume=True is to go on with. Received: run_dir=None"):
+    with pytest.raises(ValueError, match="must name the run to resume. Received: run_dir=None"):
         al.train(config(None), resume=True)
 
 
@@ -343,7 +343,7 @@ def test_a_full_disk_is_one_warning_and_the_last_good_checkpoint_stays(run_of, c
         al.train(config(run.path, checkpoint_updates=1, callbacks=[Obstruct()]), resume=True)
     messages = [record.getMessage() for record in caplog.records]
     assert [message.split(":")[0] for message in messages] == [
-        "no checkpoint could be written, training goes on",
+        "the checkpoint can't be written, training goes on",
         "checkpoints are written again",
     ]
     assert (run.checkpoints / "0000000003").is_dir()
