@@ -13,30 +13,9 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from actor_learner import algorithms, callbacks
-    from actor_learner.actors.pool import ActorPool
-    from actor_learner.actors.processes.restarts import ActorError
-    from actor_learner.algorithms.a2c import A2C
-    from actor_learner.algorithms.impala import Impala
-    from actor_learner.algorithms.ppo import PPO
-    from actor_learner.config.config import TrainConfig
-    from actor_learner.config.file import load_config
-    from actor_learner.config.presets import preset
-    from actor_learner.evaluate import Evaluation, evaluate
-    from actor_learner.export import export
-    from actor_learner.learner.learner import Learner
-    from actor_learner.networks.default import default_network
-    from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization
-    from actor_learner.networks.saving import load_network
-    from actor_learner.policy.policy import Policy, load_policy
-    from actor_learner.spaces.structure import parameter_size
-    from actor_learner.spaces.trajectory import Trajectory, load_trajectory
-    from actor_learner.train import Result, train
-
 from actor_learner.system.version import __version__
 
-# public name -> the module of this package that holds it
+# public name -> its module in this package
 _HOME = {
     "A2C": "algorithms",
     "ActionDistribution": "networks.layers",
@@ -66,43 +45,39 @@ _HOME = {
 _WITH_KERAS = ("learner.learner", "networks.layers", "networks.default")
 _MODULES = ("algorithms", "callbacks")
 
-__all__ = [
-    "A2C",
-    "PPO",
-    "ActionDistribution",
-    "ActorError",
-    "ActorPool",
-    "Evaluation",
-    "Impala",
-    "Learner",
-    "LogStd",
-    "ObservationNormalization",
-    "Policy",
-    "Result",
-    "TrainConfig",
-    "Trajectory",
-    "__version__",
-    "algorithms",
-    "callbacks",
-    "default_network",
-    "evaluate",
-    "export",
-    "load_config",
-    "load_network",
-    "load_policy",
-    "load_trajectory",
-    "parameter_size",
-    "preset",
-    "train",
-]
+__all__ = [*_HOME, *_MODULES, "__version__"]
+
+if TYPE_CHECKING:
+    from actor_learner import algorithms as algorithms
+    from actor_learner import callbacks as callbacks
+    from actor_learner.actors.pool import ActorPool as ActorPool
+    from actor_learner.actors.processes.restarts import ActorError as ActorError
+    from actor_learner.algorithms import A2C as A2C
+    from actor_learner.algorithms import PPO as PPO
+    from actor_learner.algorithms import Impala as Impala
+    from actor_learner.config.config import TrainConfig as TrainConfig
+    from actor_learner.config.file import load_config as load_config
+    from actor_learner.config.presets import preset as preset
+    from actor_learner.evaluate import Evaluation as Evaluation
+    from actor_learner.evaluate import evaluate as evaluate
+    from actor_learner.export import export as export
+    from actor_learner.learner.learner import Learner as Learner
+    from actor_learner.networks.default import default_network as default_network
+    from actor_learner.networks.layers import ActionDistribution as ActionDistribution
+    from actor_learner.networks.layers import LogStd as LogStd
+    from actor_learner.networks.layers import ObservationNormalization as ObservationNormalization
+    from actor_learner.networks.saving import load_network as load_network
+    from actor_learner.policy.policy import Policy as Policy
+    from actor_learner.policy.policy import load_policy as load_policy
+    from actor_learner.spaces.structure import parameter_size as parameter_size
+    from actor_learner.spaces.trajectory import Trajectory as Trajectory
+    from actor_learner.spaces.trajectory import load_trajectory as load_trajectory
+    from actor_learner.train import Result as Result
+    from actor_learner.train import train as train
 
 
 class _Package(types.ModuleType):
-    """Where a function is named like the module that it lives in, the package's attribute is the function.
-
-    The import system binds each submodule that it loads to the package; without this, `al.train` would be a function
-    or a module, depending on what was imported first.
-    """
+    """Keeps `al.train` a function: importing the module of the same name would replace it."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, types.ModuleType) and _HOME.get(name) == name:

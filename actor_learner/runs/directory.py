@@ -20,7 +20,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,41 +48,17 @@ _CONTENTS = (
 _REPLACED = ".replaced"  # holds the old run until the new one has made its first update
 
 
-@dataclass(frozen=True)
 class RunDirectory:
-    """The paths of a run's parts."""
+    """The paths of a run's parts; the module's docstring lists them."""
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        """The run's config.json."""
-        return self.path / "config.json"
-
-    @property
-    def metrics(self) -> Path:
-        """The run's metrics.jsonl."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def policy(self) -> Path:
-        """The folder of the exported policy."""
-        return self.path / "policy"
-
-    @property
-    def incidents(self) -> Path:
-        """The folder of updates that were not finite."""
-        return self.path / "incidents"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of the run's log and the actors' output."""
-        return self.path / "logs"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.json"
+        self.metrics = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.policy = path / "policy"
+        self.incidents = path / "incidents"
+        self.logs = path / "logs"
 
     @property
     def exists(self) -> bool:
