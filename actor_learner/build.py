@@ -122,8 +122,8 @@ def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
 
 def make_learner(config: TrainConfig, checkpoint: Path | None, actors: ActorPool) -> Learner:
     """Returns the learner of a checkpoint, or a new one that the config describes, of the actors' network."""
-    from actor_learner.learner.learner import Learner
     from actor_learner.learner.backend import warn_of_threads
+    from actor_learner.learner.learner import Learner
 
     if config.max_policy_lag and config.num_actors and config.learner_threads is None:
         warn_of_threads(_learner_cores(config, actors.observation_space))
