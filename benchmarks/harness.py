@@ -31,23 +31,37 @@ K, T = TypeVar("K"), TypeVar("T")
 _HELP = {
     "works": "the workloads to measure (benchmarks/works.py)",
     "rounds": "how often everything is measured, in turns",
+    "runs": "runs to take the median of",
     "pairs": "pairs of runs to compare",
     "steps": "env steps of each run",
-    "seconds": "seconds to measure",
+    "seconds": "seconds of each measurement",
     "minutes": "minutes to measure",
     "batches": "batches in each round",
-    "seeds": "seeds of each kind of run: 0, 1, ...",
-    "seed": "seed of everything random",
     "env": "environment id",
     "envs": "environments of an actor",
+    "actors": "actor processes",
+    "num_actors": "actor processes",
+    "lag": "max_policy_lag",
+    "lags": "max_policy_lag, one or several",
+    "minibatch_sizes": "rows of a minibatch, one or several",
+    "seed": "seed of everything random",
+    "seeds": "seeds of each kind of run: 0, 1, ...",
+    "faults": "faults in each run with faults",
+    "fault_every": "seconds between faults, on average",
+    "actor_timeout": "seconds after which a silent actor is replaced",
+    "kills": "how often the run is killed",
+    "times": "how often the learner is killed",
+    "columns": "width of the terminal",
+    "part": "part of the run's updates to show",
 }
+"""The help of each flag that has a default."""
 
 
 class RunFailedError(RuntimeError):
     """A child process failed; the message is one line."""
 
 
-def make_parser(topic: str, doc: str, **defaults: Any) -> argparse.ArgumentParser:
+def make_parser(topic: str, doc: str, output: str = "JSON file to write", **defaults: Any) -> argparse.ArgumentParser:
     """Return a parser with `--output`, and a flag for each default; a tuple or list takes several values,
     and `works` only those.
     """
@@ -62,9 +76,9 @@ def make_parser(topic: str, doc: str, **defaults: Any) -> argparse.ArgumentParse
             nargs="+" if several else None,
             choices=default if name == "works" else None,
             default=default,
-            help=f"{_HELP.get(name, '')} (default: {' '.join(map(str, default)) if several else default})".strip(),
+            help=f"{_HELP[name]} (default: {' '.join(map(str, default)) if several else default})",
         )
-    parser.add_argument("--output", type=Path, help="JSON file to write")
+    parser.add_argument("--output", type=Path, help=output)
     return parser
 
 

@@ -52,7 +52,7 @@ _SUBJECTS = {
 
 def main() -> None:
     numbers = {"minutes": 10.0, "fault_every": 2.0, "actors": 4, "lag": 1, "actor_timeout": 3.0, "times": 100}
-    parser = make_parser("soak", __doc__ or "", seed=0, **numbers)
+    parser = make_parser("soak", __doc__ or "", output="files to write, without their endings", seed=0, **numbers)
     parser.add_argument("--what", choices=tuple(_SUBJECTS), default="actors", help="the target of the faults")
     parser.add_argument("--folder", type=Path, help="a new folder for the run (default: a temporary one)")
     arguments = parser.parse_args()

@@ -33,7 +33,7 @@ Job = tuple[Row, int]
 
 
 def main() -> None:
-    parser = make_parser("learning", __doc__ or "", minutes=240.0)
+    parser = make_parser("learning", __doc__ or "", output="folder of the table and the curves", minutes=240.0)
     names = [row.name for row in ROWS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="ROW", help="rows (see --list)")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs/learning", help="folder of the runs")

@@ -35,7 +35,7 @@ text {{ font: {char_height}px "DejaVu Sans Mono", Menlo, Consolas, monospace; wh
 
 
 def main() -> None:
-    parser = make_parser("live-view", __doc__ or "", columns=100, part=1.0)
+    parser = make_parser("live-view", __doc__ or "", output="SVG file to write", columns=100, part=1.0)
     parser.add_argument("run_dir")
     arguments = parser.parse_args()
     run, config = open_run(arguments.run_dir), read_config(arguments.run_dir)

@@ -69,10 +69,11 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = make_parser("speed", __doc__ or "", rounds=5)
+    parser = make_parser(
+        "speed", __doc__ or "", output=f"folder to write to (default: {HISTORY.relative_to(ROOT)})", rounds=5
+    )
     parser.add_argument("--works", nargs="+", choices=list(WORKS), default=["cartpole", "cartpole64"])
     parser.add_argument("--against", metavar="GIT_REF", help="compare the working tree with this commit")
-    parser.set_defaults(output=None)
     return parser
 
 
