@@ -1,13 +1,13 @@
-"""How long this process has taken for something, and how long it would have with the cores to itself."""
+"""Clocks: the time that a piece of work takes with the cores to itself, and the utilization of the GPU."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from actor_learner.benchmark.roofline import Cost
@@ -16,14 +16,14 @@ _TASKS = "/proc/self/task"
 
 
 class Stopwatch:
-    """Begins when it is made."""
+    """Measures the cost of the work since its construction."""
 
     def __init__(self) -> None:
         self._threads = _threads()
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def cost(self) -> Cost:
-        """Since then. What the busiest thread waited for a core that others had isn't counted, where Linux tells it."""
+        """Return the cost so far, without the time in which the busiest thread waited for a core (on Linux)."""
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         found = [(0, 0)]
         for thread, (used, waited) in _threads().items():
@@ -33,7 +33,7 @@ class Stopwatch:
 
 
 def _threads() -> dict[str, tuple[int, int]]:
-    """By thread: nanoseconds on a core, and ready but without one; nothing where Linux doesn't tell."""
+    """Return each thread's nanoseconds on a core, and ready without a core; nothing where Linux doesn't report them."""
     found = {}
     for thread in os.listdir(_TASKS) if os.path.isdir(_TASKS) else ():
         try:
@@ -49,7 +49,7 @@ _SAMPLE_SECONDS = 0.05
 
 
 def nvml_reader() -> Callable[[], float] | None:
-    """What gives the first GPU's utilization now, from 0 to 1; None without a GPU or the package nvidia-ml-py."""
+    """Return a reader of the first GPU's utilization, 0 to 1; None without a GPU or the package nvidia-ml-py."""
     try:
         import pynvml
 
@@ -60,11 +60,8 @@ def nvml_reader() -> Callable[[], float] | None:
     return lambda: float(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu) / 100
 
 
-class Busyness:
-    """Samples a reading while its `with` block runs.
-
-    read: gives a number; None: nothing is sampled.
-    """
+class Busyness(contextlib.AbstractContextManager["Busyness"]):
+    """Samples `read` while its `with` block runs; None: samples nothing."""
 
     def __init__(self, read: Callable[[], float] | None) -> None:
         self._read = read
@@ -74,7 +71,6 @@ class Busyness:
 
     @property
     def mean(self) -> float | None:
-        """Of the readings; None if there are none."""
         return statistics.fmean(self._readings) if self._readings else None
 
     def _sample(self) -> None:
@@ -87,8 +83,6 @@ class Busyness:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()

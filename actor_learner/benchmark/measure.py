@@ -1,4 +1,4 @@
-"""How fast a setting is and could be: its parts and the whole system, measured in turns."""
+"""Measures the parts of a setting and the whole system in turns: its speed, and the speed that it could reach."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from actor_learner.actors.actor import Startup
 from actor_learner.benchmark.part_worker import PARTS
 from actor_learner.benchmark.parts import PartProcesses, unroll_cost
 from actor_learner.benchmark.roofline import NAMES, Cost, Parts, Prospect, Roof, prospects, roof
-from actor_learner.benchmark.whole import LEARNER, Run, System
+from actor_learner.benchmark.whole import LEARNER, Run, System, process_order
 from actor_learner.config.config import TrainConfig
 from actor_learner.environments.factory import resolve_env
 from actor_learner.spaces.trajectory import Trajectory
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-_WALL_OF = {"env": "environments", "acting": "acting", "copying": "copying", "update": "learning"}
-
 
 @dataclass(frozen=True)
 class Round:
-    """What one round found: a part each, alone, and the whole system."""
+    """One round: the cost of each part alone, and the whole system."""
 
     costs: Mapping[str, Cost]
     run: Run
@@ -48,37 +46,37 @@ class Measured:
 
     @property
     def rows(self) -> int:
-        """Of a batch, those that only reset included."""
+        """The rows of a batch, including those that only reset."""
         return int(self.batch.valid.size)
 
     @property
     def achieved(self) -> float:
-        """Env steps per second of the whole system."""
+        """The env steps per second of the whole system."""
         return statistics.median(each.run.steps_per_second for each in self.rounds)
 
     @property
     def roof(self) -> Roof:
-        """Of the parts' medians."""
+        """The roof of the median parts."""
         return roof(self.parts)
 
     @property
     def ratio(self) -> float:
-        """What of the roof is achieved."""
+        """The achieved part of the roof."""
         return self.achieved / self.roof.steps_per_second
 
     @property
     def prospects(self) -> list[Prospect]:
-        """What would raise the roof."""
+        """The changes that would raise the roof."""
         return prospects(self.parts)
 
     @property
     def parts(self) -> Parts:
-        """Medians over the rounds."""
+        """The medians over the rounds."""
         return self._parts({name: _median([each.costs[name] for each in self.rounds]) for name in NAMES})
 
     @property
     def ratios(self) -> list[float]:
-        """Of each round, against the roof of its own parts."""
+        """The achieved part of each round's own roof."""
         return [each.run.steps_per_second / roof(self._parts(each.costs)).steps_per_second for each in self.rounds]
 
     def _parts(self, costs: Mapping[str, Cost]) -> Parts:
@@ -93,9 +91,11 @@ class Measured:
 
     @property
     def shares(self) -> dict[str, dict[str, float]]:
-        """By process: parts of its time, over all rounds, which add up to 1; and `cpu`, CPU seconds per second."""
+        """The shares of each process's time, which add up to 1, and its `cpu` in CPU seconds per second."""
         total = sum(each.run.seconds for each in self.rounds)
-        found: dict[str, dict[str, float]] = {process: {} for process in sorted(self.rounds[0].run.cpu, key=_place)}
+        found: dict[str, dict[str, float]] = {
+            process: {} for process in sorted(self.rounds[0].run.cpu, key=process_order)
+        }
         for each in self.rounds:
             for span in each.run.spans:
                 own = found.setdefault(span.process, {})
@@ -107,8 +107,8 @@ class Measured:
 
     @property
     def cores_used(self) -> dict[str, float]:
-        """What the cores were used for, as parts of all their time, which add up to 1. `others`: by other programs."""
-        used = dict.fromkeys((*_WALL_OF.values(), "publishing"), 0.0)
+        """The use of the cores' time, in parts that add up to 1. `others`: by other programs."""
+        used = dict.fromkeys((*NAMES.values(), "publishing"), 0.0)
         for process, own in self.shares.items():
             busy = {name: own.get(name, 0.0) for name in used}
             if process == LEARNER and not self.config.num_actors:
@@ -120,12 +120,12 @@ class Measured:
         return {**used, "idle": max(0.0, 1.0 - sum(used.values()))}
 
     def _in_process(self) -> dict[str, float]:
-        """With `num_actors=0`, what the learner's process does while it waits for a batch, as it were."""
+        """The work of the learner's process, with `num_actors=0`, while it collects a batch."""
         return {name: self.shares.get("actor_0", {}).get(name, 0.0) for name in ("environments", "acting", "copying")}
 
     @property
     def cpu_beside_parts(self) -> float:
-        """CPU time of a batch in the whole system over that of its parts alone."""
+        """The CPU time of a batch in the whole system, divided by that of its parts alone."""
         found = []
         for each in self.rounds:
             costs, run = each.costs, each.run
@@ -136,11 +136,11 @@ class Measured:
 
     @property
     def slower_than_alone(self) -> dict[str, float]:
-        """By what factor each part takes longer in the whole system than alone."""
+        """The time of each part in the whole system, divided by its time alone."""
         factors: dict[str, list[float]] = {name: [] for name in NAMES}
         actors = max(1, self.config.num_actors)
         for each in self.rounds:
-            for name, label in _WALL_OF.items():
+            for name, label in NAMES.items():
                 seconds = sum(span.end - span.start for span in each.run.spans if span.name == label)
                 per_batch = seconds / each.run.batches / (1 if name == "update" else actors)
                 if each.costs[name].wall > 0:
@@ -149,13 +149,13 @@ class Measured:
 
 
 def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Say = lambda text: None) -> Measured:
-    """Measures the parts and the whole in turns.
+    """Measure the parts and the whole in turns.
 
     Args:
         config: the setting.
-        rounds: how often.
-        seconds: for each part, and for the whole, in each round; more where one batch takes longer.
-        say: hears what is going on.
+        rounds: number of turns.
+        seconds: for each part and for the whole, in each round; more where one batch takes longer.
+        say: receives the progress.
     """
     say("starting")
     with System(config) as system, _part_processes(system) as alone:
@@ -183,12 +183,8 @@ def _median(costs: list[Cost]) -> Cost:
     return Cost(statistics.median(cost.wall for cost in costs), statistics.median(cost.cpu for cost in costs))
 
 
-def _place(process: str) -> tuple[bool, int, str]:
-    return process != LEARNER, len(process), process
-
-
 def as_json(measured: Measured) -> dict[str, Any]:
-    """All that was found, as JSON; `command`, machine and versions are the caller's to add."""
+    """Return the results as JSON, without command, machine and versions."""
     config, best, parts = measured.config, measured.roof, measured.parts
     rounds = measured.rounds
     return {

@@ -1,4 +1,4 @@
-"""A process that does one part of an actor's work alone, over and over, and tells what it takes. No TensorFlow."""
+"""A process that repeats one part of an actor's work and measures its cost. Doesn't load TensorFlow."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PARTS = ("env", "acting", "copying")
 
 _RECORDED_STEPS = 64
 _CHUNK_SECONDS = 0.005
-"""Between two looks at the clock, or a single step if that takes longer."""
+"""The time between two readings of the clock, or of a single step if that takes longer."""
 
 
 class Reading(NamedTuple):
-    """What a number of vector steps took."""
+    """The cost of a number of vector steps."""
 
     steps: int
     cost: Cost
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """What the process is told at its start. factory: as `EnvFactory.dumps` gives it."""
+    """The first message to the process. factory: of `EnvFactory.dumps`."""
 
     startup: Startup
     factory: bytes
@@ -54,7 +54,7 @@ class Failed(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One step as it was once taken: copies of all that an actor would write, and what the environments got."""
+    """A recorded step: copies of the values that an actor writes, and the action for the environments (`answer`)."""
 
     observation: Leaves
     mask: Any
@@ -66,10 +66,9 @@ class _Row(NamedTuple):
 
 
 class Part:
-    """An actor's environments, policy and columns, each of which can be measured alone.
+    """The environments, policy and columns of an actor, each of which can be measured alone.
 
-    The environments get actions that the policy chose in other states, the same over and over; only where they say
-    which actions are allowed, it chooses anew, which isn't counted.
+    The environments get recorded actions. With action masks the policy chooses new ones, whose time isn't counted.
     """
 
     def __init__(self, work: Work, arena: Arena) -> None:
@@ -83,7 +82,7 @@ class Part:
         self._next = itertools.cycle(self._rows).__next__
 
     def measure(self, part: str, seconds: float) -> Reading:
-        """Does one of `PARTS` for so long."""
+        """Repeat one of `PARTS` for this time."""
         if part == "env" and self._environments.action_mask is not None:
             return self._measure_masked(seconds)
         step, steps_at_once = {
@@ -94,7 +93,6 @@ class Part:
         return _repeat(step, seconds, steps_at_once)
 
     def close(self) -> None:
-        """Closes the environments."""
         self._environments.close()
 
     def _take_row(self) -> _Row:
@@ -116,7 +114,7 @@ class Part:
         self._policy.env_action(action)
 
     def _copy(self) -> None:
-        """Writes every row of the columns once."""
+        """Write every row of the columns once."""
         following = self._next
         for seen, chosen, allowed, log_prob, *results in self._columns.rows():
             row = following()
@@ -143,7 +141,7 @@ class Part:
 
 
 def _repeat(step: Callable[[], None], seconds: float, steps_at_once: int) -> Reading:
-    """Calls `step` for so many seconds, at least once."""
+    """Call `step` for this time, at least once."""
     stopwatch = Stopwatch()
     calls, chunk, end = 0, 1, time.perf_counter() + seconds
     while (now := time.perf_counter()) < end or not calls:

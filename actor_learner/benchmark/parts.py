@@ -1,4 +1,4 @@
-"""The parts of the actors' work, each alone: as many processes as there are actors, side by side."""
+"""Measures the parts of the actors' work alone, in as many processes as there are actors, side by side."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import socket
 import statistics
 import subprocess
 from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from actor_learner.actors.actor import Startup
 from actor_learner.actors.transport.batches import BlockLayout
@@ -23,14 +22,14 @@ from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.system.child import ONE_THREAD, start_python
 
 _END_SECONDS = 2.0
-"""For a process to end whose connection is closed."""
+"""The longest wait for the end of a process that has closed its connection."""
 
 
-class PartProcesses:
-    """Processes that do parts of an actor's work alone. A context manager; nothing is left of it afterwards.
+class PartProcesses(contextlib.AbstractContextManager["PartProcesses"]):
+    """Processes that do parts of an actor's work alone. A context manager.
 
-    factory, startups, exported, layout: as an `ActorPool` has them for as many actors. patience: seconds beyond those
-    that are asked for, until a process counts as hung.
+    factory, startups, exported, layout: as in an `ActorPool` of as many actors. patience: seconds beyond the requested
+    ones after which a process counts as hung.
 
     Raises EnvError if an environment fails, TimeoutError if one hangs, RuntimeError if a process dies.
     """
@@ -58,13 +57,13 @@ class PartProcesses:
             raise
 
     def measure(self, part: str, seconds: float) -> list[Reading]:
-        """Has all of them do a part for so many seconds, at the same time."""
+        """Let all processes do a part for this time, side by side."""
         for number in range(len(self._processes)):
             self._send(number, (part, seconds))
         return [self._receive(number, seconds + self._patience) for number in range(len(self._processes))]
 
     def close(self) -> None:
-        """Ends the processes and what they have started; idempotent."""
+        """End the processes and their children; idempotent."""
         for connection in self._connections:
             connection.close()
         for process in self._processes:
@@ -80,7 +79,7 @@ class PartProcesses:
         self._connections.append(connection)
         with far:
             descriptors = (far.fileno(), self._arena.descriptor)
-            process = start_python(  # what environments print is seen where the whole system runs
+            process = start_python(  # their output is seen where the whole system runs
                 "actor_learner.benchmark.part_worker:main",
                 descriptors,
                 name=f"part-{len(self._processes)}",
@@ -99,7 +98,7 @@ class PartProcesses:
     def _receive(self, number: int, seconds: float) -> Any:
         connection = self._connections[number]
         if not connection.poll(seconds):
-            raise TimeoutError(f"env `{self._name}`, measured alone, gave no sign of life for {seconds:g} s")
+            raise TimeoutError(f"env `{self._name}`, measured alone, didn't answer for {seconds:g} s")
         try:
             received = connection.recv()
         except (EOFError, OSError) as error:
@@ -118,17 +117,12 @@ class PartProcesses:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return RuntimeError(f"The process that measured env `{self._name}` alone {how}")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def unroll_cost(readings: list[Reading], unroll_length: int) -> Cost:
-    """What a part of one unroll costs the mean process."""
+    """Return the mean cost of a part of one unroll."""
     walls = [reading.cost.wall / reading.steps for reading in readings]
     cpus = [reading.cost.cpu / reading.steps for reading in readings]
     return Cost(statistics.fmean(walls), statistics.fmean(cpus)) * unroll_length

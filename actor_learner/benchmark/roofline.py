@@ -1,4 +1,4 @@
-"""How fast a run could be at best: the steps per second that perfect overlap of its measured parts would reach.
+"""The roof of a run: the steps per second that perfect overlap of its measured parts would reach.
 
 docs/roof.md has the model in words; tests compare it with `tests/support/event_simulation.py`.
 """
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 NAMES = {"env": "environments", "acting": "acting", "copying": "copying", "update": "learning"}
-"""The parts, by the names that they have in `Parts`."""
+"""The name of each field of `Parts` that is a cost."""
 
 WORTHWHILE = 0.05
-"""Changes that are expected to give less than this aren't worth a mention."""
+"""The least expected gain of a change that is mentioned."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds that something takes with the cores to itself, and CPU seconds that it uses.
+    """The seconds that a piece of work takes with the cores to itself, and its CPU seconds.
 
-    wall above cpu: it waits for something, or computes elsewhere (a GPU). cpu above wall: it has several threads.
+    wall above cpu: it waits, or computes elsewhere (a GPU). cpu above wall: it has several threads.
     """
 
     wall: float
@@ -35,10 +35,10 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What one batch takes, part by part, each measured alone.
+    """The costs of one batch, part by part, each measured alone.
 
-    env, acting, copying: of one actor's columns. update: of the whole batch. steps: env steps in a batch, all actors
-    together. num_actors: 0 is one actor in the learner's process. cores: that the run may use.
+    steps: env steps in a batch. env, acting, copying: of one actor's columns. update: of the whole batch. num_actors:
+    0 is one actor in the learner's process. cores: that the run may use.
     """
 
     steps: float
@@ -52,15 +52,15 @@ class Parts:
 
     @property
     def actor(self) -> Cost:
-        """One actor's part of a batch."""
+        """The cost of one actor's part of a batch."""
         return self.env + self.acting + self.copying
 
 
 class Roof(NamedTuple):
-    """The least that a batch can take.
+    """The least time for a batch.
 
-    seconds: for a batch. steps_per_second: what that comes to. limit: "learning"; "environments", "acting" or
-    "copying" (the largest part of what an actor does, where actors limit); "cores" where all of them are busy.
+    limit: "learning"; "environments", "acting" or "copying" (the largest part of an actor's work, where actors limit);
+    "cores" where all of them are busy.
     """
 
     seconds: float
@@ -69,18 +69,18 @@ class Roof(NamedTuple):
 
 
 class Prospect(NamedTuple):
-    """A change, and by which part more steps per second it lets one expect: .38 is +38%."""
+    """A change, and the expected gain of steps per second: .38 is +38%."""
 
     change: str
     gain: float
 
 
 def roof(parts: Parts) -> Roof:
-    """The steps per second that perfect overlap would reach.
+    """Return the steps per second that perfect overlap would reach.
 
-    In lock-step (`max_policy_lag=0`) the actors collect side by side, and the learner learns after them. With a lag,
-    all of it goes on at once, and what takes longest decides: the update, an actor's share of a batch, or all the
-    CPU time over all the cores. What waits without computing keeps its actor, but no core, busy.
+    In lock-step (`max_policy_lag=0`) the actors collect side by side, then the learner learns. With a lag, both happen
+    at once, and the longest term decides: the update, an actor's share of a batch, or all the CPU time over all the
+    cores. An environment that waits keeps its actor busy, but no core.
     """
     collecting, collecting_limit = _collecting(parts)
     if parts.num_actors == 0 or parts.max_policy_lag == 0:
@@ -95,7 +95,7 @@ def roof(parts: Parts) -> Roof:
 
 
 def _collecting(parts: Parts) -> tuple[float, str]:
-    """Seconds in which all actors, and nobody else, fill a batch; and what limits that."""
+    """Return the seconds in which the actors alone fill a batch, and their limit."""
     if parts.num_actors == 0:
         return parts.actor.wall, _largest_part(parts)
     busy = parts.num_actors * parts.actor.cpu / parts.cores
@@ -103,18 +103,17 @@ def _collecting(parts: Parts) -> tuple[float, str]:
 
 
 def _largest_part(parts: Parts) -> str:
-    """Of what an actor does."""
     return NAMES[max(("env", "acting", "copying"), key=lambda name: getattr(parts, name).wall)]
 
 
 def with_actors(parts: Parts, num_actors: int) -> Parts:
-    """With so many actors of as many environments each: the batch grows with them, and the update with the batch."""
+    """Return the parts with this number of actors: the batch grows with it, and the update with the batch."""
     factor = num_actors / max(1, parts.num_actors)
     return dataclasses.replace(parts, steps=parts.steps * factor, update=parts.update * factor, num_actors=num_actors)
 
 
 def prospects(parts: Parts) -> list[Prospect]:
-    """What would raise the roof, the most promising first; nothing that is expected to give less than 5%."""
+    """Return the changes that raise the roof by at least 5%, the best first."""
     half = Cost(parts.update.wall / 2, parts.update.cpu / 2)
     changes = {
         "one more actor": with_actors(parts, parts.num_actors + 1),

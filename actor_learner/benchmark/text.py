@@ -1,4 +1,4 @@
-"""What was measured, in words and tables for a terminal."""
+"""Measurements as sentences and tables for a terminal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from actor_learner.benchmark.measure import Measured
 from actor_learner.benchmark.roofline import NAMES, Prospect
 from actor_learner.benchmark.whole import LEARNER
 from actor_learner.reports.bottleneck import Bottleneck, bottleneck
+from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,15 +18,15 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("learning", "publishing", "environments", "acting", "copying", "waiting", "other")
 _DISTURBING = 0.1
-"""Of the cores' time."""
+"""The share of the cores' time, used by other programs, from which on a warning is printed."""
 _MISLEADING = 0.2
-"""Of the cores' time: from there on, who waits for a core can't be told from who waits for something else."""
+"""The same share, from which on waiting for a core can't be told from waiting for something else."""
 _NOTABLE = 1.15
-"""A part that takes this much longer in the whole system than alone is worth a mention."""
+"""The least factor by which a mentioned part takes longer in the whole system than alone."""
 
 
 def show(measured: Measured, console: Console) -> None:
-    """Parts, achieved and roof, where the time went, and what would help."""
+    """Print parts, shares of time, achieved speed and roof, and advice."""
     config = measured.config
     console.print(
         f"{config.env_name}, {config.algorithm_name}: {config.num_actors} actors x {config.envs_per_actor} "
@@ -45,7 +46,7 @@ def show(measured: Measured, console: Console) -> None:
     )
     console.print(sentence(measured), highlight=False, soft_wrap=True)
     if _MISLEADING > (others := measured.cores_used["others"]) >= _DISTURBING:
-        console.print(f"Other programs took {others:.0%} of the cores meanwhile: measure again when it is quiet.")
+        console.print(f"Other programs took {others:.0%} of the cores: measure again on an idle machine.")
 
 
 def show_devices(found: Mapping[str, Any], console: Console) -> None:
@@ -73,10 +74,10 @@ def verdict(found: Mapping[str, Any]) -> str:
 
 
 def sentence(measured: Measured) -> str:
-    """What limits a setting, what would help, and by how much as far as the model knows."""
+    """Return the limit of a setting, advice, and the expected gains."""
     if (others := measured.cores_used["others"]) >= _MISLEADING:
-        told = f"Other programs took {others:.0%} of the cores, so the parts can't be told apart"
-        return f"{told}: measure again when it is quiet."
+        reason = f"Other programs took {others:.0%} of the cores, so the parts can't be told apart"
+        return f"{reason}: measure again on an idle machine."
     found = limited_by(measured)
     expected = expectations(measured.prospects)
     text = f"{found}." if found else ""
@@ -88,28 +89,28 @@ def sentence(measured: Measured) -> str:
 
 
 def limited_by(measured: Measured) -> Bottleneck | None:
-    """What the shares of time say."""
-    shares, config = measured.shares, measured.config
-    learner = shares[LEARNER]
-    actors = [own for process, own in shares.items() if process != LEARNER]
-    names = {"env": "environments", "acting": "acting", "other": "copying"}
-    metrics = {f"time/{name}": statistics.fmean(own.get(label, 0.0) for own in actors) for name, label in names.items()}
-    metrics["time/waiting"] = 1 - sum(metrics.values())
-    metrics |= {"time/learning": learner.get("learning", 0.0), "time/collecting": learner.get("waiting", 0.0)}
+    """Return the bottleneck according to the shares of time."""
+    actors, config = dict(measured.shares), measured.config
+    learner = actors.pop(LEARNER)
+    metrics = {f"time/{name}": learner.get(label, 0.0) for name, label in LEARNER_TIME.items()}
+    for name, label in ACTOR_TIME.items():
+        metrics[f"time/{name}"] = statistics.fmean(own.get(label, 0.0) for own in actors.values())
+    working = ("time/env", "time/acting", "time/other")
+    metrics["time/waiting"] = 1 - sum(metrics[name] for name in working)
     if config.num_actors:
-        metrics |= {f"cpu/{process}": own["cpu"] for process, own in shares.items() if process != LEARNER}
+        metrics |= {f"cpu/{process}": own["cpu"] for process, own in actors.items()}
     return bottleneck(metrics, num_actors=config.num_actors, cores=measured.cores, max_policy_lag=config.max_policy_lag)
 
 
 def expectations(found: Sequence[Prospect]) -> str:
-    """`Expected: one more actor +38%, max_policy_lag=1 +20%.`"""
+    """Return a sentence such as `Expected: one more actor +38%, max_policy_lag=1 +20%.`"""
     if not found:
         return "No single change is expected to raise the roof by 5%."
     return "Expected: " + ", ".join(f"{each.change} {each.gain:+.0%}" for each in found) + "."
 
 
 def cores_line(used: Mapping[str, float]) -> str:
-    """What the cores were used for, the most first."""
+    """Return the uses of the cores, the largest first."""
     shown = sorted(((part, name) for name, part in used.items() if part >= 0.005), reverse=True)
     return ", ".join(f"{name} {part:.0%}" for part, name in shown)
 

@@ -1,4 +1,4 @@
-"""What each process did and when: as a picture, and as a trace for Perfetto or chrome://tracing."""
+"""The timeline of all processes: as a picture, and as a trace for Perfetto or chrome://tracing."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from actor_learner.benchmark.whole import LEARNER, Span
+from actor_learner.benchmark.whole import Span, process_order
 from actor_learner.reports.plot import COLOURS, FORMATS, STYLE, check_matplotlib
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
 
 SHOWN_BATCHES = 8
-"""In the picture; the trace has all."""
+"""The batches in the picture; the trace has all."""
 
 _COLOURS = {
     "learning": COLOURS[0],
@@ -42,7 +42,7 @@ def check_folder(name: str, path: str | os.PathLike[str]) -> None:
 
 
 def draw(spans: Sequence[Span], title: str, output: str | os.PathLike[str]) -> None:
-    """A row for each process, the learner's on top; time runs to the right."""
+    """Draw a row for each process, the learner's at the top."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -71,7 +71,7 @@ def draw(spans: Sequence[Span], title: str, output: str | os.PathLike[str]) -> N
 
 
 def write_trace(spans: Sequence[Span], output: str | os.PathLike[str]) -> None:
-    """The spans in Chrome's trace format, which Perfetto reads too."""
+    """Write the spans in Chrome's trace format, which Perfetto reads too."""
     first = min((span.start for span in spans), default=0.0)
     numbers = {process: number for number, process in enumerate(_processes(spans), 1)}
     events: list[dict[str, object]] = [
@@ -95,11 +95,11 @@ def write_trace(spans: Sequence[Span], output: str | os.PathLike[str]) -> None:
 
 
 def _processes(spans: Sequence[Span]) -> list[str]:
-    return sorted({span.process for span in spans}, key=lambda process: (process != LEARNER, len(process), process))
+    return sorted({span.process for span in spans}, key=process_order)
 
 
 def _window(spans: Sequence[Span]) -> tuple[float, float]:
-    """From the beginning to the end of the batches that are shown."""
+    """Return the beginning and the end of the batches in the picture."""
     start = min(span.start for span in spans)
     learned = sorted(span.end for span in spans if span.name == "learning")
     return start, learned[min(SHOWN_BATCHES, len(learned)) - 1] if learned else max(span.end for span in spans)

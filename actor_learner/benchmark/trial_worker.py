@@ -1,4 +1,4 @@
-"""How many env steps a setting takes in a second, measured in a process of its own, which has its own threads."""
+"""Measures the env steps per second of settings in a process of its own, which has its own threads."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from actor_learner.learner.learner import Learner
 
 _END_SECONDS = 5.0
-_TIDYING_SECONDS = 2.0
+_CLEANUP_SECONDS = 2.0
 
 
 class Setting(NamedTuple):
-    """What is tried: fields of TrainConfig."""
+    """The fields of TrainConfig that `tune` changes."""
 
     num_actors: int
     envs_per_actor: int
@@ -42,7 +42,7 @@ class Setting(NamedTuple):
 
     @property
     def num_envs(self) -> int:
-        """Environments of all actors: the columns of a batch."""
+        """The environments of all actors: the columns of a batch."""
         return self.num_actors * self.envs_per_actor
 
     def __str__(self) -> str:
@@ -57,27 +57,24 @@ def _count(number: int, of: str) -> str:
 
 
 class Throughput(NamedTuple):
-    """Env steps (valid rows) and the seconds that they took, updates included; starting and compiling are not."""
+    """Env steps (valid rows) and their seconds, with updates, without start and compilation."""
 
     steps: int
     seconds: float
 
     @property
     def rate(self) -> float:
-        """Env steps per second."""
         return self.steps / self.seconds
 
 
 class LateError(RuntimeError):
-    """No answer in time."""
+    """A process didn't answer in time."""
 
 
 class MeasuringProcess:
-    """A process that measures settings that share their number of threads.
+    """A process that measures settings with the same number of threads. It ends with the thread that starts it.
 
-    config: path of a file that `load_config` takes. threads: that they share.
-
-    It is ended by `close`, and by the end of the thread that made it.
+    config: path of a file for `load_config`.
     """
 
     def __init__(self, config: Path, threads: int) -> None:
@@ -94,23 +91,23 @@ class MeasuringProcess:
         )
 
     def ask(self, setting: Setting, seconds: float) -> None:
-        """Has a setting measured for so long, what it takes to start included, but for three updates at least.
+        """Request a measurement of this time, including its start, and of at least three updates.
 
-        In 0 seconds it does one, which compiles what later measurements take.
+        With 0 seconds it makes a single update, which compiles the functions of later measurements.
         """
         self._is_busy = True
         self._send({"setting": list(setting), "seconds": seconds})
 
     def answer(self, seconds: float) -> Throughput:
-        """What came of it.
+        """Return the measurement.
 
         Raises:
-            LateError: nothing, after so many seconds.
-            MemoryError: there isn't enough for the setting.
-            RuntimeError: something failed, in one line.
+            LateError: there is no answer after this time.
+            MemoryError: the setting needs more memory than there is.
+            RuntimeError: the measurement failed; one line.
         """
         assert self._process.stdout is not None
-        poll = select.poll()  # unlike `select.select` for descriptors above 1023, too
+        poll = select.poll()  # unlike `select.select`, it takes descriptors above 1023
         poll.register(self._process.stdout, select.POLLIN)
         if not poll.poll(1000 * max(seconds, 0.0)):
             raise LateError(f"no measurement in {seconds:.3g} s")
@@ -124,8 +121,8 @@ class MeasuringProcess:
         return Throughput(**answer)
 
     def close(self) -> None:
-        """Ends the process, which tidies up if it has nothing else to do; its actors end with it."""
-        if self._is_busy or not self._ends_by_itself():
+        """End the process and its actors. An idle process gets time to clean up."""
+        if self._is_busy or not self._finish():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(_END_SECONDS)
@@ -134,20 +131,20 @@ class MeasuringProcess:
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
 
-    def _ends_by_itself(self) -> bool:
-        """Whether it does, when there are no more requests."""
+    def _finish(self) -> bool:
+        """Send the end of requests. Return whether the process ends by itself."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         try:
-            self._process.wait(_TIDYING_SECONDS)
+            self._process.wait(_CLEANUP_SECONDS)
         except subprocess.TimeoutExpired:
             return False
         return True
 
     def _send(self, message: Any) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `answer` tells how it ended
+        with contextlib.suppress(BrokenPipeError):  # `answer` reports how it ended
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
 
@@ -158,13 +155,13 @@ class MeasuringProcess:
         return next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
 
 
-# From here on: in that process.
+# The rest runs in that process.
 
 
 def main(config: str, threads: str) -> None:
-    """Answers requests, a line of JSON each, until there are no more."""
+    """Answer requests, a line of JSON each, until they end."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what environments print is no answer
+    os.dup2(2, 1)  # separates the output of environments from answers
     settings = load_config(config)
     compile_cache.begin(int(threads))
     freeze_what_is_imported()  # as the command line does
@@ -173,7 +170,6 @@ def main(config: str, threads: str) -> None:
 
 
 def serve(config: TrainConfig, requests: Iterable[str], answers: TextIO) -> None:
-    """Measures what each request asks for."""
     bench = Bench(config)
     for request in map(json.loads, requests):
         try:
@@ -186,9 +182,9 @@ def serve(config: TrainConfig, requests: Iterable[str], answers: TextIO) -> None
 
 
 class Bench:
-    """Measures one setting after another. Those of the same batch share a learner, whose update is compiled once.
+    """Measures settings one after another. Settings of equal batches share a learner, whose update is compiled once.
 
-    The learning rate is 0, so that the policy, and what environments and updates take, is the same for each.
+    The learning rate is 0, so that all settings have the same policy and the same work.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -196,12 +192,12 @@ class Bench:
         self._learners: dict[tuple[int, int], Learner] = {}
 
     def measure(self, setting: Setting, seconds: float) -> Throughput:
-        """Collects, updates and publishes as training does, after those updates that start it all; see `ask`."""
+        """Collect, learn and publish as training does, after the first updates; see `ask`."""
         deadline = time.monotonic() + seconds
         config = self._config.replace(**setting._asdict())
         with self._actors(config) as actors:
             rounds = _rounds(actors, self._learner(config, actors))
-            for _ in range(1 + min(config.max_policy_lag, 1)):  # at lag 1 the first batch has nothing beside it
+            for _ in range(1 + min(config.max_policy_lag, 1)):  # at lag 1 no update runs beside the first batch
                 next(rounds)
             least = LEAST_BATCHES if seconds else 1
             steps, updates, started = 0, 0, time.monotonic()
@@ -230,7 +226,7 @@ def _batch(config: TrainConfig) -> tuple[int, int]:
 
 
 def _rounds(actors: ActorPool, learner: Learner) -> Iterator[int]:
-    """The env steps of one update after the other."""
+    """Yield the env steps of one update after another."""
     while True:
         trajectory = actors.collect(timeout=None)
         learner.update(trajectory)

@@ -1,7 +1,7 @@
-"""The fastest setting for a machine: successive halving over actors, lag and threads, by measured throughput.
+"""Finds the fastest setting for a machine: successive halving over actors, lag and threads, by measured throughput.
 
-What is learned stays what it is: the number of environments, `unroll_length` and the hyperparameters, hence the batch
-and its minibatches. Lag 1 learns from batches that are one version of the weights old.
+Learning stays the same: the number of environments, `unroll_length`, the hyperparameters, and so the batch and its
+minibatches. Lag 1 learns from batches that are one version of the weights old.
 """
 
 from __future__ import annotations
@@ -25,30 +25,24 @@ from actor_learner.system.machine import available_cores, learner_cores
 T = TypeVar("T")
 
 ALLOWED = ("envs", "unroll_length")
-"""What alters learning, and is tried only where that is asked for."""
+"""The changes that alter learning, which are tried only on request."""
 
 _FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
-"""By which these are tried, the likeliest first."""
+"""The factors for these changes, the likeliest first."""
 _ACTORS_PER_CORE = 4
 _ALIKE = 0.98
-"""Of the highest throughput: from there on the simpler setting is taken."""
+"""The part of the highest throughput from which on the simpler setting wins."""
 _LARGEST_SHARE = 0.5
-"""Of the time left that a round may take beyond its own share, where single updates take long."""
+"""The part of the time left that a round may take beyond its own share, if single updates take long."""
 _LONGEST_SECONDS = 10.0
-"""For one measurement; what is left of the budget then isn't needed."""
+"""The longest measurement, even if this leaves a part of the budget unused."""
 _PATIENCE_SECONDS = 20.0
-"""For a setting beyond the time that it was given; thrice as long as it took to start the process, if that is more."""
+"""The time that a setting may take beyond its own; at least three times the start of the process."""
 
 
 @dataclass
 class Trial:
-    """What is known of a setting.
-
-    Attributes:
-        setting: what was tried.
-        measured: in each round.
-        failure: why it can't be measured; None if it can.
-    """
+    """A setting, its measurement in each round, and why it can't be measured (None if it can)."""
 
     setting: Setting
     measured: list[Throughput] = field(default_factory=list)
@@ -56,20 +50,20 @@ class Trial:
 
     @property
     def rate(self) -> float:
-        """Env steps per second over all rounds; 0 if nothing was measured."""
+        """The env steps per second over all rounds; 0 without measurements."""
         seconds = sum(throughput.seconds for throughput in self.measured)
         return sum(throughput.steps for throughput in self.measured) / seconds if seconds else 0.0
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What came of a search.
+    """The result of a search.
 
     Attributes:
         trials: the best one first.
-        before: the setting as it was.
+        before: the original setting.
         config: with the best setting.
-        seconds: that it took.
+        seconds: the duration of the search.
     """
 
     trials: tuple[Trial, ...]
@@ -79,7 +73,6 @@ class Tuning:
 
     @property
     def best(self) -> Trial:
-        """The setting that is taken."""
         return self.trials[0]
 
 
@@ -93,20 +86,20 @@ def tune(
     most_actors: int | None = None,
     say: Callable[[str, str], None] = lambda stage, detail: None,
 ) -> Tuning:
-    """Measures settings of a config on this machine, and halves their number until one is left.
+    """Measure settings of a config on this machine, and halve their number until one is left.
 
     Args:
-        config: whose environment, network and algorithm are used. It must be one that a file can hold.
-        budget: seconds for all of it.
-        allow: of ALLOWED: what else may be changed, although it alters learning.
-        lags: that are tried. None: 0 and 1, or the config's own where that is above 1.
-        threads: of the learner, that are tried. None: one, all cores, and powers of four between.
-        most_actors: that are tried. None: four for each core.
-        say: is told what is going on: a stage, and what in it.
+        config: environment, network and algorithm. A file must be able to hold it.
+        budget: seconds for the whole search.
+        allow: changes of ALLOWED, which alter learning.
+        lags: to try. None: 0 and 1, or the config's own if that is above 1.
+        threads: of the learner, to try. None: one, all cores, and powers of four between.
+        most_actors: the most to try. None: four for each core.
+        say: receives the progress: a stage, and a detail.
 
     Raises:
         ValueError: an argument can't be used, or the budget is too short for one measurement.
-        RuntimeError: an environment failed, or a process that measures.
+        RuntimeError: an environment or a measuring process failed.
     """
     _check(budget, allow, most_actors)
     started = time.monotonic()
@@ -145,20 +138,18 @@ def _check(budget: float, allow: Collection[str], most_actors: int | None) -> No
 
 
 def _nothing_measured(trials: Iterable[Trial], budget: float) -> Exception:
-    """Why that is."""
     if failure := next((trial.failure for trial in trials if trial.failure), None):
         return RuntimeError(f"No setting could be measured: {failure}")
     return ValueError(
-        "`budget` is too short for one measurement: TensorFlow and the actors have to start, and the update to be "
-        f"compiled, before it. Received: budget={budget:g}"
+        "`budget` is too short for one measurement, before which TensorFlow and the actors start and the update is "
+        f"compiled. Received: budget={budget:g}"
     )
 
 
 def setting_of(config: TrainConfig) -> Setting:
-    """The setting that a config has; where it steps in its own process, that of one actor.
+    """Return the setting of a config; without actor processes, that of one actor.
 
-    Threads are those of the command line, which takes all cores for images beside actors that go on, too: what is
-    observed isn't known here.
+    The threads are those of the command line without images, because observations aren't known here.
     """
     actors, lag = max(config.num_actors, 1), config.max_policy_lag
     threads = config.learner_threads or learner_cores(actors, lag)
@@ -174,7 +165,7 @@ def candidates(
     threads: Sequence[int],
     most_actors: int,
 ) -> list[Setting]:
-    """What is tried, the likeliest first: as many actors as cores, and the threads that are the rule."""
+    """Return the settings to try, the likeliest first: as many actors as cores, and the default threads."""
     found = [
         Setting(actors, num_envs // actors, unroll_length, lag, count)
         for num_envs, unroll_length in batches(config, allow)
@@ -191,7 +182,7 @@ def candidates(
 
 
 def batches(config: TrainConfig, allow: Collection[str]) -> list[tuple[int, int]]:
-    """Environments and steps that are tried. Where both may change, the batch keeps its size."""
+    """Return the environments and steps to try. If both may change, the batch keeps its size."""
     num_envs, steps = max(config.num_actors, 1) * config.envs_per_actor, config.unroll_length
     found: dict[tuple[int, int], None] = {}
     for factor in _FACTORS:
@@ -203,7 +194,7 @@ def batches(config: TrainConfig, allow: Collection[str]) -> list[tuple[int, int]
 
 
 def _is_possible(config: TrainConfig, unroll_length: int) -> bool:
-    """Whether the algorithm takes it; `num_steps` may have a least number."""
+    """Return whether the config takes this length, on which checks of the algorithm may depend."""
     try:
         config.replace(unroll_length=unroll_length)
     except ValueError:
@@ -212,23 +203,23 @@ def _is_possible(config: TrainConfig, unroll_length: int) -> bool:
 
 
 def actor_counts(num_envs: int, cores: int, most: int) -> list[int]:
-    """Numbers that divide the environments: the largest up to each power of two, and up to the cores, one fewer too."""
+    """Return divisors of the environments: the largest up to each power of two, to the cores and to one core less."""
     wanted = {*(2**power for power in range(most.bit_length())), cores - 1, cores, most}
     divisors = [count for count in range(1, min(num_envs, most) + 1) if num_envs % count == 0]
     return sorted({max(count for count in divisors if count <= limit) for limit in wanted if 1 <= limit <= most})
 
 
 def thread_counts(cores: int) -> list[int]:
-    """One, all cores, and the powers of four between: a process for each."""
+    """Return one, all cores, and the powers of four between, each of which needs a process."""
     return sorted({*(4**power for power in range(cores.bit_length()) if 4**power <= cores), cores})
 
 
 def successive_halving(competitors: Sequence[T], measure: Callable[[Sequence[T], int], Mapping[T, float]]) -> list[T]:
-    """Measures all, then the better half once more, and so on until one is left (arXiv:1502.07943, algorithm 1).
+    """Measure all, then the better half again, and so on until one is left (arXiv:1502.07943, algorithm 1).
 
-    measure: (competitors of this round, rounds left with this one) -> the score of each that has one, higher is better.
+    measure: (competitors of this round, rounds left with this one) -> scores, of which higher ones are better.
 
-    Returns those that have a score, the best first: whoever is in later rounds is better.
+    Return the competitors with a score, the best first: those of later rounds are better.
     """
     remaining, out = list(competitors), list[T]()
     while remaining:
@@ -242,14 +233,14 @@ def successive_halving(competitors: Sequence[T], measure: Callable[[Sequence[T],
 
 
 def rounds(count: int) -> int:
-    """How often so many competitors can be halved until one is left; a single one is measured once, too."""
+    """Return the number of halvings until one competitor is left; at least 1."""
     return max(1, math.ceil(math.log2(count)))
 
 
 def choose(finalists: Iterable[Setting], trials: Mapping[Setting, Trial], before: Setting) -> Setting | None:
-    """The fastest of these and of the setting as it was; of those alike the one that changes and takes less.
+    """Return the fastest of the finalists and the original setting; of nearly equal ones, the cheapest change.
 
-    None where none was measured.
+    Return None without measurements.
     """
     measured = [setting for setting in dict.fromkeys([before, *finalists]) if trials[setting].rate]
     if not measured:
@@ -260,10 +251,10 @@ def choose(finalists: Iterable[Setting], trials: Mapping[Setting, Trial], before
 
 
 class Search:
-    """The processes that measure, and what they found.
+    """The measuring processes and their results.
 
-    config: path of the file that they read. settings: what may be measured; the first one, as it was, is in each round.
-    deadline: on the monotonic clock. say: is told what is going on.
+    config: path of the file that they read. settings: candidates; the first, the original one, is in each round.
+    deadline: on the monotonic clock. say: receives the progress.
     """
 
     def __init__(
@@ -276,25 +267,25 @@ class Search:
         self._patience = _PATIENCE_SECONDS
         self._number = 0
         for trial in self.trials.values():
-            with _noting_failure(trial):
+            with _record_failure(trial):
                 check_memory(trial.setting.num_actors)
 
     def prepare(self) -> None:
-        """Starts a process for each number of threads, all at once, and lets each compile what it will measure."""
+        """Start a process for each number of threads at once, and let each compile its functions."""
         first = {trial.setting.learner_threads: trial for trial in reversed(self._possible())}
         self._say("starting TensorFlow", f"with {', '.join(map(str, sorted(first)))} threads")
         started = time.monotonic()
         for threads, trial in first.items():
             self._process(threads).ask(trial.setting, 0.0)
         for threads, trial in first.items():
-            with _noting_failure(trial), self._ending_late(threads):
-                self._processes[threads].answer(self._left())  # beside others: it doesn't count
+            with _record_failure(trial), self._end_if_late(threads):
+                self._processes[threads].answer(self._left())  # isn't counted: other processes run meanwhile
         self._patience = max(self._patience, 3 * (time.monotonic() - started))
 
     def measure(self, settings: Sequence[Setting], rounds_left: int) -> dict[Setting, float]:
-        """One round: a share of the time left, divided among these settings and the one as it was.
+        """Measure a round: a share of the time left, divided among these settings and the original one.
 
-        Where single updates take so long that this can't do, those that are last in the list aren't measured (again).
+        If single updates take longer than that, the last settings of the list aren't measured (again).
         """
         self._number += 1
         chosen = [trial for trial in self._possible() if trial.setting in (self._before, *settings)]
@@ -310,7 +301,6 @@ class Search:
         return {setting: self.trials[setting].rate for setting in settings if self.trials[setting].rate}
 
     def close(self) -> None:
-        """Ends the processes."""
         while self._processes:
             self._processes.popitem()[1].close()
 
@@ -322,7 +312,7 @@ class Search:
 
     def _measure(self, trial: Trial, seconds: float) -> None:
         threads = trial.setting.learner_threads
-        with _noting_failure(trial), self._ending_late(threads):
+        with _record_failure(trial), self._end_if_late(threads):
             process = self._process(threads)
             process.ask(trial.setting, seconds)
             trial.measured.append(process.answer(min(self._left(), seconds + self._patience)))
@@ -333,8 +323,8 @@ class Search:
         return self._processes[threads]
 
     @contextlib.contextmanager
-    def _ending_late(self, threads: int) -> Iterator[None]:
-        """Ends a process that doesn't answer. At the end of the budget that is nobody's failure."""
+    def _end_if_late(self, threads: int) -> Iterator[None]:
+        """End a process that doesn't answer. At the end of the budget that isn't the setting's failure."""
         try:
             yield
         except LateError:
@@ -344,8 +334,8 @@ class Search:
 
 
 @contextlib.contextmanager
-def _noting_failure(trial: Trial) -> Iterator[None]:
-    """What is too large or too slow is left out; anything else ends the search."""
+def _record_failure(trial: Trial) -> Iterator[None]:
+    """Record that a setting is too large or too slow. Other errors end the search."""
     try:
         yield
     except (MemoryError, LateError) as error:

@@ -1,17 +1,18 @@
-"""The whole system as `train` runs it, without what it writes down: actors, learner, and weights that are published."""
+"""The whole system as `train` runs it, without the files of a run: actors, learner and published weights."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actor_learner.benchmark.clocks import Stopwatch
 from actor_learner.benchmark.roofline import Cost
 from actor_learner.config.config import TrainConfig
+from actor_learner.runs.metrics import ACTOR_TIME
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.machine import busy_seconds
 from actor_learner.system.memory import cpu_shares, measure
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
     from gymnasium.spaces import Space
 
 LEAST_BATCHES = 3
-"""Of a measurement, however long they take."""
-_LOOK_SECONDS = 0.005
+"""The least batches in a measurement, however long they take."""
+_POLL_SECONDS = 0.005
 
 LEARNER = "learner"
 """The name of the learner's process; the actors' are `actor_0` and so on."""
 
 
 class Span(NamedTuple):
-    """What a process did from `start` to `end`, by `time.perf_counter`."""
+    """The work of a process from `start` to `end`, by `time.perf_counter`."""
 
     process: str
     name: str
@@ -39,10 +40,11 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """What a measurement of the whole system found.
+    """A measurement of the whole system.
 
-    steps: env steps; rows: those that only reset included. cpu: CPU seconds per second of each process. spans: what
-    each process did; parts of an unroll, which take turns at every step, stand one after the other.
+    steps: env steps. rows: env steps and rows that only reset. cpu: CPU seconds per second of each process. others: CPU
+    seconds per second that other programs took from the same cores; 0 where the system doesn't report it. spans: the
+    work of each process; the parts of an unroll, which take turns at every step, follow one another.
     """
 
     seconds: float
@@ -51,24 +53,22 @@ class Run:
     rows: int
     cpu: dict[str, float]
     others: float
-    """CPU seconds per second that other programs took from the same cores; 0 where the system doesn't tell."""
     spans: list[Span]
 
     @property
     def steps_per_second(self) -> float:
-        """Env steps, without rows that only reset."""
         return self.steps / self.seconds
 
 
-class System:
-    """A pool and a learner, as a config describes them. A context manager; nothing is left of it afterwards.
+class System(contextlib.AbstractContextManager["System"]):
+    """The pool and the learner of a config. A context manager.
 
-    The learning rate is 0, so that the policy, and with it what the environments do, stays the same from the first
-    batch to the last, and `target_kl` ends no update early. An environment that raises ends the measurement.
+    The learning rate is 0, so that the policy, and with it the work of the environments, stays the same in all
+    batches, and `target_kl` ends no update early. An environment that raises ends the measurement.
     """
 
     def __init__(self, config: TrainConfig) -> None:
-        """Starts the actors, compiles the update, and keeps a batch."""
+        """Start the actors, compile the update, and keep a batch."""
         from actor_learner.build import make_network, make_pool, new_learner, settle_threads
         from actor_learner.learner.backend import resolve_device
 
@@ -86,14 +86,14 @@ class System:
         try:
             self.learner = new_learner(config, self.actors)
             self.batch: Trajectory = self.actors.collect(timeout=None).copy()
-            for _ in range(2):  # the first may set statistics alone
+            for _ in range(2):  # the first may only set statistics
                 self.learner.update(self.batch)
         except BaseException:
             self.actors.close()
             raise
 
     def measure_update(self, seconds: float) -> Cost:
-        """The update alone, on the batch that was kept: means over so many seconds, or of one."""
+        """Return the mean cost of an update alone, over this time and at least one update."""
         self.wait_until_idle()
         stopwatch, end, count = Stopwatch(), time.perf_counter() + seconds, 0
         while not count or time.perf_counter() < end:
@@ -102,7 +102,7 @@ class System:
         return stopwatch.cost() * (1 / count)
 
     def run(self, seconds: float) -> Run:
-        """Collects, learns and publishes for so many seconds, from where every actor has been at it for a while."""
+        """Collect, learn and publish for this time, once every actor is busy."""
         spans: list[Span] = []
         for _ in range(self.config.max_policy_lag + 1):
             self._turn(spans)
@@ -112,20 +112,20 @@ class System:
             valid = self._turn(spans)
             steps, rows, batches = steps + int(valid.sum()), rows + valid.size, batches + 1
         elapsed, busy, after = time.perf_counter() - started, busy_seconds(), measure(self.actors.pids)
-        for _ in range(self.config.max_policy_lag + 1):  # brings what the actors have begun
+        for _ in range(self.config.max_policy_lag + 1):  # collects the batches that the actors have begun
             self._turn(spans)
         cpu = {_name(owner): share for owner, share in cpu_shares(before, after, elapsed).items()}
         others = 0.0 if busy is None or busy_before is None else (busy - busy_before) / elapsed - sum(cpu.values())
         return Run(elapsed, batches, steps, rows, cpu, max(0.0, others), _within(spans, started, started + elapsed))
 
     def wait_until_idle(self) -> None:
-        """Until the actors have done what was handed out to them."""
+        """Wait until the actors have finished their assignments."""
         deadline = time.monotonic() + self.config.actor_timeout
         while not self.actors.idle and time.monotonic() < deadline:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _turn(self, spans: list[Span]) -> Any:
-        """One batch; what was done for it joins the spans. Returns its `valid [T, B]`."""
+        """Collect, learn and publish once, and add to the spans. Return the batch's `valid [T, B]`."""
         clock, times = time.perf_counter, [time.perf_counter()]
         trajectory = self.actors.collect(timeout=None)
         times.append(clock())
@@ -140,23 +140,17 @@ class System:
         return trajectory.valid
 
     def close(self) -> None:
-        """Ends the actors."""
         self.actors.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
 def still(config: TrainConfig) -> TrainConfig:
-    """The config of a system that learns nothing, and that the first failure ends."""
+    """Return the config with a learning rate of 0 and without restarts."""
     algorithm = config.algorithm
     if not getattr(algorithm, "clones_optimizer", False):
-        with contextlib.suppress(TypeError, ValueError):  # one's own algorithm may have no such field
+        with contextlib.suppress(TypeError, ValueError):  # a user's algorithm may have no such field
             algorithm = dataclasses.replace(algorithm, learning_rate=0.0)
     return config.replace(algorithm=algorithm, on_env_error="raise", max_restarts=0, quiet=True)
 
@@ -166,22 +160,22 @@ def _name(owner: int | None) -> str:
 
 
 def _spans_of(unroll: Any) -> list[Span]:
-    """An unroll's parts, one after the other, up to where it ended."""
-    parts = (
-        ("waiting", unroll.waiting),
-        ("environments", unroll.env),
-        ("acting", unroll.acting),
-        ("copying", unroll.other),
-    )
-    start = unroll.ended - sum(seconds for _, seconds in parts)
-    spans = []
-    for name, seconds in parts:
-        spans.append(Span(_name(unroll.actor), name, start, start + seconds))
-        start += seconds
-    return spans
+    """Return the parts of an unroll, one after the other, up to its end."""
+    names = ("waiting", "env", "acting", "other")
+    seconds = [getattr(unroll, name) for name in names]
+    ends = list(itertools.accumulate(seconds, initial=unroll.ended - sum(seconds)))
+    return [
+        Span(_name(unroll.actor), ACTOR_TIME[name], start, end)
+        for name, (start, end) in zip(names, itertools.pairwise(ends), strict=True)
+    ]
 
 
 def _within(spans: list[Span], start: float, end: float) -> list[Span]:
-    """What of them lies between two moments, in order."""
+    """Return the spans cut to an interval, in order."""
     cut = [span._replace(start=max(span.start, start), end=min(span.end, end)) for span in spans]
     return sorted((span for span in cut if span.end > span.start), key=lambda span: (span.process, span.start))
+
+
+def process_order(process: str) -> tuple[bool, int, str]:
+    """Return a key that sorts the learner first, then the actors by number."""
+    return process != LEARNER, len(process), process

@@ -1,4 +1,4 @@
-"""Callbacks: Keras's own work as they are; `Callback` adds what a reinforcement-learning run has to offer."""
+"""Callbacks: Keras's own work as they are; `Callback` adds the run's actors, learner and config."""
 
 from actor_learner.callbacks.base import Callback
 from actor_learner.callbacks.evaluate import Evaluate

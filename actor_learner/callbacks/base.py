@@ -1,9 +1,9 @@
-"""The base of callbacks that need more of a run than Keras gives them."""
+"""The base of callbacks that use the actors, the learner or the config of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import keras
 
@@ -13,23 +13,29 @@ if TYPE_CHECKING:
     from actor_learner.learner.learner import Learner
 
 
+class RunHooks(Protocol):
+    """All callbacks of a run, in their order."""
+
+    def call(self, hook: str, *args: Any) -> None:
+        """Calls a hook of each callback, as in `call("on_test_begin", {})`."""
+
+
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]
-    """A Keras callback that knows the run's `actors`, `learner` and `config`.
+    """A Keras callback with the run's `actors`, `learner` and `config`.
 
     A batch is an update; `logs` carry the metrics of metrics.jsonl. `self.model` is the network, and
     `self.model.stop_training = True` ends the run after the current update. `self.actors.call("set_difficulty", 3)`
     calls a method of every environment.
 
-    A callback that names metrics in `reports` may put them into the `logs` of `on_train_batch_end`. They stand in
-    metrics.jsonl then and in the `logs` of that epoch's end, and others may monitor them. As a dict it says which way
-    is better: `{"success": "max", "distance": "min"}`.
+    A callback that names metrics in `reports` may put them into the `logs` of `on_train_batch_end`. They go to
+    metrics.jsonl and to the `logs` of that epoch's end, and other callbacks may monitor them. A dict also names the
+    better direction: `{"success": "max", "distance": "min"}`.
     """
 
     actors: ActorPool
     learner: Learner
     config: TrainConfig
-    callbacks: Any
-    """All of the run, in their order."""
+    callbacks: RunHooks
     reports: Collection[str] = ()
 
     @property

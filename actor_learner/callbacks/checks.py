@@ -1,4 +1,4 @@
-"""What is wrong with callbacks, found before training: what they monitor, and who sets the learning rate."""
+"""Checks of callbacks before training: the metrics that they monitor, and the learning rate that they set."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _RATE_SETTING = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLR
 
 
 def check_callbacks(callbacks: Iterable[Any]) -> None:
-    """Raises ValueError unless every one is a Keras callback."""
+    """Raises ValueError for an object that isn't a Keras callback."""
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
-            hint = f"; an object is wanted: {callback.__name__}(...)" if isinstance(callback, type) else ""
+            hint = f"; pass an object: {callback.__name__}(...)" if isinstance(callback, type) else ""
             raise ValueError(
                 f"`callbacks` must hold keras.callbacks.Callback objects{hint}. Received: {callback!r} "
                 f"of type {type(callback).__name__}"
@@ -25,7 +25,7 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
 
 
 def check_rate(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None:
-    """Raises ValueError if a callback would set a learning rate that is written before each update already."""
+    """Raises ValueError if a callback sets a learning rate that the algorithm or the optimizer sets too."""
     setting = next((callback for callback in callbacks if isinstance(callback, _RATE_SETTING)), None)
     if setting is None:
         return
@@ -46,7 +46,7 @@ def check_rate(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None
 
 
 def check_averages(callbacks: Iterable[Any], optimizer: Any) -> None:
-    """Raises ValueError if averages of the weights are to be swapped in that the optimizer doesn't keep."""
+    """Raises ValueError for SwapEMAWeights with an optimizer that keeps no averages."""
     keeps = getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", True)
     if not keeps and any(isinstance(callback, keras.callbacks.SwapEMAWeights) for callback in callbacks):
         raise ValueError(
@@ -56,7 +56,7 @@ def check_averages(callbacks: Iterable[Any], optimizer: Any) -> None:
 
 
 def check_packages(callbacks: Iterable[Any]) -> None:
-    """Raises ImportError for Keras's TensorBoard without the package of that name, which its first batch needs."""
+    """Raises ImportError for Keras's TensorBoard callback without the package tensorboard."""
     boards = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in callbacks)
     if boards and importlib.util.find_spec("tensorboard") is None:
         raise ImportError(
@@ -66,20 +66,20 @@ def check_packages(callbacks: Iterable[Any]) -> None:
 
 
 def watches(callbacks: Iterable[Any]) -> bool:
-    """Whether one has to be told what metrics there are."""
+    """Return whether a callback needs the names of the metrics."""
     return any(monitored(callback) or isinstance(callback, keras.callbacks.CSVLogger) for callback in callbacks)
 
 
 def monitored(callback: Any) -> str | None:
-    """The metric that a callback goes by, if it does. A checkpoint of every epoch goes by none."""
+    """Return the metric that a callback monitors. A checkpoint of every epoch monitors none."""
     name = getattr(callback, "monitor", None)
     return name if isinstance(name, str) and getattr(callback, "save_best_only", True) else None
 
 
 def reported(callbacks: Iterable[Any]) -> dict[str, str | None]:
-    """The metrics that callbacks add, and which way is better: "max", "min", or None where they don't say.
+    """Return the metrics that callbacks add, each with its better direction: "max", "min" or None for unknown.
 
-    Raises ValueError for a name that two of them add.
+    Raises ValueError for a name that two callbacks add.
     """
     result: dict[str, str | None] = {}
     for callback in callbacks:
@@ -95,9 +95,9 @@ def reported(callbacks: Iterable[Any]) -> dict[str, str | None]:
 
 
 def resolve_monitors(callbacks: Iterable[Any], names: Collection[str]) -> None:
-    """Sets the `mode` of those that leave it to the metric.
+    """Sets the `mode` of callbacks with `mode="auto"`.
 
-    Raises ValueError where a metric isn't among `names`, or where nobody knows which way of it is better.
+    Raises ValueError for a metric that isn't among `names`, or whose better direction is unknown.
     """
     callbacks = list(callbacks)
     directions = reported(callbacks)
@@ -110,14 +110,14 @@ def resolve_monitors(callbacks: Iterable[Any], names: Collection[str]) -> None:
         mode = "min" if name is None else directions.get(name) or direction(name)
         if mode is None:
             raise ValueError(
-                f"`mode` of {type(callback).__name__} must be 'max' or 'min', since it isn't known which way of "
-                f"{name!r} is better. Received: mode='auto'"
+                f"`mode` of {type(callback).__name__} must be 'max' or 'min', because the better direction of "
+                f"{name!r} isn't known. Received: mode='auto'"
             )
         callback.mode = mode
 
 
 def direction(name: str) -> str | None:
-    """Which way of one of a run's own metrics is better, "max" or "min", if one is."""
+    """Return the better direction of one of the run's own metrics, "max" or "min"; None if there is none."""
     if name in _UP or name.startswith("episode/"):
         return "max"
     return "min" if name == "loss" or name.endswith("_loss") else None

@@ -1,4 +1,4 @@
-"""When the callbacks of a run are called, and with what: as `Model.fit` does it, an update being a batch."""
+"""Calls the callbacks of a run as `Model.fit` does; an update is a batch."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _LOG = logging.getLogger("actor_learner")
 
 
 class RunCallbacks:
-    """The callbacks of a run: told about it, then called in their order, each hook with its own copy of the metrics.
+    """The callbacks of a run, called in their order, each hook with its own copy of the metrics.
 
-    An exception that one raises gets a note that names it.
+    An exception gets a note with the name of the callback that raises it.
 
     Args:
-        callbacks: Keras callbacks; lists of them are taken apart.
-        params: what `self.params` of each is; "epochs" and "steps" are the planned epochs, and the updates in one.
+        callbacks: Keras callbacks; Keras's lists of them are unpacked.
+        params: `self.params` of each; "epochs" is the number of planned epochs, "steps" that of updates in an epoch.
         batch_rows: env steps in a batch.
 
     Raises:
-        ValueError: one monitors a metric that there won't be, or sets a learning rate that something else sets.
+        ValueError: a callback monitors an unknown metric, or sets a learning rate that is set elsewhere.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RunCallbacks:
         self._params, self._batch_rows = params, batch_rows
         self._reports = reported(self._callbacks)
         self._names: list[str] = []
-        self._of_epoch: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
         check_packages(self._callbacks)
         check_rate(self._callbacks, learner.algorithm, learner.optimizer)
         check_averages(self._callbacks, learner.optimizer)
@@ -68,9 +68,9 @@ class RunCallbacks:
             learned = learner.trace(actors.blank_trajectory())
             self._names = [*metric_names(config, learned), *self._reports]
             resolve_monitors(self._callbacks, self._names)
-        self._tell()
+        self._attach()
 
-    def _tell(self) -> None:
+    def _attach(self) -> None:
         self._learner.network.stop_training = False
         for callback in self._callbacks:
             if isinstance(callback, Callback):
@@ -85,11 +85,11 @@ class RunCallbacks:
 
     @property
     def epoch_is_over(self) -> bool:
-        """Whether the last update was an epoch's last."""
+        """Whether the last update ended an epoch."""
         return self._learner.updates % self._updates_per_epoch == 0
 
     def begin(self) -> None:
-        """Training begins, perhaps with an epoch and weights that BackupAndRestore gives back."""
+        """Begins training, perhaps with the epoch and weights that BackupAndRestore restores."""
         network, before = self._learner.network, self._learner.get_weights()
         network._initial_epoch = None
         self.call("on_train_begin", {}, but=self._backups() if self._learner.updates else ())
@@ -97,40 +97,40 @@ class RunCallbacks:
             self._skip(network._initial_epoch)
         for callback in self._callbacks:
             if isinstance(callback, keras.callbacks.CSVLogger):
-                callback.keys = sorted(self._names)  # it would take those of the first epoch, when some have no value
+                callback.keys = sorted(self._names)  # by default those of the first epoch, when some have no value
         after = self._learner.get_weights()
         if not all(map(np.array_equal, before, after)):
             self._actors.publish(after)
         self.next_update(first=True)
 
     def _backups(self) -> list[Any]:
-        """Those that would give back other weights than those of the checkpoint that the run goes on from."""
+        """The callbacks that would replace the weights of the checkpoint from which the run resumes."""
         backups = [one for one in self._callbacks if isinstance(one, keras.callbacks.BackupAndRestore)]
         if backups:
-            _LOG.info("The run goes on from its own checkpoint; what BackupAndRestore has kept isn't restored.")
+            _LOG.info("The run resumes from its own checkpoint; the backup of BackupAndRestore isn't restored.")
         return backups
 
     def _skip(self, epochs: int) -> None:
-        """Counts these epochs as done, as planned."""
+        """Counts these epochs as done."""
         learner = self._learner
         learner.updates = epochs * self._updates_per_epoch
         learner.env_steps = learner.updates * self._batch_rows
         if learner.env_steps >= self._config.total_steps:
             raise ValueError(
-                "`backup_dir` of BackupAndRestore holds a run that has taken all of its epochs: remove it to begin "
-                f"anew, or let total_steps grow. Received: {epochs} epochs of {self._params['epochs']}"
+                "`backup_dir` of BackupAndRestore holds a run that has finished all its epochs: remove it to begin "
+                f"again, or increase total_steps. Received: {epochs} epochs of {self._params['epochs']}"
             )
-        _LOG.info("BackupAndRestore: the run goes on with epoch %d, at %d env steps", epochs + 1, learner.env_steps)
+        _LOG.info("BackupAndRestore: the run resumes with epoch %d, at %d env steps", epochs + 1, learner.env_steps)
 
     def next_update(self, *, first: bool = False) -> None:
-        """An update is to come; the first one of an epoch, or of this process, begins the epoch."""
+        """Begins an update, and its epoch if it is the first of the epoch or of this process."""
         epoch, batch = divmod(self._learner.updates, self._updates_per_epoch)
         if first or not batch:
             self.call("on_epoch_begin", epoch, {})
         self.call("on_train_batch_begin", batch, logs={})
 
     def update_ended(self, metrics: dict[str, float]) -> None:
-        """An update was made, or undone. What callbacks report is added to `metrics`."""
+        """Ends an update, and adds the metrics that callbacks report to `metrics`."""
         if "undone" in metrics:
             self._update_undone(metrics)
             return
@@ -141,24 +141,24 @@ class RunCallbacks:
         self.call("on_train_batch_end", batch, logs=logs, but=reporting)
         found = {name: _number(name, logs[name]) for name in self._reports if name in logs}
         metrics.update(found)
-        self._of_epoch |= found
+        self._reported |= found
 
     def _update_undone(self, metrics: dict[str, float]) -> None:
-        """It is no batch, but who ends a run at the first NaN must hear of it."""
+        """Calls TerminateOnNaN alone: an undone update is no batch, but may have to end the run."""
         others = [one for one in self._callbacks if not isinstance(one, keras.callbacks.TerminateOnNaN)]
         batch = self._learner.updates % self._updates_per_epoch
         self.call("on_train_batch_end", batch, logs=dict(metrics), but=others)
 
     def epoch_ended(self, metrics: dict[str, float]) -> None:
-        """An epoch is over, or the run is."""
+        """Ends an epoch, perhaps early because the run ends."""
         epoch = (self._learner.updates - 1) // self._updates_per_epoch
-        if self._learner.env_steps < self._config.total_steps:  # rows that only reset make it longer than planned
+        if self._learner.env_steps < self._config.total_steps:  # rows that only reset add epochs to the plan
             self._params["epochs"] = max(self._params["epochs"], epoch + 2)
-        self.call("on_epoch_end", epoch, metrics | self._of_epoch)
-        self._of_epoch.clear()
+        self.call("on_epoch_end", epoch, metrics | self._reported)
+        self._reported.clear()
 
     def end(self, metrics: dict[str, float], *, interrupted: bool) -> None:
-        """The run ends; what it leaves is what the network has afterwards."""
+        """Ends the run. The network's weights afterwards are the result."""
         if not self.epoch_is_over:
             self.epoch_ended(metrics)
         if not any(getattr(one, "_ema_weights_in_model", False) for one in self._callbacks):
@@ -167,7 +167,7 @@ class RunCallbacks:
         self.call("on_train_end", dict(metrics), but=backups if interrupted else ())
 
     def call(self, hook: str, *args: Any, but: Iterable[Any] = (), **kwargs: Any) -> None:
-        """Calls a hook of each callback, but for some."""
+        """Calls a hook of each callback except those of `but`."""
         left_out = {id(callback) for callback in but}
         for callback in self._callbacks:
             if id(callback) in left_out:

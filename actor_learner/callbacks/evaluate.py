@@ -1,4 +1,4 @@
-"""Evaluation while training, in environments of its own."""
+"""Evaluation while training."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from actor_learner.system.fields import check_count
 
 
 class Evaluate(Callback):
-    """Plays episodes every so many env steps, and after the last update, with the weights of the moment.
+    """Plays episodes every `every_steps` env steps, and after the last update, with the current weights.
 
-    It has environments and random numbers of its own, and plays the same episodes each time. Training waits meanwhile.
-    The metrics `evaluation/return_mean`, `evaluation/return_std` and `evaluation/length_mean` stand in the row of that
-    update in metrics.jsonl, in its `logs` for every other callback, and in those of that epoch's end: where an epoch
-    has no evaluation, `EarlyStopping` and the like don't count it. With `SwapEMAWeights` it is the averages that play.
+    It has its own environments and random numbers, and plays the same episodes each time. Training waits meanwhile.
+    The metrics `evaluation/return_mean`, `evaluation/return_std` and `evaluation/length_mean` go to the update's row of
+    metrics.jsonl, to its `logs` for every other callback, and to those of that epoch's end. An epoch without evaluation
+    doesn't count for `EarlyStopping` and the like. With `SwapEMAWeights` the averages play.
 
     Args:
         every_steps: Env steps between two evaluations.
-        env: As for `train`; by default the run's own, as it is without any `actors.call`.
-        episodes: Of one evaluation.
+        env: As for `train`; by default the run's environment, without the effects of `actors.call`.
+        episodes: Number of episodes in one evaluation.
         env_kwargs: Keyword arguments of the environment; by default those of the run, if the environment is the run's.
-        seed: Of the environments, and of the actions with `deterministic=False`.
+        seed: Seeds the environments, and the actions with `deterministic=False`.
         deterministic: Take the most probable action; else sample.
-        video: How many of the episodes to record as well, in `videos/<env steps>` of the run's directory.
-        name: What the metrics' names begin with, in case there are two of these.
+        video: Number of episodes that are recorded as well, in `videos/<env steps>` of the run's directory.
+        name: Prefix of the metrics' names, to tell two such callbacks apart.
 
     Raises:
         ValueError: an argument can't be used; or, when training begins, the environment.
@@ -58,10 +58,10 @@ class Evaluate(Callback):
         self.name = name
         self.reports = {f"{name}/return_mean": "max", f"{name}/return_std": None, f"{name}/length_mean": "max"}
         self.evaluation: Evaluation | None = None
-        """The newest."""
+        """The newest result."""
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Resolves the environment, and exports the policy, whose weights alone are renewed from then on."""
+        """Resolves the environment, and exports the policy, of which evaluations replace only the weights."""
         self._source = self.config.env if self.env is None else self.env
         own = self.env is None or self.env == self.config.env
         self._kwargs = dict(self.config.env_kwargs) if own and self.env_kwargs is None else dict(self.env_kwargs or {})
@@ -80,7 +80,6 @@ class Evaluate(Callback):
         self._reached = self.learner.env_steps // self.every_steps
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Evaluates, if it is time."""
         steps = self.learner.env_steps
         reached, self._reached = self._reached, steps // self.every_steps
         if self._reached > reached or steps >= self.config.total_steps:
@@ -90,7 +89,7 @@ class Evaluate(Callback):
 
     def _evaluate(self) -> Evaluation:
         metrics: dict[str, float] = {}
-        self.callbacks.call("on_test_begin", {})  # here SwapEMAWeights puts the averages in, as in `Model.evaluate`
+        self.callbacks.call("on_test_begin", {})  # SwapEMAWeights puts the averages in, as in `Model.evaluate`
         try:
             self._policy.set_weights(self.model.get_weights())
             self.evaluation = self._play(self._factory, self.episodes, min(MOST_ENVS, self.episodes))

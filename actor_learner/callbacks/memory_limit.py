@@ -1,4 +1,4 @@
-"""Keeping a run's memory below a limit."""
+"""Keeps the memory of a run below a limit."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from actor_learner.system.signals import stop_requested
 _LOG = logging.getLogger("actor_learner")
 _ACTIONS = ("pause", "checkpoint_and_stop", "restart_actors")
 _SHARE_OF_CGROUP = 0.95
-"""What a run may take of its cgroup: at the whole of it, the kernel has killed something already."""
+"""The usable share of the cgroup's limit; at all of it, the kernel kills processes."""
 _PAUSE_SECONDS = 1.0
 
 
 class MemoryLimit(Callback):
-    """Keeps the memory of the run below a limit: of this process, its actors, and everything that they started.
+    """Keeps the memory of the run below a limit: of this process, its actors, and all their child processes.
 
-    What counts is the proportional set size, swap included (a page that n processes share is 1/n in each), or the
-    resident size where the kernel doesn't give that. Where a cgroup (a container, a batch job) allows less than
+    The memory is the proportional set size with swap (a page that n processes share counts 1/n in each), or the
+    resident size if the kernel doesn't report that. If a cgroup (a container, a batch job) allows less than
     `gigabytes`, the limit is 95% of that. It is checked after an update, at most every `seconds`.
 
-    "pause" waits, checking each second, until enough is free again, at most for `pause_minutes`; then the run ends
-    and is saved. "checkpoint_and_stop" ends it after the current update. "restart_actors" replaces the largest actors,
-    as many as needed: for environments that leak. If replacing all of them doesn't help, the run ends and is saved.
+    "pause" waits, checking each second, until the memory is below the limit again. After `pause_minutes` the run is
+    saved and ends. "checkpoint_and_stop" ends it after the current update. "restart_actors" replaces as many of the
+    largest actors as needed: for environments that leak. If replacing all of them doesn't help, the run is saved and
+    ends.
 
     Args:
         gigabytes: The limit, in 10^9 bytes.
         action: "pause", "checkpoint_and_stop" or "restart_actors".
-        seconds: Between two checks, at least; longer where measuring would take more than 0.5% of a core.
-        pause_minutes: Longest pause.
+        seconds: The least time between two checks; more if measuring takes more than 0.5% of a core.
+        pause_minutes: The longest pause.
 
     Raises:
         ValueError: An argument can't be used; or, when training begins, more is in use already.
@@ -52,10 +53,9 @@ class MemoryLimit(Callback):
         self._limit = math.inf
         self._num_actors, self._fresh = 0, 0
         self._restarted: dict[int, int] = {}
-        """Actors restarted since enough was free, and the processes that they had."""
+        """Actors restarted since the memory was below the limit, with the old process of each."""
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Takes the measure of the run before it has grown."""
         if self.action == "restart_actors" and not self.actors.pids:
             raise ValueError('`action="restart_actors"` needs actor processes. Received: num_actors=0')
         allowed = cgroup_limit()
@@ -80,8 +80,7 @@ class MemoryLimit(Callback):
         return MemorySampler(lambda: self.actors.pids, seconds)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Checks, if it is time, and does what `action` says."""
-        if self._restarted.items() & self.actors.pids.items():  # those processes are still about to end
+        if self._restarted.items() & self.actors.pids.items():  # the old processes are still ending
             return
         usage = self._sampler.sample()
         if usage is None:
@@ -107,15 +106,15 @@ class MemoryLimit(Callback):
         _LOG.warning("The pause is over after %.0f s.", time.monotonic() - started)
 
     def _restart_actors(self, usage: Usage) -> None:
-        """The largest first, until what they have grown by is more than what is too much."""
-        self._num_actors = max(self._num_actors, len(usage.actors))  # one may have been without a process before
+        """Restarts the largest actors, until their growth since the beginning exceeds the excess."""
+        self._num_actors = max(self._num_actors, len(usage.actors))
         excess, chosen = usage.total - self._limit, list[int]()
         for actor in sorted(usage.actors.keys() - self._restarted, key=lambda actor: -usage.actors[actor]):
             if excess > 0:
                 excess -= usage.actors[actor] - self._fresh
                 chosen.append(actor)
         if not chosen:
-            if len(self._restarted) >= self._num_actors:  # else some have no process at the moment
+            if len(self._restarted) >= self._num_actors:  # else an actor has no process at the moment
                 self._stop(usage, "Restarting every actor didn't help. ")
             return
         grown = ", ".join(f"{actor} ({_gigabytes(usage.actors[actor])})" for actor in chosen)

@@ -1,4 +1,4 @@
-"""Ending a run that has reached what was wanted."""
+"""Ends a run that has reached a return."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _LOG = logging.getLogger("actor_learner")
 
 
 class StopOnReturn(Callback):
-    """Ends the run after the update at which the return has reached a threshold.
+    """Ends the run after the update at which the return reaches a threshold.
 
     Args:
         threshold: The return to reach.
-        episodes: How many must have finished before `episode_return`, the mean over the last 100, is believed.
-        monitor: "episode_return", or another metric that is to be large, such as Evaluate's "evaluation/return_mean".
+        episodes: The least number of finished episodes for which `episode_return`, the mean of the last 100, counts.
+        monitor: "episode_return", or another metric to maximize, such as Evaluate's "evaluation/return_mean".
 
     Raises:
         ValueError: an argument can't be used; when training begins: there is no such metric.
@@ -29,11 +29,9 @@ class StopOnReturn(Callback):
         self._finished = 0
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Begins to count."""
         self._finished = 0
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Looks at the metric."""
         self._finished += len(self.actors.episodes["return"])
         value = (logs or {}).get(self.monitor)
         if value is None or value < self.threshold:

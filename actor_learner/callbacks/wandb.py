@@ -15,7 +15,7 @@ class WandB(Callback):
     Args:
         project: Name of the project there.
         settings: Further arguments of `wandb.init`, for instance `mode="offline"`, `name`, `group`; by default the name
-            is that of the run's directory, which gets wandb's own files as well.
+            is that of the run's directory, where wandb's own files go as well.
 
     Raises:
         ImportError: wandb isn't installed.
@@ -29,7 +29,6 @@ class WandB(Callback):
         self._run: Any = None
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Begins a run there."""
         import wandb
 
         folder = Path(self.run_dir)
@@ -37,9 +36,7 @@ class WandB(Callback):
         self._run = wandb.init(project=self.project, **settings)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Logs the update."""
         self._run.log(dict(logs or {}), step=self.learner.env_steps)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
-        """Ends the run there."""
         self._run.finish()

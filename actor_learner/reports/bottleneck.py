@@ -1,4 +1,4 @@
-"""What limits a run's speed, told from the shares of time in its metrics, and what would help."""
+"""The bottleneck of a run, according to the shares of time in its metrics, and advice."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-IDLE = 0.1
-"""A learner that overlaps with its actors and waits for less than this part of its time is what limits them."""
-UNEVEN = 0.25
-"""Actors that wait for this part of their time for one another, and not for the learner, are unevenly fast."""
-ASLEEP = 0.5
-"""Actors that use less than this part of the time that they work don't compute: their environments wait."""
-FEW = 20
-"""Updates below which what is done once, such as the first checkpoint, may seem to be what limits a run."""
-WORTHWHILE = 0.2
-"""The part of the time that overlapping would save, from which on it is worth a mention."""
+from actor_learner.runs.metrics import ACTOR_TIME
 
-_NAMES = {"env": "environments", "acting": "acting", "other": "copying"}
+IDLE = 0.1
+"""A learner that overlaps with its actors limits the run if it waits for less than this part of its time."""
+UNEVEN = 0.25
+"""Actors that wait for each other for this part of their time are unevenly fast."""
+ASLEEP = 0.5
+"""Actors whose CPU time is less than this part of their working time have environments that wait."""
+FEW = 20
+"""With fewer updates, work that is done once, such as the first checkpoint, may seem to limit a run."""
+WORTHWHILE = 0.2
+"""The least part of the time that overlapping has to save before it is advised."""
+
+_WORK = ("env", "acting", "other")
 
 
 class Bottleneck(NamedTuple):
-    """What limits a run, and what would help; as text `limited by: environments; another actor would help`."""
+    """The limiting part of a run, and advice; as text `limited by: environments; another actor would help`."""
 
     part: str
     advice: str
@@ -33,23 +35,22 @@ class Bottleneck(NamedTuple):
 def bottleneck(
     metrics: Mapping[str, float], *, num_actors: int, cores: int, max_policy_lag: int, updates: float = math.inf
 ) -> Bottleneck | None:
-    """What limits a run; None where the metrics don't say where its time went.
+    """Return the bottleneck of a run; None if the metrics lack shares of time.
 
-    The learner's time is learning, collecting (waiting for a batch) and the rest, which is callbacks, checkpoints and
-    publishing. What takes most of it limits the run; if that is collecting, then the part that takes most of the
-    actors' time without waiting does. A learner that overlaps with its actors (`max_policy_lag` above 0) limits them
-    as soon as it hardly waits.
+    The learner's time consists of learning, collecting (waiting for a batch) and the rest: callbacks, checkpoints and
+    publishing. The largest part limits the run. If that is collecting, the largest part of the actors' work limits it.
+    A learner that overlaps with its actors (`max_policy_lag` above 0) limits them as soon as it hardly waits.
 
     Args:
-        metrics: `time/learning` and `time/collecting` (shares of the learner's time), `time/env`, `time/acting`,
-            `time/other` and `time/waiting` (shares of the actors' time), `cpu/actor_<n>` if known: a row of
-            metrics.jsonl, or the mean of several.
+        metrics: a row of metrics.jsonl, or means of several: `time/learning` and `time/collecting` (shares of the
+            learner's time), `time/env`, `time/acting`, `time/other` and `time/waiting` (shares of the actors' time),
+            `cpu/actor_<n>` if known.
         num_actors: actor processes; 0: the learner's process steps the environments.
         cores: that the run may use.
-        max_policy_lag: how many versions actors may be behind.
-        updates: that the run has made.
+        max_policy_lag: the most versions that actors may be behind.
+        updates: made by the run.
     """
-    shares = {name: _share(metrics, name) for name in ("learning", "env", "acting", "other", "waiting")}
+    shares = {name: _share(metrics, name) for name in ("learning", *ACTOR_TIME)}
     if any(map(math.isnan, shares.values())):
         return None
     collecting = _share(metrics, "collecting")
@@ -59,16 +60,16 @@ def bottleneck(
     overlaps = max_policy_lag > 0 and num_actors > 0
     if between > max(shares["learning"], collecting):
         if updates < FEW:
-            return Bottleneck("what is done once, such as the first checkpoint", "so few updates can't tell more")
+            return Bottleneck("work that is done once, such as the first checkpoint", "more updates would tell more")
         return Bottleneck("callbacks and checkpoints between updates", "do them less often")
     if shares["learning"] >= collecting or (overlaps and collecting < IDLE):
         return Bottleneck("learning", _faster_learning(collecting, num_actors, cores, overlaps))
     uneven = shares["waiting"] if overlaps else shares["waiting"] - shares["learning"] - between
-    if num_actors > 1 and uneven > max(UNEVEN, shares["env"], shares["acting"], shares["other"]):
+    if num_actors > 1 and uneven > max(UNEVEN, *(shares[name] for name in _WORK)):
         return Bottleneck("the slowest actor", _patience(max_policy_lag))
-    part = max(_NAMES, key=shares.__getitem__)
+    part = max(_WORK, key=shares.__getitem__)
     asleep = num_actors > 0 and _cpu_per_actor(metrics) < ASLEEP * (1 - shares["waiting"])
-    return Bottleneck(_NAMES[part], _faster_actors(part, shares["learning"], num_actors, cores, overlaps, asleep))
+    return Bottleneck(ACTOR_TIME[part], _faster_actors(part, shares["learning"], num_actors, cores, overlaps, asleep))
 
 
 def _share(metrics: Mapping[str, float], name: str) -> float:
@@ -76,7 +77,7 @@ def _share(metrics: Mapping[str, float], name: str) -> float:
 
 
 def _cpu_per_actor(metrics: Mapping[str, float]) -> float:
-    """CPU seconds per second of the mean actor; inf where that isn't known."""
+    """Return the CPU seconds per second of the mean actor; inf if unknown."""
     found = [value for name, value in metrics.items() if name.startswith("cpu/actor_")]
     return sum(found) / len(found) if found else math.inf
 
@@ -95,7 +96,7 @@ def _patience(max_policy_lag: int) -> str:
 
 def _faster_actors(part: str, learning: float, num_actors: int, cores: int, overlaps: bool, asleep: bool) -> str:
     if num_actors == 0:
-        return "num_actors=1 or more would step them in processes of their own"
+        return "num_actors=1 or more would step them in other processes"
     if num_actors + overlaps * learning < cores:
         return "another actor would help"
     if part == "env" and asleep:

@@ -1,4 +1,4 @@
-"""Small curves of a single run as SVG that stands inside a page: it takes the page's colours and fonts."""
+"""Small curves of a single run as SVG inside a page, with the page's colours and fonts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _SIZE = (4.0, 2.3)  # inches
 _LARGE_SIZE = (4.5, 2.5)
 _MOST_POINTS = 600
-_MARKED_POINTS = 20  # of evaluations there are few, and a line alone would hide when they were made
-_MOST_METRICS = 80  # of what may be a stranger's run
-_INK, _CURVE = "#010203", "#010204"  # stand-ins for the page's colours
+_MARKED_POINTS = 20  # a line alone would hide the times of a few evaluations
+_MOST_METRICS = 80  # a run from elsewhere may have any number
+_INK, _CURVE = "#010203", "#010204"  # are replaced by the page's colours
 _STYLE: Any = {
     **STYLE,
     "font.size": 9,
@@ -33,12 +33,19 @@ _STYLE: Any = {
 _FIRST = ("episode_return", "episode_length")
 _SPEED = ("steps_per_second", "policy_lag")
 _PROCESSES = ("memory/", "cpu/")
-_LEFT_OUT = ("env_steps", "updates", "time_", "undone", "actor_restart", "time/")  # these have parts of their own
+_LEFT_OUT = (
+    "env_steps",
+    "updates",
+    "time_",
+    "undone",
+    "actor_restart",
+    "time/",
+)  # shown elsewhere in the report
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One metric over env steps. large: it is what one looks at first."""
+    """One metric over env steps. large: for the most important metrics."""
 
     metric: str
     svg: Markup
@@ -47,7 +54,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Charts:
-    """A run's curves by what they are about; metrics that stayed the same, with their values; how many are left out."""
+    """A run's curves by subject, constant metrics with their values, and the number of further metrics."""
 
     groups: dict[str, list[Chart]]
     constant: list[tuple[str, str]]
@@ -55,7 +62,7 @@ class Charts:
 
 
 def charts(rows: Sequence[dict[str, Any]]) -> Charts:
-    """The curves of a run's rows of metrics. Needs matplotlib and markupsafe."""
+    """Return the curves of a run's rows of metrics. Needs matplotlib and markupsafe."""
     groups: dict[str, list[Chart]] = {"returns": [], "learning": [], "speed": [], "processes": []}
     constant = []
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if not name.startswith(_LEFT_OUT)]
@@ -79,14 +86,14 @@ def _group(metric: str) -> str:
 
 
 def _svg(metric: str, steps: Array, values: Array, large: bool) -> Markup:
-    """Each update faintly, the moving average over it."""
+    """Draw each update faintly, and the moving average."""
     import matplotlib as mpl
     from markupsafe import Markup
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of characters that this font has not: the page has its own
+        warnings.simplefilter("ignore")  # about characters that matplotlib's font lacks: the page has its own
         figure = Figure(figsize=_LARGE_SIZE if large else _SIZE, layout="constrained")
         axes = figure.subplots()
         few = np.unique(np.linspace(0, len(values) - 1, _MOST_POINTS).astype(int))
@@ -106,7 +113,7 @@ def _svg(metric: str, steps: Array, values: Array, large: bool) -> Markup:
 
 
 def _as_part_of_a_page(svg: str, name: str) -> str:
-    """Without what belongs to a file of its own; with identifiers that are those of no other picture."""
+    """Return the picture without a file's header, with identifiers that are unique in the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(<svg [^>]*?)width="[^"]*" height="[^"]*"', r'\1role="img"', svg, count=1)

@@ -1,4 +1,4 @@
-"""Metrics of one or several runs as curves: read, smoothed, brought onto one grid, summed up over seeds."""
+"""Metrics of runs as curves: read, smoothed, interpolated to one grid, aggregated over seeds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from actor_learner.system.fields import check_choice, close_match, refusal
 Array = np.ndarray[Any, Any]
 
 X_AXES = {"steps": "env_steps", "seconds": "time_seconds", "updates": "updates"}
-"""What may stand on the x-axis, and the metric that it is."""
+"""The choices for the x-axis, and the metric of each."""
 
 SMOOTHING = 0.02
-"""A point is the mean over this part of a run's updates."""
+"""The part of a run's updates that a point averages."""
 
-_POINTS = 300  # of a curve: as many as a column of print can show
+_POINTS = 300  # as many as a column of print can show
 _RESAMPLES = 1000
-_LARGEST_SHOWN = 1e300  # beyond it the arithmetic of axes gives infinity
+_LARGEST_SHOWN = 1e300  # larger numbers overflow in the arithmetic of axes
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Curve:
 
     Attributes:
         env: the environment's name.
-        metric: as it stands in metrics.jsonl.
-        group: what the runs have in common: "PPO", or "learning_rate=0.001".
-        num_runs: how many they are.
-        x: what `X_AXES` says, rising.
+        metric: its name in metrics.jsonl.
+        group: the common setting of the runs: "PPO", or "learning_rate=0.001".
+        num_runs: the number of runs.
+        x: rising values of a metric of `X_AXES`.
         middle, low, high: of the metric.
-        smoothed: a point is the mean over more than one update.
+        smoothed: a point averages more than one update.
     """
 
     env: str
@@ -54,16 +54,16 @@ class Curve:
 
     @property
     def label(self) -> str:
-        """What the legend says."""
+        """The entry of the legend."""
         return f"{self.group} ({self.num_runs} runs)" if self.num_runs > 1 else self.group
 
 
 @dataclass(frozen=True)
 class Band:
-    """How several runs become one curve.
+    """The aggregation of several runs to one curve.
 
     Attributes:
-        description: what the legend says.
+        description: for the legend.
         middle: values `[runs, points]` -> `[points]`.
         edges: values `[runs, points]` -> two `[points]`.
     """
@@ -74,10 +74,10 @@ class Band:
 
 
 def interquartile_mean(values: Array) -> Array:
-    """Mean of the middle half `[runs, points] -> [points]`, of which rliable's is made (arXiv:2108.13264).
+    """Return the mean of the middle half `[runs, points] -> [points]` (arXiv:2108.13264).
 
-    As there (`scipy.stats.trim_mean`), a quarter of the runs, rounded down, is cut off at each end: below four runs
-    it is the mean.
+    As in rliable (`scipy.stats.trim_mean`), a quarter of the runs, rounded down, is cut off at each end: of fewer than
+    four runs it is the mean.
     """
     cut = len(values) // 4
     mean: Array = np.sort(values, axis=0)[cut : len(values) - cut].mean(0)
@@ -85,7 +85,7 @@ def interquartile_mean(values: Array) -> Array:
 
 
 def bootstrap_interval(values: Array) -> tuple[Array, Array]:
-    """95% of the interquartile means of runs drawn with replacement (percentile bootstrap), at each point."""
+    """Return the central 95% of the interquartile means of runs drawn with replacement, at each point."""
     generator = np.random.default_rng(0)
     draws = generator.integers(len(values), size=(_RESAMPLES, len(values)))
     means = np.stack([interquartile_mean(values[draw]) for draw in draws])
@@ -123,19 +123,19 @@ def read_curves(
     band: str = "range",
     smoothing: float = SMOOTHING,
 ) -> list[Curve]:
-    """The curves of runs, one for each environment, metric and group.
+    """Return the curves of runs, one for each environment, metric and group.
 
     Args:
         run_dirs: directories of runs.
         metrics: names from metrics.jsonl, which every run must have.
         x: a key of `X_AXES`.
-        group_by: keys of config.json ("algorithm.learning_rate", or "learning_rate"); by default the algorithm. A
-            warning says so if runs of a group differ in more than the seed.
+        group_by: keys of config.json ("algorithm.learning_rate", or "learning_rate"); by default the algorithm. Runs
+            of a group that differ in more than the seed cause a warning.
         band: a key of `BANDS`.
-        smoothing: the part of a run's updates over which a point is the mean; 0: none.
+        smoothing: the part of a run's updates that a point averages; 0: none.
 
     Raises:
-        ValueError: an argument can't be used, a directory holds no run, or a run has no metrics, or not this one.
+        ValueError: an argument can't be used, a directory holds no run, or a run lacks metrics, or one of these.
     """
     _check(run_dirs, metrics, x, band, smoothing)
     runs = [_read_run(path) for path in run_dirs]
@@ -150,13 +150,13 @@ def read_curves(
 
 
 def smooth(values: Array, window: int) -> Array:
-    """Centred moving average `[n]`; near the ends over the part of the window that is there."""
+    """Return the centred moving average `[n]`, whose window is cut off at the ends."""
     kernel = np.ones(min(window, len(values)))
     return np.convolve(values, kernel, "same") / np.convolve(np.ones(len(values)), kernel, "same")
 
 
 def series(rows: Iterable[dict[str, float]], metric: str, x: str = "steps") -> tuple[Array, Array]:
-    """A metric over what `X_AXES` calls `x`, both `[n]`, where both are finite; in rising order."""
+    """Return the finite values of an axis of `X_AXES`, in rising order, and of a metric, both `[n]`."""
     pairs = [(row.get(X_AXES[x], np.nan), row.get(metric, np.nan)) for row in rows]
     values = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     values = values[(np.abs(values) <= _LARGEST_SHOWN).all(1)]
@@ -184,7 +184,7 @@ def _read_run(path: str | os.PathLike[str]) -> _Run:
 
 
 def _key(name: str, runs: Sequence[_Run]) -> str:
-    """The whole name of a key of config.json: "learning_rate" -> "algorithm.learning_rate"."""
+    """Return the full name of a key of config.json: "learning_rate" -> "algorithm.learning_rate"."""
     known = dict.fromkeys(key for run in runs for key in run.config)
     for key in (name, f"algorithm.{name}", f"{name}.name"):
         if key in known:
@@ -195,7 +195,7 @@ def _key(name: str, runs: Sequence[_Run]) -> str:
 
 
 def _groups(runs: Sequence[_Run], keys: Sequence[str]) -> dict[str, list[_Run]]:
-    """Runs by what they have in common; in rising order where that is a number, else as they came."""
+    """Return runs by their common values; in rising order of numbers, else in the order of `runs`."""
     groups: dict[tuple[Value, ...], list[_Run]] = {}
     for run in runs:
         groups.setdefault(tuple(run.config.get(key, "none") for key in keys), []).append(run)
@@ -212,7 +212,7 @@ def _group_name(keys: Sequence[str], values: Sequence[Value]) -> str:
 
 
 def _warn_of_differences(groups: dict[str, list[_Run]], keys: Sequence[str]) -> None:
-    """Other settings than the seed don't belong into one mean."""
+    """Warn of groups whose runs differ in other settings than the seed."""
     for name, runs in groups.items():
         values: dict[str, set[str]] = {}
         for run in runs:
@@ -222,20 +222,20 @@ def _warn_of_differences(groups: dict[str, list[_Run]], keys: Sequence[str]) -> 
         differ = [key for key, found in values.items() if len(found) > 1 and key.partition(".")[0] not in aside]
         if differ:
             warnings.warn(
-                f"the {len(runs)} runs of {runs[0].env} that are drawn as one, {name}, differ in "
-                f"{', '.join(differ[:5])}: group_by draws them apart (--group-by {differ[0]})",
+                f"the {len(runs)} runs of {runs[0].env} in one curve, {name}, differ in {', '.join(differ[:5])}: "
+                f"group_by separates them (--group-by {differ[0]})",
                 UserWarning,
                 stacklevel=3,
             )
 
 
 def _curve(name: str, runs: Sequence[_Run], metric: str, x: str, band: Band, smoothing: float) -> Curve:
-    """Middle and band on a grid of points that all runs of the group have."""
+    """Return middle and band on a grid inside the range of every run."""
     each = [_smoothed(run, metric, x, smoothing) for run in runs]
     first = max(places[0] for places, _, _ in each)
     last = min(places[-1] for places, _, _ in each)
     if last < first:
-        raise ValueError(f"The runs of {runs[0].env} with {name} have no {x} in common, so they have no mean")
+        raise ValueError(f"The runs of {runs[0].env} with {name} have no range of {x} in common, so they have no mean")
     grid = np.linspace(first, last, _POINTS)
     values = np.stack([np.interp(grid, places, values) for places, values, _ in each])
     low, high = band.edges(values)
@@ -257,7 +257,7 @@ def _smoothed(run: _Run, metric: str, x: str, smoothing: float) -> tuple[Array, 
     for name in (metric, X_AXES[x]):
         if name not in names:
             raise ValueError(
-                f"The run {run.path!r} has no metric of this name{close_match(name, names)}. Received: metric={name!r}"
+                f"The run {run.path!r} has no such metric{close_match(name, names)}. Received: metric={name!r}"
             )
     places, values = series(run.rows, metric, x)
     if not len(values):

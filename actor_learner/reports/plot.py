@@ -1,4 +1,4 @@
-"""Learning curves as pictures: legible in a column of print, told apart by colour-blind readers and in black."""
+"""Learning curves as pictures: legible in a column of print, for colour-blind readers and in black and white."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg", ".pdf")
 
-# Okabe and Ito's palette, which colour-blind readers tell apart; the dashes serve those who print in black.
+# The palette of Okabe and Ito for colour-blind readers; dashes for print in black and white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
 PANEL_SIZE = (5.0, 3.2)
@@ -41,23 +41,23 @@ def plot(
     band: str = "range",
     smoothing: float = SMOOTHING,
 ) -> Path:
-    """Draws metrics of runs: a panel for each environment and metric, a curve for each group of runs.
+    """Draw metrics of runs: a panel for each environment and metric, a curve for each group of runs.
 
     Args:
         run_dirs: directories of runs.
-        output: the picture; its suffix says which format: .png, .svg or .pdf.
-        metrics: what to draw, as it stands in metrics.jsonl.
+        output: the picture, .png, .svg or .pdf.
+        metrics: names of metrics.jsonl.
         x: "steps", "seconds" or "updates".
-        group_by: keys of config.json whose values a group has in common, such as "algorithm.learning_rate"; by
-            default the algorithm.
-        band: what several runs of a group become: "range", "quartiles", "bootstrap" or "none" (see `BANDS`).
-        smoothing: the part of a run's updates over which a point is the mean.
+        group_by: keys of config.json with a common value in each group, such as "algorithm.learning_rate"; by default
+            the algorithm.
+        band: of several runs of a group: "range", "quartiles", "bootstrap" or "none" (see `BANDS`).
+        smoothing: the part of a run's updates that a point averages.
 
     Returns:
         The picture's path.
 
     Raises:
-        ValueError: what `read_curves` refuses, an unknown format, or a picture that can't be written.
+        ValueError: `read_curves` refuses an argument, the format is unknown, or the picture can't be written.
         ImportError: matplotlib isn't installed.
     """
     output = Path(output)
@@ -78,7 +78,7 @@ def plot(
 
 
 def check_matplotlib(what: str, extra: str) -> None:
-    """Raises ImportError, naming the extra, if there is no matplotlib."""
+    """Raise ImportError with the name of the extra if matplotlib isn't installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -86,7 +86,7 @@ def check_matplotlib(what: str, extra: str) -> None:
 
 
 def draw(curves: Sequence[Curve], *, x: str, band: str, smoothing: float) -> Figure:
-    """A figure with a panel for each environment and metric, one below the other; what holds for all is said once."""
+    """Return a figure with a panel for each environment and metric; a panel repeats no title and legend."""
     from matplotlib.figure import Figure
 
     panels: dict[tuple[str, str], list[Curve]] = {}
@@ -94,20 +94,20 @@ def draw(curves: Sequence[Curve], *, x: str, band: str, smoothing: float) -> Fig
         panels.setdefault((curve.env, curve.metric), []).append(curve)
     figure = Figure(figsize=(PANEL_SIZE[0], PANEL_SIZE[1] * len(panels)), layout="constrained")
     all_axes = figure.subplots(len(panels), squeeze=False)[:, 0]
-    said: tuple[str, list[str]] | None = None
+    previous: tuple[str, list[str]] | None = None
     for ((env, metric), of_panel), axes in zip(panels.items(), all_axes, strict=True):
         _draw_panel(axes, of_panel)
         labels = [curve.label for curve in of_panel]
-        if said is None or said[0] != env:
+        if previous is None or previous[0] != env:
             axes.set_title(env)
         axes.set_xlabel(_X_LABELS[x])
         if x == "seconds":
-            axes.set_xlim(left=0)  # the first update comes after the start-up, which counts
+            axes.set_xlim(left=0)  # includes the start-up before the first update
         axes.set_ylabel(_y_label(metric, smoothing if any(curve.smoothed for curve in of_panel) else 0))
         several = any(curve.num_runs > 1 for curve in of_panel)
-        if said != (env, labels):
+        if previous != (env, labels):
             axes.legend(frameon=False, title=BANDS[band].description if several else None, title_fontsize="small")
-        said = env, labels
+        previous = env, labels
     return figure
 
 

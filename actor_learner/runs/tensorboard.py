@@ -1,7 +1,7 @@
 """TensorBoard's event files: scalars over env steps, hyperparameters and histograms, beside metrics.jsonl.
 
-TensorFlow, which is loaded where a run learns, has the format's messages and its record writer; neither the package
-`tensorboard` nor an operation of `tf.summary` is needed to write. What is written is a copy: metrics.jsonl has it all.
+TensorFlow has the messages of the format and its record writer. So writing needs neither the package `tensorboard`,
+which TensorFlow doesn't bring, nor operations of `tf.summary`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import logging
 import math
 import os
-import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -23,9 +22,9 @@ from actor_learner.runs.config_table import Value
 from actor_learner.system.files import one_line
 
 PREFIX = "events.out.tfevents."
-"""How the names of event files begin."""
+"""The beginning of the names of event files."""
 
-_FLUSH_SECONDS = 2.0  # TensorBoard itself looks every 5 seconds
+_FLUSH_SECONDS = 2.0  # TensorBoard reads every 5 seconds
 _MOST_WAITING = 10_000
 _BUCKETS = 30
 _FLOAT32 = 1  # tensorflow.DataType
@@ -35,19 +34,17 @@ _log = logging.getLogger("actor_learner")
 
 
 class EventFile:
-    """Appends to an event file in `folder`, which is made with the first row.
+    """Appends to an event file in `folder`, which is created with the first row.
 
-    Rows are written every two seconds. While they can't be (a full disk), the last 10,000 wait and follow in a file of
-    their own: a reader takes files by the order of their names.
+    Rows are written every two seconds. While that fails (a full disk), the last 10,000 wait and follow in a new file:
+    a reader takes files by the order of their names.
 
-    Args:
-        folder: of the run.
-        hyperparameters: for TensorBoard's table of them.
+    hyperparameters: for TensorBoard's table.
     """
 
     def __init__(self, folder: Path, hyperparameters: Mapping[str, Value]) -> None:
         self._folder = folder
-        self._waiting = deque[bytes]([_hyperparameters(hyperparameters)], maxlen=_MOST_WAITING)
+        self._waiting = deque[bytes]([_session_start(hyperparameters)], maxlen=_MOST_WAITING)
         self._written_at = time.monotonic()
         self._writer: Any = None
         self._file = Path()
@@ -55,7 +52,7 @@ class EventFile:
         self._failed = False
 
     def append(self, env_steps: int, row: Mapping[str, float]) -> None:
-        """Adds the finite ones of a row of metrics."""
+        """Adds the finite numbers of a row of metrics."""
         event = _event(env_steps)
         add = event.summary.value.add
         for name, value in row.items():
@@ -75,7 +72,7 @@ class EventFile:
         self._waiting.append(event.SerializeToString())
 
     def flush(self) -> None:
-        """Writes what waits. A failure is said once, and tried again with later rows."""
+        """Writes the waiting rows. After a failure, which is logged once, they are tried again with later rows."""
         import tensorflow as tf
 
         self._written_at = time.monotonic()
@@ -98,7 +95,7 @@ class EventFile:
             self._waiting.clear()
 
     def close(self, *, finished: bool) -> None:
-        """Ends the file. `finished`: the run has taken all its steps."""
+        """Ends the file. finished: the run has taken all its steps."""
         self._waiting.append(_session_end(_SUCCESS if finished else _UNKNOWN))
         self.flush()
         if self._writer is not None:
@@ -106,11 +103,11 @@ class EventFile:
             self._writer = None
 
     def _open(self) -> None:
-        """A new file, whose name follows those of all that are there, whatever the clock says."""
+        """Opens a file whose name follows those of all others, whatever the clock says."""
         import tensorflow as tf
 
-        there = [_timestamp(file.name) for file in self._folder.glob(f"{PREFIX}*")]
-        stamp = max([int(time.time()), *(stamp + 1 for stamp in there)])
+        others = [_timestamp(file.name) for file in self._folder.glob(f"{PREFIX}*")]
+        stamp = max([int(time.time()), *(other + 1 for other in others)])
         self._file, self._size = self._folder / f"{PREFIX}{stamp:010}.{os.uname().nodename}.{os.getpid()}", 0
         self._writer = tf.io.TFRecordWriter(str(self._file))
         version = _event(0)
@@ -118,7 +115,7 @@ class EventFile:
         self._writer.write(version.SerializeToString())
 
     def _give_up_file(self) -> None:
-        """Leaves no half record behind: a reader would wait for its other half for ever."""
+        """Cuts off an incomplete record, for whose end a reader would wait forever."""
         import tensorflow as tf
 
         if self._writer is None:
@@ -152,49 +149,53 @@ def _fill(histogram: Any, values: np.ndarray[Any, Any]) -> None:
     histogram.bucket.extend(counts)
 
 
-def _hyperparameters(values: Mapping[str, Value]) -> bytes:
-    """The event with which a session begins.
-
-    Its message belongs to the package `tensorboard`: `SessionStartInfo`, with a `map<string, google.protobuf.Value>` as
-    field 1, which is what `google.protobuf.Struct` consists of, and the start in seconds as field 5, a double.
-    """
+def _session_start(hyperparameters: Mapping[str, Value]) -> bytes:
     from google.protobuf.struct_pb2 import Struct
 
     hparams = Struct()
-    hparams.update(values)
-    info = hparams.SerializeToString() + _key(5, _FIXED64) + struct.pack("<d", time.time())
-    return _session_event("_hparams_/session_start_info", 3, info)
+    hparams.update(hyperparameters)
+    data = _plugin_data()
+    data.session_start_info.MergeFromString(hparams.SerializeToString())  # both begin with a map<string, Value>
+    data.session_start_info.start_time_secs = time.time()
+    return _session_event("_hparams_/session_start_info", data)
 
 
 def _session_end(status: int) -> bytes:
-    """`SessionEndInfo`: the status as field 1, an enum, the end in seconds as field 2, a double."""
-    info = _key(1, _VARINT) + _varint(status) + _key(2, _FIXED64) + struct.pack("<d", time.time())
-    return _session_event("_hparams_/session_end_info", 4, info)
+    data = _plugin_data()
+    data.session_end_info.status, data.session_end_info.end_time_secs = status, time.time()
+    return _session_event("_hparams_/session_end_info", data)
 
 
-def _session_event(tag: str, field: int, info: bytes) -> bytes:
-    """An event of the plugin "hparams": an `HParamsPluginData`, of which `field` says what `info` is."""
+def _session_event(tag: str, data: Any) -> bytes:
     event = _event(0)
     value = event.summary.value.add(tag=tag)
     value.metadata.plugin_data.plugin_name = "hparams"
-    value.metadata.plugin_data.content = _key(field, _BYTES) + _varint(len(info)) + info
-    value.tensor.dtype = _FLOAT32  # empty: what counts is the metadata
+    value.metadata.plugin_data.content = data.SerializeToString()
+    value.tensor.dtype = _FLOAT32  # empty: the metadata has it all
     value.tensor.tensor_shape.dim.add(size=0)
     return bytes(event.SerializeToString())
 
 
-_VARINT, _FIXED64, _BYTES = 0, 1, 2  # protobuf's wire types
+_HPARAMS = """
+name: "hparams.proto"
+message_type {
+  name: "HParamsPluginData"
+  field { name: "session_start_info" number: 3 type: TYPE_MESSAGE type_name: ".SessionStartInfo" }
+  field { name: "session_end_info" number: 4 type: TYPE_MESSAGE type_name: ".SessionEndInfo" }
+}
+message_type { name: "SessionStartInfo" field { name: "start_time_secs" number: 5 type: TYPE_DOUBLE } }
+message_type {
+  name: "SessionEndInfo"
+  field { name: "status" number: 1 type: TYPE_INT32 }
+  field { name: "end_time_secs" number: 2 type: TYPE_DOUBLE }
+}
+"""
+"""The fields that a run writes of the messages of TensorBoard's plugin "hparams"."""
 
 
-def _key(field: int, wire_type: int) -> bytes:
-    return _varint(field << 3 | wire_type)
+def _plugin_data() -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
-
-def _varint(number: int) -> bytes:
-    """Protobuf's form of a number: seven bits a byte, the lowest first; the eighth says that more follow."""
-    parts = bytearray()
-    while number > 0x7F:
-        parts.append(number & 0x7F | 0x80)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(text_format.Parse(_HPARAMS, descriptor_pb2.FileDescriptorProto()))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("HParamsPluginData"))()

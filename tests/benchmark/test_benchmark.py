@@ -116,7 +116,7 @@ def test_where_other_programs_take_much_there_is_no_advice(measured, others):
     text = console.export_text()
     assert ("limited by: " in text) == ("xpected" in text) == (others < 0.2)
     assert (f"Other programs took {others:.0%} of the cores" in text) == (others > 0.1)
-    assert text.count("measure again when it is quiet") == (others > 0.1)
+    assert text.count("measure again on an idle machine") == (others > 0.1)
     assert ("so the parts can't be told apart" in text) == (others > 0.2)
 
 

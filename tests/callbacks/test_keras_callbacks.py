@@ -344,7 +344,7 @@ def test_backup_and_restore_goes_on_with_the_epoch_and_the_weights_that_it_has_k
     al.train(longer.replace(total_steps=longer.total_steps + ROWS), resume=True)
     assert resumed.calls[:2] == [f"epoch {EPOCHS}", "begin 0"]  # from the run's checkpoint, not from the backup
     done = longer.replace(run_dir=ended.folder / "third", total_steps=UPDATES * ROWS, callbacks=[backup])
-    with pytest.raises(ValueError, match=r"holds a run that has taken all of its epochs: .* Received: \d epochs of 1"):
+    with pytest.raises(ValueError, match=r"holds a run that has finished all its epochs: .* Received: \d epochs of 1"):
         al.train(done)
 
 

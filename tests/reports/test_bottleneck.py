@@ -56,7 +56,7 @@ def test_few_updates_do_not_tell_that_callbacks_limit_a_run():
         found = {**metrics, "time/waiting": 0.8, **changes}
         return bottleneck(found, num_actors=2, cores=4, max_policy_lag=0, updates=updates).part
 
-    assert part(5) == "what is done once, such as the first checkpoint"
+    assert part(5) == "work that is done once, such as the first checkpoint"
     assert part(FEW) == "callbacks and checkpoints between updates"
     assert part(5, **{"time/learning": 0.7}) == "learning"
 

@@ -84,7 +84,7 @@ def test_updates_without_a_value_are_left_out():
 def test_runs_with_different_metrics_are_one_line_that_names_the_run():
     make_run("a", [1.0, 2.0])
     append_metrics(create_run(al.TrainConfig(run_dir="b")), {"env_steps": 1, "updates": 1, "other": 2.0})
-    with pytest.raises(ValueError, match="^The run 'b' has no metric of this name. Received: metric='loss'$"):
+    with pytest.raises(ValueError, match="^The run 'b' has no such metric. Received: metric='loss'$"):
         read_curves(["a", "b"], ["loss"])
 
 
@@ -226,7 +226,7 @@ def test_several_metrics():
     [
         (
             {"metrics": ["episode_retur"]},
-            r"'a' has no metric of this name \(did you mean 'episode_return'\?\). Received: m",
+            r"'a' has no such metric \(did you mean 'episode_return'\?\). Received: m",
         ),
         ({"metrics": []}, "`metrics` must be a sequence of at least one name"),
         ({"metrics": "loss"}, "`metrics` must be a sequence of at least one name"),
