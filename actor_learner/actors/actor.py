@@ -1,6 +1,6 @@
-"""An actor: steps its environments with the policy and writes what happens into its columns of a batch.
+"""An actor: steps its environments with the policy and writes every step into its columns of a batch.
 
-Runs in a process of its own (`main`) or in the caller's (`unroll` alone). Nothing here loads TensorFlow.
+It runs in a process of its own (`processes.worker`) or in the caller's (`local`). Nothing here loads TensorFlow.
 """
 
 from __future__ import annotations
@@ -9,20 +9,18 @@ import time
 import warnings
 from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from actor_learner.actors.transport.batches import ArenaPlan, Columns
-from actor_learner.actors.transport.messages import Done, HandOut
+from actor_learner.actors.transport.messages import Assignment, Done
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.weights import read_weights
 from actor_learner.environments.calls import Call, CallError
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.episodes import Episodes
 from actor_learner.environments.factory import EnvFactory
-from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.policy.policy import Policy
 
 Array = np.ndarray[Any, Any]
 Leaves = tuple[Array, ...]
@@ -30,10 +28,10 @@ Leaves = tuple[Array, ...]
 
 @dataclass(frozen=True)
 class Startup:
-    """What an actor is told before it begins.
+    """The description of an actor.
 
-    num_envs: its environments. actor: its number. incarnation: how many before it had this number. niceness: of a
-    process of its own.
+    num_envs: number of its environments. actor: its number. incarnation: number of actors before it that had this
+    number. niceness: of its process.
     """
 
     num_envs: int
@@ -45,25 +43,48 @@ class Startup:
     niceness: int = 0
 
     def seeds(self) -> tuple[int, np.random.SeedSequence]:
-        """The environments' seed and the policy's, the same wherever this actor runs."""
+        """Return the environments' seed and the policy's, the same wherever this actor runs."""
         env_seed, policy_seed = np.random.SeedSequence([self.seed, self.actor, self.incarnation]).spawn(2)
         return int(env_seed.generate_state(1)[0]), policy_seed
 
 
 class Times(NamedTuple):
-    """Where the time of an unroll went, in seconds."""
+    """The times of an unroll, in seconds."""
 
     env: float
     acting: float
     total: float
 
 
+class ActingPolicy(Protocol):
+    """The part of a policy that an actor uses. `leaves` are tuples of arrays `[b, ...]`."""
+
+    @property
+    def holds_noise(self) -> bool:
+        """True where exploration noise lasts for several steps, so that `renew_noise` has an effect."""
+
+    def renew_noise(self, rows: Array | None = None) -> None:
+        """Have the next step draw new noise for `rows` (bool `[b]`; None: all)."""
+
+    def step_leaves(self, leaves: Leaves, action_mask: Array | None = None) -> tuple[Leaves, Array]:
+        """Return the leaves of the actions, as a trajectory holds them, and their log-probabilities `[b]`."""
+
+    def env_action(self, leaves: Leaves) -> Any:
+        """Return what the environments get for the leaves of actions."""
+
+    def value_leaves(self, leaves: Leaves) -> Array:
+        """Return the values `[b]` of observations."""
+
+    def set_flat_weights(self, weights: Array) -> None:
+        """Copy a new version of the weights, one float32 vector."""
+
+
 class Stopped(Exception):
-    """The pool is closing: the unroll was given up."""
+    """Raised where an unroll is given up because the pool is closing."""
 
 
 def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environments, Leaves]:
-    """An actor's environments, reset, and the leaves of their first observation, `[b, ...]` each.
+    """Make and reset an actor's environments; return them and the leaves of their first observation, `[b, ...]`.
 
     Raises EnvError if they can't be made or reset, or have a space that isn't supported.
     """
@@ -80,7 +101,7 @@ def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environmen
 
 def unroll(
     environments: Environments,
-    policy: Policy,
+    policy: ActingPolicy,
     columns: Columns,
     observation: Leaves,
     *,
@@ -90,25 +111,35 @@ def unroll(
     block: int = 0,
     heartbeat: MutableSequence[int] | None = None,
 ) -> tuple[Leaves, Times]:
-    """Steps `b` environments `T` times and writes every row of `columns`, `[T, b, ...]`.
+    """Step `b` environments `T` times and write every row of `columns`, `[T, b, ...]`.
 
-    observation: leaves `[b, ...]`, where the last unroll ended. version: of the policy's weights. first_env: the
-    number of the first environment; the others follow. stop: the arena's stop words. block: the columns' block.
-    heartbeat: its first number is odd while the environments step and even otherwise, and grows by 2 with each step.
+    The unroll ends early, with the rows so far, if the block's stop word isn't 0; it raises Stopped if the first stop
+    word isn't 0.
 
-    Returns the observation to go on from and where the time went. Ends early, with what there is by then, where the
-    block's stop word isn't 0; raises Stopped if the first one isn't.
+    Args:
+        environments: The environments, in the state in which the last unroll left them.
+        policy: Chooses the actions.
+        columns: The rows to write.
+        observation: Leaves `[b, ...]` of the observation to act on first.
+        version: The version of the policy's weights.
+        first_env: The number of the first environment; the others follow.
+        stop: The arena's stop words.
+        block: The number of the columns' block.
+        heartbeat: Its first number grows by 2 with each step, and is odd while the environments step.
+
+    Returns:
+        The observation to act on next, and the times.
     """
     _prepare(columns, version, first_env)
     policy.renew_noise()
-    noise_is_held = policy.exported.noise_hold > 1
+    noise_is_held = policy.holds_noise
     clock, choose, env_action, step = time.perf_counter, policy.step_leaves, policy.env_action, environments.step
     stop_block = 1 + block
     beat = heartbeat if heartbeat is not None else [0]
     beats = beat[0]
     in_env = acting = 0.0
     started = clock()
-    # Each line of this loop runs once per env step; what is rare is kept out of it.
+    # Each line of this loop runs once per env step; rare events are handled outside of it.
     for t, (seen, chosen, allowed, chosen_log_prob, received, ended, cut_off, counts) in enumerate(columns.rows()):
         if stop[0]:
             raise Stopped
@@ -150,8 +181,8 @@ def unroll(
     return observation, Times(in_env, acting, clock() - started)
 
 
-def _end_early(columns: Columns, t: int, policy: Policy, observation: Leaves) -> None:
-    """Fills the rows from `t` on with what is no step, and closes the row before: its episode goes on elsewhere."""
+def _end_early(columns: Columns, t: int, policy: ActingPolicy, observation: Leaves) -> None:
+    """Fill the rows from `t` on as invalid, and truncate at the row before: its episode goes on in other columns."""
     for leaf in (*columns.observation, *columns.action):
         leaf[t:] = 0
     for rows in (columns.reward, columns.terminated, columns.truncated, columns.valid, columns.behaviour_log_prob):
@@ -166,7 +197,7 @@ def _end_early(columns: Columns, t: int, policy: Policy, observation: Leaves) ->
 
 
 def _prepare(columns: Columns, version: int, first_env: int) -> None:
-    """Writes what is known beforehand, and what most rows have."""
+    """Write everything that is known before the first step, and the values that most rows have."""
     columns.policy_version.fill(version)
     columns.env_index[...] = np.arange(first_env, first_env + len(columns.env_index))
     columns.truncation_value.fill(0.0)
@@ -182,9 +213,9 @@ def _record_episodes(columns: Columns, t: int, episodes: Episodes) -> None:
 
 
 class Actor:
-    """Environments, a policy, and the arena that it is told to fill columns of; the same in every process.
+    """Environments, a policy, and an arena whose columns it fills as they are assigned; the same in every process.
 
-    observation: leaves `[b, ...]`, as the environments' reset gave it. exported: an `ExportedPolicy`.
+    observation: leaves `[b, ...]`, from the environments' reset.
     """
 
     def __init__(
@@ -192,27 +223,25 @@ class Actor:
         startup: Startup,
         environments: Environments,
         observation: Leaves,
-        exported: ExportedPolicy,
+        policy: ActingPolicy,
         arena: Arena,
         plan: ArenaPlan,
     ) -> None:
-        self._environments, self._observation = environments, observation
-        self._policy = Policy(exported)
-        self._policy.reseed(startup.seeds()[1])
+        self._environments, self._observation, self._policy = environments, observation, policy
         self._first_env = startup.actor * startup.num_envs
         self._blocks, self._slots = plan.blocks(arena), plan.slots(arena)
         self._stop = plan.stop_words(arena).data
         self._heartbeat = plan.heartbeats(arena)[startup.actor].data
-        self._heartbeat[0] += 2 - self._heartbeat[0] % 2  # even, and another than before: here is a living actor
+        self._heartbeat[0] += 2 - self._heartbeat[0] % 2  # even, and different from its predecessor's
         self._version = -1
         self._actor = startup.actor
         self._calling = 0.0
         self._finished = time.perf_counter()
 
     def call(self, calls: Iterable[Call]) -> None:
-        """Calls methods of the environments, which counts as their time.
+        """Call methods of the environments, which counts as their time.
 
-        Raises CallError for what they haven't, EnvError for what they raise.
+        Raises CallError for a method that they don't have, EnvError if one raises.
         """
         started = time.perf_counter()
         for call in calls:
@@ -228,34 +257,37 @@ class Actor:
         self._calling += seconds
         self._finished += seconds
 
-    def fill(self, hand_out: HandOut) -> Done:
-        """Fills the columns with one unroll, by the weights of the version that the hand-out names."""
+    def fill(self, assignment: Assignment) -> Done:
+        """Fill the columns with one unroll, by the weights of the assignment's version.
+
+        Raises FloatingPointError where the network gives NaN.
+        """
         started = time.perf_counter()
-        if hand_out.version != self._version:
-            self._policy.set_flat_weights(read_weights(self._slots[hand_out.slot], hand_out.checksum))
-            self._version = hand_out.version
-        columns = self._blocks[hand_out.block].columns(hand_out.start, hand_out.stop)
+        if assignment.version != self._version:
+            self._policy.set_flat_weights(read_weights(self._slots[assignment.slot], assignment.checksum))
+            self._version = assignment.version
+        columns = self._blocks[assignment.block].columns(assignment.start, assignment.stop)
         self._observation, times = unroll(
             self._environments,
             self._policy,
             columns,
             self._observation,
-            version=hand_out.version,
+            version=assignment.version,
             first_env=self._first_env,
             stop=self._stop,
-            block=hand_out.block,
+            block=assignment.block,
             heartbeat=self._heartbeat,
         )
-        if (numbers := np.isnan(columns.behaviour_log_prob)).any():
-            raise FloatingPointError(_nan_of_network(columns, numbers))
+        if (missing := np.isnan(columns.behaviour_log_prob)).any():
+            raise FloatingPointError(_describe_nan(columns, missing))
         waiting, self._finished = started - self._finished, time.perf_counter()
         other = self._finished - started - times.env - times.acting
         calling, self._calling = self._calling, 0.0
-        return Done(hand_out.batch, times.env + calling, times.acting, other, waiting, self._actor, self._finished)
+        return Done(assignment.batch, times.env + calling, times.acting, other, waiting, self._actor, self._finished)
 
 
-def _nan_of_network(columns: Columns, missing: Array) -> str:
-    """Which observation the network gave NaN for."""
+def _describe_nan(columns: Columns, missing: Array) -> str:
+    """Name the first observation for which the network gave NaN."""
     row, column = map(int, np.argwhere(missing)[0])
     seen = ", ".join(np.array2string(leaf[row, column], threshold=8, precision=4) for leaf in columns.observation)
     return f"the network must give finite numbers. Received: NaN for the observation {seen}"

@@ -1,4 +1,4 @@
-"""Whether so many actors fit into memory: before any is started, and from the size of the first one."""
+"""Checks of the memory that actors need: before any is started, and by the size of the first one."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from actor_learner.system.machine import available_memory
 from actor_learner.system.memory import own_memory
 
 SMALLEST_ACTOR = 20_000_000
-"""Bytes that every actor has for itself; 24 MB with one CartPole-v1 environment (scripts/measure actor --envs 1)."""
+"""Bytes that an actor needs at least; 24 MB with one CartPole-v1 environment (scripts/measure actor --envs 1)."""
 
 _LARGE_SHARE = 0.25
-"""Of the available memory: from there on, actors of the smallest size are reason enough to look at a real one first."""
+"""The share of the available memory from which on the first actor is measured before others start."""
 
 
 def check_memory(num_actors: int, available: int | None = None) -> None:
-    """Raises MemoryError if so many actors can't fit, however small they are.
+    """Raise MemoryError if so many actors can't fit, however small they are.
 
-    available: bytes; None: what the system and its cgroups leave.
+    available: bytes; None: those that the system and its cgroups leave.
     """
     _check(num_actors, num_actors, SMALLEST_ACTOR, "at least", available)
 
 
 def starts_with_one(num_actors: int, available: int | None = None) -> bool:
-    """Whether the others should wait until the first actor has shown its size: only where memory might run out."""
+    """Return whether to measure the first actor before others start: only where memory might run out."""
     available = available_memory() if available is None else available
     return available is not None and num_actors * SMALLEST_ACTOR > _LARGE_SHARE * available
 
 
 def check_rest(num_actors: int, first: int, available: int | None = None) -> None:
-    """Raises MemoryError if the actors beside the first one wouldn't fit, were they of its size.
+    """Raise MemoryError if the actors beside the first one wouldn't fit, were they of its size.
 
     first: its process id. available: as for `check_memory`, with that one running.
     """

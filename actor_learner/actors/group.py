@@ -1,67 +1,135 @@
-"""The actors of a pool behind one interface: in processes of their own, or one of them in the caller's."""
+"""The seam between a pool and its actors: a group gets a plan, owns the memory of the batches and fills them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from actor_learner.actors.processes.restarts import Restart
 from actor_learner.actors.scheduling import Schedule
-from actor_learner.actors.transport.batches import ArenaPlan
-from actor_learner.actors.transport.messages import HandOut
+from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.spaces.spaces import Spaces
 
 Array = np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """The work of a group: the batches that it fills, and the policy that it fills them with."""
+
+    layout: BlockLayout
+    """The fields of a batch, the columns of all actors included."""
+    num_actors: int
+    num_blocks: int
+    """Batches that exist at a time, the one that the learner reads included."""
+    num_versions: int
+    """Versions of the weights that actors read at a time, at most."""
+    exported: ExportedPolicy
+    """The policy, with version 0 of its weights."""
+
+    @property
+    def envs_per_actor(self) -> int:
+        """Columns of a batch that an actor fills in one unroll."""
+        return self.layout.spec.num_envs // self.num_actors
+
+
 class ActorGroup(Protocol):
-    """The actors of a pool."""
+    """The actors of a pool, wherever they run. Its memory may be of any kind that NumPy can view.
+
+    A group subclasses this Protocol and implements what has no default here: `spaces`, `begin`, `version`, `publish`,
+    `assign` and `wait`. The pool calls `start`, `spaces`, `begin`, and then all others; `close` may come at any time.
+    """
+
+    calls: Calls
+    """The calls of the environments' methods that an actor makes before its first unroll."""
+    lock: contextlib.AbstractContextManager[Any, Any] = contextlib.nullcontext()
+    """Held while a method of the schedule runs, because a group may call them from a thread of its own."""
 
     @property
-    def lock(self) -> contextlib.AbstractContextManager[Any, Any]:
-        """Held while hand-outs hear what was done, which may be in another thread."""
-
-    def start(self) -> None:
-        """Starts the actors; apart from the constructor, so that whoever is interrupted can close."""
-
-    def spaces(self, seconds: float) -> dict[str, Any]:
-        """The spaces of the environments as JSON, once all are made and reset."""
-
-    def begin(self, plan: ArenaPlan, exported: ExportedPolicy, hand_outs: Schedule) -> None:
-        """Shows the actors the arena, reserved, and the policy in it; from then on `hand_outs` hear what they fill."""
+    def version(self) -> int:
+        """The newest version of the weights: the number of calls of `publish`."""
 
     @property
-    def calls(self) -> Calls:
-        """Of the environments' methods: what an actor gets to hear before it fills anything."""
-
-    def call(self, call: Call) -> None:
-        """Notes a call of a method of every environment, which each actor makes before its next hand-out."""
-
-    def hand_out(self, actor: int, hand_out: HandOut) -> None:
-        """Gives an actor columns to fill."""
-
-    def wait(self, hand_outs: Schedule, seconds: float) -> None:
-        """Returns when there is a batch to take."""
+    def restart_count(self) -> int:
+        """The number of replacements so far."""
+        return 0
 
     @property
     def idle(self) -> bool:
-        """Whether the actors have filled all that was handed out to them."""
+        """True where the actors have filled all columns that were assigned to them."""
+        return True
+
+    def start(self) -> None:
+        """Start the actors. The constructor doesn't, so that a caller who is interrupted here can still `close`."""
+
+    def spaces(self, seconds: float) -> Spaces:
+        """Return the spaces of the environments once all actors have made and reset theirs.
+
+        Raises EnvError if an environment can't be made or reset, or if the actors' spaces differ; TimeoutError if some
+        actors aren't ready after so many seconds.
+        """
+
+    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
+        """Allocate the memory that the plan asks for and give the actors the policy.
+
+        From then on the group calls `schedule.finish` for each unroll that an actor has finished.
+
+        Returns:
+            The blocks, in the order of the numbers that `assign` takes.
+        """
+
+    def publish(self, weights: Array) -> None:
+        """Copy the next version of the weights, a float32 vector as in `ExportedPolicy.weights`, for the actors."""
+
+    def assign(self, actor: int, batch: int, block: int, start: int) -> None:
+        """Erase the columns of a block from `start` on, as many as an actor has, and assign them to this actor.
+
+        The actor fills them by the newest version of the weights at this time, and whatever takes the actor's place
+        does so, too. The columns of a batch are assigned in their order, beginning with 0.
+        """
+
+    def end_early(self, block: int) -> None:
+        """End the unrolls that are filling a block after the env step that each is in.
+
+        Only `max_policy_lag` above 1 needs it.
+        """
+        raise RuntimeError(f"{type(self).__name__} supports max_policy_lag=0 and 1 only")
+
+    def wait(self, seconds: float) -> None:
+        """Return as soon as `schedule.complete()` is true.
+
+        Raises TimeoutError, naming the late actors, after so many seconds; ActorError if an actor failed or died and
+        isn't replaced.
+        """
 
     def check(self) -> None:
-        """Raises what `wait` would, if an actor has failed by now."""
+        """Raise the error that ended the actors, if any did; RuntimeError after `close`."""
 
-    def replaced(self) -> list[Restart]:
-        """The replacements since this was asked last."""
+    def call(self, call: Call) -> None:
+        """Have each actor call a method of its environments before the next unroll that is assigned to it.
+
+        Raises CallError where it is known by now that the environments refuse it, ValueError if it is too large.
+        """
+        with self.lock:
+            self.calls.add(call)
+
+    def take_restarts(self) -> list[Restart]:
+        """Return the replacements since the last time."""
+        return []
 
     def replace(self, actors: Iterable[int]) -> None:
-        """Ends these actors' processes, soon; others take their places."""
+        """End these actors' processes soon and start others in their places."""
+        raise ValueError("Only actors that have processes of their own can be replaced. Received: num_actors=0")
 
     def process_ids(self) -> dict[int, int]:
-        """Of the actors that have a process now."""
+        """Return the process id of each actor that has a process now."""
+        return {}
 
     def close(self) -> None:
-        """Ends the actors; idempotent."""
+        """End the actors; idempotent, from any thread."""

@@ -1,103 +1,98 @@
-"""one actor in this process."""
+"""One actor in the caller's process."""
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
-from actor_learner.actors.actor import Actor, Leaves, Startup, make_environments
-from actor_learner.actors.processes.restarts import Restart
+from actor_learner.actors.actor import Actor, Array, Leaves, Startup, make_environments
+from actor_learner.actors.group import ActorGroup, Plan
 from actor_learner.actors.scheduling import Schedule
-from actor_learner.actors.transport.batches import ArenaPlan
-from actor_learner.actors.transport.messages import HandOut
-from actor_learner.actors.transport.shared_memory import Arena
+from actor_learner.actors.transport.arena_memory import ArenaMemory
+from actor_learner.actors.transport.batches import Block
+from actor_learner.actors.transport.messages import Assignment
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory
-from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.policy import Policy
+from actor_learner.spaces.spaces import Spaces
 
 
-class LocalActors:
-    """One actor in the caller's process: for debuggers, and the same bytes as one actor process."""
+class LocalActors(ActorGroup):
+    """One actor in the caller's process: for debuggers, with the same bytes as one actor process.
 
-    def __init__(self, factory: EnvFactory, startup: Startup, arena: Arena) -> None:
-        self._factory, self._startup, self._arena = factory, startup, arena
-        self._environments: Environments | None = None
-        self._observation: Leaves | None = None
-        self._to_do: deque[tuple[tuple[Call, ...], HandOut]] = deque()
-        self.calls, self._told = Calls(), 0
-        self._actor: Actor | None = None
-        self.lock = contextlib.nullcontext()
+    It fills its columns in `wait`, however long that takes. An exception there is the environment's own.
+    """
+
+    _environments: Environments | None = None
+    _observation: Leaves
+    _actor: Actor
+    _schedule: Schedule
+
+    def __init__(self, factory: EnvFactory, startup: Startup) -> None:
+        self._factory, self._startup = factory, startup
+        self._memory = ArenaMemory()
+        self._assigned: deque[tuple[tuple[Call, ...], Assignment]] = deque()
+        self._calls_passed_on = 0
+        self.calls = Calls()
         self._closed = False
 
     def start(self) -> None:
-        """Makes and resets the environments. Raises EnvError if that fails."""
         self._environments, self._observation = make_environments(self._factory, self._startup)
 
-    def spaces(self, seconds: float) -> dict[str, Any]:
-        """The spaces of the environments as JSON."""
+    def spaces(self, seconds: float) -> Spaces:
         assert self._environments is not None
-        return self._environments.spaces.to_json()
+        return Spaces.from_json(self._environments.spaces.to_json())  # as they arrive from a process
 
-    def begin(self, plan: ArenaPlan, exported: ExportedPolicy, hand_outs: Schedule) -> None:
-        """Shows the actor the arena and the policy."""
+    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
         assert self._environments is not None
-        assert self._observation is not None
-        self._actor = Actor(self._startup, self._environments, self._observation, exported, self._arena, plan)
+        self._schedule = schedule
+        self._memory.allocate(plan)
+        policy = Policy(plan.exported, self._startup.seeds()[1])
+        self._actor = Actor(
+            self._startup, self._environments, self._observation, policy, self._memory.arena, self._memory.plan
+        )
+        return self._memory.blocks
+
+    @property
+    def version(self) -> int:
+        return self._memory.version
+
+    def publish(self, weights: Array) -> None:
+        self._memory.weights.publish(weights)
 
     def call(self, call: Call) -> None:
-        """Notes a call. Raises CallError if the environments have no such method."""
         assert self._environments is not None
         if not call.optional:
             self._environments.check_call(call)
-        self.calls.add(call)
+        super().call(call)
 
-    def hand_out(self, actor: int, hand_out: HandOut) -> None:
-        """Notes columns to fill, which happens in `wait`."""
-        self._to_do.append((self.calls.since(self._told), hand_out))
-        self._told = self.calls.count
+    def assign(self, actor: int, batch: int, block: int, start: int) -> None:
+        assignment = self._memory.assign(actor, batch, block, start)
+        self._assigned.append((self.calls.since(self._calls_passed_on), assignment))
+        self._calls_passed_on = self.calls.count
 
-    def wait(self, hand_outs: Schedule, seconds: float) -> None:
-        """Fills columns until there is a batch, however long it takes. An exception is the environment's own."""
+    def wait(self, seconds: float) -> None:
         self.check()
-        assert self._actor is not None
         try:
-            while not hand_outs.complete():
-                calls, hand_out = self._to_do.popleft()
+            while not self._schedule.complete():
+                calls, assignment = self._assigned.popleft()
                 self._actor.call(calls)
-                hand_outs.done(0, self._actor.fill(hand_out))
-        except BaseException:  # the environments are somewhere within an unroll
+                done = self._actor.fill(assignment)
+                self._memory.finish(0, done.batch)
+                self._schedule.finish(0, done)
+        except BaseException:  # the environments are in the middle of an unroll
             self.close()
             raise
 
-    @property
-    def idle(self) -> bool:
-        """Always: what is handed out is filled in `wait` alone."""
-        return True
-
     def check(self) -> None:
-        """Raises RuntimeError if the crew is closed."""
         if self._closed:
             raise RuntimeError("The pool is closed; make another.")
 
-    def replaced(self) -> list[Restart]:
-        """None: there is no process but the caller's own."""
-        return []
-
-    def replace(self, actors: Iterable[int]) -> None:
-        """Raises ValueError: there is no process but the caller's own."""
-        raise ValueError("Actors can be replaced that have processes of their own. Received: num_actors=0")
-
-    def process_ids(self) -> dict[int, int]:
-        """None."""
-        return {}
-
     def close(self) -> None:
-        """Closes the environments; idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._actor = None
-            if self._environments is not None:
-                self._environments.close()
+        if self._closed:
+            return
+        self._closed = True
+        self._memory.close()
+        if self._environments is not None:
+            self._environments.close()

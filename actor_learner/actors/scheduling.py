@@ -1,252 +1,192 @@
-"""Which actor fills which columns of which block, by which version of the weights, and which block is learned next.
+"""Which actor fills which columns of which block, and which block the learner gets next.
 
-Two ways: `LockStep` hands out whole batches, reproducibly; `FreeRunning` never lets an actor wait for another.
+`LockStep` assigns whole batches, reproducibly. With `FreeRunning` no actor ever waits for another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
+from actor_learner.actors.transport.messages import Done
 
-from actor_learner.actors.transport.batches import Block
-from actor_learner.actors.transport.messages import Done, HandOut
-from actor_learner.actors.transport.weights import WeightSlots
 
-Array = np.ndarray[Any, Any]
-Send = Callable[[int, HandOut], None]
+class Assigner(Protocol):
+    """The part of an actor group that a schedule uses; see `ActorGroup`."""
+
+    @property
+    def version(self) -> int:
+        """The newest version of the weights."""
+
+    def assign(self, actor: int, batch: int, block: int, start: int) -> None:
+        """Assign columns to an actor."""
+
+    def end_early(self, block: int) -> None:
+        """End the unrolls that are filling a block."""
 
 
 class Schedule(Protocol):
-    """What the pool asks for in `collect`. All are called with the crew's lock held."""
+    """The plan by which batches are filled. Its methods are called with the group's lock held."""
 
     def begin(self) -> None:
-        """The caller collects: hands out what is due. The batch that was taken last is no longer looked at."""
+        """Assign all columns that are due when the caller collects. The last batch's block is free from here on."""
 
     def complete(self) -> bool:
-        """Whether there is a batch to take."""
+        """Return whether there is a batch to take."""
 
     def upcoming(self) -> int | None:
-        """The block that `take` will give next, once it is complete and settled; asking changes nothing."""
+        """Return the block that `take` will return next, once it is complete and certain. Changes nothing."""
 
-    def late(self) -> list[int]:
-        """The actors that the batch is waiting for."""
+    def late_actors(self) -> list[int]:
+        """Return the actors that the batch is waiting for."""
 
-    def done(self, actor: int, done: Done) -> bool:
-        """An actor has filled its columns. Returns whether `complete` is to be looked at."""
-
-    def hand_out_again(self, actor: int) -> None:
-        """Another process does this actor's work: erases the columns that aren't done, and hands them out to it."""
+    def finish(self, actor: int, done: Done) -> bool:
+        """Record that an actor has filled its columns. Returns whether `complete` may have become true."""
 
     def take(self) -> tuple[int, list[Done]]:
-        """The complete batch: number of its block, and where the actors' time went."""
-
-    def close(self) -> None:
-        """Lets go of the shared memory."""
+        """Return the block of the complete batch, and how its actors spent their time."""
 
 
 class LockStep:
-    """Batch after batch, each by every actor, `lag` batches ahead of the learner (0 or 1).
+    """Every actor fills its own columns of every batch, `lag` batches ahead of the learner (0 or 1).
 
-    Every actor has its own columns, and with one publish per batch everything is determined beforehand.
+    With one publish per batch, the versions that act are determined beforehand.
     """
 
-    def __init__(
-        self, blocks: Sequence[Block], slots: WeightSlots, send: Send, *, num_actors: int, envs_per_actor: int, lag: int
-    ) -> None:
-        self._blocks, self._slots, self._send = blocks, slots, send
+    def __init__(self, group: Assigner, *, num_actors: int, envs_per_actor: int, lag: int) -> None:
+        self._group = group
         self._num_actors, self._envs_per_actor, self._lag = num_actors, envs_per_actor, lag
-        self._handed_out = self._taken = 0
-        self._sent: dict[int, dict[int, HandOut]] = {}
+        self._assigned = self._taken = 0
         self._done: dict[int, dict[int, Done]] = {}
 
     def begin(self) -> None:
-        """Hands out the batches that are due."""
-        while self._handed_out <= self._taken + self._lag:
-            self._hand_out(self._handed_out)
-            self._handed_out += 1
+        while self._assigned <= self._taken + self._lag:
+            batch = self._assigned
+            self._done[batch] = {}
+            for actor in range(self._num_actors):
+                self._group.assign(actor, batch, self._block(batch), actor * self._envs_per_actor)
+            self._assigned += 1
 
-    def _hand_out(self, batch: int) -> None:
-        index, version = batch % len(self._blocks), self._slots.hold_newest()
-        self._blocks[index].erase()
-        starts = range(0, self._num_actors * self._envs_per_actor, self._envs_per_actor)
-        self._sent[batch] = {
-            actor: HandOut(batch, index, start, start + self._envs_per_actor, *version)
-            for actor, start in enumerate(starts)
-        }
-        self._done[batch] = {}
-        for actor, hand_out in self._sent[batch].items():
-            self._send(actor, hand_out)
+    def _block(self, batch: int) -> int:
+        return batch % (self._lag + 1)
+
+    def _is_full(self, batch: int) -> bool:
+        return len(self._done.get(batch, ())) == self._num_actors
 
     def complete(self) -> bool:
-        """Whether every actor has filled its columns of the batch that is next."""
-        return len(self._done[self._taken]) == self._num_actors
+        return self._is_full(self._taken)
 
     def upcoming(self) -> int | None:
-        """The block of the next batch, once it is complete."""
-        complete = len(self._done.get(self._taken, ())) == self._num_actors
-        return self._taken % len(self._blocks) if complete else None
+        return self._block(self._taken) if self.complete() else None
 
-    def late(self) -> list[int]:
-        """The actors that haven't."""
+    def late_actors(self) -> list[int]:
         return [actor for actor in range(self._num_actors) if actor not in self._done[self._taken]]
 
-    def done(self, actor: int, done: Done) -> bool:
-        """Notes it; returns whether the batch is complete with it."""
+    def finish(self, actor: int, done: Done) -> bool:
         self._done[done.batch][actor] = done
-        return len(self._done[done.batch]) == self._num_actors
-
-    def hand_out_again(self, actor: int) -> None:
-        """Hands out what this actor hasn't done, in the order of the batches."""
-        for batch, sent in sorted(self._sent.items()):
-            if actor not in self._done[batch]:
-                _send_again(self._blocks, self._send, actor, sent[actor])
+        return self._is_full(done.batch)
 
     def take(self) -> tuple[int, list[Done]]:
-        """The next batch."""
         batch = self._taken
         self._taken += 1
-        self._slots.release(self._sent.pop(batch)[0].slot)
-        return batch % len(self._blocks), [done for _, done in sorted(self._done.pop(batch).items())]
-
-    def close(self) -> None:
-        """Lets go of the blocks."""
-        self._blocks = ()
+        return self._block(batch), [done for _, done in sorted(self._done.pop(batch).items())]
 
 
 @dataclass
-class _Filling:
-    """A block that actors are filling."""
+class _Batch:
+    """A batch that actors are filling."""
 
-    batch: int
-    """How many were begun before it."""
-    index: int
-    """Of the block."""
+    number: int
+    block: int
     version: int
-    """The oldest in it: that of its first columns."""
-    columns: int = 0
-    """Column ranges that were handed out."""
-    outstanding: dict[int, HandOut] = field(default_factory=dict)
-    """Actors that are at it, and what they were given."""
+    """The oldest version in it: that of its first columns."""
+    assigned: int = 0
+    """Actors that columns were assigned to."""
+    pending: list[int] = field(default_factory=list)
+    """Actors that are filling their columns."""
     done: list[Done] = field(default_factory=list)
 
 
 class FreeRunning:
-    """An actor that is done goes on at once, wherever columns are free, by the newest version.
+    """An actor that has finished an unroll goes on at once, wherever columns are free, by the newest version.
 
-    At an update the version is at most `lag` ahead of any column's. So the blocks are due in the order of their
+    At an update the version is at most `lag` ahead of any column's. So the batches are due in the order of their
     oldest columns. A complete one may be taken before its turn as long as every other one can still be in time;
-    where none can wait any longer, the first one's actors end their unrolls early.
-
-    stop_words: of the blocks, `[num_blocks]` int64.
+    where none can wait any longer, the actors of the first one end their unrolls early.
     """
 
-    def __init__(
-        self,
-        blocks: Sequence[Block],
-        slots: WeightSlots,
-        send: Send,
-        stop_words: Array,
-        *,
-        num_actors: int,
-        envs_per_actor: int,
-        lag: int,
-    ) -> None:
-        self._blocks, self._slots, self._send, self._stop_words = blocks, slots, send, stop_words
+    def __init__(self, group: Assigner, *, num_actors: int, envs_per_actor: int, lag: int) -> None:
+        self._group = group
         self._num_actors, self._envs_per_actor, self._lag = num_actors, envs_per_actor, lag
-        self._free = list(range(len(blocks)))
+        self._free = list(range(lag + 1))
         self._idle = list(range(num_actors))
-        self._filling: list[_Filling] = []
+        self._batches: list[_Batch] = []
         self._taken: int | None = None
-        self._next: _Filling | None = None
-        self._begun = 0
+        self._next: _Batch | None = None
+        self._count = 0
 
     def begin(self) -> None:
-        """Frees the block that was taken last, and gives every idle actor columns."""
         if self._taken is not None:
             self._free.append(self._taken)
             self._taken = None
-        self._hand_out()
+        self._assign()
 
-    def _hand_out(self) -> None:
-        while self._idle and (filling := self._with_free_columns()) is not None:
-            actor, version = self._idle.pop(0), self._slots.hold_newest()
-            start = filling.columns * self._envs_per_actor
-            filling.columns += 1
-            hand_out = HandOut(filling.batch, filling.index, start, start + self._envs_per_actor, *version)
-            filling.outstanding[actor] = hand_out
-            self._send(actor, hand_out)
+    def _assign(self) -> None:
+        while self._idle and (batch := self._batch_with_free_columns()) is not None:
+            actor = self._idle.pop(0)
+            start = batch.assigned * self._envs_per_actor
+            batch.assigned += 1
+            batch.pending.append(actor)
+            self._group.assign(actor, batch.number, batch.block, start)
 
-    def _with_free_columns(self) -> _Filling | None:
-        """The block to fill next: the one that was begun, else a free one; None where there is none."""
-        if self._filling and self._filling[-1].columns < self._num_actors:
-            return self._filling[-1]
+    def _batch_with_free_columns(self) -> _Batch | None:
+        """Return the batch that was begun last, else a new one in a free block; None where no block is free."""
+        if self._batches and self._batches[-1].assigned < self._num_actors:
+            return self._batches[-1]
         if not self._free:
             return None
-        index = self._free.pop(0)
-        self._blocks[index].erase()
-        self._stop_words[index] = 0
-        self._filling.append(_Filling(self._begun, index, self._slots.newest.number))
-        self._begun += 1
-        return self._filling[-1]
+        self._batches.append(_Batch(self._count, self._free.pop(0), self._group.version))
+        self._count += 1
+        return self._batches[-1]
 
     def complete(self) -> bool:
-        """Chooses the batch to take, where one is complete; ends unrolls early where the first can't wait longer."""
-        ready = next((filling for filling in self._filling if self._is_full(filling)), None)
+        """Choose the batch to take, where one is complete; end unrolls early where the first batch can't wait."""
+        ready = next((batch for batch in self._batches if self._is_full(batch)), None)
         if ready is not None and not self._in_time_after(ready):
-            first = self._filling[0]
-            self._stop_words[first.index] = 1
+            first = self._batches[0]
+            self._group.end_early(first.block)
             ready = first if self._is_full(first) else None
         self._next = ready
         return ready is not None
 
-    def _is_full(self, filling: _Filling) -> bool:
-        return len(filling.done) == self._num_actors
+    def _is_full(self, batch: _Batch) -> bool:
+        return len(batch.done) == self._num_actors
 
-    def _in_time_after(self, taken: _Filling) -> bool:
-        """Whether the other blocks, learned one update after the other, would all be within the lag."""
-        version = self._slots.newest.number + 1
-        others = [filling for filling in self._filling if filling is not taken]
-        return all(version + place <= filling.version + self._lag for place, filling in enumerate(others))
+    def _in_time_after(self, taken: _Batch) -> bool:
+        """Return whether the other batches, learned from one after the other, would all be within the lag."""
+        version = self._group.version + 1
+        others = [batch for batch in self._batches if batch is not taken]
+        return all(version + place <= batch.version + self._lag for place, batch in enumerate(others))
 
     def upcoming(self) -> None:
-        """None: which block is next depends on when the learner asks."""
+        """Return None: the next block depends on when the learner asks."""
         return
 
-    def late(self) -> list[int]:
-        """The actors that the first block waits for."""
-        return sorted(self._filling[0].outstanding)
+    def late_actors(self) -> list[int]:
+        return sorted(self._batches[0].pending)
 
-    def done(self, actor: int, done: Done) -> bool:
-        """Notes it, and lets the actor go on; returns whether a block may be complete with it."""
-        filling = next(filling for filling in self._filling if filling.batch == done.batch)
-        self._slots.release(filling.outstanding.pop(actor).slot)
-        filling.done.append(done)
+    def finish(self, actor: int, done: Done) -> bool:
+        """Record the unroll and assign the actor its next one."""
+        batch = next(batch for batch in self._batches if batch.number == done.batch)
+        batch.pending.remove(actor)
+        batch.done.append(done)
         self._idle.append(actor)
-        self._hand_out()
-        return self._is_full(filling)
-
-    def hand_out_again(self, actor: int) -> None:
-        """Hands out what this actor was at, by the version that it was given with: the block's lag counts from it."""
-        for filling in self._filling:
-            if actor in filling.outstanding:
-                _send_again(self._blocks, self._send, actor, filling.outstanding[actor])
+        self._assign()
+        return self._is_full(batch)
 
     def take(self) -> tuple[int, list[Done]]:
-        """The batch that `complete` chose."""
-        filling = self._next
-        assert filling is not None
-        self._filling.remove(filling)
-        self._taken, self._next = filling.index, None
-        return filling.index, filling.done
-
-    def close(self) -> None:
-        """Lets go of the blocks and the stop words."""
-        self._blocks, self._stop_words = (), np.zeros(0, np.int64)
-
-
-def _send_again(blocks: Sequence[Block], send: Send, actor: int, hand_out: HandOut) -> None:
-    blocks[hand_out.block].erase(hand_out.start, hand_out.stop)
-    send(actor, hand_out)
+        batch = self._next
+        assert batch is not None
+        self._batches.remove(batch)
+        self._taken, self._next = batch.block, None
+        return batch.block, batch.done

@@ -77,7 +77,7 @@ class Part:
         self._policy = Policy(work.exported)
         self._policy.reseed(startup.seeds()[1])
         first = startup.actor * startup.num_envs
-        self._columns: Columns = Block(work.layout, arena, 0).columns(first, first + startup.num_envs)
+        self._columns: Columns = Block.in_arena(work.layout, arena, 0).columns(first, first + startup.num_envs)
         self._rows = [self._take_row() for _ in range(_RECORDED_STEPS)]
         self._next = itertools.cycle(self._rows).__next__
 

@@ -55,6 +55,28 @@ class ExportedPolicy:
     weight_shapes: tuple[tuple[int, ...], ...]
     """In the order of `network.get_weights()`."""
 
+    def as_vector(self, weights: Sequence[Any] | Array) -> Array:
+        """Return the arrays of `network.get_weights()`, or a vector of them, as one float32 vector.
+
+        Raises ValueError if their number or a shape differs from the network's.
+        """
+        shapes, names = self.weight_shapes, self.weight_names
+        if isinstance(weights, np.ndarray):
+            if weights.shape != self.weights.shape:
+                raise ValueError(f"`weights` must have shape {self.weights.shape}. Received: shape={weights.shape}")
+            return weights.astype(np.float32, copy=False)
+        if len(weights) != len(shapes):
+            raise ValueError(
+                f"`weights` must be the {len(shapes)} arrays of `network.get_weights()`. "
+                f"Received: {len(weights)} arrays"
+            )
+        for index, (array, shape, name) in enumerate(zip(weights, shapes, names, strict=True)):
+            if np.shape(array) != shape:
+                raise ValueError(
+                    f"`weights[{index}]` ({name}) must have shape {shape}. Received: shape={np.shape(array)}"
+                )
+        return flatten_weights(weights)
+
     def spaces(self) -> Spaces:
         """Return both spaces, built from their descriptions."""
         return Spaces.from_json(vars(self))

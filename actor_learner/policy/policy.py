@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner.policy.actions import leaf_to_env
-from actor_learner.policy.exported import Array, ExportedPolicy, flatten_weights
+from actor_learner.policy.exported import Array, ExportedPolicy
 from actor_learner.policy.inputs import ObservationReader
 from actor_learner.policy.noise import Noise, Seed
 from actor_learner.policy.runtime import LoadedGraph, load_graph
@@ -107,6 +107,11 @@ class Policy:
         """Starts the noise anew, from `seed`."""
         self._noise.reseed(seed)
 
+    @property
+    def holds_noise(self) -> bool:
+        """True where an environment keeps its noise for several steps, so that `renew_noise` has an effect."""
+        return self.exported.noise_hold > 1
+
     def renew_noise(self, rows: Array | None = None) -> None:
         """Lets the next step draw new noise for `rows` (bool [N]; None: all), where `noise_hold` would keep it."""
         self._noise.renew(rows)
@@ -183,26 +188,15 @@ class Policy:
             return self._to_env[0](leaves[0])
         return self._actions.unflatten([to_env(leaf) for to_env, leaf in zip(self._to_env, leaves, strict=True)])
 
-    def set_weights(self, weights: Sequence[Any]) -> None:
-        """Renews the weights: the arrays that `network.get_weights()` gives.
+    def set_weights(self, weights: Sequence[Any] | Array) -> None:
+        """Renew the weights: the arrays that `network.get_weights()` returns, or one float32 vector of them all.
 
         Raises ValueError if their number or a shape differs from the exported network's.
         """
-        shapes, names = self.exported.weight_shapes, self.exported.weight_names
-        if len(weights) != len(shapes):
-            raise ValueError(
-                f"`weights` must be the {len(shapes)} arrays of `network.get_weights()`. "
-                f"Received: {len(weights)} arrays"
-            )
-        for index, (array, shape, name) in enumerate(zip(weights, shapes, names, strict=True)):
-            if np.shape(array) != shape:
-                raise ValueError(
-                    f"`weights[{index}]` ({name}) must have shape {shape}. Received: shape={np.shape(array)}"
-                )
-        self.set_flat_weights(flatten_weights(weights))
+        self.set_flat_weights(self.exported.as_vector(weights))
 
     def set_flat_weights(self, weights: Array) -> None:
-        """Renews the weights from one vector: `network.get_weights()`, each raveled, as float32.
+        """Renew the weights from one vector: `network.get_weights()`, each raveled, as float32.
 
         Raises ValueError if its shape differs from the exported network's.
         """

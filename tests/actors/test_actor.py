@@ -14,7 +14,7 @@ from gymnasium.wrappers import TimeLimit
 
 from actor_learner.actors.actor import Actor, Startup, Stopped, make_environments, unroll
 from actor_learner.actors.transport.batches import ArenaPlan, Block, BlockLayout
-from actor_learner.actors.transport.messages import HandOut
+from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.weights import WeightSlots
 from actor_learner.environments.environments import Environments
@@ -22,6 +22,7 @@ from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.networks.default import default_network
 from actor_learner.networks.layers import ActionDistribution
+from actor_learner.policy.exported import flatten_weights
 from actor_learner.policy.policy import Policy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import TrajectorySpec
@@ -208,20 +209,21 @@ def test_times_are_parts_of_the_whole(block, policy):
 def make_actor(exported, plan, arena, seed=0, actor=0):
     startup = Startup(ENVS, ("is_success",), None, seed, actor)
     environments, observation = make_environments(resolve_env(CountingEnv), startup)
-    return Actor(startup, environments, observation, exported, arena, plan)
+    policy = Policy(exported, startup.seeds()[1])
+    return Actor(startup, environments, observation, policy, arena, plan)
 
 
-def hand_out(slots, batch=0, block=0):
-    return HandOut(batch, block, 0, ENVS, *slots.newest)
+def assign(slots, batch=0, block=0):
+    return Assignment(batch, block, 0, ENVS, *slots.newest)
 
 
 def test_an_actor_acts_with_the_version_that_it_is_told(exported, plan, arena, network):
-    slots = WeightSlots(plan.slots(arena), network.get_weights())
+    slots = WeightSlots(plan.slots(arena), flatten_weights(network.get_weights()))
     actor = make_actor(exported, plan, arena)
     first, second = plan.blocks(arena)
-    actor.fill(hand_out(slots))
-    slots.publish([weight + 1 for weight in network.get_weights()])
-    done = actor.fill(hand_out(slots, batch=1, block=1))
+    actor.fill(assign(slots))
+    slots.publish(flatten_weights(network.get_weights()) + 1)
+    done = actor.fill(assign(slots, batch=1, block=1))
     assert done.batch == 1
     assert first.columns(0, ENVS).policy_version.tolist() == [0] * ENVS
     assert second.columns(0, ENVS).policy_version.tolist() == [1] * ENVS
@@ -234,10 +236,10 @@ def test_an_actor_acts_with_the_version_that_it_is_told(exported, plan, arena, n
 
 
 def test_an_actor_repeats_itself_and_differs_from_another(exported, plan, arena, network):
-    slots = WeightSlots(plan.slots(arena), network.get_weights())
+    slots = WeightSlots(plan.slots(arena), flatten_weights(network.get_weights()))
     actions = []
     for seed, number in ((0, 0), (0, 0), (0, 1), (1, 0)):
-        make_actor(exported, plan, arena, seed, number).fill(hand_out(slots))
+        make_actor(exported, plan, arena, seed, number).fill(assign(slots))
         actions.append(plan.blocks(arena)[0].columns(0, ENVS).action[0].copy())
     np.testing.assert_array_equal(actions[0], actions[1])
     assert not np.array_equal(actions[0], actions[2])
@@ -261,7 +263,7 @@ def test_held_noise_is_renewed_at_hand_outs_and_ends_of_episodes():
     spec = TrajectorySpec.from_spaces(Spaces(Box(-1, 1, (1,)), space), unroll_length=14, num_envs=1)
     arena, layout = Arena.create(), BlockLayout.of(spec, ())
     arena.reserve(layout.size)
-    columns = Block(layout, arena, 0).columns(0, 1)
+    columns = Block.in_arena(layout, arena, 0).columns(0, 1)
     env = SyncVectorEnv([lambda: TimeLimit(ZeroEnv(space), 6)], autoreset_mode=AutoresetMode.DISABLED)
     environments, policy = Environments(env), Policy.from_network(network, space, seed=0)
     unroll(environments, policy, columns, environments.reset(seed=0), version=0, first_env=0, stop=GO_ON)
@@ -290,3 +292,55 @@ def test_environments_that_cannot_be_reset_are_an_error_of_one_line():
     with pytest.raises(EnvError, match=r"ZeroDivisionError: no world .*test_actor\.py, line \d+") as error:
         make_environments(resolve_env(BrokenEnv, check_pickle=False), Startup(ENVS, (), None, 0, 0))
     assert "\n" not in str(error.value)
+
+
+class FunctionPolicy:
+    """A policy that is a plain function of the observations and their mask: the actions, all as probable."""
+
+    holds_noise = False
+
+    def __init__(self, function):
+        self.function = function
+
+    def step_leaves(self, leaves, action_mask=None):
+        return (self.function(*leaves),), np.full(len(leaves[0]), -0.5, np.float32)
+
+    def value_leaves(self, leaves):
+        return leaves[0][:, 0]
+
+    def env_action(self, leaves):
+        return leaves[0]
+
+    def renew_noise(self, rows=None):
+        pass
+
+    def set_flat_weights(self, weights):
+        self.offset = weights[0]
+
+
+def alternate(observation):
+    """1 in every second step of an episode."""
+    return observation[:, 0].astype(np.int32) % 2
+
+
+def test_a_plain_function_is_a_policy(block):
+    fill(block, FunctionPolicy(alternate), start=ENVS)
+    rows = block.columns(ENVS, 2 * ENVS)
+    np.testing.assert_array_equal(
+        rows.action[0], alternate(rows.observation[0][:-1].reshape(-1, 3)).reshape(ROWS, ENVS)
+    )
+    assert (rows.behaviour_log_prob == np.float32(-0.5)).all()
+    np.testing.assert_array_equal(rows.truncation_value[rows.truncated], 4)
+
+
+def test_an_actor_acts_with_a_plain_function(exported, plan, arena):
+    startup = Startup(ENVS, ("is_success",), None, 0, 0)
+    environments, observation = make_environments(resolve_env(CountingEnv), startup)
+    policy = FunctionPolicy(alternate)
+    slots = WeightSlots(plan.slots(arena), np.arange(5, 5 + exported.weights.size, dtype=np.float32))
+    actor = Actor(startup, environments, observation, policy, arena, plan)
+    actor.fill(assign(slots))
+    assert policy.offset == 5
+    rows = plan.blocks(arena)[0].columns(0, ENVS)
+    assert set(np.unique(rows.action[0])) == {0, 1}
+    assert (rows.behaviour_log_prob == np.float32(-0.5)).all()

@@ -248,12 +248,30 @@ def test_too_little_memory_is_one_error(network, monkeypatch):
         make_pool(network)
 
 
+@pytest.mark.parametrize("num_actors", [0, 2])
+def test_weights_are_published_as_a_list_or_as_one_vector(network, num_actors):
+    weights = changed(network, 0.3)
+    vector = np.concatenate([weight.ravel() for weight in weights])
+    batches = []
+    for form in (weights, vector):
+        with make_pool(network, num_actors=num_actors) as pool:
+            pool.publish(form)
+            batches.append(pool.collect().copy())
+    assert set(batches[0].policy_version) == {1}
+    np.testing.assert_array_equal(*(batch.behaviour_log_prob for batch in batches))
+    np.testing.assert_array_equal(*(batch.action for batch in batches))
+
+
 def test_publishing_other_weights_is_refused(network):
     with make_pool(network) as pool:
         with pytest.raises(ValueError, match="Received: 0 arrays"):
             pool.publish([])
         with pytest.raises(ValueError, match="finite"):
             pool.publish(changed(network, np.nan))
+        with pytest.raises(ValueError, match=r"`weights` must have shape \(\d+,\)\. Received: shape=\(3,\)"):
+            pool.publish(np.zeros(3, np.float32))
+        with pytest.raises(ValueError, match=r"finite.*values of weights\[0\]"):
+            pool.publish(np.full(network.count_params(), np.inf, np.float32))
         assert pool.version == 0
         assert set(pool.collect().policy_version) == {0}
 
@@ -478,7 +496,7 @@ def test_importing_the_pool_s_side_of_an_actor_loads_no_tensorflow():
 
 
 def test_more_actors_than_cores_is_a_warning(monkeypatch):
-    monkeypatch.setattr("actor_learner.actors.pool.available_cores", lambda: 1)
+    monkeypatch.setattr("actor_learner.actors.processes.group.available_cores", lambda: 1)
     with (
         pytest.warns(UserWarning, match=r"more actors than cores.*num_actors=2, cores=1"),
         ActorPool("CartPole-v1", num_actors=2, envs_per_actor=1),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actor_learner.actors.group import Plan
 from actor_learner.actors.scheduling import FreeRunning, LockStep
-from actor_learner.actors.transport.batches import ArenaPlan, BlockLayout
+from actor_learner.actors.transport.arena_memory import ArenaMemory
+from actor_learner.actors.transport.batches import BlockLayout
 from actor_learner.actors.transport.messages import Done
-from actor_learner.actors.transport.shared_memory import Arena
-from actor_learner.actors.transport.weights import WeightSlots
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import TrajectorySpec
 
@@ -20,56 +22,61 @@ ENVS = 2
 
 
 class Simulation:
-    """A pool without processes: `step` lets one actor finish; what it was handed out is written down."""
+    """A group without processes: `step` lets one actor finish; its assignments are recorded."""
 
     def __init__(self, num_actors, lag):
-        spec = TrajectorySpec.from_spaces(
-            Spaces(Box(-1, 1, (1,)), Discrete(2)), unroll_length=3, num_envs=num_actors * ENVS
-        )
-        plan = ArenaPlan(BlockLayout.of(spec, ()), num_actors, lag + 1, max(num_actors, lag + 1) + 2, 1, 1)
-        self.arena, self.num_actors, self.lag = Arena.create(), num_actors, lag
-        self.arena.reserve(plan.size)
-        self.blocks = plan.blocks(self.arena)
-        self.stop_words = plan.stop_words(self.arena)[1:]
-        self.slots = WeightSlots(plan.slots(self.arena), [np.zeros(1, np.float32)])
+        spaces = Spaces(Box(-1, 1, (1,)), Discrete(2))
+        layout = BlockLayout.of(TrajectorySpec.from_spaces(spaces, unroll_length=3, num_envs=num_actors * ENVS), ())
+        self.num_actors, self.lag = num_actors, lag
+        self.memory = ArenaMemory()
+        exported = SimpleNamespace(weights=np.zeros(1, np.float32))
+        self.memory.allocate(Plan(layout, num_actors, lag + 1, max(num_actors, lag + 1), exported))
+        self.blocks = self.memory.blocks
+        self.stop_words = self.memory.plan.stop_words(self.memory.arena)[1:]
         self.at_work = {}
         self.updates = 0
-        shape = {"num_actors": num_actors, "envs_per_actor": ENVS, "lag": lag}
-        if lag > 1:
-            self.hand_outs = FreeRunning(self.blocks, self.slots, self.send, self.stop_words, **shape)
-        else:
-            self.hand_outs = LockStep(self.blocks, self.slots, self.send, **shape)
+        kind = FreeRunning if lag > 1 else LockStep
+        self.schedule = kind(self, num_actors=num_actors, envs_per_actor=ENVS, lag=lag)
 
-    def send(self, actor, hand_out):
-        self.at_work.setdefault(actor, []).append(hand_out)
-        columns = self.blocks[hand_out.block].columns(hand_out.start, hand_out.stop)
+    @property
+    def version(self):
+        return self.memory.version
+
+    def assign(self, actor, batch, block, start):
+        assignment = self.memory.assign(actor, batch, block, start)
+        self.at_work.setdefault(actor, []).append(assignment)
+        columns = self.blocks[block].columns(start, start + ENVS)
         assert np.isnan(columns.behaviour_log_prob).all()
-        columns.policy_version.fill(hand_out.version)
+        columns.policy_version.fill(assignment.version)
+
+    def end_early(self, block):
+        self.memory.end_early(block)
 
     def step(self, actor):
-        """One actor fills what it was handed out first. Returns whether there was something."""
+        """One actor fills its oldest assignment. Returns whether there was one."""
         if not self.at_work.get(actor):
             return False
-        hand_out = self.at_work[actor].pop(0)
-        columns = self.blocks[hand_out.block].columns(hand_out.start, hand_out.stop)
+        assignment = self.at_work[actor].pop(0)
+        columns = self.blocks[assignment.block].columns(assignment.start, assignment.stop)
         columns.behaviour_log_prob.fill(-1.0)
-        self.hand_outs.done(actor, Done(hand_out.batch, 0.0, 0.0, 0.0, 0.0))
+        self.memory.finish(actor, assignment.batch)
+        self.schedule.finish(actor, Done(assignment.batch, 0.0, 0.0, 0.0, 0.0))
         return True
 
     def cut(self):
-        """The actors that were told to end their unroll."""
+        """The actors that end their unroll early."""
         return [a for a, given in self.at_work.items() if given and self.lag > 1 and self.stop_words[given[0].block]]
 
     def take(self):
-        """The batch that is complete: its block, and how old its columns are."""
-        index, done = self.hand_outs.take()
+        """The batch that is complete: its block, and the age of its columns."""
+        index, done = self.schedule.take()
         block = self.blocks[index]
         assert len(done) == self.num_actors
         assert block.unwritten() is None
-        return index, self.slots.newest.number - block.arrays["policy_version"]
+        return index, self.version - block.arrays["policy_version"]
 
     def publish(self):
-        self.slots.publish([np.zeros(1, np.float32)])
+        self.memory.weights.publish(np.zeros(1, np.float32))
         self.updates += 1
 
 
@@ -83,7 +90,7 @@ def simulate():
 
     yield make
     for simulation in made:
-        simulation.arena.close()
+        simulation.memory.close()
 
 
 @settings(max_examples=60, deadline=None)
@@ -94,11 +101,11 @@ def test_whoever_is_fast_no_batch_is_older_than_the_lag_and_nobody_waits_for_eve
     random = np.random.default_rng(data.draw(st.integers(0, 1000)))
     weights = 1 / np.array(speed)
     for _ in range(25):
-        simulation.hand_outs.begin()
+        simulation.schedule.begin()
         for _ in range(int(random.integers(0, 12))):  # while the learner learned
             simulation.step(int(random.choice(num_actors, p=weights / weights.sum())))
         for _ in range(10_000):
-            if simulation.hand_outs.complete():
+            if simulation.schedule.complete():
                 break
             cut = simulation.cut()
             simulation.step(cut[0] if cut else int(random.choice(num_actors, p=weights / weights.sum())))
@@ -108,19 +115,19 @@ def test_whoever_is_fast_no_batch_is_older_than_the_lag_and_nobody_waits_for_eve
         assert ages.min() >= 0
         assert ages.max() <= lag
         simulation.publish()
-    simulation.arena.close()
+    simulation.memory.close()
 
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_in_rounds_batch_j_has_version_j_minus_lag_in_any_order(simulate, lag):
     simulation = simulate(3, lag)
     for batch in range(6):
-        simulation.hand_outs.begin()
-        assert simulation.hand_outs.late() == [0, 1, 2]
+        simulation.schedule.begin()
+        assert simulation.schedule.late_actors() == [0, 1, 2]
         for actor in (2, 0, 1):
-            assert not simulation.hand_outs.complete()
+            assert not simulation.schedule.complete()
             simulation.step(actor)
-        assert simulation.hand_outs.complete()
+        assert simulation.schedule.complete()
         _, ages = simulation.take()
         assert set(ages) == {min(lag, batch)}
         simulation.publish()
@@ -130,8 +137,8 @@ def test_a_slow_actor_holds_up_nobody_until_its_time_is_up(simulate):
     simulation = simulate(2, 3)
     order = []
     for _ in range(8):
-        simulation.hand_outs.begin()
-        while not simulation.hand_outs.complete():
+        simulation.schedule.begin()
+        while not simulation.schedule.complete():
             cut = simulation.cut()
             assert cut in ([], [1])
             if cut:
@@ -145,22 +152,22 @@ def test_a_slow_actor_holds_up_nobody_until_its_time_is_up(simulate):
 
 def test_without_a_free_block_actors_wait_for_the_learner(simulate):
     simulation = simulate(2, 2)
-    simulation.hand_outs.begin()
+    simulation.schedule.begin()
     finished = 0
     while any(simulation.at_work.values()):
         finished += sum(simulation.step(actor) for actor in (0, 1))
     assert finished == 2 * 3
-    assert simulation.hand_outs.complete()
+    assert simulation.schedule.complete()
     simulation.take()
     simulation.publish()
-    simulation.hand_outs.begin()
+    simulation.schedule.begin()
     assert simulation.at_work[0]
     assert simulation.at_work[1]
 
 
 def test_an_actor_may_fill_several_columns_of_a_batch(simulate):
     simulation = simulate(3, 2)
-    simulation.hand_outs.begin()
+    simulation.schedule.begin()
     simulation.step(0)
     simulation.step(0)
     given = simulation.at_work[0][0]
@@ -170,10 +177,35 @@ def test_an_actor_may_fill_several_columns_of_a_batch(simulate):
 
 def test_the_newest_weights_are_handed_out_and_those_being_read_are_kept(simulate):
     simulation = simulate(2, 2)
-    simulation.hand_outs.begin()
+    simulation.schedule.begin()
     held = simulation.at_work[0][0].slot
     for _ in range(5):
         simulation.publish()
-        assert simulation.slots.newest.slot != held
+        assert simulation.memory.weights.newest.slot != held
     simulation.step(1)
     assert simulation.at_work[1][0].version == 5
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_a_successor_gets_what_was_not_finished_erased_and_by_the_same_versions(simulate, lag):
+    simulation = simulate(2, lag)
+    simulation.schedule.begin()
+    for _ in range(3):
+        simulation.publish()
+    first = simulation.at_work[1][0]
+    columns = simulation.blocks[first.block].columns(first.start, first.stop)
+    columns.behaviour_log_prob.fill(-1.0)
+    assert simulation.memory.assign_again(1) == simulation.at_work[1]
+    assert np.isnan(columns.behaviour_log_prob).all()
+    simulation.step(1)
+    assert first not in simulation.memory.assign_again(1)
+
+
+def test_a_block_that_ended_early_is_whole_again_in_its_next_batch(simulate):
+    simulation = simulate(2, 2)
+    simulation.assign(0, batch=1, block=1, start=0)
+    simulation.end_early(1)
+    simulation.assign(1, batch=1, block=1, start=ENVS)
+    assert simulation.stop_words.tolist() == [0, 1, 0]
+    simulation.assign(0, batch=4, block=1, start=0)
+    assert not simulation.stop_words.any()

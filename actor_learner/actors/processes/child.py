@@ -1,4 +1,4 @@
-"""Starting an actor's process, and ending it together with everything it started."""
+"""The process of one actor: its start, its output, and its end together with everything that it started."""
 
 from __future__ import annotations
 
@@ -25,21 +25,19 @@ LARGEST_LOG = 16 << 20
 
 
 class ActorProcess:
-    """One actor's process, the channel to it and what it prints.
+    """One actor's process, the channel to it and its output. It is killed when the thread that starts it ends.
 
-    number: the actor's number. payload: what `worker.main` unpickles. arena: descriptor of the pool's arena.
-    log: file that its output is appended to, or None. show: called with each line that it prints.
-
-    The process dies with the thread that calls this.
+    number: the actor's number. payload: the pickle that `worker.main` reads. arena: descriptor of the group's arena.
+    log: file that its output is appended to, or None. show: called with each line of its output.
     """
 
     def __init__(self, number: int, payload: bytes, arena: int, log: Path | None, show: Callable[[str], None]) -> None:
         self.number = number
         self.tail = ""
-        """The end of what it printed, for the report of its death."""
+        """The end of its output, for the report of its death."""
         self._show = show
-        self._rest = b""
-        with contextlib.ExitStack() as undo:  # whatever fails on the way, the descriptors so far are closed
+        self._partial_line = b""
+        with contextlib.ExitStack() as undo:  # closes all descriptors so far if a later step fails
             self._log = None if log is None else undo.enter_context(LogFile(log))
             near, far = socket.socketpair()
             with far:
@@ -62,76 +60,76 @@ class ActorProcess:
                         stderr=output,
                     )
             self.pidfd = _pidfd(self._process.pid)
-            """Readable when the process has ended; None where the system has no such thing."""
+            """A descriptor that is readable when the process has ended; None where the system has none."""
             if self.pidfd is not None:
                 undo.callback(os.close, self.pidfd)
             self._undo = undo.pop_all()
 
     @property
     def pid(self) -> int:
-        """Process id, and the id of its process group and session."""
+        """The process id, which is the id of its process group and session as well."""
         return self._process.pid
 
     def ended(self) -> bool:
-        """Whether the process has ended; doesn't reap it, so that its id stays its own."""
+        """Return whether the process has ended; doesn't reap it, so that its id isn't used again."""
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:  # reaped by the caller's own wait(), or SIGCHLD is ignored
             return True
 
     def kill(self) -> None:
-        """Kills the process and all that it started in its session, at once. Not after `reap`."""
+        """Kill the process and all that it started in its session, at once. Not after `reap`."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def reap(self, seconds: float) -> int | None:
-        """Waits for the end of a killed process. Returns its exit code (minus the signal), None if it goes on."""
+        """Wait for the end of a killed process; return its exit code (minus the signal), None if it hasn't ended."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def drain(self) -> int | None:
-        """Passes on some of what it has printed. Returns how many bytes: 0 at the end, None if there are none now."""
+        """Read some of its output; return the number of bytes: 0 at the end, None if there are none now."""
         try:
             part = os.read(self.output, _READ_SIZE)
         except BlockingIOError:
             return None
         if self._log is not None:
             self._log.write(part)
-        self._pass_on(part)
+        self._split(part)
         return len(part)
 
     def drain_all(self) -> None:
-        """Passes on what is left, the last line too; doesn't wait for what its own children may still print."""
+        """Read the rest of its output, without waiting for the output of its own children."""
         for _ in range(_MOST_READS):
             if not self.drain():
                 break
-        if self._rest:
-            self._pass_on(b"\n")
+        if self._partial_line:
+            self._split(b"\n")
 
-    def _pass_on(self, part: bytes) -> None:
+    def _split(self, part: bytes) -> None:
         self.tail = (self.tail + part.decode(errors="replace"))[-_TAIL_SIZE:]
-        *lines, self._rest = (self._rest + part).split(b"\n")
-        if len(self._rest) > _LONGEST_LINE:
-            lines, self._rest = [*lines, self._rest], b""
+        *lines, self._partial_line = (self._partial_line + part).split(b"\n")
+        if len(self._partial_line) > _LONGEST_LINE:
+            lines, self._partial_line = [*lines, self._partial_line], b""
         for line in lines:
             self._show(line.decode(errors="replace"))
 
     def close(self) -> None:
-        """Closes every descriptor. The process must have been reaped."""
+        """Close every descriptor. The process must have been reaped."""
         self._undo.close()
 
 
 class LogFile:
-    """A file that is appended to and stays bounded: beyond `LARGEST_LOG` it becomes `<name>.1`, and starts anew."""
+    """A log of bounded size: beyond `LARGEST_LOG` the file is renamed to `<name>.1`, and a new one begins."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = self._open()
 
     def write(self, part: bytes) -> None:
-        """Appends, as far as that can be done: a full disk doesn't end the training."""
+        """Append if that is possible: a full disk doesn't end the training."""
         with contextlib.suppress(OSError):
             if self._file.tell() > LARGEST_LOG:
                 os.replace(self._path, self._path.with_name(self._path.name + ".1"))
@@ -140,7 +138,7 @@ class LogFile:
             self._file.write(part)
 
     def _open(self) -> FileIO:
-        """Not through a link, which may lead anywhere, and not a pipe, which may block."""
+        """Open the file: not through a link, which may lead anywhere, and not a pipe, which may block."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         return FileIO(os.open(self._path, flags, 0o666), "ab")
 

@@ -1,4 +1,4 @@
-"""Which actors have given no sign of life for too long."""
+"""Finds actors that give no sign of life."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Silence(NamedTuple):
     actor: int
     seconds: float
     where: str
-    """What it was at."""
+    """The part of its work that it is in."""
 
 
 class Heartbeats:
-    """Judges actors by counters in shared memory, which they count up with each step.
+    """Finds hung actors by counters in shared memory, which actors count up with each step.
 
-    Only time in which the judge itself was running counts: a process that was stopped (Ctrl-Z, a debugger, the lid of
-    a laptop) would otherwise find, when it goes on, that nobody had moved.
+    Only time in which this process itself was running counts: after a stop (Ctrl-Z, a debugger, the lid of a laptop)
+    all actors would seem silent otherwise.
 
-    timeout: seconds of silence from which an actor counts as hung. start_timeout: the same until it has loaded its
-    policy. interval: seconds between two looks.
+    timeout: seconds of silence after which an actor counts as hung. start_timeout: the same until it has loaded its
+    policy. interval: seconds between two calls of `find_silent`.
     """
 
     def __init__(self, timeout: float, start_timeout: float) -> None:
@@ -40,23 +40,23 @@ class Heartbeats:
         self._loaded: set[int] = set()
 
     def attach(self, words: Array | None) -> None:
-        """The counters, `[num_actors]`; until then, and after None, there are none."""
+        """Set the counters, `[num_actors]`; None takes them away."""
         self._words = words
 
     def started(self, actor: int) -> None:
-        """A new process does this actor's work."""
+        """Begin anew with an actor whose process has just been started."""
         self._last[actor] = self._beat(actor)
         self._loaded.discard(actor)
         self._silent[actor] = 0.0
 
     def idle(self, actor: int) -> None:
-        """This actor has nothing to do, and nothing to show for it."""
+        """Forget the silence of an actor that has nothing to do."""
         self._silent[actor] = 0.0
 
-    def look(self, seconds: float, starting: Iterable[int], busy: Iterable[int]) -> list[Silence]:
-        """The actors that have been silent for too long.
+    def find_silent(self, seconds: float, starting: Iterable[int], busy: Iterable[int]) -> list[Silence]:
+        """Return the actors that have been silent for too long.
 
-        seconds: since the last look. starting: actors that aren't ready yet. busy: those with columns to fill.
+        seconds: since the last call. starting: actors that aren't ready yet. busy: those with columns to fill.
         """
         seconds = min(seconds, 2 * self.interval)
         found = [self._judge(actor, seconds, self._start_timeout, STARTING) for actor in starting]

@@ -1,8 +1,8 @@
-"""The warden: a bare interpreter that ends actors and their children when the learner's process is gone.
+"""The orphan reaper: a bare interpreter that ends actors and their children when the learner's process has ended.
 
-An actor asks the kernel to die with its parent, but its own children (simulators) don't inherit that.
-The warden holds one end of a pipe and a list of process groups; when the other end closes, for whatever
-reason, it kills what is still on the list. A process that started a session of its own is out of reach.
+The kernel kills an actor when its parent ends, but its own children (simulators) don't inherit that. The orphan reaper
+holds one end of a pipe and a list of process groups; when the other end closes, for any reason, it kills the groups
+that are still on the list. A process that started a session of its own is out of reach.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ for group in groups:
     except OSError:
         pass
 """
-# The parent is asked for once a second as well: a process that the caller has forked holds a copy of the
-# pipe's other end, and would keep it open.
+# It also checks its parent once a second: a process that the caller has forked holds a copy of the pipe's other end,
+# and keeps it open.
 
 _END_SECONDS = 1.0
 
 
-class Warden:
-    """Started by the constructor, ended by `close`."""
+class OrphanReaper:
+    """The process, which the constructor starts and `close` ends."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -61,23 +61,23 @@ class Warden:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """The process id."""
         return self._process.pid
 
     def watch(self, group: int) -> None:
-        """Puts a process group on the list."""
-        self._tell(f"+{group}\n")
+        """Put a process group on the list."""
+        self._send(f"+{group}\n")
 
     def forget(self, group: int) -> None:
-        """Takes a process group off the list: before its leader is reaped, since ids are used again."""
-        self._tell(f"-{group}\n")
+        """Take a process group off the list: before its leader is reaped, since ids are used again."""
+        self._send(f"-{group}\n")
 
-    def _tell(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # someone killed the warden; the actors still die with their parent
+    def _send(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # the orphan reaper was killed; the actors still die with their parent
             os.write(self._writing, line.encode())
 
     def close(self) -> None:
-        """Ends the warden; whatever is still on its list is killed."""
+        """End the process, which kills the groups that are still on its list."""
         os.close(self._writing)
         try:
             self._process.wait(_END_SECONDS)

@@ -1,4 +1,4 @@
-"""What is done about an actor that died or hangs: whether another process takes its place, and how that is told."""
+"""The decision whether another process takes the place of an actor that died or hangs, and the words for its end."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from actor_learner.environments.errors import EnvError
 OnEnvError = Literal["restart", "raise"]
 
 DEATHS_IN_A_ROW = 3
-"""So many deaths of one actor, without a finished unroll between them, are a crash loop."""
-ASKED_TO = "was asked to end"
-"""The reason of a replacement that the caller wanted."""
+"""The number of deaths of one actor, without a finished unroll between them, that make a crash loop."""
+REQUESTED = "was asked to end"
+"""The reason of a replacement that the caller requested."""
 _TAIL_LINES = 20
 
 
 class ActorError(RuntimeError):
     """An actor failed or died.
 
-    actor: its number. traceback: of its exception, None if it couldn't say. exit_code: of its process, minus
-    the signal if it was one; None if it hadn't ended by itself or that isn't known.
+    actor: its number. traceback: of its exception, or None. exit_code: of its process, minus the signal if it was one;
+    None if the process didn't end by itself or the code isn't known.
     """
 
     def __init__(self, message: str, actor: int, *, traceback: str | None = None, exit_code: int | None = None) -> None:
@@ -37,13 +37,13 @@ class Restart(NamedTuple):
 
     actor: int
     incarnation: int
-    """How many had this actor's number before."""
+    """The number of processes that had this actor's number before."""
     cause: str
-    """What had happened to the one before, in one line."""
+    """The end of the process before, in one line."""
     details: str
-    """Its traceback, or the last lines that it printed; "" if there is nothing."""
+    """Its traceback, or the last lines that it printed; "" without either."""
     seconds: float
-    """From when its end was noticed to when the new process went on with its columns."""
+    """The time from the end of the process before until the new one continued with its columns."""
 
     def __str__(self) -> str:
         return (
@@ -53,10 +53,7 @@ class Restart(NamedTuple):
 
 
 class RestartPolicy:
-    """Decides, and counts.
-
-    on_env_error: what an exception in an actor leads to. max_restarts: how many dead or hung actors are replaced.
-    """
+    """Decides about each end, and counts the replacements. The arguments are those of `ActorPool`."""
 
     def __init__(self, on_env_error: OnEnvError, max_restarts: int) -> None:
         self._on_env_error, self._max_restarts = on_env_error, max_restarts
@@ -66,23 +63,23 @@ class RestartPolicy:
 
     @property
     def count(self) -> int:
-        """How many processes took another one's place, those that the caller asked for included."""
+        """Number of replacements, those that the caller requested included."""
         return self._incarnations.total()
 
     def incarnation(self, actor: int) -> int:
-        """How many processes had this actor's number before the one that has it now."""
+        """Return how many processes had this actor's number before its present one."""
         return self._incarnations[actor]
 
     def unroll_finished(self, actor: int) -> None:
-        """This actor works."""
+        """End the actor's series of deaths."""
         del self._in_a_row[actor]
 
     def judge(self, end: ActorEnd) -> Exception | None:
-        """Why there is to be no other process; None, and it is counted, if there is."""
+        """Return None, and count the replacement, if another process takes the place; else the error that ends all."""
         actor = end.actor
-        if end.reason != ASKED_TO:
+        if end.reason != REQUESTED:
             error = error_of(end)
-            # The first time, an exception while starting says that the environment can't be made at all.
+            # The first time, an exception while starting means that the environment can't be made at all.
             never_began = end.failure is not None and end.failure.starting and not self._incarnations[actor]
             failed_for_good = end.failure is not None and (end.failure.refused or self._on_env_error == "raise")
             if never_began or not self._max_restarts or failed_for_good:
@@ -100,7 +97,7 @@ class RestartPolicy:
 
 
 def cause_of(end: ActorEnd) -> str:
-    """What happened to an actor, in one line that goes on after "Actor 3"."""
+    """Return the end of an actor in one line that goes on after "Actor 3"."""
     if end.reason is not None:
         return end.reason
     if end.failure is not None:
@@ -116,14 +113,14 @@ def cause_of(end: ActorEnd) -> str:
 
 
 def details_of(end: ActorEnd) -> str:
-    """Its traceback, or the last lines that it printed."""
+    """Return its traceback, or the last lines that it printed."""
     if end.failure is not None:
         return end.failure.traceback
     return "\n".join(end.tail.strip().splitlines()[-_TAIL_LINES:])
 
 
 def error_of(end: ActorEnd) -> ActorError | EnvError:
-    """The error that tells of it, where the pool ends."""
+    """Return the error that reports the end of an actor where the pool ends with it."""
     failure = end.failure
     message = f"Actor {end.actor} {cause_of(end)}"
     if failure is None:
@@ -132,7 +129,7 @@ def error_of(end: ActorEnd) -> ActorError | EnvError:
         return ActorError(message, end.actor, exit_code=end.exit_code)
     if failure.refused or (failure.starting and failure.bad_environment):
         return EnvError(failure.text)
-    if not failure.bad_environment:  # else our own check of what the environment gave: its line says it all
+    if not failure.bad_environment:  # else the message of our own check is enough
         message += f"\n\nIn the actor:\n{failure.traceback}"
     return ActorError(message, end.actor, traceback=failure.traceback)
 

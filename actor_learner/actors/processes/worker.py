@@ -17,6 +17,7 @@ from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.environments.calls import CallError, decode
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError, describe_error
+from actor_learner.policy.policy import Policy
 from actor_learner.system.machine import lower_priority
 
 _LARGEST_TRACEBACK = 64 * 1024
@@ -50,20 +51,20 @@ def main(*descriptors: str) -> None:
         channel.send(Message.FAILED, _describe(error, starting))
         sys.exit(1)
     finally:
-        gc.unfreeze()  # or cycles among what was frozen outlive the interpreter: ale-py reports them as leaks
+        gc.unfreeze()  # or frozen cycles outlive the interpreter, and ale-py reports them as leaks
 
 
 def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Environments, observation: Leaves) -> None:
-    """Says READY, and answers the pool until it says CLOSE."""
+    """Send READY, and fill columns until the pool sends CLOSE."""
     channel.send(Message.READY, environments.spaces.to_json())
     message, plan = _next_message(channel)
     if message is Message.CLOSE:
         return
     arena.attach(plan.size)
-    exported = pickle.loads(plan.policy(arena))
-    actor = Actor(startup, environments, observation, exported, arena, plan)
+    policy = Policy(pickle.loads(plan.policy(arena)), startup.seeds()[1])
+    actor = Actor(startup, environments, observation, policy, arena, plan)
     gc.collect()
-    gc.freeze()  # what is here now stays; the collector needn't look at it again
+    gc.freeze()  # all objects so far stay; the collector needn't look at them again
     gives_way = False
     while (received := _next_message(channel))[0] is not Message.CLOSE:
         gives_way = gives_way or lower_priority(startup.niceness)  # many at once are refused at first
@@ -78,7 +79,7 @@ def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Envir
 
 
 class _PoolGoneError(Exception):
-    """Nobody is there to work for."""
+    """The pool's process has ended."""
 
 
 def _next_message(channel: Channel) -> tuple[Message, Any]:
@@ -112,7 +113,7 @@ def _describe(error: BaseException, starting: bool) -> Failure:
 
 
 def _write_whole_lines() -> None:
-    """What the environments print should be seen when a line is complete, not when a buffer is full."""
+    """Have each line of output passed on when it is complete, not when a buffer is full."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)

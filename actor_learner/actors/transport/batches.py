@@ -1,4 +1,4 @@
-"""A batch is one preallocated block, `[T + 1, B, ...]` per field; an actor fills a range of its columns."""
+"""The memory of batches: one preallocated block each, of which an actor fills a range of columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORDS_OF_A_LINE = ALIGNMENT // np.dtype(np.int64).itemsize
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """Where the fields of one block lie, in bytes from its beginning."""
+    """The fields of one block, and their places in bytes from its beginning."""
 
     spec: TrajectorySpec
     info_keys: tuple[str, ...]
@@ -33,7 +33,7 @@ class BlockLayout:
 
     @classmethod
     def of(cls, spec: TrajectorySpec, info_keys: Sequence[str]) -> BlockLayout:
-        """The layout of a trajectory's fields and of the episodes that end in it.
+        """Return the layout of a trajectory's fields and of the episodes that end in it.
 
         Beside `spec.fields()`: `episode_return`, `episode_length` and `episode/<key>` for each of
         `info_keys`, `[T, B]` float32, NaN where no episode ended at that row.
@@ -70,9 +70,9 @@ class Columns:
     episode_info: Mapping[str, Array]
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The views of each row that every env step writes, each `[b, ...]`, made one row at a time.
+        """Return an iterator over the views of each row that every env step writes, each `[b, ...]`.
 
-        observation's leaves, action's leaves, action_mask (or None), behaviour_log_prob, reward, terminated,
+        A row is: observation's leaves, action's leaves, action_mask (or None), behaviour_log_prob, reward, terminated,
         truncated, valid.
         """
         return zip(
@@ -89,16 +89,24 @@ class Columns:
 
 
 class Block:
-    """The arrays of one batch, in an arena or, without actor processes, in memory of its own."""
+    """The arrays of one batch, `[T + 1, B, ...]`, `[T, B, ...]` or `[B]`, in memory of any kind."""
 
-    def __init__(self, layout: BlockLayout, arena: Arena, offset: int) -> None:
-        self.layout = layout
-        self.arrays = {
-            name: arena.array(offset + start, shape, dtype) for name, (start, shape, dtype) in layout.fields.items()
-        }
+    def __init__(self, layout: BlockLayout, arrays: Mapping[str, Array]) -> None:
+        self.layout, self.arrays = layout, arrays
+
+    @classmethod
+    def allocate(cls, layout: BlockLayout) -> Block:
+        """Return a block in ordinary memory, all zeros."""
+        return cls(layout, {name: np.zeros(shape, dtype) for name, (_, shape, dtype) in layout.fields.items()})
+
+    @classmethod
+    def in_arena(cls, layout: BlockLayout, arena: Arena, offset: int) -> Block:
+        """Return a block on the bytes of an arena from `offset` on."""
+        fields = layout.fields.items()
+        return cls(layout, {name: arena.array(offset + start, shape, dtype) for name, (start, shape, dtype) in fields})
 
     def columns(self, start: int, stop: int) -> Columns:
-        """Views on the columns `[start, stop)`."""
+        """Return views on the columns `[start, stop)`."""
         views = {
             name: array[start:stop] if array.ndim == 1 else array[:, start:stop] for name, array in self.arrays.items()
         }
@@ -112,11 +120,11 @@ class Block:
         )
 
     def erase(self, start: int = 0, stop: int | None = None) -> None:
-        """Marks every row of the columns `[start, stop)` as unwritten, before they are handed out."""
+        """Mark every row of the columns `[start, stop)` as unwritten, before they are assigned."""
         self.arrays["behaviour_log_prob"][:, start:stop] = np.nan
 
     def unwritten(self) -> tuple[int, int] | None:
-        """Row and column of the first log-probability that is NaN; None if all rows are written."""
+        """Return row and column of the first log-probability that is NaN; None if all rows are written."""
         missing = np.isnan(self.arrays["behaviour_log_prob"])
         if not missing.any():
             return None
@@ -124,16 +132,16 @@ class Block:
         return int(row), int(column)
 
     def views(self) -> dict[str, Array]:
-        """Read-only views on the whole of each of the trajectory's fields, no copy."""
+        """Return read-only views on the trajectory's fields, without a copy."""
         views = {name: self.arrays[name].view() for name in self.layout.spec.fields()}
         for view in views.values():
             view.flags.writeable = False
         return views
 
     def episodes(self) -> dict[str, Array]:
-        """The episodes that ended in this block, in order of row and then column.
+        """Return the episodes that ended in this block, in order of row and then column.
 
-        Returns `return` and `length`, and each info key that some of them had, as 1-D float32 arrays.
+        The arrays are `return` and `length`, and each info key that some of them had, as 1-D float32.
         """
         ended = ~np.isnan(self.arrays[EPISODE_LENGTH])
         found = {"return": self.arrays[EPISODE_RETURN][ended], "length": self.arrays[EPISODE_LENGTH][ended]}
@@ -147,7 +155,7 @@ class Block:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """What lies where in a pool's arena: the stop words, the heartbeats, the policy, the weight slots, the blocks."""
+    """The places in an arena: of the stop words, the heartbeats, the policy, the weight slots and the blocks."""
 
     layout: BlockLayout
     num_actors: int
@@ -164,29 +172,29 @@ class ArenaPlan:
         return self._blocks_offset + self.num_blocks * self.layout.size
 
     def stop_words(self, arena: Arena) -> Array:
-        """`[1 + num_blocks]` int64, which actors read each step.
+        """Return `[1 + num_blocks]` int64, which actors read each step.
 
-        Where the first isn't 0, they give up their unroll. Where that of their block isn't, they end it early:
-        what they have by then is learned from.
+        If the first isn't 0, they give up their unroll. If that of their block isn't, they end it early: the learner
+        uses the rows so far.
         """
         return arena.array(0, (1 + self.num_blocks,), np.dtype(np.int64))
 
     def heartbeats(self, arena: Arena) -> Array:
-        """`[num_actors, words of a cache line]` int64: an actor counts its first word up as it goes, see `unroll`."""
+        """Return `[num_actors, words of a cache line]` int64: an actor counts its first word up, see `unroll`."""
         return arena.array(self._heartbeats_offset, (self.num_actors, _WORDS_OF_A_LINE), np.dtype(np.int64))
 
     def policy(self, arena: Arena) -> Array:
-        """`[policy_size]` uint8."""
+        """Return `[policy_size]` uint8."""
         return arena.array(self._policy_offset, (self.policy_size,), np.dtype(np.uint8))
 
     def slots(self, arena: Arena) -> Array:
-        """`[num_slots, weights_size]` float32."""
+        """Return `[num_slots, weights_size]` float32."""
         return arena.array(self._slots_offset, (self.num_slots, self.weights_size), np.dtype(np.float32))
 
     def blocks(self, arena: Arena) -> list[Block]:
-        """The blocks that batches are collected in."""
+        """Return the blocks that batches are collected in."""
         offsets = [self._blocks_offset + index * self.layout.size for index in range(self.num_blocks)]
-        return [Block(self.layout, arena, offset) for offset in offsets]
+        return [Block.in_arena(self.layout, arena, offset) for offset in offsets]
 
     @property
     def _heartbeats_offset(self) -> int:

@@ -1,4 +1,4 @@
-"""What the pool and an actor say to each other, and the channel that carries it."""
+"""The messages between the pool and an actor, and the channel that carries them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Message(enum.IntEnum):
     """The protocol. An actor is at any time starting, idle with nothing outstanding, or in an unroll."""
 
     START = 0
-    """Pool to actor, once: the warden knows it; it may make its environments, which may start processes."""
+    """Pool to actor, once: the orphan reaper has its id, so its environments may start processes."""
     READY = 1
-    """Actor to pool, once: the environments are made and reset; carries their spaces."""
+    """Actor to pool, once: the environments are made and reset; carries their spaces as JSON."""
     BEGIN = 2
-    """Pool to actor, once: where in the arena the policy, the weight slots and the blocks lie."""
+    """Pool to actor, once: carries the `ArenaPlan`."""
     UNROLL = 3
-    """Pool to actor: a hand-out of columns, carries `HandOut`."""
+    """Pool to actor: columns to fill, carries an `Assignment`."""
     DONE = 4
     """Actor to pool: every row of the columns is written, carries `Done`."""
     FAILED = 5
@@ -34,7 +34,7 @@ class Message(enum.IntEnum):
     """Pool to actor, before an UNROLL: methods of the environments to call first, as JSON."""
 
 
-class HandOut(NamedTuple):
+class Assignment(NamedTuple):
     """The columns `[start, stop)` of a block, to be filled by acting with one version of the weights."""
 
     batch: int
@@ -47,7 +47,7 @@ class HandOut(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Columns are complete; where the actor's time went since it was done last, in seconds."""
+    """Columns are complete. The times are the actor's since its last unroll, in seconds."""
 
     batch: int
     env: float
@@ -56,33 +56,33 @@ class Done(NamedTuple):
     waiting: float
     actor: int = 0
     ended: float = 0.0
-    """When it was done, by `time.perf_counter`, which Linux's processes have in common."""
+    """The time of the end, by `time.perf_counter`, which Linux's processes have in common."""
 
 
 class Failure(NamedTuple):
     """An exception in an actor."""
 
     starting: bool
-    """Whether it came before READY."""
+    """True before READY."""
     refused: bool
-    """Whether the caller asked for what the environments haven't: any other process would fail the same way."""
+    """True for a call that the environments don't have: another process would fail the same way."""
     bad_environment: bool
-    """Whether it says by itself, in one line, what is wrong with the environment."""
+    """True where `text` describes a fault of the environment in one line."""
     summary: str
     """One line: type, text, and the last frame in the user's own files."""
     text: str
-    """What `str` gives."""
+    """The exception's own text."""
     traceback: str
 
 
 _IN_MAILBOX = -1
 _SIZE = struct.Struct("!I")
-_AS_TUPLES: dict[int, Any] = {Message.UNROLL: HandOut, Message.DONE: Done}
-"""What goes to and fro for every batch is sent as plain tuples, which take a third of the time to read."""
+_AS_TUPLES: dict[int, Any] = {Message.UNROLL: Assignment, Message.DONE: Done}
+"""The messages of every batch are sent as plain tuples, which take a third of the time to read."""
 
 
 class Channel:
-    """One end of an actor's socket pair, and the memory file beside it for what is too large for a message.
+    """One end of an actor's socket pair, and a memory file beside it for contents too large for a message.
 
     A pair with two ends can't be left locked by a process that is killed, as a queue can.
     """
@@ -97,10 +97,10 @@ class Channel:
         return self._descriptor
 
     def send(self, message: Message, payload: Any = None) -> None:
-        """Sends without blocking: the receiver never has more than a few small messages outstanding.
+        """Send without blocking: the receiver never has more than a few small messages outstanding.
 
-        Only an actor may send something large, and then waits for an answer before it does so again.
-        Raises OSError if the other end is gone.
+        Only an actor may send a large message, and waits for an answer before it sends another. Raises OSError if the
+        other end is gone.
         """
         if message in _AS_TUPLES:
             payload = tuple(payload)
@@ -114,7 +114,7 @@ class Channel:
             rest = rest[os.write(self._descriptor, rest) :]
 
     def receive(self) -> tuple[Message, Any]:
-        """The next message; blocks until it is there. Raises EOFError or OSError if the other end is gone."""
+        """Block until the next message and return it. Raises EOFError or OSError if the other end is gone."""
         (size,) = _SIZE.unpack(self._read(_SIZE.size))
         if size > LARGEST_MESSAGE:
             raise OSError(f"A message can't be read. Received: size={size}")
@@ -126,7 +126,7 @@ class Channel:
         return Message(kind), payload
 
     def _read(self, size: int) -> bytes:
-        """So many bytes of the socket, which are there at once except where a sender was interrupted."""
+        """Read so many bytes, which are there at once except where a sender was interrupted."""
         content = os.read(self._descriptor, size)
         while len(content) < size:
             part = os.read(self._descriptor, size - len(content))
@@ -136,11 +136,11 @@ class Channel:
         return content
 
     def wait(self, seconds: float) -> bool:
-        """Whether a message, or the end of the other side, is there within so many seconds."""
+        """Return whether a message, or the end of the other side, arrives within so many seconds."""
         return bool(self._poll.poll(seconds * 1000))
 
     def close(self) -> None:
-        """Closes the socket and the mailbox; idempotent."""
+        """Close the socket and the mailbox; idempotent."""
         if not self._closed:
             self._closed = True
             os.close(self._descriptor)
@@ -148,16 +148,16 @@ class Channel:
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Writes all of `content` at the beginning of a file (one call writes at most 2 GiB)."""
+    """Write all of `content` at the beginning of a file (one system call writes at most 2 GiB)."""
     view = memoryview(content)
     offset = 0
     while offset < len(view):
         offset += os.pwrite(descriptor, view[offset:], offset)
 
 
-def read_all(descriptor: int, size: int, offset: int = 0) -> bytes:
-    """Reads `size` bytes of a file from `offset`."""
-    parts = []
+def read_all(descriptor: int, size: int) -> bytes:
+    """Read the first `size` bytes of a file."""
+    offset, parts = 0, []
     while size > 0:
         part = os.pread(descriptor, size, offset)
         if not part:

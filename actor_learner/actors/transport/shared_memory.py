@@ -23,12 +23,12 @@ _POISON = 0xFF
 
 
 def align(offset: int) -> int:
-    """The first multiple of `ALIGNMENT` that is not below `offset` (bytes)."""
+    """Return the first multiple of `ALIGNMENT` that is not below `offset` (bytes)."""
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
 def anonymous_file(name: str) -> int:
-    """A new descriptor of an empty file in memory that no path leads to; `name` is for `/proc` alone.
+    """Return a new descriptor of an empty file in memory that no path leads to; `name` is for `/proc` alone.
 
     Where the system has no `memfd_create` (macOS, some sandboxes) it is a temporary file, already unlinked. It is never
     one of a standard stream, even where those are closed: a child that is given it has streams of its own.
@@ -45,7 +45,7 @@ def anonymous_file(name: str) -> int:
 
 
 def _beyond_streams(descriptor: int) -> int:
-    """The same file at a descriptor above those of the standard streams."""
+    """Return the same file at a descriptor above those of the standard streams."""
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
@@ -64,14 +64,14 @@ class Arena:
 
     @classmethod
     def create(cls, name: str = "actor_learner") -> Arena:
-        """An arena of 0 bytes."""
+        """Return an arena of 0 bytes."""
         return cls(anonymous_file(name))
 
     def reserve(self, size: int) -> None:
-        """Gives a new arena `size` bytes of memory, poisoned; they are really there, not promised.
+        """Allocate `size` bytes for a new arena, poisoned.
 
-        Raises MemoryError if they can't be had: without that, the first write beyond what the system has
-        would end a process with SIGBUS, or bring the out-of-memory killer.
+        Raises MemoryError if there are too few: without this check, a later write would end a process with SIGBUS or
+        bring the out-of-memory killer.
         """
         available = available_memory()
         if available is not None and size > available:
@@ -86,17 +86,17 @@ class Arena:
         self.array(0, (size,), np.dtype(np.uint8)).fill(_POISON)
 
     def attach(self, size: int) -> None:
-        """Maps the `size` bytes that the creator has reserved."""
+        """Map the `size` bytes that the creator has reserved."""
         self._map = mmap.mmap(self.descriptor, size)
         self.size = size
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """A writable array of `shape` and `dtype` on the bytes from `offset`, no copy."""
+        """Return a writable array of `shape` and `dtype` on the bytes from `offset`, without a copy."""
         assert self._map is not None, "the arena is closed, or neither reserved nor attached"
         return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
 
     def close(self) -> None:
-        """Lets go of the memory; idempotent. It is unmapped when the last array on it is gone."""
+        """Release the memory; idempotent. It is unmapped when the last array on it is gone."""
         self._map = None
         if self.descriptor >= 0:
             os.close(self.descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import zlib
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Version(NamedTuple):
-    """A version of the weights, and where it is."""
+    """A version of the weights and its place."""
 
     number: int
     slot: int
@@ -23,64 +24,48 @@ class Version(NamedTuple):
 class WeightSlots:
     """The writer's side of `[slots, size]` float32: each slot holds one version, all weights in one row.
 
-    Which slot holds which version, and its checksum, travel in the hand-outs. Python has no memory fences,
-    so nothing in the shared memory itself could say that a version is complete; and a slot that an actor
-    may still be reading is never overwritten.
+    The slot and the checksum of a version travel in the assignments. Python has no memory fences, so nothing in the
+    shared memory itself could say that a version is complete; and a slot that an actor may still be reading is never
+    overwritten.
 
-    slots: `[slots, size]`, writable. weights: version 0, as `network.get_weights()` gives it.
+    slots: `[slots, size]`, writable. weights: version 0, `[size]`.
     """
 
-    def __init__(self, slots: Array, weights: Sequence[Array]) -> None:
+    def __init__(self, slots: Array, weights: Array) -> None:
         self._slots = slots
-        self._shapes = [np.shape(weight) for weight in weights]
         self._readers = [0] * len(slots)
         self._lock = threading.Lock()
         self.newest = Version(-1, -1, 0)
         self.publish(weights)
 
-    def publish(self, weights: Sequence[Array]) -> None:
-        """Writes the next version into a slot that nobody reads.
-
-        Raises ValueError if the arrays aren't shaped like version 0's, or hold NaN or infinity (actors
-        would sample from nothing); the newest version is then what it was.
-        """
-        self._check_shapes(weights)
+    def publish(self, weights: Array) -> None:
+        """Copy the next version, `[size]`, into a slot that no actor reads."""
         with self._lock:
             slot = next(i for i, readers in enumerate(self._readers) if not readers and i != self.newest.slot)
-        self.newest = Version(self.newest.number + 1, slot, _write(self._slots[slot], weights))
+        row = self._slots[slot]
+        row[...] = weights
+        self.newest = Version(self.newest.number + 1, slot, zlib.crc32(row.data))
 
     def hold_newest(self) -> Version:
-        """The newest version, noting that one more actor may read it; while another thread publishes, too."""
+        """Return the newest version and count one more reader of its slot; while another thread publishes, too."""
         with self._lock:
             self._readers[self.newest.slot] += 1
             return self.newest
 
     def release(self, slot: int) -> None:
-        """Takes back one `hold_newest`."""
+        """Count one reader less."""
         with self._lock:
             self._readers[slot] -= 1
 
     def close(self) -> None:
-        """Lets go of the memory; the version stays known."""
+        """Release the memory; the version stays known."""
         self._slots = self._slots[:0].copy()
-
-    def _check_shapes(self, weights: Sequence[Array]) -> None:
-        shapes = [np.shape(weight) for weight in weights]
-        if shapes == self._shapes:
-            return
-        if len(shapes) != len(self._shapes):
-            raise ValueError(
-                f"`weights` must be the {len(self._shapes)} arrays of `network.get_weights()`. "
-                f"Received: {len(shapes)} arrays"
-            )
-        index = next(i for i, shape in enumerate(shapes) if shape != self._shapes[i])
-        raise ValueError(f"`weights[{index}]` must be of shape {self._shapes[index]}. Received: shape={shapes[index]}")
 
 
 def read_weights(flat: Array, checksum: int) -> Array:
-    """The reader's side: a slot's weights, `[size]` float32, read-only and in place.
+    """Return a slot's weights on the reader's side: `[size]` float32, read-only and in place.
 
-    Raises RuntimeError if they aren't those that the checksum was made of.
+    Raises RuntimeError if they don't have this checksum.
     """
     found = zlib.crc32(flat.data)
     if found != checksum:
@@ -93,21 +78,16 @@ def read_weights(flat: Array, checksum: int) -> Array:
     return view
 
 
-def _write(flat: Array, weights: Sequence[Array]) -> int:
-    start = 0
-    for weight in weights:
-        array = np.asarray(weight)
-        flat[start : start + array.size] = array.reshape(-1)
-        start += array.size
-    if not np.isfinite(flat).all():
-        raise ValueError(
-            "Weights must be finite; learning diverges where the learning rate is too high, or rewards are huge "
-            f"(normalize_reward, clip_reward). Received: NaN, or beyond float32, in {_not_finite(weights)}"
-        )
-    return zlib.crc32(flat.data)
-
-
-def _not_finite(weights: Sequence[Array]) -> str:
-    bad = [int(np.size(weight) - np.isfinite(np.float32(weight)).sum()) for weight in weights]
-    index = next(i for i, count in enumerate(bad) if count)
-    return f"{bad[index]} of the {np.size(weights[index])} values of weights[{index}]"
+def check_finite(weights: Array, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raise ValueError, naming the array, where a vector of arrays of these shapes holds NaN or infinity."""
+    finite = np.isfinite(weights)
+    if finite.all():
+        return
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    index = int(np.searchsorted(ends, np.argmin(finite), side="right"))
+    part = finite[ends[index] - math.prod(shapes[index]) : ends[index]]
+    raise ValueError(
+        "Weights must be finite; learning diverges where the learning rate is too high, or rewards are huge "
+        f"(normalize_reward, clip_reward). Received: NaN, or beyond float32, in {np.sum(~part)} of the {part.size} "
+        f"values of weights[{index}]"
+    )

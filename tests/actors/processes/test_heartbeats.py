@@ -25,16 +25,16 @@ def heartbeats(words):
 def looks(heartbeats, count, *, starting=(), busy=()):
     """Seconds after which an actor is found silent, at one look a second."""
     for second in range(1, count + 1):
-        if found := heartbeats.look(1.0, starting, busy):
+        if found := heartbeats.find_silent(1.0, starting, busy):
             return second, found
     return None
 
 
 def test_a_counter_that_stands_still_is_found_after_the_timeout(heartbeats, words):
     words[:] = 2
-    assert heartbeats.look(1.0, (), (0, 1)) == []
+    assert heartbeats.find_silent(1.0, (), (0, 1)) == []
     words[0] = 3
-    assert heartbeats.look(1.0, (), (0, 1)) == []
+    assert heartbeats.find_silent(1.0, (), (0, 1)) == []
     second, (silence,) = looks(heartbeats, 20, busy=(0,))
     assert (second, silence) == (7, (0, 8.0, "in env.step"))
 
@@ -58,7 +58,7 @@ def test_starting_and_loading_take_longer(heartbeats, words):
 
 def test_who_has_nothing_to_do_is_not_judged(heartbeats, words):
     words[0] = 2
-    heartbeats.look(1.0, (), (0,))
+    heartbeats.find_silent(1.0, (), (0,))
     for _ in range(10):
         assert looks(heartbeats, 6, busy=(0,)) is None
         heartbeats.idle(0)
@@ -66,6 +66,6 @@ def test_who_has_nothing_to_do_is_not_judged(heartbeats, words):
 
 def test_time_in_which_the_judge_stood_still_does_not_count(heartbeats, words):
     words[0] = 2
-    heartbeats.look(1.0, (), (0,))
-    assert heartbeats.look(3600.0, (), (0,)) == []
+    heartbeats.find_silent(1.0, (), (0,))
+    assert heartbeats.find_silent(3600.0, (), (0,)) == []
     assert looks(heartbeats, 20, busy=(0,)) is not None

@@ -40,7 +40,7 @@ def arena():
 def block(arena):
     layout = BlockLayout.of(make_spec(), KEYS)
     arena.reserve(layout.size)
-    return Block(layout, arena, 0)
+    return Block.in_arena(layout, arena, 0)
 
 
 @given(
@@ -96,7 +96,7 @@ def test_leaves_and_masks_have_fields_of_their_own(arena):
     spec = TrajectorySpec.from_spaces(spaces, unroll_length=5, num_envs=6)
     layout = BlockLayout.of(spec, ())
     arena.reserve(layout.size)
-    block = Block(layout, arena, 0)
+    block = Block.in_arena(layout, arena, 0)
     columns = block.columns(2, 4)
     assert [leaf.shape for leaf in columns.observation] == [(6, 2, 4, 4, 1), (6, 2), (6, 2, 2)]
     assert [leaf.shape for leaf in columns.action] == [(5, 2), (5, 2, 2)]

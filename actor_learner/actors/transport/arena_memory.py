@@ -1,0 +1,113 @@
+"""The learner's side of an arena: it holds the blocks, publishes weights and assigns columns to actors."""
+
+from __future__ import annotations
+
+import pickle
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from actor_learner.actors.group import Plan
+from actor_learner.actors.transport.batches import ArenaPlan, Block
+from actor_learner.actors.transport.messages import Assignment
+from actor_learner.actors.transport.shared_memory import Arena
+from actor_learner.actors.transport.weights import WeightSlots
+
+Array = np.ndarray[Any, Any]
+
+_SPARE_SLOTS = 2
+"""Slots beside those that actors may be reading: for the newest version, and for the one being written."""
+
+
+class ArenaMemory:
+    """An arena, empty until `allocate`, and the assignments that actors haven't finished.
+
+    Attributes:
+        arena: The shared memory.
+        plan: The places of everything in the arena, for the actors; set by `allocate`, as the following.
+        blocks: The blocks, as the pool reads them.
+        weights: The versions of the weights.
+        heartbeats: `[num_actors]` int64, the counters of the actors' steps.
+    """
+
+    plan: ArenaPlan
+    blocks: list[Block]
+    weights: WeightSlots
+    heartbeats: Array
+
+    def __init__(self) -> None:
+        self.arena = Arena.create()
+        self._stop_words = np.zeros(1, np.int64)
+        self._pending: defaultdict[int, dict[int, Assignment]] = defaultdict(dict)
+
+    def allocate(self, plan: Plan) -> None:
+        """Reserve the memory that a plan asks for. Raises MemoryError if there is too little."""
+        policy = np.frombuffer(pickle.dumps(plan.exported, pickle.HIGHEST_PROTOCOL), np.uint8)
+        places = self.plan = ArenaPlan(
+            plan.layout,
+            plan.num_actors,
+            plan.num_blocks,
+            num_slots=plan.num_versions + _SPARE_SLOTS,
+            weights_size=plan.exported.weights.size,
+            policy_size=policy.size,
+        )
+        self.arena.reserve(places.size)
+        self._stop_words, beats = places.stop_words(self.arena), places.heartbeats(self.arena)
+        self._stop_words.fill(0)
+        beats.fill(0)
+        places.policy(self.arena)[...] = policy
+        self.heartbeats = beats[:, 0]
+        self.weights = WeightSlots(places.slots(self.arena), plan.exported.weights)
+        self.blocks = places.blocks(self.arena)
+        self._envs_per_actor = plan.envs_per_actor
+
+    @property
+    def version(self) -> int:
+        """The newest version of the weights."""
+        return self.weights.newest.number
+
+    def assign(self, actor: int, batch: int, block: int, start: int) -> Assignment:
+        """Erase columns and return their assignment to an actor, by the newest version of the weights."""
+        if not start:  # the first columns of a batch
+            self._stop_words[1 + block] = 0
+        version = self.weights.hold_newest()
+        assignment = Assignment(batch, block, start, start + self._envs_per_actor, *version)
+        self._pending[actor][batch] = assignment
+        self._erase(assignment)
+        return assignment
+
+    def finish(self, actor: int, batch: int) -> None:
+        """Record that an actor has filled its columns of a batch."""
+        self.weights.release(self._pending[actor].pop(batch).slot)
+
+    def is_pending(self, actor: int) -> bool:
+        """Return whether an actor has columns to fill."""
+        return bool(self._pending[actor])
+
+    def assign_again(self, actor: int) -> list[Assignment]:
+        """Erase the columns that an actor hasn't finished and return their assignments, the oldest first."""
+        assignments = list(self._pending[actor].values())
+        for assignment in assignments:
+            self._erase(assignment)
+        return assignments
+
+    def _erase(self, assignment: Assignment) -> None:
+        self.blocks[assignment.block].erase(assignment.start, assignment.stop)
+
+    def end_early(self, block: int) -> None:
+        """End the unrolls in a block after the env step that each is in."""
+        self._stop_words[1 + block] = 1
+
+    def stop(self) -> None:
+        """Have all actors give up their unrolls."""
+        self._stop_words[0] = 1
+
+    def close(self) -> None:
+        """Release the memory; idempotent. The newest version's number stays known."""
+        self._stop_words = self._stop_words.copy()
+        self.blocks = []
+        if hasattr(self, "weights"):
+            self.weights.close()
+            self.heartbeats = self.heartbeats.copy()
+        self.arena.close()
