@@ -11,13 +11,12 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from actor_learner.actors.scheduling import FreeRunning, LockStep, Schedule
-from actor_learner.actors.transport.messages import Done, HandOut
-from actor_learner.actors.transport.weights import WeightSlots
+from actor_learner.actors.transport.messages import Done
 
 Array = np.ndarray[Any, Any]
 Draw = Callable[[np.random.Generator], float]
@@ -56,11 +55,18 @@ def throughput(setting: Setting, batches: int = 30, warm_up: int = 3, seed: int 
     return (clockwork.steps - steps) * setting.envs_per_actor / (clockwork.now - since)
 
 
+class _Task(NamedTuple):
+    """Columns of a batch, in a block."""
+
+    batch: int
+    block: int
+
+
 @dataclass
 class _Unroll:
     """The unroll in which an actor is, and when each of its steps ends."""
 
-    hand_out: HandOut
+    task: _Task
     step_ends: Array
     rows: int
 
@@ -73,19 +79,14 @@ class _Clockwork:
         self.now, self.steps = 0.0, 0
         self._rows: dict[int, int] = {}
         self._unrolls: dict[int, _Unroll] = {}
-        self._tasks: dict[int, deque[HandOut]] = {actor: deque() for actor in range(setting.actors)}
+        self._tasks: dict[int, deque[_Task]] = {actor: deque() for actor in range(setting.actors)}
         self._ends: list[tuple[float, int]] = []
-        self._stop_words = np.zeros(setting.lag + 1, np.int64)
-        self._slots = WeightSlots(np.zeros((setting.actors + setting.lag + 3, 1), np.float32), [np.zeros(1)])
-        self._schedule = self._make_schedule()
-
-    def _make_schedule(self) -> Schedule:
-        setting = self._setting
-        blocks: Any = [_Block() for _ in range(setting.lag + 1)]
-        shape = {"num_actors": setting.actors, "envs_per_actor": setting.envs_per_actor, "lag": setting.lag}
-        if setting.lag > 1:
-            return FreeRunning(blocks, self._slots, self._send, self._stop_words, **shape)
-        return LockStep(blocks, self._slots, self._send, **shape)
+        self._stopped: set[int] = set()
+        self.version = 0
+        kind = FreeRunning if setting.lag > 1 else LockStep
+        self._schedule: Schedule = kind(
+            self, num_actors=setting.actors, envs_per_actor=setting.envs_per_actor, lag=setting.lag
+        )
 
     def collect(self) -> None:
         """Advance the time until there is a batch."""
@@ -103,12 +104,19 @@ class _Clockwork:
         while self._ends and self._ends[0][0] <= until:
             self._next_end()
         self.now = until
-        self._slots.publish([np.zeros(1)])
+        self.version += 1
 
-    def _send(self, actor: int, hand_out: HandOut) -> None:
-        self._tasks[actor].append(hand_out)
+    def assign(self, actor: int, batch: int, block: int, start: int) -> None:
+        """Assign columns, as an `ActorGroup` does."""
+        if not start:
+            self._stopped.discard(block)
+        self._tasks[actor].append(_Task(batch, block))
         if actor not in self._unrolls:
             self._begin(actor)
+
+    def end_early(self, block: int) -> None:
+        """End the unrolls in a block."""
+        self._stopped.add(block)
 
     def _begin(self, actor: int) -> None:
         setting = self._setting
@@ -120,7 +128,7 @@ class _Clockwork:
     def _cut_short(self) -> None:
         """End the unrolls of stopped blocks after the current step."""
         for actor, unroll in self._unrolls.items():
-            if self._stop_words[unroll.hand_out.block] and unroll.rows == self._setting.unroll_length:
+            if unroll.task.block in self._stopped and unroll.rows == self._setting.unroll_length:
                 step = min(int(np.searchsorted(unroll.step_ends, self.now, side="right")), unroll.rows - 1)
                 unroll.rows = step + 1
                 heapq.heappush(self._ends, (float(unroll.step_ends[step]), actor))
@@ -133,18 +141,11 @@ class _Clockwork:
             return  # the unroll was cut short since
         self.now = max(self.now, end)
         del self._unrolls[actor]
-        block = unroll.hand_out.block
+        block = unroll.task.block
         self._rows[block] = self._rows.get(block, 0) + unroll.rows
-        self._schedule.done(actor, Done(unroll.hand_out.batch, 0.0, 0.0, 0.0, 0.0))
+        self._schedule.finish(actor, Done(unroll.task.batch, 0.0, 0.0, 0.0, 0.0))
         if actor not in self._unrolls and self._tasks[actor]:
             self._begin(actor)
-
-
-class _Block:
-    """A block of no memory."""
-
-    def erase(self, start: int = 0, stop: int | None = None) -> None:
-        pass
 
 
 @dataclass(frozen=True)
