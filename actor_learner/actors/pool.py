@@ -25,6 +25,7 @@ from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.weights import check_finite
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.factory import EnvFactory, resolve_env
+from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, TrajectorySpec, map_leaves, nest
 from actor_learner.system.fields import check_choice, check_count, check_info_keys, check_seconds, refusal
@@ -185,9 +186,7 @@ class ActorPool:
         self.uses_masks = spaces.masked
         self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
         self.network = _build_network(network, spaces, seed)
-        self.exported = importlib.import_module("actor_learner.policy.export.litert").export_network(
-            self.network, spaces, self._envs_per_actor
-        )
+        self.exported = _export(self.network, spaces, self._envs_per_actor)
         num_envs = self._num_actors * self._envs_per_actor
         spec = TrajectorySpec.from_spaces(spaces, unroll_length=unroll_length, num_envs=num_envs)
         self.layout = BlockLayout.of(spec, info_keys)
@@ -413,6 +412,12 @@ def _build_network(network: Any, spaces: Spaces, seed: int) -> keras.Model:
         network = network(spaces.observation_space, spaces.action_space)
     check_network(network, spaces)
     return network
+
+
+def _export(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPolicy:
+    from actor_learner.policy.export.litert import export_network
+
+    return export_network(network, spaces, batch_size)
 
 
 def _fractions(done: Sequence[Done]) -> dict[str, float]:

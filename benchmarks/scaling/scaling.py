@@ -279,7 +279,7 @@ def measure_tails(rounds: int, batches: int) -> Found:
 
 def _watchers() -> set[int]:
     """Return the kernel's numbers of the threads that listen to actors."""
-    return {thread.native_id or 0 for thread in threading.enumerate() if thread.name == "actor-watcher"}
+    return {thread.native_id or 0 for thread in threading.enumerate() if thread.name == "actor-supervisor"}
 
 
 def _cpu_of_thread(number: int) -> float:

@@ -254,7 +254,7 @@ def test_a_replaced_actor_has_streams_of_its_own():
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_held_noise_is_renewed_at_hand_outs_and_ends_of_episodes():
+def test_held_noise_is_renewed_at_unrolls_and_ends_of_episodes():
     """With the mean at 0 and a deviation of 1 an action is its noise."""
     space = Box(-10, 10, (1,))
     network = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2, kernel_initializer="zeros")])

@@ -141,7 +141,7 @@ def test_a_killed_starting_actor_is_replaced(network):
 
 
 def pool_actors(before):
-    """The processes of actors among the new children: the warden is no actor."""
+    """The processes of actors among the new children: the orphan reaper is no actor."""
     found = []
     for pid in children() - before:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
