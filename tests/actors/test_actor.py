@@ -57,7 +57,7 @@ def plan(exported):
     spec = TrajectorySpec.from_spaces(
         Spaces(env.observation_space, env.action_space), unroll_length=ROWS, num_envs=2 * ENVS
     )
-    return ArenaPlan(
+    return ArenaPlan.of(
         BlockLayout.of(spec, ("is_success",)),
         num_actors=2,
         num_blocks=2,

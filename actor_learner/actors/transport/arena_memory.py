@@ -44,10 +44,10 @@ class ArenaMemory:
     def allocate(self, plan: Plan) -> None:
         """Reserve the memory that a plan asks for. Raises MemoryError if there is too little."""
         policy = np.frombuffer(pickle.dumps(plan.exported, pickle.HIGHEST_PROTOCOL), np.uint8)
-        places = self.plan = ArenaPlan(
+        places = self.plan = ArenaPlan.of(
             plan.layout,
-            plan.num_actors,
-            plan.num_blocks,
+            num_actors=plan.num_actors,
+            num_blocks=plan.num_blocks,
             num_slots=plan.num_versions + _SPARE_SLOTS,
             weights_size=plan.exported.weights.size,
             policy_size=policy.size,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,9 @@ Array = np.ndarray[Any, Any]
 EPISODE_RETURN = "episode_return"
 EPISODE_LENGTH = "episode_length"
 _EPISODE_INFO = "episode/"
-_WORDS_OF_A_LINE = ALIGNMENT // np.dtype(np.int64).itemsize
+
+Places = Mapping[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
+"""Name -> offset in bytes, shape, dtype."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,7 @@ class BlockLayout:
 
     spec: TrajectorySpec
     info_keys: tuple[str, ...]
-    fields: Mapping[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
-    """Field -> offset, shape, dtype."""
+    fields: Places
     size: int
     """Bytes of a block, a multiple of the alignment."""
 
@@ -40,11 +42,7 @@ class BlockLayout:
         """
         shape, number = (spec.unroll_length, spec.num_envs), np.dtype(np.float32)
         episode_fields = [EPISODE_RETURN, EPISODE_LENGTH, *(_EPISODE_INFO + key for key in info_keys)]
-        fields, offset = {}, 0
-        for name, (field_shape, dtype) in (spec.fields() | dict.fromkeys(episode_fields, (shape, number))).items():
-            fields[name] = (offset, field_shape, dtype)
-            offset = align(offset + int(np.prod(field_shape, dtype=np.int64)) * dtype.itemsize)
-        return cls(spec, tuple(info_keys), fields, offset)
+        return cls(spec, tuple(info_keys), *_place(spec.fields() | dict.fromkeys(episode_fields, (shape, number))))
 
 
 @dataclass(frozen=True)
@@ -158,18 +156,33 @@ class ArenaPlan:
     """The places in an arena: of the stop words, the heartbeats, the policy, the weight slots and the blocks."""
 
     layout: BlockLayout
-    num_actors: int
     num_blocks: int
-    num_slots: int
-    weights_size: int
-    """Weights of one version, float32."""
-    policy_size: int
-    """Bytes of the exported policy."""
+    places: Places
+    size: int
+    """Bytes of the arena."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of the arena."""
-        return self._blocks_offset + self.num_blocks * self.layout.size
+    @classmethod
+    def of(
+        cls,
+        layout: BlockLayout,
+        *,
+        num_actors: int,
+        num_blocks: int,
+        num_slots: int,
+        weights_size: int,
+        policy_size: int,
+    ) -> ArenaPlan:
+        """Place everything. weights_size: of one version, float32. policy_size: bytes of the exported policy."""
+        word = np.dtype(np.int64)
+        places, offset = _place(
+            {
+                "stop_words": ((1 + num_blocks,), word),
+                "heartbeats": ((num_actors, ALIGNMENT // word.itemsize), word),
+                "policy": ((policy_size,), np.dtype(np.uint8)),
+                "slots": ((num_slots, weights_size), np.dtype(np.float32)),
+            }
+        )
+        return cls(layout, num_blocks, places, offset + num_blocks * layout.size)
 
     def stop_words(self, arena: Arena) -> Array:
         """Return `[1 + num_blocks]` int64, which actors read each step.
@@ -177,37 +190,33 @@ class ArenaPlan:
         If the first isn't 0, they give up their unroll. If that of their block isn't, they end it early: the learner
         uses the rows so far.
         """
-        return arena.array(0, (1 + self.num_blocks,), np.dtype(np.int64))
+        return self._array(arena, "stop_words")
 
     def heartbeats(self, arena: Arena) -> Array:
         """Return `[num_actors, words of a cache line]` int64: an actor counts its first word up, see `unroll`."""
-        return arena.array(self._heartbeats_offset, (self.num_actors, _WORDS_OF_A_LINE), np.dtype(np.int64))
+        return self._array(arena, "heartbeats")
 
     def policy(self, arena: Arena) -> Array:
         """Return `[policy_size]` uint8."""
-        return arena.array(self._policy_offset, (self.policy_size,), np.dtype(np.uint8))
+        return self._array(arena, "policy")
 
     def slots(self, arena: Arena) -> Array:
         """Return `[num_slots, weights_size]` float32."""
-        return arena.array(self._slots_offset, (self.num_slots, self.weights_size), np.dtype(np.float32))
+        return self._array(arena, "slots")
 
     def blocks(self, arena: Arena) -> list[Block]:
-        """Return the blocks that batches are collected in."""
-        offsets = [self._blocks_offset + index * self.layout.size for index in range(self.num_blocks)]
-        return [Block.in_arena(self.layout, arena, offset) for offset in offsets]
+        """Return the blocks that batches are collected in, at the end of the arena."""
+        first = self.size - self.num_blocks * self.layout.size
+        return [Block.in_arena(self.layout, arena, offset) for offset in range(first, self.size, self.layout.size)]
 
-    @property
-    def _heartbeats_offset(self) -> int:
-        return align((1 + self.num_blocks) * np.dtype(np.int64).itemsize)
+    def _array(self, arena: Arena, name: str) -> Array:
+        return arena.array(*self.places[name])
 
-    @property
-    def _policy_offset(self) -> int:
-        return self._heartbeats_offset + self.num_actors * ALIGNMENT
 
-    @property
-    def _slots_offset(self) -> int:
-        return align(self._policy_offset + self.policy_size)
-
-    @property
-    def _blocks_offset(self) -> int:
-        return align(self._slots_offset + self.num_slots * self.weights_size * np.dtype(np.float32).itemsize)
+def _place(fields: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> tuple[Places, int]:
+    """Place arrays of these shapes and dtypes one after the other, aligned; return the places and all bytes."""
+    places, offset = {}, 0
+    for name, (shape, dtype) in fields.items():
+        places[name] = (offset, shape, dtype)
+        offset = align(offset + math.prod(shape) * dtype.itemsize)
+    return places, offset
