@@ -26,7 +26,7 @@ class LocalActors(ActorGroup):
 
     _environments: Environments | None = None
     _observation: Leaves
-    _actor: Actor
+    _actor: Actor | None = None
     _schedule: Schedule
 
     def __init__(self, factory: EnvFactory, startup: Startup) -> None:
@@ -74,6 +74,7 @@ class LocalActors(ActorGroup):
 
     def wait(self, seconds: float) -> None:
         self.check()
+        assert self._actor is not None
         try:
             while not self._schedule.complete():
                 calls, assignment = self._assigned.popleft()
@@ -92,7 +93,7 @@ class LocalActors(ActorGroup):
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
+        self._closed, self._actor = True, None  # which holds views on the memory
         self._memory.close()
         if self._environments is not None:
             self._environments.close()
