@@ -30,6 +30,7 @@ BEFORE_TENSORFLOW = (
     ("actor_learner.reports.progress actor_learner.progress", "Progress.update", "first progress line"),
     ("actor_learner.runs.recorder actor_learner.recorder", "Recorder.checkpoint", "first checkpoint"),
     ("actor_learner.runs.recorder actor_learner.recorder", "Recorder.close", "last update, last checkpoint"),
+    ("actor_learner.build", "save_result", "network and policy saved"),
     ("actor_learner.train", "_save", "network and policy saved"),
 )
 IMPORTS_TENSORFLOW = (POOL, "_import_learner_side")

@@ -1,0 +1,57 @@
+"""The list of topics, and the functions of the package that measuring programs observe by name."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import TOPICS, summary
+from benchmarks.overhead.overhead import TIMERS
+from benchmarks.speed import timeline
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_topic_has_a_program_and_a_line():
+    done = subprocess.run([sys.executable, "-m", "benchmarks"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for topic, module in TOPICS.items():
+        assert summary(module)
+        assert f"  {topic} " in done.stdout
+
+
+def test_an_unknown_topic_is_refused_in_one_line():
+    done = subprocess.run([sys.executable, "-m", "benchmarks", "nothing"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("scripts/measure: error: unknown topic 'nothing'")
+
+
+def exists(modules, path):
+    for module in modules.split():
+        try:
+            attrgetter(path)(importlib.import_module(module))
+        except (ImportError, AttributeError):
+            continue
+        return True
+    return False
+
+
+def test_each_mark_of_the_timeline_has_a_function():
+    places = (*timeline.BEFORE_TENSORFLOW, *timeline.WITH_TENSORFLOW, (*timeline.IMPORTS_TENSORFLOW, "learner"))
+    found = {name for modules, path, name in places if exists(modules, path)}
+    assert found == {name for _, _, name in places}
+
+
+class Checker:
+    def time(self, part, owner, *names):
+        assert all(callable(getattr(owner, name)) for name in names)
+
+
+@pytest.mark.parametrize("subject", TIMERS)
+def test_what_the_overhead_program_times_exists(subject):
+    TIMERS[subject](Checker())
