@@ -1,4 +1,4 @@
-"""The processes of a measurement: their memory, and what they must not leave behind. For Linux."""
+"""The processes of a measurement: their memory, and their leftovers. For Linux."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FEWEST_SAMPLES = 20
 
 
 class Leftovers(NamedTuple):
-    """What a process holds at a moment, by kind."""
+    """The things that a process holds at a moment, by kind."""
 
     children: Counter[str]
     descriptors: Counter[str]

@@ -84,7 +84,7 @@ class Caused:
 
     @property
     def settled(self) -> bool:
-        """Whether the actor has recovered."""
+        """True when the actor has recovered."""
         return self.over_at is not None
 
 

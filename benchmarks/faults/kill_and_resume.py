@@ -33,7 +33,7 @@ LEARNING_SECONDS = 3.0
 
 @dataclass
 class Kill:
-    """What a kill left, and where the run was resumed after it."""
+    """The checkpoint that a kill left, and where the run was resumed after it."""
 
     while_learning: bool
     updates: int

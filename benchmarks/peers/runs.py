@@ -39,7 +39,7 @@ class Peer:
     script: str
     venv: str | None
     packages: tuple[str, ...] = ()
-    """The packages whose versions stand in the table."""
+    """The packages whose versions the table names."""
     works: tuple[str, ...] = ()
     options: Found = field(default_factory=dict)
     """Options of every task."""
@@ -52,9 +52,9 @@ class Peer:
     deadline: float = 75.0
     """Seconds for a run."""
     with_processes: bool = False
-    """Whether it can step environments in processes of their own, but by default doesn't."""
+    """True for a library that can step environments in processes of their own, but by default doesn't."""
     solves: bool = True
-    """Whether it has settings of its own for CartPole-v1."""
+    """True for a library with settings of its own for CartPole-v1."""
     clock: str = ""
     """The signal that an update has ended."""
 

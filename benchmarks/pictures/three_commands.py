@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def make_folder(folder: Path, python: str | None) -> None:
-    """Link the commands of the clone into a folder, or write two that stand for them."""
+    """Link the commands of the clone into a folder, or write two substitutes."""
     if python is None:
         for name in ("scripts", ".venv"):
             (folder / name).symlink_to(ROOT / name)

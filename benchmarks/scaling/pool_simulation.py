@@ -2,7 +2,7 @@
 
 Assumptions: each actor has a core of its own; an env step takes what its distribution gives, and `actor_seconds`; a
 batch keeps the learner busy for `update_seconds`, and then for `hand_out_seconds` per actor; messages take no time. The
-schedule is the pool's code: it assigns the columns, and decides who waits for whom.
+schedule is the pool's code: it assigns the columns, and decides which actors wait.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     scripts/measure scaling --from benchmarks/scaling/scaling.json --picture docs/pictures/scaling.svg     # draws only
 
 Environments are `actor_learner/Latency-v0`: a step waits 20 ms, without using a core, so that two cores can carry 64
-actors, and what is missing from actors x environments / latency is the system's own. The used share of the cores stands
-beside each figure: near 1 the machine would be measured. All numbers of actors alternate, round by round, in pools that
+actors, and the difference to actors x environments / latency is the system's own. Each figure comes with the used share
+of the cores: near 1 it would measure the machine. All numbers of actors alternate, round by round, in pools that
 stay; each batch is learned from (PPO, minibatch 512, 4 epochs). For Linux.
 """
 

@@ -35,7 +35,7 @@ def line(name: str, lag: int, found: Found) -> str:
     slower = ", ".join(f"{part} {factor:.2f}x" for part, factor in found["slower_than_alone"].items())
     return (
         f"{name:11} lag {lag}: {found['achieved_steps_per_second']:>9,.0f} / {found['roof_steps_per_second']:>9,.0f} = "
-        f"{found['ratio']:.1%}, limit {found['limit']}; cores: {shares}; beside each other: {slower}"
+        f"{found['ratio']:.1%}, limit {found['limit']}; cores: {shares}; slower than alone: {slower}"
     )
 
 

@@ -1,4 +1,4 @@
-"""A run that SIGKILL ends at random moments goes on each time; scripts/measure kill-and-resume does it fifty times."""
+"""A run that SIGKILL ends at random moments resumes each time; scripts/measure kill-and-resume does it fifty times."""
 
 import signal
 

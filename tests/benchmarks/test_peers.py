@@ -1,4 +1,4 @@
-"""The parts of `scripts/measure peers` that need no peer: ratios, the table, one run of a script, and what is left."""
+"""The parts of `scripts/measure peers` that need no peer: ratios, the table, one run of a script, leftovers."""
 
 import sys
 from pathlib import Path
@@ -154,7 +154,7 @@ def test_a_peer_that_cannot_be_installed_is_told_of_in_a_line(tmp_path, capsys):
 
 
 def made(folder, program):
-    """The interpreter of a venv that is there, and does nothing but this."""
+    """Make the interpreter of a venv that runs only this program."""
     python = folder / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f"#!/bin/sh\n{program}\n")

@@ -1,4 +1,4 @@
-"""What many actors would do, simulated by the pool's own hand-outs, against cases that can be worked by hand."""
+"""Many actors simulated with the pool's own schedule, against cases worked by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small soak: faults of every kind while a run learns, every batch checked; and that the checks would notice."""
+"""A small soak: faults of every kind while a run learns, with every batch checked; and tests of the checks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_soak_in_small(tmp_path):
 
 @pytest.fixture(scope="module")
 def batches():
-    """Four batches in a row, of an actor that nothing happens to."""
+    """Collect four batches in a row, from an actor without faults."""
     env = stamped.StampedCartPole()
     network = default.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
     with ActorPool(stamped.StampedCartPole, network, num_actors=1, envs_per_actor=ENVS, unroll_length=40) as actors:
@@ -65,7 +65,7 @@ def changed(batch, name, index, value):
 
 
 def stamp(row, column, value):
-    """A row whose stamp says something else, as its environment would have written it."""
+    """Return a row with another stamp and the checksum that its environment would have written."""
     row = row.copy()
     row[..., column] = value
     row[..., stamped.CHECKSUM] = stamped.checksum(row)

@@ -1,4 +1,4 @@
-"""scripts/measure speed: its pinned loop, ratios, trees of other commits, history, and what it refuses."""
+"""scripts/measure speed: its pinned loop, ratios, trees of other commits, history, and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def git(folder, *words):
 
 @pytest.fixture
 def repository(tmp_path):
-    """Two commits of packages that say what they are."""
+    """Make two commits of packages with different versions."""
     folder = tmp_path / "repository"
     for package in ("actor_learner", "envs"):
         (folder / package).mkdir(parents=True)
@@ -39,7 +39,7 @@ def repository(tmp_path):
 
 
 def test_the_reference_loop_is_what_it_was():
-    """Whoever means to change it changes this too; ratios from before can't be compared with those from then on."""
+    """A change of the loop must change this too: ratios before and after it can't be compared."""
     assert hashlib.sha256(speed.REFERENCE.read_bytes()).hexdigest() == PINNED
 
 

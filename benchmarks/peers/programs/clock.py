@@ -31,7 +31,7 @@ class Clock:
         self._begun = 0.0
         self._returns: deque[float] = deque(maxlen=WINDOW)
         self.enough = False
-        """Whether the run may end."""
+        """True when the run may end."""
 
     def episode(self, total: float) -> None:
         """Add an episode's return."""
