@@ -27,25 +27,20 @@ _NOTABLE = 1.15
 
 def show(measured: Measured, console: Console) -> None:
     """Print parts, shares of time, achieved speed and roof, and advice."""
-    config = measured.config
-    console.print(
+    config, others = measured.config, measured.cores_used["others"]
+    for item in (
         f"{config.env_name}, {config.algorithm_name}: {config.num_actors} actors x {config.envs_per_actor} "
         f"environments x {config.unroll_length} steps, lag {config.max_policy_lag}, {measured.cores} cores",
-        highlight=False,
-    )
-    console.print(_parts(measured))
-    console.print(_processes(measured.shares))
-    console.print(f"cores: {cores_line(measured.cores_used)}", highlight=False, soft_wrap=True)
-    console.print(
-        f"CPU time of a batch: {measured.cpu_beside_parts:.2f} times that of its parts alone", highlight=False
-    )
-    console.print(
+        _parts(measured),
+        _processes(measured.shares),
+        f"cores: {cores_line(measured.cores_used)}",
+        f"CPU time of a batch: {measured.cpu_beside_parts:.2f} times that of its parts alone",
         f"achieved {measured.achieved:,.0f} steps/s, roof {measured.roof.steps_per_second:,.0f}: "
         f"[bold]{measured.ratio:.0%}[/bold]{_spread(measured.ratios)}",
-        highlight=False,
-    )
-    console.print(sentence(measured), highlight=False, soft_wrap=True)
-    if _MISLEADING > (others := measured.cores_used["others"]) >= _DISTURBING:
+        sentence(measured),
+    ):
+        console.print(item, highlight=False, soft_wrap=isinstance(item, str))
+    if _MISLEADING > others >= _DISTURBING:
         console.print(f"Other programs took {others:.0%} of the cores: measure again on an idle machine.")
 
 

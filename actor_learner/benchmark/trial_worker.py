@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from actor_learner.benchmark.whole import LEAST_BATCHES, still
+from actor_learner.benchmark.whole import LEAST_BATCHES, without_learning
 from actor_learner.config.file import load_config
 from actor_learner.system import compile_cache
 from actor_learner.system.child import start_python
@@ -188,7 +188,7 @@ class Bench:
     """
 
     def __init__(self, config: TrainConfig) -> None:
-        self._config = still(config)
+        self._config = without_learning(config)
         self._learners: dict[tuple[int, int], Learner] = {}
 
     def measure(self, setting: Setting, seconds: float) -> Throughput:

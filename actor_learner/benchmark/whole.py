@@ -72,7 +72,7 @@ class System(contextlib.AbstractContextManager["System"]):
         from actor_learner.build import make_network, make_pool, new_learner, settle_threads
         from actor_learner.learner.backend import resolve_device
 
-        self.config = config = still(config)
+        self.config = config = without_learning(config)
         device = resolve_device(config.device)
 
         def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
@@ -146,7 +146,7 @@ class System(contextlib.AbstractContextManager["System"]):
         self.close()
 
 
-def still(config: TrainConfig) -> TrainConfig:
+def without_learning(config: TrainConfig) -> TrainConfig:
     """Return the config with a learning rate of 0 and without restarts."""
     algorithm = config.algorithm
     if not getattr(algorithm, "clones_optimizer", False):

@@ -6,8 +6,7 @@ import io
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -43,8 +42,7 @@ _LEFT_OUT = (
 )  # shown elsewhere in the report
 
 
-@dataclass(frozen=True)
-class Chart:
+class Chart(NamedTuple):
     """One metric over env steps. large: for the most important metrics."""
 
     metric: str
@@ -52,8 +50,7 @@ class Chart:
     large: bool
 
 
-@dataclass(frozen=True)
-class Charts:
+class Charts(NamedTuple):
     """A run's curves by subject, constant metrics with their values, and the number of further metrics."""
 
     groups: dict[str, list[Chart]]

@@ -37,32 +37,19 @@ class Display(Protocol):
         """Shows the final status, if there is one, and releases the stream."""
 
 
-class Silence:
-    """Shows nothing."""
-
-    gone = False
-
-    def draw(self, status: Callable[[], RunStatus], note: str = "") -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def close(self, status: RunStatus | None, note: str = "") -> None: ...
-
-
 class Lines:
     """Prints a line every few seconds to the current `sys.<stream>`, so that notebooks and tests capture it.
 
-    view_at_end: end with the whole view instead of a line.
+    view_at_end: end with the whole view instead of a line. gone: print nothing.
     """
 
-    def __init__(self, stream: str = "stderr", *, view_at_end: bool = False) -> None:
-        self._stream, self._view_at_end = stream, view_at_end
+    def __init__(self, stream: str = "stderr", *, view_at_end: bool = False, gone: bool = False) -> None:
+        self._stream, self._view_at_end, self.gone = stream, view_at_end, gone
         self._due = 0.0
-        self.gone = False
 
     def draw(self, status: Callable[[], RunStatus], note: str = "") -> None:
         now = time.monotonic()
-        if now >= self._due and (seen := status()).env_steps:
+        if now >= self._due and not self.gone and (seen := status()).env_steps:
             self._due = now + LINE_INTERVAL_SECONDS
             self.say(line(seen))
 
@@ -254,17 +241,15 @@ def choose_display(
 
     in_place: False: only add lines. view_at_end: added lines end with the whole view.
     """
-    if quiet:
-        return Silence()
+    in_place = in_place and not quiet
     if in_place and in_notebook():
         return Notebook()
-    terminal = getattr(sys, stream)
-    if in_place and is_terminal(terminal):
+    if in_place and is_terminal(terminal := getattr(sys, stream)):
         from rich.console import Console
 
         if not Console(file=terminal, force_jupyter=False).is_dumb_terminal:
             return Terminal(terminal)
-    return Lines(stream, view_at_end=view_at_end)
+    return Lines(stream, view_at_end=view_at_end, gone=quiet)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

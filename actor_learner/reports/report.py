@@ -10,11 +10,10 @@ import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from actor_learner import algorithms
@@ -42,8 +41,7 @@ _COLOURS = {"learning": 1, "environments": 1, "acting": 2, "copying": 3, "waitin
 _BETWEEN_UPDATES = "callbacks, checkpoints, publishing"
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """A part of a process's time, from 0 to 1, and the number of its colour in the page."""
 
     name: str
@@ -51,8 +49,7 @@ class Share:
     colour: int
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """An entry of config.json. changed: from the default."""
 
     name: str
@@ -60,8 +57,7 @@ class Setting:
     changed: bool
 
 
-@dataclass(frozen=True)
-class Video:
+class Video(NamedTuple):
     """A video beside or inside the report: `source` is a data URI or a relative link."""
 
     name: str

@@ -30,7 +30,7 @@ from actor_learner.benchmark.part_worker import PARTS, Part, Reading, Work
 from actor_learner.benchmark.parts import PartProcesses, unroll_cost
 from actor_learner.benchmark.roofline import Cost
 from actor_learner.benchmark.text import sentence, show, show_devices, verdict
-from actor_learner.benchmark.whole import LEARNER, still
+from actor_learner.benchmark.whole import LEARNER, without_learning
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from tests.support.processes import children, open_descriptors
@@ -159,8 +159,8 @@ def test_the_timeline_has_a_row_for_each_process(measured, tmp_path):
 
 
 def test_the_policy_stays_the_same():
-    assert still(CONFIG).algorithm == al.PPO(epochs=1, minibatch_size=16, learning_rate=0.0)
-    assert still(CONFIG).on_env_error == "raise"
+    assert without_learning(CONFIG).algorithm == al.PPO(epochs=1, minibatch_size=16, learning_rate=0.0)
+    assert without_learning(CONFIG).on_env_error == "raise"
 
 
 class Masked(gym.Env):

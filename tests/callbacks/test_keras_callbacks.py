@@ -460,7 +460,11 @@ REFUSED = [
         {"monitor": "clip_fraction"},
         "policy_loss.* Received: monitor='clip_fraction'",
     ),
-    (keras.callbacks.EarlyStopping, {"monitor": "entropy"}, "`mode` of EarlyStopping .* 'entropy' is better. Received"),
+    (
+        keras.callbacks.EarlyStopping,
+        {"monitor": "entropy"},
+        "`mode` of EarlyStopping .* 'entropy' isn't known. Rec",
+    ),
     (al.callbacks.StopOnReturn, {"threshold": 1, "monitor": "evaluation/return_mean"}, "Received: monitor='evaluation"),
     (keras.callbacks.SwapEMAWeights, {}, "needs an optimizer that keeps averages: .* Received: use_ema=False"),
 ]

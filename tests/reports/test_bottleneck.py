@@ -42,7 +42,7 @@ def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0,
         ((0.4, 0.6, 0.9, 0.1, 0.0), {"lag": 1, "actors": 4}, "environments; every core has an actor, so more cores"),
         ((0.4, 0.6, 0.3, 0.0, 0.0), {"lag": 4}, "the slowest actor; a larger max_policy_lag would let the others"),
         # One process does it all.
-        ((0.3, 0.7, 0.6, 0.1, 0.3), {"actors": 0}, "environments; num_actors=1 or more would step them in processes"),
+        ((0.3, 0.7, 0.6, 0.1, 0.3), {"actors": 0}, "environments; num_actors=1 or more would step them in other"),
     ],
 )
 def test_what_limits_and_what_would_help(arguments, options, expected):

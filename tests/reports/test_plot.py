@@ -58,7 +58,7 @@ def test_runs_of_different_lengths_are_compared_where_both_have_steps():
 def test_runs_without_steps_in_common_have_no_mean():
     make_run("a", [1.0, 2.0], first=0)
     make_run("b", [1.0, 2.0], first=1000)
-    with pytest.raises(ValueError, match="no steps in common"):
+    with pytest.raises(ValueError, match="no range of steps in common"):
         read_curves(["a", "b"])
 
 
