@@ -13,6 +13,7 @@ import pytest
 
 import actor_learner as al
 from actor_learner import algorithms, cli
+from actor_learner.cli.parser import make_parser
 from actor_learner.config.presets import PRESETS
 from actor_learner.system.fields import ELSEWHERE
 from benchmarks.__main__ import TOPICS
@@ -30,7 +31,7 @@ def flags():
     """Map each command to its flags, `train` with those of every algorithm."""
     found: dict[str, set[str]] = {}
     for name in algorithms.BY_NAME:
-        for command, parser in cli.make_parser(["train", "--algorithm", name])[1].items():
+        for command, parser in make_parser(cli.COMMANDS, ["train", "--algorithm", name])[1].items():
             found.setdefault(command, set()).update(parser._option_string_actions)
     return found
 
