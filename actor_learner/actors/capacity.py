@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actor_learner.system.machine import available_memory
+from actor_learner.system.machine import available_memory, size_text
 from actor_learner.system.memory import own_memory
 
 SMALLEST_ACTOR = 20_000_000
@@ -37,12 +37,8 @@ def check_rest(num_actors: int, first: int, available: int | None = None) -> Non
 def _check(num_actors: int, count: int, size: int, how: str, available: int | None) -> None:
     available = available_memory() if available is None else available
     if available is not None and count * size > available:
-        needed = f"{_gigabytes(num_actors * size)} are needed ({size / 1e6:.0f} MB each, {how})"
+        needed = f"{size_text(num_actors * size)} are needed ({size / 1e6:.0f} MB each, {how})"
         raise MemoryError(
-            f"So many actors don't fit into memory: {needed}, {_gigabytes(available)} are available; "
+            f"So many actors don't fit into memory: {needed}, {size_text(available)} are available; "
             f"lower `num_actors`. Received: num_actors={num_actors}"
         )
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB"

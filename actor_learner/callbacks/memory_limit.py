@@ -8,7 +8,7 @@ import time
 
 from actor_learner.callbacks.base import Callback
 from actor_learner.system.fields import check_choice, check_number
-from actor_learner.system.machine import cgroup_limit
+from actor_learner.system.machine import cgroup_limit, size_text
 from actor_learner.system.memory import MemorySampler, Usage, measure
 from actor_learner.system.signals import stop_requested
 
@@ -64,12 +64,12 @@ class MemoryLimit(Callback):
         if usage.total > self._limit:
             raise ValueError(
                 "`gigabytes`, and 95% of what the cgroup allows, must be above what is in use when training begins. "
-                f"Received: gigabytes={self.gigabytes:g}, cgroup={_gigabytes(allowed)}, used={_gigabytes(usage.total)}"
+                f"Received: gigabytes={self.gigabytes:g}, cgroup={size_text(allowed)}, used={size_text(usage.total)}"
             )
         if self._limit < self.gigabytes * 1e9:
             _LOG.warning(
                 "Memory: the limit is %s, 95%% of what the cgroup allows, not the %g GB asked for.",
-                _gigabytes(self._limit),
+                size_text(self._limit),
                 self.gigabytes,
             )
         self._num_actors, self._fresh = len(usage.actors), min(usage.actors.values(), default=0)
@@ -117,7 +117,7 @@ class MemoryLimit(Callback):
             if len(self._restarted) >= self._num_actors:  # else an actor has no process at the moment
                 self._stop(usage, "Restarting every actor didn't help. ")
             return
-        grown = ", ".join(f"{actor} ({_gigabytes(usage.actors[actor])})" for actor in chosen)
+        grown = ", ".join(f"{actor} ({size_text(usage.actors[actor])})" for actor in chosen)
         _LOG.info("%s Restarting the largest actors: %s.", self._describe(usage), grown)
         self._restarted |= {actor: pid for actor, pid in self.actors.pids.items() if actor in chosen}
         self.actors.restart(chosen)
@@ -127,8 +127,4 @@ class MemoryLimit(Callback):
         self.model.stop_training = True
 
     def _describe(self, usage: Usage) -> str:
-        return f"Memory: {_gigabytes(usage.total)} are in use, above the limit of {_gigabytes(self._limit)}."
-
-
-def _gigabytes(size: float) -> str:
-    return f"{size / 1e9:.2f} GB" if size < math.inf else "no limit"
+        return f"Memory: {size_text(usage.total)} are in use, above the limit of {size_text(self._limit)}."

@@ -1,7 +1,7 @@
-"""What there is to know of an installation and its machine, and whether it works: for a bug report.
+"""A diagnosis of an installation and its machine, for a bug report.
 
-Says nothing of folders, users or hosts. The self-test trains for two seconds in a process of its own, which is ended
-where it takes too long; this process leaves TensorFlow unloaded.
+It names no folders, users or hosts. The self-test trains for two seconds in a process of its own, which is killed if it
+takes too long; this process leaves TensorFlow unloaded.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from actor_learner.config.config import check_backend
 from actor_learner.runs.provenance import PACKAGES
-from actor_learner.system.machine import available_cores, cgroup_limit, cpu_quota, machine, read_lines
+from actor_learner.system.machine import (
+    allowed_cores,
+    available_cores,
+    cgroup_limit,
+    cpu_quota,
+    machine,
+    system_available,
+)
 from actor_learner.system.version import __version__
 
 SECONDS = 2.0
-"""What the self-test trains for, once all is compiled."""
+"""Seconds that the self-test trains for, after compilation."""
 
 DEADLINE = 180.0
-"""Seconds for all of it; TensorFlow takes ten to be imported on a machine that is busy."""
+"""Seconds for the whole self-test; on a busy machine, importing TensorFlow takes ten."""
 
 _OPTIONAL = (
     "cloudpickle",
@@ -46,7 +52,7 @@ _OPTIONAL = (
 _LEAST_DESCRIPTORS = 256
 _LEAST_PROCESSES = 64
 _LEAST_MEMORY = 1e9
-_SHM = "/dev/shm"  # noqa: S108 - it is looked at, and nothing is put there
+_SHM = "/dev/shm"  # noqa: S108 - only its size is read
 _VARIABLES = re.compile(
     "KERAS_BACKEND|CUDA_VISIBLE_DEVICES|(TF_)?XLA_FLAGS|MUJOCO_GL|SDL_VIDEODRIVER|LD_PRELOAD|"
     "TF_(NUM|CPP|ENABLE|GPU|FORCE|DETERMINISTIC|USE)_.*|(OMP|MKL|OPENBLAS|KMP)_.*"
@@ -55,22 +61,21 @@ _VARIABLES = re.compile(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found.
+    """The result of `examine`.
 
     Attributes:
-        sections: name of a section -> what -> how it is here, in words or numbers.
-        problems: what is wrong, and what to do, a line each.
+        sections: name of a section -> name of an entry -> its value, as text or numbers.
+        problems: a line for each problem, with what to do.
     """
 
     sections: Mapping[str, Mapping[str, Any]]
     problems: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """As one object."""
         return {"ok": not self.problems, "problems": list(self.problems), **self.sections}
 
     def as_markdown(self) -> str:
-        """As a table that can be pasted into a bug report, and is legible as it stands."""
+        """Return a table for a bug report, readable as plain text, too."""
         rows = [("", "")]
         for section, entries in filter(lambda item: item[1], self.sections.items()):
             rows += [(f"**{section}**", ""), *((name, _text(value)) for name, value in entries.items())]
@@ -82,9 +87,9 @@ class Diagnosis:
 
 
 def examine(*, self_test: bool = True) -> Diagnosis:
-    """Looks at everything, and tries whether it works.
+    """Collect versions, machine and limits, and look for problems.
 
-    self_test: whether to train for two seconds, which alone finds out what GPUs TensorFlow sees.
+    self_test: train for two seconds, which also finds the GPUs that TensorFlow sees.
     """
     sections: dict[str, Mapping[str, Any]] = {
         "versions": _versions(),
@@ -99,10 +104,10 @@ def examine(*, self_test: bool = True) -> Diagnosis:
     except ValueError as error:
         problems.append(str(error))
     if self_test:
-        tried = try_it()
-        sections["self-test"] = tried
-        if "failed" in tried:
-            problems.append(f"The self-test failed: {tried['failed']}")
+        outcome = try_it()
+        sections["self-test"] = outcome
+        if "failed" in outcome:
+            problems.append(f"The self-test failed: {outcome['failed']}")
     return Diagnosis(sections, tuple(problems))
 
 
@@ -121,24 +126,18 @@ def _version(name: str) -> str | None:
 
 def _machine() -> dict[str, Any]:
     here = machine()
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    available = system_available()
     return {
         "system": here["system"],
         "cpu": here["cpu"],
         "cores of the machine": os.cpu_count(),
-        "cores allowed": affinity,
+        "cores allowed": allowed_cores(),
         "cores by cgroup quota": _finite(cpu_quota()),
         "cores used": available_cores(),
         "memory, GB": here["memory_gb"],
-        "memory available, GB": _gigabytes(_available_memory()),
+        "memory available, GB": _gigabytes(math.inf if available is None else available),
         "memory by cgroup limit, GB": _gigabytes(cgroup_limit()),
     }
-
-
-def _available_memory(meminfo: Path = Path("/proc/meminfo")) -> float:
-    """Bytes that can be had without swapping; inf where the system doesn't say."""
-    lines = (line.split() for line in read_lines(meminfo) if line.startswith("MemAvailable:"))
-    return next((1024.0 * int(words[1]) for words in lines), math.inf)
 
 
 def _shared_memory() -> dict[str, Any]:
@@ -146,7 +145,7 @@ def _shared_memory() -> dict[str, Any]:
     try:
         disk = os.statvfs(_SHM)
     except OSError:
-        return {**found, _SHM: "not there"}
+        return {**found, _SHM: "missing"}
     sizes = [_gigabytes(blocks * disk.f_frsize) for blocks in (disk.f_blocks, disk.f_bavail)]
     return {**found, f"{_SHM} (size, free), GB": sizes}
 
@@ -163,8 +162,8 @@ def _limits() -> dict[str, Any]:
     import resource
 
     def soft_and_hard(name: str) -> list[int | None]:
-        ends = resource.getrlimit(getattr(resource, name))
-        return [None if end == resource.RLIM_INFINITY else end for end in ends]
+        limits = resource.getrlimit(getattr(resource, name))
+        return [None if limit == resource.RLIM_INFINITY else limit for limit in limits]
 
     names = {"open files": "RLIMIT_NOFILE", "processes": "RLIMIT_NPROC", "address space": "RLIMIT_AS"}
     return {f"{what} (soft, hard)": soft_and_hard(name) for what, name in names.items() if hasattr(resource, name)}
@@ -175,7 +174,7 @@ def _environment() -> dict[str, str]:
 
 
 def _requirements() -> Iterator[str]:
-    """What isn't installed in a version that this package runs with."""
+    """Yield the required packages that are missing or have the wrong version."""
     try:
         from packaging.requirements import Requirement  # comes with keras
 
@@ -192,7 +191,7 @@ def _requirements() -> Iterator[str]:
 
 
 def _shortages(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """What there is too little of for even a small run."""
+    """Yield the limits and the memory that are too small for even a small run."""
     limits, here = sections["limits"], sections["machine"]
     for what, least, flag in (("open files", _LEAST_DESCRIPTORS, "-n"), ("processes", _LEAST_PROCESSES, "-u")):
         soft = limits.get(f"{what} (soft, hard)", [None])[0]
@@ -200,66 +199,66 @@ def _shortages(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             yield f"The limit of {what} is low; raise it: ulimit {flag} {4 * least}. Received: {soft}"
     left = [here[name] for name in ("memory available, GB", "memory by cgroup limit, GB") if here[name] is not None]
     if left and min(left) < _LEAST_MEMORY / 1e9:
-        yield f"Little memory is left: a run takes 1 GB and more; end something else. Received: {min(left)} GB"
+        yield f"Little memory is left, and a run takes at least 1 GB; end other programs. Received: {min(left)} GB"
 
 
 def try_it(deadline: float = DEADLINE) -> dict[str, Any]:
-    """Trains for two seconds in a process of its own: what came of it; under "failed", in one line, why nothing did.
+    """Train for two seconds in a process of its own, and return the results, or one line on the failure as "failed".
 
-    deadline: seconds, after which the process is killed; what it started dies with it.
+    deadline: seconds after which the process is killed, and the processes that it started end.
     """
-    # By its environment, so that the same package is tried that runs here.
+    # PYTHONPATH makes the process import the package that runs here.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-P", "-m", "actor_learner.cli.diagnosis"]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=deadline, check=False)
     except subprocess.TimeoutExpired:
-        return {"failed": f"nothing came of it in {deadline:.0f} seconds; is the machine busy with something else?"}
+        return {"failed": f"it did not finish in {deadline:.0f} seconds; is the machine busy?"}
     except OSError as error:
         return {"failed": f"no process could be started ({error.strerror})"}
     if done.returncode == 0:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
-    said = done.stderr.strip().splitlines()
+    lines = done.stderr.strip().splitlines()
     how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-    return {"failed": f"{said[-1] if said else 'it said nothing'} ({how})"}
+    return {"failed": f"{lines[-1] if lines else 'it printed nothing'} ({how})"}
 
 
 def _self_test() -> dict[str, Any]:
-    """What the process of its own does: a pool of two actors and a learner."""
+    """Train with a pool of two actors and a learner, and return times and rates."""
     from actor_learner.actors.pool import ActorPool
     from actor_learner.algorithms.ppo import PPO
     from actor_learner.system.keras_import import import_keras
 
-    begun = time.perf_counter()
+    start = time.perf_counter()
     import_keras()
     import tensorflow as tf
 
     from actor_learner.learner.learner import Learner
 
-    found: dict[str, Any] = {"seconds to import TensorFlow": round(time.perf_counter() - begun, 1)}
+    found: dict[str, Any] = {"seconds to import TensorFlow": round(time.perf_counter() - start, 1)}
     gpus = tf.config.list_physical_devices("GPU")
     found["GPUs that TensorFlow sees"] = [
         tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus
     ]
-    begun = time.perf_counter()
+    start = time.perf_counter()
     with ActorPool("CartPole-v1", num_actors=2, envs_per_actor=4, unroll_length=32) as actors:
         learner = Learner(actors.network, PPO(minibatch_size=64, epochs=2), action_space=actors.action_space)
         _update(actors, learner)
-        found["seconds to the first update"] = round(time.perf_counter() - begun, 1)
-        before, begun, seconds = learner.env_steps, time.perf_counter(), 0.0
+        found["seconds to the first update"] = round(time.perf_counter() - start, 1)
+        steps_before, start, seconds = learner.env_steps, time.perf_counter(), 0.0
         while seconds < SECONDS:
             _update(actors, learner)
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - start
         found["updates"] = learner.updates
-        found["env steps per second"] = round((learner.env_steps - before) / seconds)
+        found["env steps per second"] = round((learner.env_steps - steps_before) / seconds)
     return found
 
 
 def _update(actors: Any, learner: Any) -> None:
     metrics = learner.update(actors.collect(timeout=60))
     if not math.isfinite(metrics["loss"]):
-        raise RuntimeError(f"An update gave what isn't finite. Received: loss={metrics['loss']}")
+        raise RuntimeError(f"An update gave a loss that isn't finite. Received: loss={metrics['loss']}")
     actors.publish(learner.get_weights())
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from actor_learner.runs.directory import RunDirectory
 from actor_learner.runs.incidents import DESCRIPTION, MAXIMUM_INCIDENTS
 from actor_learner.runs.log import NAME as RUN_LOG
+from actor_learner.system.files import open_plain
 
 VIDEO_SUFFIXES = (".mp4", ".webm")
 
@@ -25,12 +26,10 @@ _LARGEST_LOG = 1 << 16
 def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None:
     """Returns at most `size` bytes of a plain file; None if there is none or it can't be read."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = open_plain(file)
     except OSError:
         return None
     with open(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
         if from_end:
             stream.seek(max(0, os.fstat(descriptor).st_size - size))
         return stream.read(size)

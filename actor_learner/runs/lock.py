@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from actor_learner.system.files import open_plain
+
 NAME = ".lock"
 _TRIES, _TRY_SECONDS = 20, 0.01
 """`is_locked` holds the lock for a moment, on a busy machine for longer."""
@@ -53,7 +55,7 @@ class RunLock:
 def check_unlocked(folder: Path) -> None:
     """Raises ValueError if a living run holds the folder's lock. Writes nothing."""
     try:
-        descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = open_plain(folder / NAME)
     except OSError:
         return
     try:
@@ -68,7 +70,7 @@ def is_locked(folder: Path) -> bool:
     Writes nothing, and delays other processes for a moment at most.
     """
     try:
-        descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = open_plain(folder / NAME)
     except OSError:
         return False
     try:
@@ -82,7 +84,7 @@ def is_locked(folder: Path) -> bool:
 
 def _lock(folder: Path) -> int:
     """Returns the descriptor of the locked file, or -1 if its last owner has just removed it."""
-    descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    descriptor = open_plain(folder / NAME, os.O_RDWR | os.O_CREAT)
     try:
         _take(descriptor, folder)
         if os.path.samestat(os.fstat(descriptor), os.stat(folder / NAME)):

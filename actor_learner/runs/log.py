@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
-import stat
 import sys
 from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
+
+from actor_learner.system.files import open_plain
 
 NAME = "run.log"
 
@@ -48,12 +48,7 @@ class _File(logging.FileHandler):
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
 
     def _open(self) -> TextIOWrapper:
-        """Opens no link, which may lead out of the run, and no pipe, which may wait for a reader."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        descriptor = os.open(self.baseFilename, flags, 0o644)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "not a plain file")
+        descriptor = open_plain(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         return open(descriptor, "a", encoding=self.encoding, errors=self.errors)
 
     def emit(self, record: logging.LogRecord) -> None:

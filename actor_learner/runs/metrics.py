@@ -8,14 +8,13 @@ import logging
 import math
 import numbers
 import os
-import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from actor_learner.runs.directory import RunDirectory
-from actor_learner.system.files import parse_json
+from actor_learner.system.files import open_plain, parse_json
 
 LEARNER_TIME = {"learning": "learning", "collecting": "waiting"}
 ACTOR_TIME = {"env": "environments", "acting": "acting", "other": "copying", "waiting": "waiting"}
@@ -119,13 +118,11 @@ class MetricsReader:
     def read(self) -> list[dict[str, Any]]:
         """Returns the new rows: numbers (NaN if not finite), and `actor_restart_causes`."""
         try:
-            descriptor = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = open_plain(self._file)
         except OSError:
             self._go_back()
             return []
         with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return []
             if os.pread(descriptor, len(self._last), self._offset - len(self._last)) != self._last:
                 self._go_back()
             file.seek(self._offset)
@@ -218,7 +215,7 @@ def _updates(line: bytes) -> int | None:
 
 def _append(file: Path, content: bytes) -> None:
     """Appends all of the content, or nothing."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    descriptor = open_plain(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         size = os.fstat(descriptor).st_size
         try:

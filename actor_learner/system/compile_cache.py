@@ -1,12 +1,12 @@
-"""What XLA has compiled, kept for later runs: the same update on the same machine isn't compiled again.
+"""A cache of XLA's programs: later runs on the same machine don't compile the same update again.
 
-<cache>/actor_learner/xla/<what it was compiled with>/<program>.<digest>   whole programs, native code among it
-                                                      <process>-<random>/   links to them, for one process's TensorFlow
+<cache>/actor_learner/xla/<digest of versions>/<program>.<digest>    programs, with native code
+                                               <process>-<random>/   links to them, for one process's TensorFlow
 
-TensorFlow fails where a file of its persistent cache is damaged or can't be written. So it gets a folder of its own
-with links to those whose digests are right, and whatever it adds is kept once that has worked. All of it is the user's
-own (in XDG_CACHE_HOME, else ~/.cache); ACTOR_LEARNER_CACHE names another folder, and an empty one means none. Where
-there is no room, or no right to write, there is no cache.
+TensorFlow fails on a damaged or unwritable file of its persistent cache. So each process gives it a folder of links to
+the programs with the right digest, and keeps what TensorFlow adds once the program has run. The cache is in
+XDG_CACHE_HOME, else in ~/.cache; ACTOR_LEARNER_CACHE names another folder, and an empty value disables the cache. A
+disk without room, or a folder that can't be written, disables it, too.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from actor_learner.system.machine import allowed_cores
+
 MOST_KEPT = 24
-"""Programs, of a megabyte or so; the oldest go."""
+"""The number of programs, of about a megabyte each, beyond which the oldest are removed."""
 
 ROOM = 2**24
-"""Bytes that must be free for a new one."""
+"""Bytes that must be free for a new program."""
 
 _DAY = 86_400.0
 _VARIABLES = ("XLA_FLAGS", "TF_XLA_FLAGS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
 class CompileCache:
-    """The programs in a folder, and the folder that this process's TensorFlow gets. Raises OSError if it can't be.
+    """The programs in a folder, and the folder for this process's TensorFlow. Raises OSError if it can't be used.
 
-    folder: of programs that were compiled with the same libraries, flags and processor.
+    folder: the folder of programs compiled with the same libraries, flags and processor.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,22 +54,22 @@ class CompileCache:
         _check_room(self.path)
         for file in _programs(folder):
             name, _, digest = file.name.rpartition(".")
-            with contextlib.suppress(OSError):  # another process removed it, or there are two of one name
+            with contextlib.suppress(OSError):  # another process removed it, or two have the same name
                 if _digest(file) == digest:
                     os.link(file, self.path / name)
                 else:
                     file.unlink()
 
     def keep(self) -> None:
-        """Keeps what TensorFlow has added to its folder."""
+        """Keep the programs that TensorFlow has added to its folder."""
         with contextlib.suppress(OSError):
             for file in self.path.glob("*.pb"):
-                kept = self._folder / f"{file.name}.{_digest(file)}"
-                if not kept.exists():
-                    os.link(file, kept)
+                program = self._folder / f"{file.name}.{_digest(file)}"
+                if not program.exists():
+                    os.link(file, program)
 
     def leave(self) -> None:
-        """Lets TensorFlow go on in an empty folder, which isn't kept: something is wrong with this one."""
+        """Replace TensorFlow's folder with an empty one, whose programs aren't kept, after a failure."""
         with contextlib.suppress(OSError):
             shutil.rmtree(self.path, ignore_errors=True)
             elsewhere = tempfile.mkdtemp()
@@ -84,9 +86,9 @@ _active: CompileCache | None = None
 
 
 def begin(threads: int | None = None) -> None:
-    """Lets this process have a cache, if TensorFlow isn't there yet and there is a folder for it.
+    """Start this process's cache, if TensorFlow isn't loaded yet and there is a folder for the cache.
 
-    threads: that TensorFlow will be told to use. XLA divides work among as many as there are when it compiles.
+    threads: the number that TensorFlow will be set to; XLA compiles for it.
     """
     global _active
     folder = _cache_folder()
@@ -98,7 +100,7 @@ def begin(threads: int | None = None) -> None:
 
 
 def _add_flags(cache: CompileCache) -> None:
-    """TensorFlow reads them with its first operation; by its first program they have gone again."""
+    """Set TensorFlow's flags, which it reads at its first operation; `call` removes them before the first program."""
     cache.flags_before = os.environ.get("TF_XLA_FLAGS")
     flags = [cache.flags_before] if cache.flags_before else []
     flags += [f"--tf_xla_persistent_cache_directory={cache.path}"]
@@ -113,9 +115,9 @@ def _restore_flags(cache: CompileCache) -> None:
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function that XLA compiles meanwhile, and keeps the program.
+    """Call a function that XLA compiles, and keep the program.
 
-    Where TensorFlow fails, it is called again without the cache: it must be one that changes nothing if it fails.
+    After a failure in TensorFlow, the function is called again without the cache, so a failed call must have no effect.
     """
     if _active is None:
         return function(*arguments)
@@ -137,23 +139,28 @@ def _cache_folder() -> Path | None:
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "actor_learner", "xla")
     if folder is None or not folder.is_absolute() or re.search(r"\s", str(folder)):
-        return None  # TensorFlow takes its flags apart at blanks
+        return None  # TensorFlow splits its flags at blanks
     return folder
 
 
 def _compiled_with(threads: int | None = None) -> str:
-    """A name for all that programs depend on, besides what is compiled."""
+    """Return a name for the versions, flags, threads and processor that programs depend on."""
     from importlib.metadata import version
 
     tensorflow = version("tensorflow")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parts = [tensorflow, sys.version, _processor(), str(cores), *(os.environ.get(name, "") for name in _VARIABLES)]
+    parts = [
+        tensorflow,
+        sys.version,
+        _processor(),
+        str(allowed_cores()),
+        *(os.environ.get(name, "") for name in _VARIABLES),
+    ]
     parts += [] if threads is None else [str(threads)]
     return f"{tensorflow}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
 
 
 def _processor() -> str:
-    """What Linux says of the first processor that doesn't change: its model, and what it can do."""
+    """Return the constant entries of the first processor in /proc/cpuinfo: its model and its features."""
     lines = []
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         for line in file:
@@ -165,14 +172,14 @@ def _processor() -> str:
 
 
 def _check_is_ours(folder: Path) -> None:
-    """Raises OSError where somebody else could put programs."""
+    """Raise OSError if another user could add programs."""
     status = folder.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PermissionError("others can write to the cache")
 
 
 def _check_room(folder: Path) -> None:
-    """Raises OSError where a program may not fit: the disk is full, or what this user may take of it."""
+    """Raise OSError if a program may not fit: the disk, or this user's quota, is full."""
     with tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, ROOM)
 
@@ -186,10 +193,10 @@ def _digest(file: Path) -> str:
 
 
 def _remove_old(folder: Path) -> None:
-    """The oldest programs, and folders that processes which were killed left; others may be at it, too."""
+    """Remove the oldest programs and the folders of killed processes; other processes may do so at the same time."""
     with contextlib.suppress(OSError):
         for file in sorted(_programs(folder), key=lambda file: file.stat().st_mtime)[:-MOST_KEPT]:
             file.unlink()
-        for left in folder.glob("*-*/"):
-            if time.time() - left.stat().st_mtime > _DAY:
-                shutil.rmtree(left, ignore_errors=True)
+        for leftover in folder.glob("*-*/"):
+            if time.time() - leftover.stat().st_mtime > _DAY:
+                shutil.rmtree(leftover, ignore_errors=True)

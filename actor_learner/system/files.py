@@ -1,8 +1,7 @@
-"""Files and folders that are whole or not there, and of which it shows where they were damaged since.
+"""Atomic writes of files and folders, and reads that detect damage.
 
-A folder that is written here carries a manifest with the size and the SHA-256 of each of its files. Whatever is read
-back is compared with it before anything looks inside: a parser never meets a file that was cut off or changed.
-Nothing here follows a link out of a folder, unpickles, or imports what a file names.
+A folder written here has a manifest with the size and the SHA-256 of each file. A read compares files with it before
+any parser sees them. Nothing here follows a link, unpickles, or imports what a file names.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ _PARTIAL_FOLDER = ".partial-actor-learner-"
 
 
 class DamagedError(ValueError):
-    """What is to be read isn't what was written: it was cut off or changed, or something else wrote it."""
+    """A file or folder is not as it was written: it was cut off or changed, or something else wrote it."""
 
 
 def write_atomically(file: Path, write: Callable[[Path], object]) -> None:
-    """Lets `write` fill a file beside `file`, then puts it in its place; a failure leaves `file` as it was.
+    """Let `write` fill a partial file, then move it to `file`; a failure leaves `file` as it was.
 
-    When this returns, the file survives a power cut. Raises OSError naming the file, for example if the disk is full.
+    After the return, the file survives a power cut. Raises OSError naming the file, for example if the disk is full.
     """
     partial = file.with_name(f".partial-{file.name}")
     with _naming(file):
-        partial.unlink(missing_ok=True)  # of a killed writer; or a link, which would lead the new contents elsewhere
+        partial.unlink(missing_ok=True)  # a killed writer's; or a link, which would lead the new contents elsewhere
         try:
             write(partial)
             _sync(partial)
@@ -58,22 +57,22 @@ def write_atomically(file: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_folder_atomically(folder: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
-    """Lets `write` fill a folder beside `folder`, adds a manifest, then puts it in its place.
+    """Let `write` fill a partial folder, add a manifest, then move it to `folder`.
 
-    A failure, or the end of the process, leaves `folder` as it was; when this returns, the new one survives a power
-    cut. One that is there already is replaced in a single step where the system can swap two folders (Linux and macOS
-    on their usual filesystems; elsewhere, between two renames, the old one stands in `.replaced-<name>`). What a killed
-    writer left beside it is removed.
+    A failure, or the end of the process, leaves `folder` as it was; after the return, the new one survives a power cut.
+    An existing folder is replaced in one step where the system can swap two folders (Linux and macOS on their usual
+    filesystems; elsewhere the old one is in `.replaced-<name>` between two renames). Partial folders of killed writers
+    are removed.
 
     Args:
-        folder: made with its parents if it isn't there; if it is a link, the link itself is replaced.
-        write: is given an empty folder and makes files in it. Folders in there need manifests of their own.
+        folder: made with its parents; an existing link is itself replaced.
+        write: gets an empty folder and makes files in it. Subfolders need manifests of their own.
 
     Raises:
         OSError: naming the folder, for example if the disk is full.
-        FileExistsError: what is there was not written by this function, or holds further files.
+        FileExistsError: the existing folder was not written by this function, or holds further files.
     """
-    folder = Path(os.path.abspath(folder))  # without `resolve`: a link is not followed
+    folder = Path(os.path.abspath(folder))  # not `resolve`, which follows links
     with _naming(folder):
         _make_folder(folder.parent)
         _check_replaceable(folder)
@@ -86,7 +85,7 @@ def write_folder_atomically(folder: str | os.PathLike[str], write: Callable[[Pat
 
 
 def write_manifest(folder: Path) -> None:
-    """Writes down the size and the SHA-256 of each file in a folder, in `manifest.json` there."""
+    """Write the size and the SHA-256 of each file of a folder into its `manifest.json`."""
     files = {}
     for name in sorted(os.listdir(folder)):
         if name != MANIFEST and stat.S_ISREG((folder / name).lstat().st_mode):
@@ -98,21 +97,16 @@ def write_manifest(folder: Path) -> None:
 
 
 def has_manifest(folder: str | os.PathLike[str]) -> bool:
-    """Whether something with the manifest's name is there, whatever it is."""
+    """Whether a folder has an entry with the manifest's name, of any kind."""
     return os.path.lexists(Path(folder) / MANIFEST)
 
 
 def check_folder(folder: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Compares every file of a folder with the manifest.
-
-    A file that the system can't read now (permissions, a failing disk, too many open files) isn't damaged for that, nor
-    is what another version wrote: both are a plain ValueError, here and in `read_folder`.
-
-    Returns:
-        The names of the files. Others may stand beside them; they were not checked, and must not be read.
+    """Compare every file of a folder with the manifest, and return their names; other files must not be read.
 
     Raises:
-        DamagedError: naming what is missing, has another size or other contents, or is no plain file in the folder.
+        DamagedError: a file is missing, has another size or other contents, or is no plain file.
+        ValueError: the system can't read a file now (permissions, too many open files), or another version wrote it.
     """
     listed = _read_manifest(Path(folder))
     for name, entry in listed.items():
@@ -122,11 +116,10 @@ def check_folder(folder: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def read_folder(folder: str | os.PathLike[str]) -> dict[str, bytes]:
-    """The contents of every file that the manifest lists, each read once and then compared with it.
+    """Return the contents of every file in the manifest, read once and compared with it.
 
-    A folder that is replaced meanwhile gives the old one, the new one or the error: never some files of each.
-
-    Raises DamagedError as `check_folder` does.
+    If the folder is replaced meanwhile, the contents are the old ones or the new ones, or there is an error: never a
+    mixture. Raises as `check_folder` does.
     """
     contents = {}
     for name, entry in _read_manifest(Path(folder)).items():
@@ -137,47 +130,40 @@ def read_folder(folder: str | os.PathLike[str]) -> dict[str, bytes]:
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
-    """Writes arrays as an .npz file; `read_arrays` and `np.load` read it. Raises ValueError for arrays of objects."""
+    """Write arrays as an .npz file, for `read_arrays` and `np.load`. Raises ValueError for arrays of objects."""
     with file.open("wb") as stream:
         np.savez(stream, allow_pickle=False, **arrays)
 
 
 def read_arrays(content: bytes) -> dict[str, Array]:
-    """The arrays of an .npz file that `write_arrays` wrote, with memory of their own.
+    """Return copies of the arrays in an .npz file that `write_arrays` wrote.
 
-    Nothing is unpickled or decompressed, so that no file needs more memory than its own size.
-
-    Raises DamagedError if the file was cut off or changed, or holds anything but plain arrays.
+    Nothing is unpickled or decompressed, so that no file needs more memory than its own size. Raises DamagedError if
+    the file was cut off or changed, or holds anything but plain arrays.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             if sum(info.file_size for info in archive.infolist()) > len(content):
                 raise ValueError("its arrays are larger than the file")
             return {_array_name(info): read_array(archive.read(info)) for info in archive.infolist()}  # checks sums
-    except Exception as error:  # zipfile and NumPy raise a dozen kinds
-        raise DamagedError(f"it is no whole .npz file of plain arrays ({one_line(error)})") from error
+    except Exception as error:  # zipfile and NumPy raise a dozen types
+        raise DamagedError(f"it is no intact .npz file of plain arrays ({one_line(error)})") from error
 
 
 def read_array(content: bytes) -> Array:
-    """The array of an .npy file, with memory of its own; nothing is unpickled.
-
-    Raises ValueError, among others, for whatever else it is.
-    """
+    """Return a copy of the array in an .npy file, without unpickling. Raises ValueError, among others, otherwise."""
     stream = io.BytesIO(content)
     if np.lib.format.read_magic(stream) != (1, 0):
         raise ValueError("an array is in another version of the format")
     shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
     if dtype.hasobject:
         raise ValueError("an array holds objects, which aren't unpickled")
-    flat = np.frombuffer(stream.read(), dtype).copy()  # memory that is the caller's, and may be written to
+    flat = np.frombuffer(stream.read(), dtype).copy()  # writable
     return flat.reshape(shape, order="F" if fortran_order else "C")
 
 
 def parse_json(text: str | bytes) -> Any:
-    r"""What JSON stands for. Half a character (`"\ud800"`), which nothing can write or draw, is replaced by "?".
-
-    Raises ValueError as `json.loads` does.
-    """
+    r"""Parse JSON as `json.loads` does, with "?" for half a character (`"\ud800"`), which can't be printed."""
     value = json.loads(text)
     if (b"\\ud" if isinstance(text, bytes) else "\\ud") in text.lower():  # type: ignore[operator]
         return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
@@ -185,7 +171,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception says, on a line that is short enough to be part of another message."""
+    """Return an exception's first line, cut to 200 characters, for use in another message."""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:200]
 
@@ -197,19 +183,19 @@ class _Entry(NamedTuple):
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Makes one line of whatever goes wrong with a write."""
+    """Raise any OSError of a write again, in one line that names the path."""
     try:
         yield
     except OSError as error:
-        reason = error.__cause__ if isinstance(error.__cause__, OSError) else error  # of a file in this folder
-        said = reason.strerror or str(reason)
-        if "\n" in said and error.errno:  # HDF5 tells all that it knows
-            said = os.strerror(error.errno)
-        raise OSError(error.errno, f"can't save {path}: {said}; what was saved before is kept") from error
+        reason = error.__cause__ if isinstance(error.__cause__, OSError) else error  # a file of this folder
+        text = reason.strerror or str(reason)
+        if "\n" in text and error.errno:  # HDF5's messages have many lines
+            text = os.strerror(error.errno)
+        raise OSError(error.errno, f"can't save {path}: {text}; what was saved before is kept") from error
 
 
 def _sync(path: Path) -> None:
-    """Waits until a file's contents, or a folder's entries, are on the disk."""
+    """Wait until a file's contents, or a folder's entries, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -228,7 +214,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Makes a folder and its parents, which survive a power cut, too."""
+    """Make a folder and its parents, and sync them."""
     if not folder.is_dir():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -236,7 +222,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _check_replaceable(folder: Path) -> None:
-    """A folder that holds anything else than what we wrote is somebody's: it must not be removed."""
+    """Refuse to replace a folder that holds anything but files that this module wrote."""
     if folder.is_symlink() or not folder.exists():
         return
     if not folder.is_dir():
@@ -252,9 +238,9 @@ def _check_replaceable(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _partial_folder(parent: Path) -> Iterator[Path]:
-    """A new folder in `parent`; whatever stands under its name afterwards is removed.
+    """Make a folder in `parent`, and remove whatever has its name afterwards.
 
-    It is locked, which tells it from what a killed writer left: a lock dies with its owner.
+    The folder is locked until then. A lock ends with its owner, so partial folders without one are leftovers.
     """
     _remove_leftovers(parent)
     while True:
@@ -264,7 +250,7 @@ def _partial_folder(parent: Path) -> Iterator[Path]:
         _lock(lock, fcntl.LOCK_EX)
         if partial.exists():
             break
-        os.close(lock)  # another writer took it for a leftover before it was locked
+        os.close(lock)  # another writer removed the folder before it was locked
     try:
         yield partial
     finally:
@@ -274,7 +260,7 @@ def _partial_folder(parent: Path) -> Iterator[Path]:
 
 def _remove_leftovers(parent: Path) -> None:
     for leftover in parent.glob(f"{_PARTIAL_FOLDER}*"):
-        with contextlib.suppress(OSError):  # it is gone already, or isn't ours
+        with contextlib.suppress(OSError):  # already removed, or another user's
             descriptor = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -284,7 +270,7 @@ def _remove_leftovers(parent: Path) -> None:
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    """Whether the lock was taken: another process may have it, and some network filesystems know none."""
+    """Take a lock, and return whether that worked: another process may hold it, or the filesystem has no locks."""
     try:
         fcntl.flock(descriptor, kind)
     except OSError:
@@ -293,11 +279,11 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 def _put_in_place(partial: Path, folder: Path) -> None:
-    """Moves `partial` to `folder`; what was there then stands in `partial`, or is gone."""
+    """Move `partial` to `folder`; a replaced folder is then at `partial`, or removed."""
     if folder.is_symlink():
         folder.unlink()
     try:
-        partial.rename(folder)  # nothing is there, or an empty folder
+        partial.rename(folder)  # succeeds unless a folder with entries is there
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
@@ -306,7 +292,7 @@ def _put_in_place(partial: Path, folder: Path) -> None:
 
 
 def _swap(first: Path, second: Path) -> bool:
-    """Swaps two folders in one step. Returns whether the system and the filesystem could."""
+    """Swap two folders in one step, and return whether the system and the filesystem can do that."""
     library = ctypes.CDLL(None, use_errno=True)
     names = os.fsencode(first), os.fsencode(second)
     if sys.platform == "darwin":
@@ -318,7 +304,7 @@ def _swap(first: Path, second: Path) -> bool:
 
 def _replace_in_two_steps(partial: Path, folder: Path) -> None:
     replaced = folder.with_name(f".replaced-{folder.name}")
-    shutil.rmtree(replaced, ignore_errors=True)  # of a writer that was killed after its second rename
+    shutil.rmtree(replaced, ignore_errors=True)  # left by a writer killed after its second rename
     folder.rename(replaced)
     try:
         partial.rename(folder)
@@ -336,33 +322,40 @@ def _unreadable(folder: Path, name: str, error: OSError) -> ValueError:
     return ValueError(f"{name!r} can't be read ({one_line(error)}). Received: folder={str(folder)!r}")
 
 
-def _open_plain(folder: Path, name: str) -> io.BufferedReader:
-    """Opens a plain file: no link, and no pipe or device, which could wait or give bytes for ever.
+def open_plain(file: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+    """Open a plain file, and return its descriptor; with O_CREAT in `flags`, create it with `mode`.
 
-    Raises DamagedError if it isn't one, ValueError if it can't be read.
+    A link could lead anywhere, and a pipe or device could block or never end: both raise OSError.
     """
+    descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no plain file")
+    return descriptor
+
+
+def _open_listed(folder: Path, name: str) -> io.BufferedReader:
+    """Open a file of a folder. Raises DamagedError if it is no plain file, ValueError if it can't be read."""
     try:
-        descriptor = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return os.fdopen(open_plain(folder / name), "rb")
     except FileNotFoundError:
         raise _damaged(folder, f"{name!r} is missing") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _damaged(folder, f"{name!r} is a link") from None
+        if error.errno == errno.EINVAL:
+            raise _damaged(folder, f"{name!r} is no plain file") from None
         if error.errno in _DAMAGES:
             raise _damaged(folder, f"{name!r} can't be read ({one_line(error)})") from error
         raise _unreadable(folder, name, error) from error
     except ValueError as error:
         raise _damaged(folder, f"{name!r} can't be read ({one_line(error)})") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise _damaged(folder, f"{name!r} is no plain file")
-    return os.fdopen(descriptor, "rb")
 
 
 @contextlib.contextmanager
 def _opened(folder: Path, name: str, entry: _Entry) -> Iterator[io.BufferedReader]:
-    """A listed file of the right size. Raises DamagedError for what is wrong with it, before or while it is read."""
-    with _open_plain(folder, name) as stream:
+    """Open a listed file. Raises DamagedError if it is no plain file of the listed size, ValueError if unreadable."""
+    with _open_listed(folder, name) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size != entry.size:
             raise _damaged(folder, f"{name!r} has {size} bytes instead of {entry.size}")
@@ -378,12 +371,12 @@ def _compare(folder: Path, name: str, sha256: str, entry: _Entry) -> None:
 
 
 def _read_manifest(folder: Path) -> dict[str, _Entry]:
-    """What the manifest lists.
+    """Return the manifest's entries.
 
-    Raises DamagedError if there is none, or if it isn't as `write_manifest` writes it; ValueError if another version
+    Raises DamagedError if there is no manifest, or none that `write_manifest` wrote; ValueError if another version
     wrote it, or if it can't be read.
     """
-    with _open_plain(folder, MANIFEST) as stream:
+    with _open_listed(folder, MANIFEST) as stream:
         try:
             content = stream.read(_LARGEST_MANIFEST + 1)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Importing Keras and TensorFlow without what their libraries say on standard error."""
+"""The import of Keras and TensorFlow, without their messages on standard error."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-_PUT_OFF = ("matplotlib", "matplotlib.pyplot", "matplotlib.patches", "scipy.sparse")
-"""What Keras imports for its galleries, and TensorFlow for its own old Keras: a quarter of what the import takes."""
+_DEFERRED = ("matplotlib", "matplotlib.pyplot", "matplotlib.patches", "scipy.sparse")
+"""Modules that Keras imports for its galleries, and TensorFlow for its old Keras: a quarter of the import's time."""
 
 
 def import_keras() -> None:
-    """Imports keras, and TensorFlow with it, quietly; does nothing if that has happened already.
+    """Import keras, and TensorFlow with it, quietly; do nothing if keras is imported already.
 
-    TensorFlow 2.21 writes to descriptor 2 while it loads, whatever its log level is, and reports at its first
-    operation, as an error, that a machine has no GPU. `TF_CPP_MIN_LOG_LEVEL` in the environment is respected.
+    TensorFlow 2.21 writes to descriptor 2 while it loads, at any log level, and reports a machine without a GPU as an
+    error at its first operation. `TF_CPP_MIN_LOG_LEVEL` in the environment is respected.
     """
     if "keras" in sys.modules:
         return
@@ -31,15 +31,15 @@ def import_keras() -> None:
     if sys.stderr is not None:
         sys.stderr.flush()
     check_tensorflow("training")
-    with keeping_interrupts(), silent_stderr(), warnings.catch_warnings(), _putting_off(_PUT_OFF), _without_collector():
+    with keeping_interrupts(), silent_stderr(), warnings.catch_warnings(), _deferring(_DEFERRED), _without_collector():
         warnings.simplefilter("ignore")
         import keras  # noqa: F401
 
 
-class _Later(types.ModuleType):
-    """Stands for a module that is imported when something of it is called, or looked up after `_putting_off`.
+class _DeferredModule(types.ModuleType):
+    """A stand-in for a module, which is imported at the first call, or at the first lookup after `_deferring`.
 
-    Whoever has taken a function out of it (`from scipy.sparse import issparse`) has one that does the same.
+    A function taken from it (`from scipy.sparse import issparse`) imports the module and calls the real one.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -53,27 +53,27 @@ class _Later(types.ModuleType):
 
 
 @contextlib.contextmanager
-def _putting_off(names: Iterable[str]) -> Iterator[None]:
-    """Whatever imports these modules meanwhile, and few use, gets them on first use; others get them as always."""
-    put_off = {name: _Later(name) for name in names if name not in sys.modules and _is_installed(name)}
-    sys.modules.update(put_off)
+def _deferring(names: Iterable[str]) -> Iterator[None]:
+    """Give stand-ins to the importers of these modules, which few of them use; later importers get the modules."""
+    deferred = {name: _DeferredModule(name) for name in names if name not in sys.modules and _is_installed(name)}
+    sys.modules.update(deferred)
     try:
         yield
     finally:
-        for name, module in put_off.items():
+        for name, module in deferred.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
 
 
 def _is_installed(name: str) -> bool:
-    """Whether the package that a module is of is there: those that need it mustn't be told that it is."""
+    """Whether a module's package is installed; importers of a missing package must get an ImportError."""
     top = name.partition(".")[0]
     return top in sys.modules or importlib.util.find_spec(top) is not None
 
 
 @contextlib.contextmanager
 def keeping_interrupts() -> Iterator[None]:
-    """Ctrl-C stays KeyboardInterrupt: within TensorFlow one becomes an ImportError, or nothing comes of it."""
+    """Raise KeyboardInterrupt after Ctrl-C, which TensorFlow's import turns into an ImportError, or ignores."""
     interrupted = False
 
     def interrupt(signal_number: int, frame: types.FrameType | None) -> None:
@@ -100,7 +100,7 @@ def keeping_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """The objects that imports make stay: the collector would look through them again and again."""
+    """Disable the garbage collector, which would scan the import's objects repeatedly, and all of them stay."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -116,23 +116,20 @@ _freezes = False
 
 
 def freeze_what_is_imported() -> None:
-    """Lets the collector never look at what is there after the import: for processes that do nothing but train."""
+    """Exclude all objects from garbage collection after the import, for processes that only train."""
     global _freezes
     _freezes = True
 
 
 def import_keras_before(reference: str) -> None:
-    """Imports keras, as `import_keras` does, ahead of what "module:name" stands for, if there is such a module.
-
-    Whoever writes an algorithm or a network imports keras, which would not be quiet.
-    """
+    """Import keras quietly before the module of "module:name", if it exists, imports it with messages."""
     module, separator, _ = reference.partition(":")
     if separator and importlib.util.find_spec(module.partition(".")[0] or "?") is not None:
         import_keras()
 
 
 def check_tensorflow(purpose: str) -> None:
-    """Raises ImportError, in one line, where TensorFlow or Keras isn't installed: to act, policies need neither."""
+    """Raise ImportError, in one line, if TensorFlow or Keras isn't installed. Acting needs neither."""
     for name in ("tensorflow", "keras"):
         if importlib.util.find_spec(name) is None:
             version = ".".join(map(str, sys.version_info[:2]))
@@ -144,10 +141,10 @@ def check_tensorflow(purpose: str) -> None:
 
 @contextlib.contextmanager
 def silent_stderr() -> Iterator[None]:
-    """Discards what native code writes to file descriptor 2: these libraries have no switch for it."""
+    """Discard native code's output on file descriptor 2, which these libraries can't switch off."""
     try:
         saved = os.dup(2)
-    except OSError:  # Standard error is closed: nothing to silence.
+    except OSError:  # standard error is closed
         yield
         return
     sink = os.open(os.devnull, os.O_WRONLY)

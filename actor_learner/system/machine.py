@@ -1,4 +1,4 @@
-"""How many cores this process may use, and how busy they are."""
+"""The machine: cores and memory that this process may use, its priority, and a description."""
 
 from __future__ import annotations
 
@@ -9,28 +9,40 @@ import platform
 from pathlib import Path
 from typing import Any, NamedTuple
 
-MOUNTED = Path("/sys/fs/cgroup")
-OWN = Path("/proc/self/cgroup")
+THREADS = "TF_NUM_INTRAOP_THREADS"
+"""Environment variable; TensorFlow reads it when it starts, which is later than its import."""
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+_OWN_SESSION = Path("/proc/self/autogroup")
 
 _UNLIMITED = 1 << 62
-"""From here on version 1 means "no limit"."""
+"""Numbers from here on mean "no limit" in cgroups of version 1."""
+
+_LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
+"""By cgroup version. Above `memory.high` nothing is killed, but everything is slowed down."""
+
+_USAGE = {1: ("memory.usage_in_bytes", "total_inactive_file"), 2: ("memory.current", "inactive_file")}
+"""By cgroup version: the usage, and the entry of memory.stat for its reclaimable part."""
+
+_suggested: str | None = None
 
 
 class Group(NamedTuple):
-    """The folder of a cgroup's files, and the version that says what they are called."""
+    """The folder of a cgroup, and the version, which decides the names of its files."""
 
     folder: Path
     version: int
 
 
-def own_groups(controller: str, mounted: Path = MOUNTED, own: Path = OWN) -> list[Group]:
-    """The cgroups that limit this process in what `controller` ("cpu", "memory") controls, the innermost first.
+def own_groups(controller: str, mounted: Path = _CGROUPS, own: Path = _OWN_CGROUPS) -> list[Group]:
+    """Return the cgroups that limit this process in `controller` ("cpu", "memory"), the innermost first.
 
-    A limit of any of them holds. In a container that doesn't see its own path the folders in between don't exist;
-    the last one, where the container's files are mounted, does.
+    The limit of each applies. In a container that doesn't see its own path, the folders in between don't exist, but the
+    last one, where the container's files are mounted, does.
 
-    mounted: where the hierarchies are; own: the file that names this process's groups, as `0::/path` (version 2) or
-    `4:memory:/path` (version 1; both in a hybrid).
+    mounted: the folder of the hierarchies; own: the file that names this process's groups, as `0::/path` (version 2)
+    or `4:memory:/path` (version 1; both in a hybrid).
     """
     groups: list[Group] = []
     for line in read_lines(own):
@@ -51,89 +63,36 @@ def _existing(folder: Path, otherwise: Path) -> Path:
 
 
 def read_number(path: Path) -> int | None:
-    """The number that a file holds; None if it isn't there or means "no limit"."""
+    """Return the number in a file; None if the file can't be read or means "no limit"."""
     text = "".join(read_lines(path)).strip()
     return int(text) if text.isdigit() and int(text) < _UNLIMITED else None
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file; none if it can't be read."""
+    """Return the lines of a file, or an empty list if it can't be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
 
 
-THREADS = "TF_NUM_INTRAOP_THREADS"
-"""Environment variable; TensorFlow reads it when it starts, which is later than its import."""
-
-_OWN_SESSION = Path("/proc/self/autogroup")
-
-_suggested: str | None = None
+def allowed_cores() -> int:
+    """Return the number of cores in this process's affinity."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def available_cores() -> int:
-    """The smaller of the process's affinity and its cgroups' CPU quota, at least 1."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.floor(min(affinity, cpu_quota())))
+    """Return the smaller of the process's affinity and its cgroups' CPU quota, at least 1."""
+    return max(1, math.floor(min(allowed_cores(), cpu_quota())))
 
 
-def learner_cores(num_actors: int, max_policy_lag: int, *, images: bool = False) -> int:
-    """The cores that TensorFlow computes on unless it is told: in lock-step all, since the actors wait; else the rest.
-
-    At least 1, however many actors go on meanwhile. Where observations are images, all: an update of a convolutional
-    network takes several times what the actors take, and actors of lower priority have what it leaves.
-    """
-    cores = available_cores()
-    return max(1, cores - num_actors) if max_policy_lag and not images else cores
-
-
-def suggest_threads(count: int) -> None:
-    """Lets TensorFlow compute on so many cores, where the environment doesn't say, or says what was suggested before.
-
-    For whoever owns the process, before TensorFlow has started.
-    """
-    global _suggested
-    if os.environ.get(THREADS, _suggested) == _suggested:
-        os.environ[THREADS] = _suggested = str(count)
-
-
-def renew_suggestion(count: int) -> None:
-    """`suggest_threads` by what is known now, if there was a suggestion."""
-    if _suggested is not None:
-        suggest_threads(count)
-
-
-def lower_priority(niceness: int) -> bool:
-    """Lets other processes go first: of this session's, and this session among others, which Linux may weigh instead.
-
-    niceness: as of `nice`; 0 changes nothing. Returns whether it is done; where not, the kernel wants to be asked again
-    a little later.
-    """
-    if niceness == 0:
-        return True
-    with contextlib.suppress(OSError):
-        if niceness > os.getpriority(os.PRIO_PROCESS, 0):
-            os.setpriority(os.PRIO_PROCESS, 0, niceness)
-    try:
-        _OWN_SESSION.write_text(str(niceness))
-    except BlockingIOError:
-        return False
-    except OSError:  # no such groups on this system
-        pass
-    return True
-
-
-def cpu_quota(cgroups: Path = MOUNTED, own_cgroup: Path = OWN) -> float:
-    """CPU seconds per second that this process's cgroups (version 1 or 2) allow; inf where none says.
-
-    cgroups: where they are mounted; own_cgroup: the file that names this process's.
-    """
+def cpu_quota(cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUPS) -> float:
+    """Return the CPU seconds per second that this process's cgroups allow, or infinity. Arguments: see `own_groups`."""
     return min(map(_quota, own_groups("cpu", cgroups, own_cgroup)), default=math.inf)
 
 
 def _quota(group: Group) -> float:
-    """Microseconds per period of as many; without a limit the quota is "max" in version 2, -1 in version 1."""
+    """Divide the quota by its period; without a limit the quota is "max" in version 2, -1 in version 1."""
     if group.version == 1:
         quota = read_number(group.folder / "cpu.cfs_quota_us")
         period = read_number(group.folder / "cpu.cfs_period_us")
@@ -144,31 +103,111 @@ def _quota(group: Group) -> float:
 
 
 def busy_seconds(stat: Path = Path("/proc/stat")) -> float | None:
-    """CPU seconds that the cores which this process may use have spent on anybody's work; None if nobody tells."""
+    """Return the CPU seconds that all processes used on this process's cores; None if the system doesn't count them."""
     allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
     fields = [line.split() for line in read_lines(stat)]
     ticks = [list(map(int, words[1:])) for words in fields if words and words[0] in allowed]
-    # user, nice, system, idle, iowait, irq, softirq, steal; what guests take is part of user and nice.
+    # user, nice, system, idle, iowait, irq, softirq, steal; user and nice include the guests' time.
     busy = sum(sum(counts[:8]) - sum(counts[3:5]) for counts in ticks)
     return busy / os.sysconf("SC_CLK_TCK") if ticks else None
 
 
-_LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
-"""By cgroup version. Above `memory.high` nothing is killed, but everything is slowed down to give memory back."""
+def learner_cores(num_actors: int, max_policy_lag: int, *, images: bool = False) -> int:
+    """Return TensorFlow's default number of cores: all in lock-step, where actors wait; else those that actors leave.
+
+    Images take all cores: an update of a convolutional network costs several times what the actors cost, and actors of
+    lower priority use the rest.
+    """
+    cores = available_cores()
+    return max(1, cores - num_actors) if max_policy_lag and not images else cores
+
+
+def suggest_threads(count: int) -> None:
+    """Set TensorFlow's number of threads, unless the environment does; later suggestions replace earlier ones.
+
+    For the owner of the process, before TensorFlow has started.
+    """
+    global _suggested
+    if os.environ.get(THREADS, _suggested) == _suggested:
+        os.environ[THREADS] = _suggested = str(count)
+
+
+def renew_suggestion(count: int) -> None:
+    """Replace an earlier suggestion; without one, do nothing."""
+    if _suggested is not None:
+        suggest_threads(count)
+
+
+def lower_priority(niceness: int) -> bool:
+    """Lower the priority of this process in its session, and of the session, which Linux may weigh instead.
+
+    niceness: as for `nice`; 0 changes nothing. Returns False if the kernel has to be asked again a little later.
+    """
+    if niceness == 0:
+        return True
+    with contextlib.suppress(OSError):
+        if niceness > os.getpriority(os.PRIO_PROCESS, 0):
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    try:
+        _OWN_SESSION.write_text(str(niceness))
+    except BlockingIOError:
+        return False
+    except OSError:  # a system without autogroups
+        pass
+    return True
+
+
+def memory_bytes() -> int:
+    """Return the machine's memory, including what this process may not use."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def available_memory(root: Path = Path("/")) -> int | None:
+    """Return the bytes that can be used before something is killed: the least of the system's and each cgroup's.
+
+    root: the folder of `proc` and `sys`. None if the system doesn't say (macOS).
+    """
+    limits = [limit for limit in (system_available(root), *map(_available, _memory_groups(root))) if limit is not None]
+    return min(limits, default=None)
+
+
+def system_available(root: Path = Path("/")) -> int | None:
+    """Return the bytes that the system can give without swapping; None if it doesn't say (macOS)."""
+    lines = (line.split() for line in read_lines(root / "proc/meminfo"))
+    return next((1024 * int(words[1]) for words in lines if words[:1] == ["MemAvailable:"]), None)
 
 
 def cgroup_limit(root: Path = Path("/")) -> float:
-    """Bytes that this process's cgroups allow, at which the kernel kills or throttles; inf where none says.
+    """Return the bytes at which this process's cgroups kill or throttle, or infinity.
 
-    root: where `proc` and `sys` are.
+    root: the folder of `proc` and `sys`.
     """
-    groups = own_groups("memory", root / "sys/fs/cgroup", root / "proc/self/cgroup")
-    limits = [read_number(group.folder / name) for group in groups for name in _LIMITS[group.version]]
+    limits = [read_number(group.folder / name) for group in _memory_groups(root) for name in _LIMITS[group.version]]
     return min((limit for limit in limits if limit is not None), default=math.inf)
 
 
+def _memory_groups(root: Path) -> list[Group]:
+    return own_groups("memory", root / "sys/fs/cgroup", root / "proc/self/cgroup")
+
+
+def _available(group: Group) -> int | None:
+    usage_name, reclaimable_name = _USAGE[group.version]
+    limit, usage = read_number(group.folder / _LIMITS[group.version][0]), read_number(group.folder / usage_name)
+    if limit is None or usage is None:
+        return None
+    statistics = dict(line.split() for line in read_lines(group.folder / "memory.stat"))
+    return max(0, limit - usage + int(statistics.get(reclaimable_name, 0)))
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes as text, in MB of 10^6 or GB of 10^9 bytes."""
+    if size == math.inf:
+        return "no limit"
+    return f"{size / 1e9:,.2f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+
+
 def machine() -> dict[str, Any]:
-    """CPU model, cores that this process may use, memory in GB of 10^9 bytes, and operating system."""
+    """Return the CPU model, the cores that this process may use, memory in GB of 10^9 bytes, and operating system."""
     return {
         "cpu": cpu_model(),
         "cores": available_cores(),
@@ -178,49 +217,7 @@ def machine() -> dict[str, Any]:
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """What the CPU calls itself; where it doesn't (macOS, most of arm64), what the system calls it."""
+    """Return the CPU's own name, or the system's name for it (macOS, most of arm64)."""
     pairs = (line.partition(":") for line in read_lines(cpuinfo))
     names = (value.strip() for key, _, value in pairs if key.strip() == "model name")
     return next(names, "") or platform.processor() or platform.machine()
-
-
-def memory_bytes() -> int:
-    """The machine's memory, whatever part of it this process may use."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-_CGROUP_FILES = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    2: ("memory.max", "memory.current", "inactive_file"),
-}
-"""By cgroup version: the limit, the usage, and what of it memory.stat calls reclaimable."""
-
-
-def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that can be taken before something is killed: the least of the system's and each cgroup's.
-
-    root: where `proc` and `sys` are. None where the system doesn't say (macOS).
-    """
-    limits = [limit for limit in (_system_available(root), *_cgroups_available(root)) if limit is not None]
-    return min(limits, default=None)
-
-
-def _system_available(root: Path) -> int | None:
-    for line in read_lines(root / "proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _cgroups_available(root: Path) -> list[int | None]:
-    """What each cgroup that this process is in, and each of its ancestors, leaves free."""
-    groups = own_groups("memory", root / "sys/fs/cgroup", root / "proc/self/cgroup")
-    return [_cgroup_available(group.folder, *_CGROUP_FILES[group.version]) for group in groups]
-
-
-def _cgroup_available(group: Path, limit_name: str, usage_name: str, reclaimable_name: str) -> int | None:
-    limit, usage = read_number(group / limit_name), read_number(group / usage_name)
-    if limit is None or usage is None:
-        return None
-    statistics = dict(line.split() for line in read_lines(group / "memory.stat"))
-    return max(0, limit - usage + int(statistics.get(reclaimable_name, 0)))

@@ -1,4 +1,4 @@
-"""How much memory and CPU time a run takes: this process, its actors, and everything that they started."""
+"""The memory and CPU time of a run: this process, its actors, and all processes that they started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _LARGEST_SHARE = 0.005
-"""Of the CPU time; what takes longer is done less often. The kernel walks the page tables, 8 ms or so for each GB."""
+"""The most CPU time that measuring may take. The kernel walks the page tables, about 8 ms for each GB."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -21,10 +21,10 @@ _OWN = ("Private_Dirty", "SwapPss")
 
 
 class Usage(NamedTuple):
-    """Bytes in use. A page that n processes share counts as 1/n in each, where the kernel tells.
+    """Bytes in use. A page that n processes share counts as 1/n in each, if the kernel reports it.
 
-    learner: this process and what it started, but for the actors. actors: by number, with what each has started.
-    cpu_seconds: used so far by each process: (actor, or None for the learner; process id) -> seconds.
+    learner: this process and its children, without the actors. actors: each actor and its children, by number.
+    cpu_seconds: seconds used so far by each process: (actor, or None for the learner; process id) -> seconds.
     """
 
     learner: int
@@ -38,11 +38,11 @@ class Usage(NamedTuple):
 
 
 class MemorySampler:
-    """Measures from time to time.
+    """A sampler that measures at intervals.
 
-    pids: gives the process of each actor (`ActorPool.pids`), which are their groups' and sessions' ids as well.
-    seconds: between two measurements, at least; more where that would take a share of the CPU that is worth a mention.
-    second_after: between the first two, where that is another figure: shares of the CPU need two.
+    pids: returns the process id of each actor (`ActorPool.pids`), which is also its group's and its session's id.
+    seconds: shortest time between two measurements; longer where measuring takes more than 0.5% of a core.
+    second_after: time between the first two measurements, if it differs: shares of the CPU need two.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class MemorySampler:
         self._cpu: dict[int | None, float] = {}
 
     def sample(self) -> Usage | None:
-        """What is in use; None if it isn't time yet, or if it can't be measured now."""
+        """Return the usage; None before the next measurement is due, or if it fails."""
         now = time.monotonic()
         if now < self._due:
             return None
         before = time.thread_time()
         try:
             newest = measure(self._pids())
-        except OSError:  # no descriptor left, or no process: nothing that should end whoever looks on
+        except OSError:  # no descriptor or process is left, which must not end the caller
             return None
         self._due = now + max(self._wait, (time.thread_time() - before) / _LARGEST_SHARE)
         self._wait = self._seconds
@@ -73,10 +73,10 @@ class MemorySampler:
         return newest
 
     def metrics(self) -> dict[str, float]:
-        """Of learner and actors, as measured last; nothing before the first measurement.
+        """Return the last measurement's metrics of learner and actors.
 
-        `memory/learner_mb` and `memory/actor_<n>_mb` in MB of 10^6 bytes. From the second measurement on also
-        `cpu/learner` and `cpu/actor_<n>`: CPU seconds per second between the last two.
+        `memory/learner_mb` and `memory/actor_<n>_mb` are in MB of 10^6 bytes. From the second measurement on,
+        `cpu/learner` and `cpu/actor_<n>` are the CPU seconds per second between the last two.
         """
         self.sample()
         if self._newest is None:
@@ -87,9 +87,9 @@ class MemorySampler:
 
 
 def cpu_shares(before: Usage, after: Usage, seconds: float) -> dict[int | None, float]:
-    """CPU seconds per second of the learner (None) and of each actor.
+    """Return the CPU seconds per second of the learner (None) and of each actor.
 
-    A process counts as far as it is there in the end: what one has used that has ended since isn't known.
+    Only processes that still exist at the end count, because the CPU time of ended ones is unknown.
     """
     shares = dict.fromkeys([None, *after.actors], 0.0)
     for process, used in after.cpu_seconds.items():
@@ -103,13 +103,14 @@ def _name(owner: int | None) -> str:
 
 
 def measure(actors: Mapping[int, int], proc: Path = Path("/proc"), counted: Collection[str] = _PROPORTIONAL) -> Usage:
-    """What this process's tree takes now.
+    """Measure this process's tree.
 
-    actors: process id of each. Its processes are those in its group or session or below it, so that a simulator counts
-    whose own parent has ended. One that is gone takes nothing. proc: without it (macOS), `ps` is asked, and what is
-    shared counts in full everywhere. counted: fields of `smaps_rollup`.
+    actors: process id of each actor. Its processes are those in its group, in its session or below it, so that a
+        simulator counts although its own parent has ended.
+    proc: the folder of processes. Without it (macOS), `ps` is used, and shared memory counts in full in each process.
+    counted: fields of `smaps_rollup` to sum.
 
-    Raises OSError where that can't be read.
+    Raises OSError if the processes can't be read.
     """
     table = _process_table(proc, counted)
     numbers = {pid: actor for actor, pid in actors.items()}
@@ -125,15 +126,15 @@ def measure(actors: Mapping[int, int], proc: Path = Path("/proc"), counted: Coll
 
 
 def own_memory(pid: int) -> int:
-    """Bytes that an actor's process and all that it started have for themselves: what another one like it takes, too.
+    """Return the private bytes of an actor's process and its children, which another actor needs again.
 
-    Code and data that are the same files in each are left out, where the kernel tells; the batches are as well.
+    The batches, and code and data from files that all actors share, don't count, if the kernel reports them.
     """
     return measure({0: pid}, counted=_OWN).actors[0]
 
 
 class _Process(NamedTuple):
-    """A line of the process table; `size` gives its bytes."""
+    """An entry of the process table; `size` measures its bytes."""
 
     parent: int
     group: int
@@ -143,8 +144,8 @@ class _Process(NamedTuple):
 
 
 def _root(pid: int, table: Mapping[int, _Process], actors: Collection[int]) -> int | None:
-    """The actor that a process belongs to, or else this process; None if it is a stranger."""
-    for _ in range(len(table)):  # the table isn't of one moment: ids may have changed hands, even to a circle
+    """Return the process id of the actor, or of this process, that a process belongs to; None for other processes."""
+    for _ in range(len(table)):  # the table is read over time: reused ids may even form a circle
         if pid in actors or pid == os.getpid():
             return pid
         process = table.get(pid)
@@ -164,9 +165,9 @@ def _process_table(proc: Path, counted: Collection[str]) -> dict[int, _Process]:
 def _processes(proc: Path, counted: Collection[str]) -> Iterator[tuple[int, _Process]]:
     for name in os.listdir(proc):
         if name.isdigit() and (line := _read(f"{proc}/{name}/stat")):
-            fields = line.rpartition(")")[2].split()  # up to there it is a name, which may be anything
+            fields = line.rpartition(")")[2].split()  # after the name, which may hold anything
             parent, group, session = map(int, fields[1:4])
-            seconds = sum(map(int, fields[11:13])) / _TICKS  # user and system time of all its threads
+            seconds = sum(map(int, fields[11:13])) / _TICKS  # user and system time of all threads
             size = functools.partial(_size, f"{proc}/{name}", counted)
             yield int(name), _Process(parent, group, session, seconds, size)
 
@@ -183,16 +184,16 @@ def _processes_by_ps() -> Iterator[tuple[int, _Process]]:
 
 
 def _seconds(text: str) -> float:
-    """Of `[[days-]hours:]minutes:seconds`, which may have a fraction."""
+    """Parse `[[days-]hours:]minutes:seconds`, which may have a fraction."""
     days, _, rest = text.rpartition("-")
     parts = reversed(rest.split(":"))
     return 86400 * int(days or 0) + sum(float(part) * 60.0**power for power, part in enumerate(parts))
 
 
 def _size(folder: str, counted: Collection[str]) -> int:
-    """Bytes of one process, swapped ones included: those that are counted, or else what is resident.
+    """Return the counted bytes of a process, or its resident ones, with swapped ones.
 
-    The first needs Linux 4.14 and the right to trace the process, which a set-user-id program denies.
+    The counted ones need Linux 4.14 and the right to trace the process, which a set-user-id program denies.
     """
     fields = _fields(f"{folder}/smaps_rollup", counted)
     if not fields:
@@ -201,13 +202,13 @@ def _size(folder: str, counted: Collection[str]) -> int:
 
 
 def _fields(path: str, names: Collection[str]) -> dict[str, int]:
-    """Those of the lines `Name:  number kB`, in kB."""
+    """Return the named entries of the lines `Name:  number kB`, in kB."""
     split = (line.partition(":") for line in _read(path).splitlines())
     return {name: int(rest.split()[0]) for name, _, rest in split if name in names}
 
 
 def _read(path: str) -> str:
-    """What a file of /proc says; nothing if the process is gone or not ours to look at."""
+    """Return the contents of a file of /proc; nothing if the process has ended or belongs to another user."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read().decode("latin-1")

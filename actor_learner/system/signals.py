@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal ask a run to stop; the run ends its update and saves first."""
+"""Signals: after Ctrl-C, SIGTERM or a closed terminal, a run ends its update and saves before it stops."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """While entered, SIGINT, SIGTERM and SIGHUP set `requested` instead of ending the process.
+    """A context in which SIGINT, SIGTERM and SIGHUP set `requested` instead of ending the process.
 
-    `quiet`, which may change, keeps it from saying so.
+    A second SIGINT raises KeyboardInterrupt at once, unless `saving` is set. Handlers are set in the main thread only,
+    and restored at exit. Ignored signals stay ignored: under `nohup`, closing the terminal has no effect.
 
-    A second SIGINT raises KeyboardInterrupt at once, unless `saving` is set: what is being saved is
-    finished first. Handlers are set in the main thread only, and put back at exit. A signal that was
-    ignored stays ignored (`nohup`).
+    Attributes:
+        quiet: whether the first signal is acknowledged without a line on standard error.
+        received: number of the first signal, or None.
+        saving: whether the run is being saved, which a second SIGINT doesn't interrupt.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -31,7 +33,7 @@ class Interrupts:
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has asked the run to stop."""
+        """Whether a signal has arrived."""
         return self.received is not None
 
     def __enter__(self) -> Interrupts:
@@ -55,13 +57,13 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _acknowledge(self) -> None:
-        """Past Python's buffers, which the handler may have interrupted in the midst of a write."""
+        """Write to the descriptor: the handler may have interrupted a write to Python's buffers."""
         if not self.quiet:
             with contextlib.suppress(OSError):
                 os.write(2, b"\nending this update and saving (Ctrl-C again ends at once)\n")
 
     def raise_received(self, message: str) -> None:
-        """KeyboardInterrupt(message) after SIGINT, SystemExit(128 + number) after another signal, else nothing."""
+        """Raise KeyboardInterrupt(message) after SIGINT, and SystemExit(128 + number) after another signal."""
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(message)
         if self.received is not None:
@@ -70,16 +72,16 @@ class Interrupts:
 
 @contextlib.contextmanager
 def exiting_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise SystemExit(128 + number), so that nothing is left; an ignored one stays ignored."""
+    """Raise SystemExit(128 + number) on SIGTERM and SIGHUP, so that clean-up runs; ignored signals stay ignored."""
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def exit_with(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     previous: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         for ending in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(ending) not in (signal.SIG_IGN, None):
-                previous[ending] = signal.signal(ending, leave)
+                previous[ending] = signal.signal(ending, exit_with)
     try:
         yield
     finally:
@@ -88,6 +90,6 @@ def exiting_on_signals() -> Iterator[None]:
 
 
 def stop_requested() -> bool:
-    """Whether a signal has asked the run in this process to stop: nothing within it should wait on."""
+    """Whether a signal has asked this process's run to stop, so that nothing in it should go on waiting."""
     owners = [getattr(signal.getsignal(number), "__self__", None) for number in _SIGNALS]
     return any(isinstance(owner, Interrupts) and owner.requested for owner in owners)

@@ -36,7 +36,7 @@ def test_the_smallest_actors_are_counted_before_anything_starts():
     with pytest.raises(MemoryError) as refusal:
         capacity.check_memory(101, available=2_000 * MEGABYTE)
     assert str(refusal.value) == (
-        "So many actors don't fit into memory: 2.0 GB are needed (20 MB each, at least), 2.0 GB are available; "
+        "So many actors don't fit into memory: 2.00 GB are needed (20 MB each, at least), 2.00 GB are available; "
         "lower `num_actors`. Received: num_actors=101"
     )
 
@@ -68,7 +68,7 @@ def test_far_too_many_are_refused_by_the_pool_and_at_the_shell(tmp_path, monkeyp
         al.train(al.TrainConfig(num_actors=100_000_000))
     assert cli.main(["train", "--num-actors", "100_000_000"]) == 2
     line = capsys.readouterr().err
-    assert line.startswith("actor-learner: error: So many actors don't fit into memory: 2,000,000.0 GB are needed")
+    assert line.startswith("actor-learner: error: So many actors don't fit into memory: 2,000,000.00 GB are needed")
     assert line.count("\n") == 1
     assert os.listdir() == []
     assert children() == before

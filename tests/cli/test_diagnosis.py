@@ -76,7 +76,7 @@ def test_what_is_wrong_is_a_line_that_says_what_to_do(monkeypatch, capsys):
     expected = [
         "cloudpickle<4,>=3.1 is needed: pip install 'cloudpickle<4,>=3.1'. Received: cloudpickle=0.1",
         "The limit of open files is low; raise it: ulimit -n 1024. Received: 64",
-        "Little memory is left: a run takes 1 GB and more; end something else. Received: 0.5 GB",
+        "Little memory is left, and a run takes at least 1 GB; end other programs. Received: 0.5 GB",
         "actor_learner runs on Keras's TensorFlow backend; unset KERAS_BACKEND or set it to tensorflow. Received: "
         "KERAS_BACKEND=torch",
     ]
@@ -87,8 +87,8 @@ def test_what_is_wrong_is_a_line_that_says_what_to_do(monkeypatch, capsys):
     ("program", "deadline", "message"),
     [
         ("raise ValueError('no such thing')", 60, "ValueError: no such thing (exit code 1)"),
-        ("import os; os.kill(os.getpid(), 9)", 60, "it said nothing (signal 9)"),
-        ("import time; time.sleep(60)", 1, "nothing came of it in 1 seconds"),
+        ("import os; os.kill(os.getpid(), 9)", 60, "it printed nothing (signal 9)"),
+        ("import time; time.sleep(60)", 1, "it did not finish in 1 seconds"),
     ],
 )
 def test_a_self_test_that_fails_is_told(program, deadline, message, tmp_path, monkeypatch):

@@ -425,7 +425,7 @@ def test_a_pickle_is_not_opened(tmp_path):
         np.savez(stream, array)
     pickled = pickle.dumps(Hostile(mark))
     for content in ((tmp_path / "file").read_bytes(), pickled, b"\x93NUMPY\x01\x00" + pickled):
-        with pytest.raises(DamagedError, match="no whole .npz file of plain arrays") as error:
+        with pytest.raises(DamagedError, match="no intact .npz file of plain arrays") as error:
             read_arrays(content)
         assert "\n" not in str(error.value)
     assert not mark.exists()
@@ -461,7 +461,7 @@ def npy(header, data=b""):
     ],
 )
 def test_what_is_no_array_is_refused(tmp_path, content):
-    with pytest.raises(DamagedError, match="no whole .npz file of plain arrays") as error:
+    with pytest.raises(DamagedError, match="no intact .npz file of plain arrays") as error:
         read_arrays(archive(tmp_path / "file", a=content))
     assert "\n" not in str(error.value)
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from actor_learner.system.keras_import import _putting_off, _without_collector, keeping_interrupts
+from actor_learner.system.keras_import import _deferring, _without_collector, keeping_interrupts
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def package(tmp_path, monkeypatch):
 
 
 def test_a_module_that_is_put_off_is_imported_when_it_is_used(package):
-    with _putting_off(package):
+    with _deferring(package):
         import slow_package.part as part
         from slow_package import part as same
         from slow_package.part import double
@@ -37,7 +37,7 @@ def test_a_module_that_is_put_off_is_imported_when_it_is_used(package):
 
 
 def test_whoever_imports_it_later_gets_the_module_itself(package):
-    with _putting_off(package):
+    with _deferring(package):
         import slow_package  # noqa: F401
     import slow_package.part as part
 
@@ -47,7 +47,7 @@ def test_whoever_imports_it_later_gets_the_module_itself(package):
 def test_a_package_that_is_not_there_stays_so_and_one_that_is_loaded_too(package):
     import slow_package
 
-    with _putting_off(("no_such_package", *package)):
+    with _deferring(("no_such_package", *package)):
         with pytest.raises(ImportError):
             import no_such_package  # noqa: F401
         assert sys.modules["slow_package"] is slow_package

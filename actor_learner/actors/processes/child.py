@@ -15,6 +15,7 @@ from typing import Any
 from actor_learner.actors.transport.messages import Channel, read_all, write_all
 from actor_learner.actors.transport.shared_memory import anonymous_file
 from actor_learner.system.child import ONE_THREAD, start_python
+from actor_learner.system.files import open_plain
 
 _READ_SIZE = 1 << 16
 _MOST_READS = 256
@@ -138,9 +139,7 @@ class LogFile:
             self._file.write(part)
 
     def _open(self) -> FileIO:
-        """Open the file: not through a link, which may lead anywhere, and not a pipe, which may block."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        return FileIO(os.open(self._path, flags, 0o666), "ab")
+        return FileIO(open_plain(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), "ab")
 
     def __enter__(self) -> LogFile:
         return self

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.system.machine import available_memory
+from actor_learner.system.machine import available_memory, size_text
 
 Array = np.ndarray[Any, Any]
 
@@ -75,7 +75,7 @@ class Arena:
         """
         available = available_memory()
         if available is not None and size > available:
-            raise MemoryError(_too_little(size, f"{_megabytes(available)} are available"))
+            raise MemoryError(_too_little(size, f"{size_text(available)} are available"))
         try:
             os.ftruncate(self.descriptor, size)
             if hasattr(os, "posix_fallocate"):
@@ -105,10 +105,6 @@ class Arena:
 
 def _too_little(size: int, reason: str) -> str:
     return (
-        f"Too little shared memory for the batches: {_megabytes(size)} are needed, {reason}. "
+        f"Too little shared memory for the batches: {size_text(size)} are needed, {reason}. "
         f"Lower `num_actors`, `envs_per_actor` or `unroll_length`. Received: size={size}"
     )
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"
