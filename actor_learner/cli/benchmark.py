@@ -1,4 +1,4 @@
-"""`actor-learner benchmark`: how fast a setting is, how fast it could be, and what lies between."""
+"""`actor-learner benchmark`: the speed of a setting, the speed it could reach, and what it loses in between."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.cli.flags import add_config_flags, converter, named_before
+from actor_learner.cli.flags import add_config_flags, add_env, converter, named_before
 from actor_learner.cli.output import one_line_warnings, origin
 from actor_learner.cli.train import prepare_process, train_config
 from actor_learner.config.config import TrainConfig
@@ -25,68 +25,51 @@ from actor_learner.system.signals import exiting_on_signals
 if TYPE_CHECKING:
     from actor_learner.benchmark.measure import Measured
 
-_CONFIG_FIELDS = (
-    *("env_kwargs", "vectorization", "autoreset_mode", "info_keys"),
-    *(
-        "num_actors",
-        "envs_per_actor",
-        "unroll_length",
-        "max_policy_lag",
-        "learner_threads",
-        "actor_timeout",
-        "start_timeout",
-    ),
-    *("algorithm", "seed", "device", "hidden_sizes", "activation", "orthogonal_init", "initial_log_std"),
-    *("image_network", "channel_axis", "normalize_observation", "distribution", "noise_hold", "network"),
+_GROUPS = ("environment", "actors", "network")
+_FIELDS = ("algorithm", "seed", "device", "actor_timeout", "start_timeout")
+"""The groups and fields that change the speed, or whether the environment runs at all."""
+
+
+HELP = "measure the speed of a setting, and what limits it"
+DESCRIPTION = (
+    "Measures environments, acting, copying and learning alone, then the whole system, in turns. The roof is the speed "
+    "that a perfect overlap of the parts would reach on these cores. Given the directory of a run, it reads the same "
+    "figures from the run's records."
 )
-"""What has to do with speed, or with whether the environment runs at all."""
+USAGE = "actor-learner benchmark [ENV | RUN_DIR] [--FLAG VALUE ...]"
 
 
-def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "benchmark",
-        help="how fast it is here, how fast it could be, and what would help",
-        usage="actor-learner benchmark [ENV | RUN_DIR] [--FLAG VALUE ...]",
-        description="Measures environments, acting, copying and learning alone, then the whole system, in turns, and "
-        "says what of the roof is reached: of what perfect overlap of these parts would reach on these cores. For the "
-        "directory of a run it tells the same from the run's own records.",
-    )
-    parser.set_defaults(command=run, config_file=NO_FILE)
-    parser.add_argument(
-        "env",
-        nargs="?",
-        default=argparse.SUPPRESS,
-        metavar="ENV",
-        help="as for train (default: CartPole-v1), or the directory of a run",
-    )
+def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    parser.set_defaults(config_file=NO_FILE)
+    add_env(parser, "as for train (default: CartPole-v1), or the directory of a run")
     group = parser.add_argument_group("measuring")
-    group.add_argument("--rounds", type=converter(int), default=5, metavar="N", help="how often (default: 5)")
+    group.add_argument("--rounds", type=converter(int), default=5, metavar="N", help="number of rounds (default: 5)")
     group.add_argument(
         "--seconds",
         type=converter(float),
         default=1.0,
         metavar="X",
-        help="for each part, and for the whole, in each round; more where one batch takes longer (default: 1)",
+        help="seconds for each part and for the whole, in each round; at least one batch (default: 1)",
     )
     group.add_argument(
-        "--devices", nargs="+", choices=["cpu", "gpu"], help="learn on each of them, and say which is faster"
+        "--devices", nargs="+", choices=["cpu", "gpu"], help="learn on each of these devices, and print which is faster"
     )
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON object")
-    group.add_argument("--output", metavar="PICTURE", help="draw what each process does when; .svg, .png or .pdf")
-    group.add_argument("--trace", metavar="FILE", help="write that as a trace for Perfetto or chrome://tracing")
-    leave_out = [field.name for field in dataclasses.fields(TrainConfig) if field.name not in _CONFIG_FIELDS]
+    group.add_argument("--output", metavar="PICTURE", help="draw what each process does over time; .svg, .png or .pdf")
+    group.add_argument("--trace", metavar="FILE", help="write the same as a trace for Perfetto or chrome://tracing")
+    fields = dataclasses.fields(TrainConfig)
+    leave_out = ["env", *(f.name for f in fields if f.metadata["group"] not in _GROUPS and f.name not in _FIELDS)]
     add_config_flags(parser, {}, named_before(argv, "--algorithm")[1], leave_out)
     for action in parser._actions:
         if action.dest == "num_actors":
             action.nargs = "+"
             action.help = "actor processes; several numbers are measured one after the other (default: 2)"
-    return parser
 
 
 @exiting_on_signals()
 def run(arguments: argparse.Namespace) -> int:
-    """`actor-learner benchmark`: measures, and prints what it found."""
+    """Measure, and print the result."""
     if "env" in arguments and _is_run(arguments.env):
         return _run_of_directory(arguments)
     _check(arguments)
@@ -108,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raises ValueError for what can't be, before anything is started."""
+    """Raise ValueError for unusable arguments, before anything is started."""
     from actor_learner.benchmark.timeline import check_folder, check_picture
 
     check_count("rounds", arguments.rounds)
@@ -121,7 +104,9 @@ def _check(arguments: argparse.Namespace) -> None:
     for flag in ("output", "trace", "devices"):
         if getattr(arguments, flag) is not None and (several or (flag != "devices" and arguments.devices)):
             beside = "several `--num-actors`" if several else "`--devices`"
-            raise ValueError(f"`--{flag}` can't stand beside {beside}. Received: --{flag} {getattr(arguments, flag)}")
+            raise ValueError(
+                f"`--{flag}` can't be combined with {beside}. Received: --{flag} {getattr(arguments, flag)}"
+            )
 
 
 def _config(arguments: argparse.Namespace, num_actors: int | None) -> TrainConfig:
@@ -133,7 +118,7 @@ def _measure(arguments: argparse.Namespace, config: TrainConfig) -> int:
     from actor_learner.benchmark.measure import as_json, measure_setting
     from actor_learner.benchmark.timeline import draw, write_trace
 
-    with contextlib.redirect_stdout(sys.stderr), _progress() as say:  # what environments print is no result
+    with contextlib.redirect_stdout(sys.stderr), _progress() as say:  # environments may print, too
         measured = measure_setting(config, rounds=arguments.rounds, seconds=arguments.seconds, say=say)
     last = measured.rounds[-1].run.spans
     if arguments.output is not None:
@@ -155,7 +140,7 @@ def _measure_devices(arguments: argparse.Namespace, config: TrainConfig) -> int:
 
     devices, missing = present(arguments.devices)
     if missing:
-        print(f"There is no {missing[0]} here: only {devices[0]} is measured.", file=sys.stderr)
+        print(f"There is no {missing[0]} here; only {devices[0]} is measured.", file=sys.stderr)
     with contextlib.redirect_stdout(sys.stderr), _progress() as say:
         found = compare_devices(
             config,
@@ -172,7 +157,7 @@ def _measure_devices(arguments: argparse.Namespace, config: TrainConfig) -> int:
 
 
 def _several(arguments: argparse.Namespace, configs: Sequence[TrainConfig]) -> int:
-    """Each setting in a process of its own, because TensorFlow's threads can't be changed."""
+    """Measure each setting in a process of its own, because TensorFlow's threads can't be changed."""
     found = []
     for config in configs:
         words = [*_without_num_actors(arguments.argv), "--num-actors", str(config.num_actors)]
@@ -191,16 +176,16 @@ def _several(arguments: argparse.Namespace, configs: Sequence[TrainConfig]) -> i
 
 
 def _without_num_actors(argv: Sequence[str]) -> list[str]:
-    """The arguments without that flag and its numbers."""
-    kept: list[str] = []
-    dropping = False
+    """Return the arguments without that flag and its numbers."""
+    words: list[str] = []
+    in_flag = False
     for word in argv:
         if word.partition("=")[0] in ("--num-actors", "--num-workers"):
-            dropping = True
-        elif not (dropping and word.replace("_", "").isdigit()):
-            dropping = False
-            kept.append(word)
-    return kept
+            in_flag = True
+        elif not (in_flag and word.replace("_", "").isdigit()):
+            in_flag = False
+            words.append(word)
+    return words
 
 
 def _comparison(found: Sequence[dict[str, Any]]) -> str:
@@ -214,7 +199,7 @@ def _comparison(found: Sequence[dict[str, Any]]) -> str:
 
 
 def _is_run(env: str) -> bool:
-    """Whether a run's directory is meant, and not an environment after which a folder is named."""
+    """Whether the argument is a run's directory, and not an environment with the name of a folder."""
     is_path = env in (os.curdir, os.pardir) or env.startswith((f".{os.sep}", f"..{os.sep}", os.sep))
     return os.path.isdir(env) and (is_path or os.path.exists(os.path.join(env, "config.json")))
 
@@ -223,7 +208,7 @@ def _run_of_directory(arguments: argparse.Namespace) -> int:
     from actor_learner.benchmark.from_records import of_run, show_run
 
     if given := [word.partition("=")[0] for word in arguments.argv if word.startswith("--") and word != "--json"]:
-        raise ValueError(f"Beside the directory of a run there can be `--json` alone. Received: {given[0]}")
+        raise ValueError(f"The directory of a run can only be combined with `--json`. Received: {given[0]}")
     found = of_run(arguments.env)
     if arguments.json:
         print(json.dumps({**found, **origin("benchmark", arguments.argv)}))
@@ -242,7 +227,7 @@ def _show(measured: Measured) -> None:
 
 @contextlib.contextmanager
 def _progress() -> Any:
-    """A line that is written over, where somebody looks at it."""
+    """Yield a function that shows progress in one line of a terminal."""
     shows = sys.stderr is not None and sys.stderr.isatty()
 
     def say(text: str) -> None:
@@ -258,7 +243,7 @@ def _progress() -> Any:
 
 @contextlib.contextmanager
 def _one_line_failures() -> Any:
-    """An actor's failure without its traceback."""
+    """Raise an actor's failure again, without its traceback."""
     from actor_learner.actors.processes.restarts import ActorError
 
     try:

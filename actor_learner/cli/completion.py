@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 from actor_learner.algorithms import BY_NAME
 from actor_learner.cli.parser import Commands, make_parser
@@ -23,16 +22,13 @@ for every zsh, in a folder of $fpath:
 """
 
 
-def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "completion",
-        help="print a script for completion in a shell",
-        description="Prints a script by which a shell completes commands, flags, files and names.",
-        epilog=_INSTALL,
-    )
-    parser.set_defaults(command=run)
+HELP = "print a script for completion in a shell"
+DESCRIPTION = "Prints a script by which a shell completes commands, flags, files and names."
+EPILOG = _INSTALL
+
+
+def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.add_argument("shell", choices=SHELLS, help="the shell to print a script for")
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

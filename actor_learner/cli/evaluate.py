@@ -19,32 +19,34 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 
 
-def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "evaluate",
-        help="play episodes with a trained policy",
-        description="Plays episodes with the policy that a run trained, without TensorFlow.",
-    )
-    parser.set_defaults(command=run)
+HELP = "play episodes with a trained policy"
+DESCRIPTION = "Plays episodes with the policy that a run trained, without TensorFlow."
+
+
+def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run")
     group = parser.add_argument_group("episodes")
-    group.add_argument("--episodes", type=converter(int), default=20, metavar="N", help="how many (default: 20)")
-    group.add_argument("--seed", type=converter(int), default=0, metavar="N", help="of the episodes (default: 0)")
-    group.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the likeliest")
-    group.add_argument("--env", metavar="ENV", help="another environment than the run's")
     group.add_argument(
-        "--env-kwargs", type=json_object, metavar="JSON", help="its keyword arguments, in place of the run's"
+        "--episodes", type=converter(int), default=20, metavar="N", help="number of episodes (default: 20)"
+    )
+    group.add_argument("--seed", type=converter(int), default=0, metavar="N", help="seed of the episodes (default: 0)")
+    group.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely")
+    group.add_argument("--env", metavar="ENV", help="environment to play instead of the run's")
+    group.add_argument(
+        "--env-kwargs",
+        type=json_object,
+        metavar="JSON",
+        help="keyword arguments for the environment instead of the run's",
     )
     group = parser.add_argument_group("output")
     group.add_argument("--table", action="store_true", help="print a line for each episode")
     group.add_argument("--json", action="store_true", help="print one JSON object")
-    group.add_argument("--video", metavar="DIR", help="write a video of each episode there, as MP4")
-    group.add_argument("--render", choices=["human"], metavar="human", help="play in a window, to look on")
-    return parser
+    group.add_argument("--video", metavar="DIR", help="write a video of each episode into this folder, as MP4")
+    group.add_argument("--render", choices=["human"], metavar="human", help="show the episodes in a window")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """`actor-learner evaluate`: plays episodes with a trained policy, without TensorFlow."""
+    """Play the episodes, and print the result."""
     from actor_learner.runs.directory import open_run
 
     open_run(arguments.run_dir)
@@ -53,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     environment = _environment(arguments)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"gymnasium\.")  # that a folder is there, or how a window is made
+        warnings.filterwarnings("ignore", module=r"gymnasium\.")  # an existing folder, the making of a window
         evaluation = evaluate(
             arguments.run_dir,
             **environment,
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What is played on; one environment at a time where it is looked at."""
+    """Return the arguments of the environment: one at a time if it is shown or recorded."""
     if arguments.video is None and arguments.render is None:
         return {"env": arguments.env, "env_kwargs": arguments.env_kwargs}
     if arguments.video is not None and arguments.render is not None:
@@ -114,7 +116,7 @@ def _as_text(evaluation: Evaluation, *, table: bool) -> str:
 
 
 def _table(evaluation: Evaluation) -> list[str]:
-    """A line for each episode: number, return, steps, and what the environment says of it."""
+    """Return a line for each episode: number, return, steps, and entries of the environment's info."""
     columns = [
         ["episode", *map(str, range(1, len(evaluation.returns) + 1))],
         ["return", *map(_number, evaluation.returns)],
@@ -127,12 +129,12 @@ def _table(evaluation: Evaluation) -> list[str]:
 
 
 def _info_means(evaluation: Evaluation) -> dict[str, str]:
-    """Means over the episodes that had the entry."""
+    """Return the mean of each info entry over the episodes that have it."""
     return {name: _number(values[values == values].mean()) for name, values in evaluation.info.items()}
 
 
 def _number(value: float) -> str:
-    """Large ones to a tenth; of small ones the first digits that say something."""
+    """Format large numbers to a tenth, and small ones to three digits."""
     return f"{value:,.1f}" if not math.isfinite(value) or abs(value) >= 10 or value == round(value) else f"{value:.3g}"
 
 

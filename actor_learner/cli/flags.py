@@ -51,6 +51,14 @@ def _recorded_algorithm(run_dir: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
+_ENV = "Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)"
+
+
+def add_env(parser: argparse.ArgumentParser, help: str = _ENV) -> None:
+    """Add the environment, which leaves nothing in the namespace unless it is given."""
+    parser.add_argument("env", nargs="?", default=argparse.SUPPRESS, metavar="ENV", help=help)
+
+
 def add_config_flags(
     parser: argparse.ArgumentParser,
     groups: dict[str, Any],

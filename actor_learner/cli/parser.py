@@ -22,7 +22,7 @@ examples:
 """
 
 Commands = Mapping[str, ModuleType]
-"""Name of a command -> the module with its `add_parser`."""
+"""Name of a command -> its module, with HELP, DESCRIPTION, `add_arguments` and `run`."""
 
 
 class Formatter(argparse.HelpFormatter):
@@ -71,9 +71,14 @@ def make_parser(commands: Commands, argv: Sequence[str]) -> tuple[Parser, dict[s
     parser = Parser(prog="actor-learner", description="The actor-learner for Keras 3.", epilog=_EXAMPLES)
     parser.add_argument("--version", action="version", version=__version__)
     group = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    parsers = {
-        name: module.add_parser(group, argv[1:] if argv[:1] == [name] else ()) for name, module in commands.items()
-    }
+    parsers: dict[str, argparse.ArgumentParser] = {}
+    for name, module in commands.items():
+        texts: dict[str, Any] = {
+            text: getattr(module, text.upper(), None) for text in ("help", "description", "usage", "epilog")
+        }
+        parsers[name] = group.add_parser(name, **texts)
+        parsers[name].set_defaults(command=module.run)
+        module.add_arguments(parsers[name], argv[1:] if argv[:1] == [name] else ())
     return parser, parsers
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
 
 from actor_learner.cli.flags import converter
 from actor_learner.cli.output import one_line_warnings
@@ -13,13 +12,11 @@ _BANDS = ("range", "quartiles", "bootstrap", "none")
 _AXES = ("steps", "seconds", "updates")
 
 
-def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "plot",
-        help="draw learning curves",
-        description="Draws learning curves: a panel for each environment and metric, a curve for each group of runs.",
-    )
-    parser.set_defaults(command=run)
+HELP = "draw learning curves"
+DESCRIPTION = "Draws learning curves: a panel for each environment and metric, a curve for each group of runs."
+
+
+def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.add_argument("run_dirs", nargs="+", metavar="RUN_DIR", help="directories of runs")
     parser.add_argument("--output", default="curve.png", metavar="FILE", help=".png, .svg, .pdf (default: curve.png)")
     parser.add_argument(
@@ -27,7 +24,7 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         type=_names,
         default=("episode_return",),
         metavar="NAME,NAME",
-        help="from metrics.jsonl (default: episode_return)",
+        help="metrics of metrics.jsonl (default: episode_return)",
     )
     parser.add_argument("--x", choices=_AXES, default="steps", help="what the x-axis counts (default: steps)")
     parser.add_argument(
@@ -42,21 +39,20 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         "--band",
         choices=_BANDS,
         default="range",
-        help="of several runs. range: mean, minimum to maximum; quartiles: interquartile mean, quartiles; bootstrap: "
-        "interquartile mean, its 95%% interval (rliable's); none: mean (default: range)",
+        help="line and band of several runs. range: mean, minimum to maximum; quartiles: interquartile mean, "
+        "quartiles; bootstrap: interquartile mean, its 95%% interval (as rliable); none: mean only (default: range)",
     )
     parser.add_argument(
         "--smoothing",
         type=converter(float),
         default=0.02,
         metavar="X",
-        help="part of a run's updates that a point is the mean of; 0: none (default: 0.02)",
+        help="share of a run's updates that each point averages; 0: no smoothing (default: 0.02)",
     )
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """`actor-learner plot`: draws learning curves."""
+    """Draw the curves, and print the picture's path."""
     from actor_learner.reports.plot import plot
 
     with one_line_warnings():

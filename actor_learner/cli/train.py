@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actor_learner.cli.flags import add_config_flags, flag_text, given_fields, named_before
+from actor_learner.cli.flags import add_config_flags, add_env, flag_text, given_fields, named_before
 from actor_learner.cli.output import one_line_warnings, own_command, warn
 from actor_learner.config.config import TrainConfig, check_backend
 from actor_learner.config.file import ConfigFile, build, config_toml, differences, preset_layer
@@ -24,23 +24,18 @@ from actor_learner.system.machine import learner_cores, suggest_threads
 _GROUPS = ("run", "checkpoints", "environment", "actors", "faults", "algorithm")
 
 
-def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
+HELP = "train, and keep the run in a directory"
+DESCRIPTION = (
+    "Trains with num_actors processes and keeps the run in a directory. The environment's preset, if "
+    "it has one, replaces the defaults below; --print-config prints the resulting settings."
+)
+USAGE = "actor-learner train [ENV] [--FLAG VALUE ...]"
+
+
+def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     file, algorithm = named_before(argv, "--config", "--algorithm", "--resume")
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "train",
-        help="train, and keep the run in a directory",
-        usage="actor-learner train [ENV] [--FLAG VALUE ...]",
-        description="Trains with num_actors processes and keeps the run in a directory. The environment's preset, if "
-        "it has one, replaces the defaults below; --print-config prints the resulting settings.",
-    )
-    parser.set_defaults(command=run, config_file=file)
-    parser.add_argument(
-        "env",
-        nargs="?",
-        default=argparse.SUPPRESS,
-        metavar="ENV",
-        help="Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)",
-    )
+    parser.set_defaults(config_file=file)
+    add_env(parser)
     groups = {name: parser.add_argument_group(name) for name in _GROUPS}
     groups["run"].add_argument(
         "--resume",
@@ -56,7 +51,6 @@ def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
         "--print-config", action="store_true", help="print all settings as a file for --config, and exit"
     )
     add_config_flags(parser, groups, algorithm)
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:

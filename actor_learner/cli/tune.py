@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.cli.flags import add_config_flags, converter, named_before
+from actor_learner.cli.flags import add_config_flags, add_env, converter, named_before
 from actor_learner.cli.output import origin, own_command
 from actor_learner.cli.train import train_config
 from actor_learner.config.file import config_toml
@@ -29,49 +29,47 @@ if TYPE_CHECKING:
 _LEFT_OUT = ("env", "run_dir", "overwrite")
 
 
-def add_parser(commands: Any, argv: Sequence[str]) -> argparse.ArgumentParser:
+HELP = "find the fastest setting for this machine"
+DESCRIPTION = (
+    "Measures settings of num_actors, envs_per_actor, max_policy_lag (0 and 1) and learner_threads on this machine, "
+    "the better half longer and longer, and writes the fastest into a config file. The number of environments and all "
+    "hyperparameters stay as they are; flags set them, as for train. --max-policy-lag and --learner-threads fix that "
+    "setting."
+)
+USAGE = "actor-learner tune [ENV] [--budget SECONDS] [--FLAG VALUE ...]"
+
+
+def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     file, algorithm = named_before(argv, "--config", "--algorithm")
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "tune",
-        help="find the fastest setting for this machine",
-        usage="actor-learner tune [ENV] [--budget SECONDS] [--FLAG VALUE ...]",
-        description="Measures settings of num_actors, envs_per_actor, max_policy_lag (0 and 1) and learner_threads on "
-        "this machine, the better half ever longer, and writes the fastest into a config file. The number of "
-        "environments and all hyperparameters stay as they are; flags say what they are, as for train. "
-        "--max-policy-lag and --learner-threads, where given, are kept.",
-    )
-    parser.set_defaults(command=run, config_file=file)
-    parser.add_argument(
-        "env",
-        nargs="?",
-        default=argparse.SUPPRESS,
-        metavar="ENV",
-        help="Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)",
-    )
+    parser.set_defaults(config_file=file)
+    add_env(parser)
     group = parser.add_argument_group("search")
     group.add_argument(
-        "--budget", type=converter(float), default=120.0, metavar="SECONDS", help="for all of it (default: 120)"
+        "--budget",
+        type=converter(float),
+        default=120.0,
+        metavar="SECONDS",
+        help="seconds for the whole search (default: 120)",
     )
     group.add_argument(
         "--allow",
         nargs="+",
         default=(),
         metavar="NAME",
-        help="change what alters learning, too: envs, unroll_length; with both, the batch keeps its size",
+        help="also change settings that alter learning: envs, unroll_length; with both, the batch keeps its size",
     )
     group.add_argument(
-        "--most-actors", type=converter(int), metavar="N", help="actors to try (default: four for each core)"
+        "--most-actors", type=converter(int), metavar="N", help="most actors to try (default: four for each core)"
     )
     group.add_argument("--output", metavar="FILE", help="config file to write (default: <env>-tuned.toml)")
-    group.add_argument("--config", metavar="FILE", help="settings from a TOML or JSON file, below the flags")
+    group.add_argument("--config", metavar="FILE", help="settings from a TOML or JSON file, which flags override")
     group.add_argument("--json", action="store_true", help="print one JSON object")
     add_config_flags(parser, {"search": group}, algorithm, _LEFT_OUT)
-    return parser
 
 
 @exiting_on_signals()
 def run(arguments: argparse.Namespace) -> int:
-    """`actor-learner tune`: measures, prints, writes the config file."""
+    """Measure, print the result, write the config file."""
     from actor_learner.actors.capacity import check_memory
     from actor_learner.environments.factory import resolve_env
 
@@ -109,20 +107,20 @@ def _only(value: int | None) -> tuple[int, ...] | None:
 
 
 def _new_file(path: str | None, config: TrainConfig) -> Path:
-    """Where the config goes. Raises ValueError, before anything is measured, if that is taken or has no folder."""
+    """Return the path of the config file. Raises ValueError if it exists or can't be written."""
     from actor_learner.benchmark.timeline import check_folder
 
     name = re.sub(r"[^\w.-]+", "-", config.env_name).strip("-")
     output = Path(f"{name}-tuned.toml" if path is None else path)
     if os.path.lexists(output):
-        raise ValueError(f"`--output` must be a new file: nothing is overwritten. Received: --output {output}")
+        raise ValueError(f"`--output` must be a new file, since none is overwritten. Received: --output {output}")
     check_folder("output", output)
     return output
 
 
 @contextlib.contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str, str], None]]:
-    """What is going on, on standard error: in one line of a terminal, else a line for each round."""
+    """Yield a function that shows progress on standard error: in one line of a terminal, else a line per stage."""
     from rich.console import Console
 
     console = Console(stderr=True, quiet=quiet, force_jupyter=False)
@@ -130,12 +128,12 @@ def _progress(quiet: bool) -> Iterator[Callable[[str, str], None]]:
         with console.status("") as status:
             yield lambda stage, detail: status.update(": ".join(filter(None, (stage, detail))))
         return
-    said: set[str] = set()
+    shown: set[str] = set()
 
     def say(stage: str, detail: str) -> None:
-        if stage not in said and not quiet:
+        if stage not in shown and not quiet:
             print(stage, file=sys.stderr, flush=True)
-        said.add(stage)
+        shown.add(stage)
 
     yield say
 
@@ -150,14 +148,14 @@ def _print(tuning: Tuning) -> None:
 
 
 def _verdict(tuning: Tuning) -> str:
-    """The best setting, as far as it was compared with any other."""
+    """Describe the best setting, if it was compared with another."""
     best, before = tuning.best, tuning.before
     if not _compared(tuning):
         if left := _not_measured(tuning):
             return f"--budget was too short to compare: {left} of {len(tuning.trials)} settings weren't measured."
-        return "There was no other setting that could be measured."
+        return "No other setting could be measured."
     if best is before:
-        return "The setting as it was is the fastest, or as good as it."
+        return "The current setting is the fastest, or as fast as the fastest."
     return f"{best.rate:,.0f} steps/s with {best.setting}{_gain(best, before)}."
 
 
@@ -166,16 +164,16 @@ def _compared(tuning: Tuning) -> bool:
 
 
 def _not_measured(tuning: Tuning) -> int:
-    """Settings that there was no time for."""
+    """Count the settings that there was no time for."""
     return sum(not trial.measured and trial.failure is None for trial in tuning.trials)
 
 
 def _gain(best: Trial, before: Trial) -> str:
-    return f", {best.rate / before.rate:.2f} times those of the setting as it was" if before.rate else ""
+    return f", {best.rate / before.rate:.2f} times the current setting's" if before.rate else ""
 
 
 def _notes(tuning: Tuning) -> list[str]:
-    """What somebody should know who takes the best setting."""
+    """Return what to know before using the best setting."""
     failures = [f"Left out: {trial.setting}: {trial.failure}" for trial in tuning.trials if trial.failure]
     if not _compared(tuning):
         return failures
@@ -183,28 +181,28 @@ def _notes(tuning: Tuning) -> list[str]:
     if tuning.best.setting.max_policy_lag and not tuning.before.setting.max_policy_lag:
         lag = tuning.best.setting.max_policy_lag
         notes.append(
-            f"Lag {lag} learns from batches that are {lag} version of the weights old; --max-policy-lag 0 doesn't."
+            f"Lag {lag} learns from batches that are {lag} version of the weights old; --max-policy-lag 0 avoids that."
         )
     if left := _not_measured(tuning):
-        notes.append(f"{left} of {len(tuning.trials)} settings weren't measured; a longer --budget takes in more.")
+        notes.append(f"{left} of {len(tuning.trials)} settings weren't measured; a longer --budget measures more.")
     notes += failures
     if tuning.best.setting.num_actors == max(trial.setting.num_actors for trial in tuning.trials):
-        notes.append("The most actors that were tried are the fastest: --most-actors N tries more.")
+        notes.append("The largest number of actors is the fastest; --most-actors N tries more.")
     return notes
 
 
 def _table(tuning: Tuning) -> Table:
-    """A row for each setting that was measured, the best first."""
+    """Return a table with a row for each measured setting, the best first."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    headings = ("actors", "envs each", "steps", "lag", "threads", "steps/s", "against before", "rounds")
+    headings = ("actors", "envs each", "steps", "lag", "threads", "steps/s", "ratio", "rounds")
     for heading in headings:
         table.add_column(heading, justify="right")
     before = tuning.before.rate
     for trial in tuning.trials:
         if trial.measured:
-            ratio = "as it was" if trial is tuning.before else f"{trial.rate / before:.2f}" if before else ""
+            ratio = "current" if trial is tuning.before else f"{trial.rate / before:.2f}" if before else ""
             numbers = (*map(str, trial.setting), f"{trial.rate:,.0f}", ratio, str(len(trial.measured)))
             table.add_row(*numbers, style="bold" if trial is tuning.best else None)
     return table

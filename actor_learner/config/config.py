@@ -30,26 +30,101 @@ from actor_learner.config.references import (
     recorded_network,
 )
 from actor_learner.system.fields import (
-    SECONDS,
     NamedFields,
     check_choice,
     check_count,
     check_flag,
     check_info_keys,
     check_number,
+    check_seconds,
     close_match,
     refusal,
 )
 
 T = TypeVar("T")
 
+_LARGEST_INTEGER = 2**53
+"""A float, the type of metrics, holds every integer up to this one."""
 
-def _field(default: Any, group: str = "run", help: str | None = None) -> Any:
+
+Check = Callable[[str, Any], Any]
+"""Name and value of a field -> the value in its final form; raises ValueError if it can't be used."""
+
+
+def _field(default: Any, group: str = "run", help: str | None = None, check: Check | None = None) -> Any:
     """A dataclass field. group: the heading of its flag; help: the flag's text, if the docstring's doesn't fit."""
-    metadata = {"group": group} if help is None else {"group": group, "help": help}
+    metadata = {"group": group, "check": check} if help is None else {"group": group, "check": check, "help": help}
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def _count(default: int | None, least: int | None, group: str = "run", help: str | None = None) -> Any:
+    """An integer of at least `least`; it may be None if the default is."""
+    check = functools.partial(check_count, least=least, most=_LARGEST_INTEGER, optional=default is None)
+    return _field(default, group, help, check)
+
+
+def _flag(default: bool, group: str = "run") -> Any:
+    return _field(default, group, check=check_flag)
+
+
+def _choice(choices: tuple[Any, ...], group: str = "run") -> Any:
+    """One of the choices; the first is the default."""
+    return _field(choices[0], group, check=functools.partial(check_choice, choices=choices))
+
+
+def _number(default: float | None, group: str = "run", **bounds: Any) -> Any:
+    return _field(default, group, check=functools.partial(check_number, **bounds))
+
+
+def _env(name: str, value: Any) -> Any:
+    if not callable(value) and not (isinstance(value, str) and value):
+        raise refusal(name, "an id, module:factory or a callable", value)
+    return value
+
+
+def _path(name: str, value: Any) -> Any:
+    if value is not None and not (isinstance(value, (str, os.PathLike)) and str(value)):
+        raise refusal(name, "a path, or None", value)
+    return value
+
+
+def _activation(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        raise refusal(name, "a Keras name", value)
+    return value
+
+
+def _hidden_sizes(name: str, value: Any) -> tuple[int, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise refusal(name, "a sequence of integers", value)
+    sizes = tuple(value)
+    try:
+        return tuple(check_count(name, size) for size in sizes)
+    except ValueError:
+        raise refusal(name, "integers of at least 1", sizes) from None
+
+
+def _info_keys(name: str, value: Any) -> tuple[str, ...]:
+    keys = check_info_keys(value)
+    if not all(keys) or len(set(keys)) < len(keys):
+        raise refusal(name, "different, non-empty strings", keys)
+    return keys
+
+
+def _callbacks(name: str, value: Any) -> tuple[Any, ...]:
+    if value is not None and not isinstance(value, Iterable):
+        raise refusal(name, "a list of keras.callbacks.Callback objects", value)
+    return tuple(value or ())
+
+
+def _env_kwargs(name: str, value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise refusal(name, "a dict with names as keys", value)
+    return dict(value)
 
 
 def _with_help(cls: type[T]) -> type[T]:
@@ -127,58 +202,63 @@ class TrainConfig(NamedFields):
 
     WHOSE: ClassVar[str] = "TrainConfig"
 
-    env: str | Callable[..., Any] = _field("CartPole-v1", "environment", "Gymnasium id, module:Id-v0 or module:factory")
-    env_kwargs: Mapping[str, Any] = _field(dict, "environment")
-    vectorization: Literal["auto", "sync"] = _field("auto", "environment")
-    autoreset_mode: Literal["next_step", "same_step", "disabled"] | None = _field(None, "environment")
-    info_keys: tuple[str, ...] = _field(("is_success",), "environment")
+    env: str | Callable[..., Any] = _field(
+        "CartPole-v1", "environment", "Gymnasium id, module:Id-v0 or module:factory", check=_env
+    )
+    env_kwargs: Mapping[str, Any] = _field(dict, "environment", check=_env_kwargs)
+    vectorization: Literal["auto", "sync"] = _choice(("auto", "sync"), "environment")
+    autoreset_mode: Literal["next_step", "same_step", "disabled"] | None = _choice(
+        (None, "next_step", "same_step", "disabled"), "environment"
+    )
+    info_keys: tuple[str, ...] = _field(("is_success",), "environment", check=_info_keys)
     algorithm: Any = _field(PPO, "algorithm", "ppo, a2c, impala or module:Class")
-    total_steps: int = _field(500_000)
-    num_actors: int = _field(2, "actors")
-    envs_per_actor: int = _field(8, "actors")
-    unroll_length: int = _field(128, "actors")
-    max_policy_lag: int = _field(
-        0, "actors", "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely"
+    total_steps: int = _count(500_000, 1)
+    num_actors: int = _count(2, 0, "actors")
+    envs_per_actor: int = _count(8, 1, "actors")
+    unroll_length: int = _count(128, 1, "actors")
+    max_policy_lag: int = _count(
+        0, 0, "actors", "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely"
     )
-    learner_threads: int | None = _field(
-        None, "actors", "cores that TensorFlow computes on; default: all with lag 0, else those that actors leave"
+    learner_threads: int | None = _count(
+        None, 1, "actors", "cores that TensorFlow computes on; default: all with lag 0, else those that actors leave"
     )
-    seed: int = _field(0)
-    device: Literal["auto", "cpu", "gpu"] = _field("auto")
-    run_dir: str | os.PathLike[str] | None = _field(None)
-    overwrite: bool = _field(False)
-    init_from: str | os.PathLike[str] | None = _field(None)
-    init_from_count: int | None = _field(None)
-    updates_per_epoch: int | None = _field(None)
-    checkpoint_minutes: float | None = _field(1.0, "checkpoints")
-    checkpoint_updates: int | None = _field(None, "checkpoints")
-    keep_checkpoints: int = _field(3, "checkpoints")
-    milestone_steps: int | None = _field(None, "checkpoints")
-    on_env_error: Literal["restart", "raise"] = _field("restart", "faults")
-    max_restarts: int = _field(1000, "faults")
-    actor_timeout: float = _field(60.0, "faults")
-    start_timeout: float = _field(120.0, "faults")
-    max_undone_updates: int = _field(10, "faults")
-    undone_rate_factor: float = _field(1.0, "faults")
-    tensorboard: bool = _field(True)
-    histogram_updates: int | None = _field(None)
-    quiet: bool = _field(False)
-    verbose: bool = _field(False)
-    hidden_sizes: tuple[int, ...] = _field((64, 64), "network")
-    activation: str = _field("tanh", "network")
-    orthogonal_init: bool = _field(True, "network")
-    initial_log_std: float = _field(0.0, "network")
-    image_network: Literal["nature", "impala"] = _field("nature", "network")
-    channel_axis: int | None = _field(None, "network")
-    normalize_observation: bool = _field(False, "network")
-    distribution: str = _field("gaussian", "network")
-    noise_hold: int = _field(1, "network")
+    seed: int = _field(0, check=functools.partial(check_count, least=0, most=2**32 - 1))
+    device: Literal["auto", "cpu", "gpu"] = _choice(("auto", "cpu", "gpu"))
+    run_dir: str | os.PathLike[str] | None = _field(None, check=_path)
+    overwrite: bool = _flag(False)
+    init_from: str | os.PathLike[str] | None = _field(None, check=_path)
+    init_from_count: int | None = _count(None, 1)
+    updates_per_epoch: int | None = _count(None, 1)
+    checkpoint_minutes: float | None = _number(1.0, "checkpoints", above=0, optional=True)
+    checkpoint_updates: int | None = _count(None, 1, "checkpoints")
+    keep_checkpoints: int = _count(3, 1, "checkpoints")
+    milestone_steps: int | None = _count(None, 1, "checkpoints")
+    on_env_error: Literal["restart", "raise"] = _choice(("restart", "raise"), "faults")
+    max_restarts: int = _count(1000, 0, "faults")
+    actor_timeout: float = _field(60.0, "faults", check=check_seconds)
+    start_timeout: float = _field(120.0, "faults", check=check_seconds)
+    max_undone_updates: int = _count(10, 1, "faults")
+    undone_rate_factor: float = _number(1.0, "faults", above=0, most=1)
+    tensorboard: bool = _flag(True)
+    histogram_updates: int | None = _count(None, 1)
+    quiet: bool = _flag(False)
+    verbose: bool = _flag(False)
+    hidden_sizes: tuple[int, ...] = _field((64, 64), "network", check=_hidden_sizes)
+    activation: str = _field("tanh", "network", check=_activation)
+    orthogonal_init: bool = _flag(True, "network")
+    initial_log_std: float = _number(0.0, "network")
+    image_network: Literal["nature", "impala"] = _choice(("nature", "impala"), "network")
+    channel_axis: int | None = _count(None, None, "network")
+    normalize_observation: bool = _flag(False, "network")
+    distribution: str = _choice(("gaussian", "squashed"), "network")
+    noise_hold: int = _count(1, 1, "network")
     network: Any = _field(None, "network", "module:callable(observation_space, action_space) -> keras.Model")
-    callbacks: Sequence[Any] = _field(tuple, "code")
+    callbacks: Sequence[Any] = _field(tuple, "code", check=_callbacks)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, _final(field, getattr(self, field.name)))
+            if (check := field.metadata["check"]) is not None:
+                object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
         check_backend()
         self._check_algorithm()
         self._check_network()
@@ -302,134 +382,11 @@ def unknown_field(owner: str, name: str, value: object, known: Iterable[str]) ->
 NAMED_CODE = ("env", "network")
 """Fields whose callables a run's config.json names as "module:name", where they can be imported."""
 
-DEFAULT_NETWORK_FIELDS = (
-    "hidden_sizes",
-    "activation",
-    "orthogonal_init",
-    "initial_log_std",
-    "image_network",
-    "channel_axis",
-    "normalize_observation",
-    "distribution",
-    "noise_hold",
+DEFAULT_NETWORK_FIELDS = tuple(
+    field.name
+    for field in dataclasses.fields(TrainConfig)
+    if field.metadata["group"] == "network" and field.name != "network"
 )
-
-_LEAST = {
-    "num_actors": 0,
-    "envs_per_actor": 1,
-    "unroll_length": 1,
-    "max_policy_lag": 0,
-    "learner_threads": 1,
-    "total_steps": 1,
-    "seed": 0,
-    "init_from_count": 1,
-    "updates_per_epoch": 1,
-    "checkpoint_updates": 1,
-    "keep_checkpoints": 1,
-    "milestone_steps": 1,
-    "histogram_updates": 1,
-    "max_restarts": 0,
-    "max_undone_updates": 1,
-    "noise_hold": 1,
-    "channel_axis": None,
-}
-_LARGEST_INTEGER = 2**53
-"""A float, the type of metrics, holds every integer up to this one."""
-
-_LARGEST = {"seed": 2**32 - 1}
-
-_NUMBERS: dict[str, dict[str, Any]] = {
-    "initial_log_std": {},
-    "checkpoint_minutes": {"above": 0, "optional": True},
-    "undone_rate_factor": {"above": 0, "most": 1},
-    "actor_timeout": SECONDS,
-    "start_timeout": SECONDS,
-}
-
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "vectorization": ("auto", "sync"),
-    "autoreset_mode": (None, "next_step", "same_step", "disabled"),
-    "device": ("auto", "cpu", "gpu"),
-    "on_env_error": ("restart", "raise"),
-    "image_network": ("nature", "impala"),
-    "distribution": ("gaussian", "squashed"),
-}
-
-
-def _final(field: dataclasses.Field[Any], value: Any) -> Any:
-    """Return a field's value in its final form. Raises ValueError if it can't be used."""
-    name = field.name
-    if name in _LEAST:
-        most = _LARGEST.get(name, _LARGEST_INTEGER)
-        return check_count(name, value, _LEAST[name], most=most, optional=field.default is None)
-    if name in _NUMBERS:
-        return check_number(name, value, **_NUMBERS[name])
-    if name in _CHOICES:
-        return check_choice(name, value, _CHOICES[name])
-    if isinstance(field.default, bool):
-        return check_flag(name, value)
-    return _FORMS[name](value) if name in _FORMS else value
-
-
-def _env(value: Any) -> Any:
-    if not callable(value) and not (isinstance(value, str) and value):
-        raise refusal("env", "an id, module:factory or a callable", value)
-    return value
-
-
-def _path(name: str, value: Any) -> Any:
-    if value is not None and not (isinstance(value, (str, os.PathLike)) and str(value)):
-        raise refusal(name, "a path, or None", value)
-    return value
-
-
-def _activation(value: Any) -> Any:
-    if not isinstance(value, str):
-        raise refusal("activation", "a Keras name", value)
-    return value
-
-
-def _hidden_sizes(value: Any) -> tuple[int, ...]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise refusal("hidden_sizes", "a sequence of integers", value)
-    sizes = tuple(value)
-    try:
-        return tuple(check_count("hidden_sizes", size) for size in sizes)
-    except ValueError:
-        raise refusal("hidden_sizes", "integers of at least 1", sizes) from None
-
-
-def _info_keys(value: Any) -> tuple[str, ...]:
-    keys = check_info_keys(value)
-    if not all(keys) or len(set(keys)) < len(keys):
-        raise refusal("info_keys", "different, non-empty strings", keys)
-    return keys
-
-
-def _callbacks(value: Any) -> tuple[Any, ...]:
-    if value is not None and not isinstance(value, Iterable):
-        raise refusal("callbacks", "a list of keras.callbacks.Callback objects", value)
-    return tuple(value or ())
-
-
-def _env_kwargs(value: Any) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise refusal("env_kwargs", "a dict with names as keys", value)
-    return dict(value)
-
-
-_FORMS: dict[str, Callable[[Any], Any]] = {
-    "env": _env,
-    "env_kwargs": _env_kwargs,
-    "info_keys": _info_keys,
-    "run_dir": functools.partial(_path, "run_dir"),
-    "init_from": functools.partial(_path, "init_from"),
-    "hidden_sizes": _hidden_sizes,
-    "activation": _activation,
-    "callbacks": _callbacks,
-}
 
 
 def check_backend() -> None:

@@ -15,41 +15,31 @@ from actor_learner.config.config import DEFAULT_NETWORK_FIELDS, TrainConfig
 from actor_learner.config.references import algorithm_class, algorithm_reference
 from actor_learner.system.fields import close_match
 
-_MUJOCO: dict[str, Any] = {
-    "total_steps": 1_000_000,
-    "envs_per_actor": 4,
-    "unroll_length": 128,
-    "learning_rate": "linear_4e-4",
-    "clip_range": 0.1,
-    "initial_log_std": -1.0,
-    "normalize_observation": True,
-    "normalize_reward": True,
-}
+
+def _settings(total_steps: int, envs_per_actor: int, unroll_length: int, **others: Any) -> dict[str, Any]:
+    return {"total_steps": total_steps, "envs_per_actor": envs_per_actor, "unroll_length": unroll_length, **others}
+
+
+_NORMALIZED = {"normalize_observation": True, "normalize_reward": True}
+
+_MUJOCO = _settings(1_000_000, 4, 128, learning_rate="linear_4e-4", clip_range=0.1, initial_log_std=-1.0, **_NORMALIZED)
 """For all of MuJoCo; Ant, Humanoid and the others in `_MUJOCO_NAMES` have no measured results."""
 
-_WALKING: dict[str, Any] = {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}
+_WALKING = {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}
 
-_LUNAR_LANDER: dict[str, Any] = {
-    "total_steps": 1_000_000,
-    "envs_per_actor": 8,
-    "unroll_length": 256,
-    "epochs": 4,
-    "gamma": 0.999,
-    "gae_lambda": 0.98,
-    "learning_rate": "linear_1e-3",
-}
+_LUNAR_LANDER = _settings(1_000_000, 8, 256, epochs=4, gamma=0.999, gae_lambda=0.98, learning_rate="linear_1e-3")
 
-_ATARI: dict[str, Any] = {
-    "total_steps": 10_000_000,
-    "envs_per_actor": 4,
-    "unroll_length": 128,
-    "minibatch_size": 256,
-    "epochs": 4,
-    "learning_rate": "linear_2.5e-4",
-    "clip_range": "linear_0.1",
-    "ent_coef": 0.01,
-    "clip_reward": "sign",
-}
+_ATARI = _settings(
+    10_000_000,
+    4,
+    128,
+    minibatch_size=256,
+    epochs=4,
+    learning_rate="linear_2.5e-4",
+    clip_range="linear_0.1",
+    ent_coef=0.01,
+    clip_reward="sign",
+)
 
 _MUJOCO_NAMES = (
     *("Ant", "Humanoid", "HumanoidStandup"),
@@ -59,137 +49,46 @@ _MUJOCO_NAMES = (
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "CartPole-v1": {
         "ppo": {
-            "total_steps": 100_000,
-            "envs_per_actor": 4,
-            "unroll_length": 32,
-            "minibatch_size": 256,
-            "epochs": 20,
-            "gamma": 0.98,
-            "gae_lambda": 0.8,
+            **_settings(100_000, 4, 32, minibatch_size=256, epochs=20, gamma=0.98, gae_lambda=0.8),
             "learning_rate": "linear_1e-3",
             "clip_range": "linear_0.2",
         },
-        "a2c": {"total_steps": 500_000, "envs_per_actor": 4, "unroll_length": 5},
-        "impala": {
-            "total_steps": 300_000,
-            "envs_per_actor": 8,
-            "unroll_length": 20,
-            "max_policy_lag": 4,
-            "learning_rate": "linear_2e-3",
-            "normalize_reward": True,
-        },
+        "a2c": _settings(500_000, 4, 5),
+        "impala": _settings(300_000, 8, 20, max_policy_lag=4, learning_rate="linear_2e-3", normalize_reward=True),
     },
     "Acrobot-v1": {
-        "ppo": {
-            "total_steps": 1_000_000,
-            "envs_per_actor": 8,
-            "unroll_length": 256,
-            "epochs": 4,
-            "gae_lambda": 0.94,
-            "normalize_observation": True,
-            "normalize_reward": True,
-        },
-        "a2c": {
-            "total_steps": 500_000,
-            "envs_per_actor": 8,
-            "unroll_length": 5,
-            "normalize_observation": True,
-            "normalize_reward": True,
-        },
+        "ppo": _settings(1_000_000, 8, 256, epochs=4, gae_lambda=0.94, **_NORMALIZED),
+        "a2c": _settings(500_000, 8, 5, **_NORMALIZED),
     },
-    "Pendulum-v1": {
-        "ppo": {
-            "total_steps": 100_000,
-            "envs_per_actor": 2,
-            "unroll_length": 256,
-            "gamma": 0.9,
-            "learning_rate": 1e-3,
-        },
-    },
+    "Pendulum-v1": {"ppo": _settings(100_000, 2, 256, gamma=0.9, learning_rate=1e-3)},
     "LunarLander-v3": {
         "ppo": {**_LUNAR_LANDER, "ent_coef": 0.01},
-        "a2c": {
-            "total_steps": 200_000,
-            "envs_per_actor": 4,
-            "unroll_length": 5,
-            "gamma": 0.995,
-            "ent_coef": 1e-5,
-            "learning_rate": "linear_8.3e-4",
-        },
+        "a2c": _settings(200_000, 4, 5, gamma=0.995, ent_coef=1e-5, learning_rate="linear_8.3e-4"),
         "impala": {
-            "total_steps": 3_000_000,
-            "envs_per_actor": 8,
-            "unroll_length": 32,
-            "minibatch_size": 128,
-            "max_policy_lag": 4,
-            "gae_lambda": 0.97,
-            "ent_coef": 0.005,
+            **_settings(3_000_000, 8, 32, minibatch_size=128, max_policy_lag=4, gae_lambda=0.97, ent_coef=0.005),
             "optimizer": "adam",
             "learning_rate": "linear_1e-3",
             "normalize_advantage": True,
-            "normalize_reward": True,
-            "normalize_observation": True,
+            **_NORMALIZED,
         },
     },
     "LunarLanderContinuous-v3": {"ppo": _LUNAR_LANDER},
-    "MountainCar-v0": {
-        "ppo": {
-            "total_steps": 1_000_000,
-            "envs_per_actor": 8,
-            "unroll_length": 64,
-            "epochs": 4,
-            "gae_lambda": 0.98,
-            "normalize_observation": True,
-            "normalize_reward": True,
-        },
-    },
-    "MountainCarContinuous-v0": {
-        "ppo": {
-            "total_steps": 100_000,
-            "envs_per_actor": 2,
-            "unroll_length": 256,
-            "gamma": 0.999,
-            "normalize_observation": True,
-            "normalize_reward": True,
-            "noise_hold": 16,
-        },
-    },
+    "MountainCar-v0": {"ppo": _settings(1_000_000, 8, 64, epochs=4, gae_lambda=0.98, **_NORMALIZED)},
+    "MountainCarContinuous-v0": {"ppo": _settings(100_000, 2, 256, gamma=0.999, noise_hold=16, **_NORMALIZED)},
     "BipedalWalker-v3": {
-        "ppo": {
-            "total_steps": 5_000_000,
-            "envs_per_actor": 16,
-            "unroll_length": 512,
-            "minibatch_size": 128,
-            "learning_rate": "linear_5e-4",
-            "clip_range": 0.18,
-            "normalize_observation": True,
-            "normalize_reward": True,
-        },
+        "ppo": _settings(
+            5_000_000, 16, 512, minibatch_size=128, learning_rate="linear_5e-4", clip_range=0.18, **_NORMALIZED
+        ),
     },
     "HalfCheetah-v5": {
-        "ppo": {
-            **_MUJOCO,
-            "gamma": 0.98,
-            "gae_lambda": 0.92,
-            "ent_coef": 0.0004,
-            "vf_coef": 0.58,
-            "max_grad_norm": 0.8,
-        },
+        "ppo": {**_MUJOCO, "gamma": 0.98, "gae_lambda": 0.92, "ent_coef": 4e-4, "vf_coef": 0.58, "max_grad_norm": 0.8},
     },
     "Hopper-v5": {"ppo": _WALKING},
     "Walker2d-v5": {"ppo": _WALKING},
     "Swimmer-v5": {
-        "ppo": {
-            "total_steps": 1_000_000,
-            "envs_per_actor": 2,
-            "unroll_length": 1024,
-            "minibatch_size": 256,
-            "gamma": 0.9999,
-            "gae_lambda": 0.98,
-            "learning_rate": 6e-4,
-            "normalize_observation": True,
-            "normalize_reward": True,
-        },
+        "ppo": _settings(
+            1_000_000, 2, 1024, minibatch_size=256, gamma=0.9999, gae_lambda=0.98, learning_rate=6e-4, **_NORMALIZED
+        ),
     },
     **{f"{name}-v5": {"ppo": _MUJOCO} for name in _MUJOCO_NAMES},
     "actor_learner/Catch-v0": {

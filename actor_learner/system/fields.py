@@ -66,13 +66,9 @@ def check_number(
     return number
 
 
-SECONDS: dict[str, Any] = {"above": 0, "kind": "a number of seconds"}
-"""The bounds of a duration, for `check_number`."""
-
-
 def check_seconds(name: str, value: Any) -> float:
     """Return a number of seconds above 0 as a float."""
-    return float(check_number(name, value, **SECONDS))
+    return float(check_number(name, value, above=0, kind="a number of seconds"))
 
 
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> Any:
@@ -118,52 +114,35 @@ def _as_float(value: Any) -> float:
         return math.inf
 
 
-ELSEWHERE = {
-    # Stable-Baselines3
-    "n_epochs": "epochs",
-    "batch_size": "minibatch_size",
-    "n_steps": "unroll_length",
-    "n_envs": "envs_per_actor",
-    "total_timesteps": "total_steps",
-    "ortho_init": "orthogonal_init",
-    "log_std_init": "initial_log_std",
-    "net_arch": "hidden_sizes",
-    "activation_fn": "activation",
-    "sde_sample_freq": "noise_hold",
-    # CleanRL
-    "env_id": "env",
-    "num_envs": "envs_per_actor",
-    "num_steps": "unroll_length",
-    "num_minibatches": "minibatch_size",
-    "update_epochs": "epochs",
-    "clip_coef": "clip_range",
-    "clip_vloss": "clip_range_vf",
-    "norm_adv": "normalize_advantage",
-    "anneal_lr": "learning_rate",
-    # Sample Factory
-    "num_workers": "num_actors",
-    "num_envs_per_worker": "envs_per_actor",
-    "rollout": "unroll_length",
-    "num_epochs": "epochs",
-    "normalize_input": "normalize_observation",
-    "normalize_returns": "normalize_reward",
-    "exploration_loss_coeff": "ent_coef",
-    "value_loss_coeff": "vf_coef",
-    "ppo_clip_ratio": "clip_range",
-    "train_for_env_steps": "total_steps",
-    "train_dir": "run_dir",
-    # TF-Agents
-    "importance_ratio_clipping": "clip_range",
-    "lambda_value": "gae_lambda",
-    "discount_factor": "gamma",
-    "entropy_regularization": "ent_coef",
-    "value_pred_loss_coef": "vf_coef",
-    "gradient_clipping": "max_grad_norm",
-    # Keras
-    "lr": "learning_rate",
-    "clipnorm": "max_grad_norm",
-    "global_clipnorm": "max_grad_norm",
+_OTHER_NAMES = {
+    "activation": "activation_fn",
+    "clip_range": "clip_coef ppo_clip_ratio importance_ratio_clipping",
+    "clip_range_vf": "clip_vloss",
+    "ent_coef": "exploration_loss_coeff entropy_regularization",
+    "env": "env_id",
+    "envs_per_actor": "n_envs num_envs num_envs_per_worker",
+    "epochs": "n_epochs update_epochs num_epochs",
+    "gae_lambda": "lambda_value",
+    "gamma": "discount_factor",
+    "hidden_sizes": "net_arch",
+    "initial_log_std": "log_std_init",
+    "learning_rate": "anneal_lr lr",
+    "max_grad_norm": "gradient_clipping clipnorm global_clipnorm",
+    "minibatch_size": "batch_size num_minibatches",
+    "noise_hold": "sde_sample_freq",
+    "normalize_advantage": "norm_adv",
+    "normalize_observation": "normalize_input",
+    "normalize_reward": "normalize_returns",
+    "num_actors": "num_workers",
+    "orthogonal_init": "ortho_init",
+    "run_dir": "train_dir",
+    "total_steps": "total_timesteps train_for_env_steps",
+    "unroll_length": "n_steps num_steps rollout",
+    "vf_coef": "value_loss_coeff value_pred_loss_coef",
 }
+"""Field -> the names that Stable-Baselines3, CleanRL, Sample Factory, TF-Agents and Keras give it, or its inputs."""
+
+ELSEWHERE = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 """Another library's name -> the field that means the same, or that replaces it."""
 
 

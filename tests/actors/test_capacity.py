@@ -36,7 +36,7 @@ def test_the_smallest_actors_are_counted_before_anything_starts():
     with pytest.raises(MemoryError) as refusal:
         capacity.check_memory(101, available=2_000 * MEGABYTE)
     assert str(refusal.value) == (
-        "So many actors don't fit into memory: 2.00 GB are needed (20 MB each, at least), 2.00 GB are available; "
+        "So many actors don't fit into memory: 2.02 GB are needed (20 MB each, at least), 2.00 GB are available; "
         "lower `num_actors`. Received: num_actors=101"
     )
 

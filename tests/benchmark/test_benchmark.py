@@ -372,7 +372,7 @@ def test_beside_the_directory_of_a_run_no_flag_is_ignored(words, run, monkeypatc
     assert cli.main(["benchmark", str(run.path), *words.split()]) == 2
     flag = words.removeprefix("--json ").partition(" ")[0].partition("=")[0]
     assert capsys.readouterr().err == (
-        "actor-learner: error: Beside the directory of a run there can be `--json` alone. Received: " + flag + "\n"
+        "actor-learner: error: The directory of a run can only be combined with `--json`. Received: " + flag + "\n"
     )
 
 
@@ -420,8 +420,8 @@ def test_the_command_measures_and_writes(tmp_path, monkeypatch, capsys):
         ("--output nowhere/picture.png", "in a folder that can be written"),
         ("--trace nowhere/trace.json", "in a folder that can be written"),
         ("--num-actors 1 -2", "`num_actors` must be an integer of at least 0"),
-        ("--num-actors 1 2 --output x.svg", "can't stand beside several `--num-actors`"),
-        ("--devices cpu --trace x", "can't stand beside `--devices`"),
+        ("--num-actors 1 2 --output x.svg", "can't be combined with several `--num-actors`"),
+        ("--devices cpu --trace x", "can't be combined with `--devices`"),
         ("--devices tpu", "--devices must be one of cpu, gpu"),
         ("--total-steps 5", "There is no such flag"),
         (".", "holds no run"),

@@ -156,7 +156,7 @@ def refusal_of(capsys, *argv):
         (["--budget", "0"], "`budget` must be a number of seconds above 0. Received: budget=0.0"),
         (["--budget", "nan"], "`budget` must be a number of seconds above 0. Received: budget=nan"),
         (["--allow", "epochs"], "`allow` must be of envs, unroll_length. Received: allow='epochs'"),
-        (["--output", "."], "`--output` must be a new file: nothing is overwritten. Received: --output ."),
+        (["--output", "."], "`--output` must be a new file, since none is overwritten. Received: --output ."),
         (["--output", "a/b"], "`output` must be a file in a folder that can be written. Received: output='a/b'"),
         (["--budget", "long"], "argument --budget: must be a number. Received: long"),
         (["--most-actors", "x"], "argument --most-actors: must be an integer. Received: x"),
@@ -190,20 +190,23 @@ FOUND = Trial(Setting(1, 2, 8, 0, 1), [Throughput(100, 1.0)])
 @pytest.mark.parametrize(
     ("others", "said"),
     [
-        ([Trial(Setting(2, 1, 8, 0, 1), [Throughput(99, 1.0)])], "The setting as it was is the fastest, or as good"),
+        (
+            [Trial(Setting(2, 1, 8, 0, 1), [Throughput(99, 1.0)])],
+            "The current setting is the fastest, or as fast as the fastest.",
+        ),
         (
             [Trial(Setting(2, 1, 8, 0, 1)), Trial(Setting(1, 2, 8, 1, 1))],
             "--budget was too short to compare: 2 of 3 settings weren't measured.",
         ),
-        ([Trial(Setting(2, 1, 8, 0, 1), failure="too slow")], "There was no other setting that could be measured."),
-        ([], "There was no other setting that could be measured."),
+        ([Trial(Setting(2, 1, 8, 0, 1), failure="too slow")], "No other setting could be measured."),
+        ([], "No other setting could be measured."),
     ],
 )
 def test_no_more_is_said_than_was_compared(others, said, in_an_empty_folder, monkeypatch, capsys):
     monkeypatch.setattr(tune, "tune", lambda config, **options: tuning_of(FOUND, *others))
     assert cli.main(["tune"]) == 0
     text = capsys.readouterr().out
-    verdicts = ("The setting as", "--budget", "There was", "The most actors", "Left out")
+    verdicts = ("The current setting", "--budget", "No other", "The largest number", "Left out")
     lines = [line for line in text.splitlines() if line.startswith(verdicts) or "budget" in line]
     assert lines[0].startswith(said)
     assert lines[1:] == [f"Left out: {trial.setting}: {trial.failure}" for trial in others if trial.failure]

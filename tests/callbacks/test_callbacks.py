@@ -233,7 +233,7 @@ def test_the_largest_actors_are_restarted_and_only_they(tmp_path, caplog):
         assert measure(pool.pids).total < limit.gigabytes * 1e9
         assert not pool.network.stop_training
     (line,) = (record.getMessage() for record in caplog.records if "Restarting" in record.getMessage())
-    assert "Restarting the largest actors: 1 (0." in line
+    assert "Restarting the largest actors: 1 (" in line
 
 
 def test_if_restarting_every_actor_does_not_help_the_run_ends(caplog):
