@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actor_learner.algorithms import optimizers
-from actor_learner.algorithms.base import Algorithm, hyperparameter
+from actor_learner.algorithms.actor_critic import ActorCritic
+from actor_learner.algorithms.base import hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -17,22 +18,22 @@ Tensor = Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2C(Algorithm):
+class A2C(ActorCritic):
     """Advantage actor-critic (arXiv:1602.01783, synchronous): one gradient step on each whole batch.
 
-    Defaults are SB3's: learning rate 7e-4, gamma .99, lambda 1, vf .5, ent 0, gradient norm .5, no
-    advantage normalization, and RMSprop with alpha .99 and epsilon 1e-5 outside the root.
+    Defaults are SB3's: learning rate 7e-4, gamma .99, lambda 1, vf .5, ent 0, gradient norm .5, no advantage
+    normalization, and RMSprop with alpha .99 and epsilon 1e-5 outside the root.
     """
 
     learning_rate: Schedule = hyperparameter(7e-4, "step size of the optimizer, or a schedule")
     gae_lambda: float = hyperparameter(1.0, "trade-off of bias and variance in GAE, 0 to 1")
 
     def default_optimizer(self) -> keras.Optimizer:
-        """RMSprop, as in SB3."""
+        """Return RMSprop, as in SB3."""
         return optimizers.rmsprop(self.initial_learning_rate, self.max_grad_norm)
 
     def loss(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """- mean(advantage x log-prob) + vf_coef x mean squared value error - ent_coef x mean entropy."""
+        """Return - mean(advantage x log-prob) + vf_coef x mean squared value error - ent_coef x mean entropy."""
         from actor_learner.algorithms.returns import mean_valid
 
         policy_loss = -mean_valid(self.normalized_advantage(minibatch) * outputs["log_prob"], minibatch["valid"])

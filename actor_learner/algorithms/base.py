@@ -1,93 +1,84 @@
-"""What algorithms have in common: hyperparameters, their validation, and advantages by GAE."""
+"""The base of all algorithms: hyperparameters, schedules, an optimizer, a loss, and the rows that it is taken of."""
 
 from __future__ import annotations
 
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from actor_learner.algorithms import optimizers, schedules
 from actor_learner.algorithms.optimizers import Optimizer
 from actor_learner.algorithms.schedules import Schedule
-from actor_learner.system.fields import NamedFields, check_count, check_flag, check_number, refusal
+from actor_learner.algorithms.source import ShuffledEpochs, Source
+from actor_learner.system.fields import NamedFields, check_number, refusal
 
 if TYPE_CHECKING:
     import keras
 
-    from actor_learner.algorithms.returns import VTrace
-
 Tensor = Any
+Evaluate = Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
+"""From a batch to values `[T + 1, B]` and log-probabilities `[T, B]` under the weights before the update."""
 
 
 def hyperparameter(default: Any, documentation: str) -> Any:
-    """A dataclass field with the line of documentation that the command line shows."""
+    """Return a dataclass field with the line of documentation that the command line shows."""
     return field(default=default, metadata={"help": documentation})
+
+
+class RewardOptions(NamedTuple):
+    """The changes that the learner makes to rewards before an algorithm sees them."""
+
+    clip: str | float | None = None
+    """"sign", or a bound that rewards are clipped to."""
+    scale: bool = False
+    """Whether rewards are divided by the running std of the return that is discounted by `gamma`."""
+    gamma: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(NamedFields, ABC):
-    """Hyperparameters that every actor-critic algorithm here has.
+    """The hyperparameters of any algorithm, and what a learner asks of it.
 
-    An algorithm of one's own subclasses this, `A2C` or `PPO`, as a frozen dataclass, and overrides
-    `loss`, `targets` or both. Both are pure functions, traced into the compiled update; in them,
-    fields named in `SCHEDULED` are tensors with the value of the moment.
+    An algorithm of one's own subclasses this, `ActorCritic`, `A2C` or `PPO`, as a frozen dataclass, and overrides
+    `loss`. `rows`, `loss` and `batch_metrics` are pure functions, traced into the compiled update; in them, fields
+    named in `SCHEDULED` are tensors with the value of the moment.
 
     Raises ValueError for a value out of range.
     """
 
     learning_rate: Schedule = hyperparameter(3e-4, "step size of the optimizer, or a schedule")
-    gamma: float = hyperparameter(0.99, "discount factor, 0 to 1")
-    gae_lambda: float = hyperparameter(0.95, "trade-off of bias and variance in GAE, 0 to 1")
-    ent_coef: Schedule = hyperparameter(0.0, "weight of the entropy bonus, or a schedule")
-    vf_coef: float = hyperparameter(0.5, "weight of the value loss")
     max_grad_norm: float | None = hyperparameter(0.5, "largest global norm of the gradient; none: not clipped")
-    normalize_advantage: bool = hyperparameter(False, "normalize advantages within each minibatch")
-    normalize_reward: bool = hyperparameter(False, "divide rewards by the running std of the discounted return")
-    clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound that rewards are clipped to")
-    epochs: int = hyperparameter(1, "passes over each batch")
-    minibatch_size: int | None = hyperparameter(None, "rows in a minibatch; none: the whole batch")
     optimizer: Optimizer = hyperparameter(
         None, "adam or rmsprop; none: the algorithm's own; in code also a Keras optimizer to clone, with its own rate"
     )
 
     WHOSE: ClassVar[str] = "the algorithm"
 
-    SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "ent_coef")
+    SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)
     """Fields that may be schedules; each update sees them as tensors."""
 
     NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("learning_rate",)
-    """Those among them of which a schedule must give no negative value."""
+    """Scheduled fields that must never be negative."""
 
     @property
     def name(self) -> str:
-        """Lower-case name of the class, as used in run directories."""
+        """The class's name in lower case, as used in run directories."""
         return type(self).__name__.lower()
 
     def __post_init__(self) -> None:
-        """Checks ranges, and turns NumPy's numbers into Python's."""
+        """Check ranges, and turn NumPy's numbers into Python's."""
         for name, value in [(f.name, getattr(self, f.name)) for f in fields(self)]:
             if isinstance(value, np.number):
                 object.__setattr__(self, name, value.item())
         self._check_schedules()
         self._check_number("learning_rate", least=0)
-        self._check_number("ent_coef")
-        for name in ("gamma", "gae_lambda"):
-            check_number(name, getattr(self, name), least=0, most=1)
-        check_number("vf_coef", self.vf_coef)
-        for name in ("normalize_advantage", "normalize_reward"):
-            check_flag(name, getattr(self, name))
         if self.max_grad_norm != math.inf:
             check_number("max_grad_norm", self.max_grad_norm, above=0, optional=True)
-        check_count("epochs", self.epochs)
-        check_count("minibatch_size", self.minibatch_size, optional=True)
-        clip = self.clip_reward
-        if clip is not None and clip != "sign" and not (isinstance(clip, (int, float)) and clip > 0):
-            raise refusal("clip_reward", "None, 'sign' or a bound above 0", clip)
         self._check_optimizer()
 
     def _check_number(
@@ -99,7 +90,7 @@ class Algorithm(NamedFields, ABC):
             check_number(name, value, least=least, above=above, optional=optional or self.default(name) is None)
 
     def _check_schedules(self) -> None:
-        """Their form, and what they give at the start; a Keras schedule's values must wait until TensorFlow may run."""
+        """Check the form of schedules and, but for Keras's, which would load TensorFlow, their first values."""
         for name in self.SCHEDULED:
             value = getattr(self, name)
             if value is None and self.default(name) is None:
@@ -123,20 +114,20 @@ class Algorithm(NamedFields, ABC):
 
     @classmethod
     def default(cls, name: str) -> Any:
-        """The default of a hyperparameter."""
+        """Return the default of a hyperparameter."""
         return next(f.default for f in fields(cls) if f.name == name)
 
     def at(self, values: Mapping[str, Tensor]) -> Algorithm:
-        """This algorithm with scheduled fields replaced by the (tensor) values of one update, unchecked."""
+        """Return a copy with scheduled fields replaced by the (tensor) values of one update, unchecked."""
         instance = copy.copy(self)
         for name, value in values.items():
             object.__setattr__(instance, name, value)
         return instance
 
     def scheduled_values(self, *, progress_remaining: float, env_steps: int) -> dict[str, float]:
-        """What the fields in `SCHEDULED` are worth now, without those that are None.
+        """Return the present values of the fields in `SCHEDULED`, without those that are None.
 
-        Raises ValueError where a schedule gives a negative rate or something that isn't finite.
+        Raises ValueError if a schedule gives a negative rate or a number that isn't finite.
         """
         return {
             name: self._evaluate(name, progress_remaining=progress_remaining, env_steps=env_steps)
@@ -155,10 +146,9 @@ class Algorithm(NamedFields, ABC):
         )
 
     def check_total_steps(self, total_steps: int | None) -> None:
-        """Called before a run, whose length may not be known.
+        """Check schedules before a run, whose length may be unknown.
 
-        Raises ValueError if a schedule needs to know it and it isn't known, or if one starts with what can't be;
-        warns of one that ends early.
+        Raises ValueError if a schedule needs an unknown length, or starts out of range; warns if one ends early.
         """
         for name in self.SCHEDULED:
             value = getattr(self, name)
@@ -171,18 +161,8 @@ class Algorithm(NamedFields, ABC):
                 schedules.warn_of_early_end(name, value, total_steps)
         self.scheduled_values(progress_remaining=1.0, env_steps=0)
 
-    @property
-    def uses_vtrace(self) -> bool:
-        """Whether targets are corrected along the unroll for actors with older weights."""
-        return False
-
     def check_unroll_length(self, unroll_length: int) -> None:
-        """Raises ValueError for unrolls of a single step, along which V-trace has nothing to correct."""
-        if self.uses_vtrace and unroll_length < 2:
-            raise ValueError(
-                f"`unroll_length` must be at least 2 for {type(self).__name__} with V-trace, which corrects along an "
-                f"unroll. Received: unroll_length={unroll_length}"
-            )
+        """Raise ValueError if the algorithm can't learn from unrolls of this length."""
 
     @property
     def clones_optimizer(self) -> bool:
@@ -195,11 +175,11 @@ class Algorithm(NamedFields, ABC):
         return not self.clones_optimizer and schedules.is_schedule(self.learning_rate)
 
     def adapted_learning_rate(self, learning_rate: float, metrics: Mapping[str, float]) -> float | None:
-        """The rate for the next update, from the one in force and what this update reports. None: as it is."""
+        """Return the next update's learning rate, from the present one and this update's metrics. None: no change."""
         return None
 
     def make_optimizer(self) -> keras.Optimizer:
-        """A new optimizer: a clone of the one passed in, the one that is named, or `default_optimizer`."""
+        """Return a new optimizer: a clone of the one passed in, the one that is named, or `default_optimizer`."""
         if self.optimizer is None:
             return self.default_optimizer()
         if isinstance(self.optimizer, str):
@@ -207,7 +187,7 @@ class Algorithm(NamedFields, ABC):
         return type(self.optimizer).from_config(self.optimizer.get_config())
 
     def default_optimizer(self) -> keras.Optimizer:
-        """Adam with epsilon 1e-5, clipped by the global norm."""
+        """Return Adam with epsilon 1e-5, clipped by the global norm."""
         return optimizers.adam(self.initial_learning_rate, self.max_grad_norm)
 
     @property
@@ -215,93 +195,39 @@ class Algorithm(NamedFields, ABC):
         """The learning rate before the first update."""
         return self._evaluate("learning_rate", progress_remaining=1.0, env_steps=0)
 
-    def targets(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Tensor]:
-        """What the loss needs of a whole batch: `advantage` and `return`, each `[T, B]`.
+    @property
+    def rewards(self) -> RewardOptions:
+        """The changes that the learner makes to rewards: none."""
+        return RewardOptions()
 
-        batch: the trajectory's fields, `[T, B, ...]`, rewards scaled, and `target_log_prob [T, B]` of the actions
-        under the network before the update; value: `[T + 1, B]`. Every field joins the minibatches.
+    def source(self) -> Source:
+        """Return the source of an update's minibatches: each batch once, whole."""
+        return ShuffledEpochs()
+
+    def rows(self, batch: Mapping[str, Tensor], evaluate: Evaluate) -> dict[str, Tensor]:
+        """Return the fields of minibatches, `[T, B, ...]` each: those of the batch.
+
+        batch: The trajectory's fields, `[T, B, ...]` (observations `[T + 1, B, ...]`), with rewards clipped and scaled
+        as `rewards` says, and constants in invalid rows. evaluate: Costs a forward pass of the whole batch.
         """
-        from actor_learner.algorithms.returns import gae
-
-        advantage = gae(*_rows(batch, value), gamma=self.gamma, gae_lambda=self.gae_lambda)
-        return {"advantage": advantage, "return": advantage + value[:-1]}
-
-    def vtrace_targets(
-        self,
-        batch: Mapping[str, Tensor],
-        value: Tensor,
-        *,
-        rho_clip: float | None = 1.0,
-        c_clip: float | None = 1.0,
-        pg_rho_clip: float | None = 1.0,
-    ) -> VTrace:
-        """V-trace of a whole batch with this algorithm's gamma and lambda; arguments as for `targets`."""
-        from actor_learner.algorithms.returns import vtrace
-
-        return vtrace(
-            *_rows(batch, value),
-            batch["target_log_prob"] - batch["behaviour_log_prob"],
-            gamma=self.gamma,
-            gae_lambda=self.gae_lambda,
-            rho_clip=rho_clip,
-            c_clip=c_clip,
-            pg_rho_clip=pg_rho_clip,
-        )
+        return dict(batch)
 
     @abstractmethod
     def loss(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The scalar to minimize, and scalars to report.
+        """Return the scalar to minimize, and scalars to report.
 
-        outputs: `log_prob [N]` of the minibatch's actions, `entropy [N]`, `value [N]`, `parameters [N, P]`
-        and the network's further outputs. minibatch: `observation`, `action`, `behaviour_log_prob`,
-        `target_log_prob` and `value` (before the update), `valid`, and whatever `targets` gave; `[N, ...]` each.
+        outputs: `log_prob [N]` of the minibatch's actions, `entropy [N]`, `value [N]`, `parameters [N, P]` and the
+        network's further outputs. minibatch: The fields that `rows` returned, `[N, ...]` each, among them
+        `observation`, `action` and `valid`.
         """
 
-    def normalized_advantage(self, minibatch: Mapping[str, Tensor]) -> Tensor:
-        """The minibatch's advantages `[N]`, normalized over its valid rows if `normalize_advantage` says so."""
-        from actor_learner.algorithms.returns import normalize_valid
+    def check_metrics(self, names: Collection[str]) -> None:
+        """Raise ValueError if the loss doesn't report a metric that the algorithm needs."""
 
-        advantage = minibatch["advantage"]
-        return normalize_valid(advantage, minibatch["valid"]) if self.normalize_advantage else advantage
+    def ends_update(self, metrics: Mapping[str, Tensor]) -> Tensor | None:
+        """Return whether a minibatch with these metrics makes no step and ends the update. None: no minibatch does."""
+        return None
 
-    def actor_critic_loss(
-        self, policy_loss: Tensor, value: Tensor, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """policy_loss + vf_coef x mean squared error of `value [N]` - ent_coef x mean entropy; and what is reported.
-
-        `approx_kl` is the mean divergence from the behaviour policy.
-        """
-        from keras import ops
-
-        from actor_learner.algorithms.returns import mean_divergence, mean_valid
-
-        valid = minibatch["valid"]
-        value_loss = mean_valid(ops.square(minibatch["return"] - value), valid)
-        entropy = mean_valid(outputs["entropy"], valid)
-        log_ratio = outputs["log_prob"] - minibatch["behaviour_log_prob"]
-        return policy_loss + self.vf_coef * value_loss - self.ent_coef * entropy, {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-            "approx_kl": mean_divergence(log_ratio, valid),
-        }
-
-
-def divergence_metric(names: Collection[str]) -> str | None:
-    """Which of the metrics `target_kl` and `desired_kl` go by: the one against the policy before the update.
-
-    A loss of one's own may report `approx_kl` alone, in which the age of the actors' weights counts too.
-    """
-    return next((name for name in ("update_kl", "approx_kl") if name in names), None)
-
-
-def _rows(batch: Mapping[str, Tensor], value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What `gae` and `vtrace` take first, in their order."""
-    return (
-        batch["reward"],
-        value,
-        batch["terminated"],
-        batch["truncated"],
-        batch["truncation_value"],
-        batch["valid"],
-    )
+    def batch_metrics(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return metrics of all rows `[N, ...]` of a batch, where NaN stands for no value: none."""
+        return {}

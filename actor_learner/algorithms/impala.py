@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from actor_learner.algorithms import optimizers
-from actor_learner.algorithms.base import Algorithm, hyperparameter
+from actor_learner.algorithms.actor_critic import ActorCritic
+from actor_learner.algorithms.base import hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
 Tensor = Any
 
 CLIP_TOLERANCE = 1e-3
-"""On-policy weights are 1 but for rounding; what is clipped by less than this isn't reported as clipped."""
+"""On-policy weights are 1 but for rounding; weights clipped by less than this aren't reported as clipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Impala(Algorithm):
+class Impala(ActorCritic):
     """Importance-weighted actor-learner (arXiv:1802.01561): one gradient step on each batch, with V-trace targets.
 
-    Made for `max_policy_lag` above 0. The weights are taken before the update; with several epochs or minibatches they
-    stay as they are.
+    Made for `max_policy_lag` above 0. The importance weights are computed before the update; further epochs and
+    minibatches reuse them.
 
     Defaults: learning rate 7e-4, gamma .99, lambda 1, all clips 1, vf .5, ent 0, gradient norm .5 and RMSprop, which
-    make it `A2C` where the actors' weights are the learner's. One clipped step serves policy and value, so where
-    returns are far from 1 `normalize_reward` keeps the value's gradient from crowding out the policy's.
+    equal `A2C` where the actors' weights are the learner's. One clipped step serves policy and value, so where returns
+    are far from 1 `normalize_reward` keeps the value's gradient from crowding out the policy's.
 
     Losses are means over valid rows and the value loss is a plain squared error. Published settings, of losses that
     are sums over N = unroll length x batch size and have a further half in the value loss, become: the same
@@ -48,7 +49,8 @@ class Impala(Algorithm):
     learning_rate: Schedule = hyperparameter(7e-4, "step size of the optimizer, or a schedule")
     gae_lambda: float = hyperparameter(1.0, "V-trace's lambda: trade-off of bias and variance, 0 to 1")
     rho_clip: float | None = hyperparameter(
-        1.0, "bound of the importance weights of the value's targets: what is learned; none: not clipped"
+        1.0,
+        "bound of the importance weights of the value's targets: which policy's value is learned; none: not clipped",
     )
     c_clip: float | None = hyperparameter(
         1.0, "bound of the importance weights along the trace: how fast it is learned; none: not clipped"
@@ -58,22 +60,20 @@ class Impala(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        """Checks ranges."""
         super().__post_init__()
         for name in ("rho_clip", "c_clip", "pg_rho_clip"):
             self._check_number(name, above=0, optional=True)
 
     @property
     def uses_vtrace(self) -> bool:
-        """Always."""
         return True
 
     def default_optimizer(self) -> keras.Optimizer:
-        """RMSprop, as in the paper."""
+        """Return RMSprop, as in the paper."""
         return optimizers.rmsprop(self.initial_learning_rate, self.max_grad_norm)
 
     def targets(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Tensor]:
-        """V-trace's `advantage` (with its clipped weight) and `return`, and the weights as `log_rho`, each `[T, B]`."""
+        """Return V-trace's `advantage` (with its clipped weight) and `return`, and `log_rho` of the weights."""
         result = self.vtrace_targets(
             batch, value, rho_clip=self.rho_clip, c_clip=self.c_clip, pg_rho_clip=self.pg_rho_clip
         )
@@ -81,7 +81,7 @@ class Impala(Algorithm):
         return {"advantage": result.policy_gradient_advantage, "return": result.target, "log_rho": log_rho}
 
     def loss(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """- mean(advantage x log-prob) + vf_coef x mean squared value error - ent_coef x mean entropy."""
+        """Return - mean(advantage x log-prob) + vf_coef x mean squared value error - ent_coef x mean entropy."""
         from keras import ops
 
         from actor_learner.algorithms.returns import clip_weight, mean_valid

@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     import keras
 
 Optimizer = Literal["adam", "rmsprop"] | None | Any
-"""A name; None, which is the algorithm's own; or a Keras optimizer, which is cloned."""
+"""A name; None, the algorithm's own; or a Keras optimizer, which is cloned."""
 
 
 def adam(learning_rate: float, max_grad_norm: float | None) -> keras.Optimizer:
-    """Adam with epsilon 1e-5, clipped by the global norm.
+    """Return Adam with epsilon 1e-5, clipped by the global norm.
 
     Keras adds epsilon to the root of the *uncorrected* second moment, torch to the corrected one.
     """
@@ -22,7 +22,7 @@ def adam(learning_rate: float, max_grad_norm: float | None) -> keras.Optimizer:
 
 
 def rmsprop(learning_rate: float, max_grad_norm: float | None) -> keras.Optimizer:
-    """RMSprop as torch's with alpha .99 and epsilon 1e-5 outside the root, which is Keras's 1e-10 inside it."""
+    """Return torch's RMSprop with alpha .99 and epsilon 1e-5 outside the root, which is Keras's 1e-10 inside it."""
     import keras
 
     return keras.optimizers.RMSprop(learning_rate, rho=0.99, epsilon=1e-10, global_clipnorm=max_grad_norm)

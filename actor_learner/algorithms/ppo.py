@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from actor_learner.algorithms import schedules
-from actor_learner.algorithms.base import Algorithm, divergence_metric, hyperparameter
+from actor_learner.algorithms.actor_critic import ActorCritic
+from actor_learner.algorithms.base import hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import check_flag
 
@@ -17,19 +18,19 @@ ADAPTED_RATES = (1e-5, 1e-2)
 """The range in which `desired_kl` moves the learning rate: RSL-RL's (rl_games' begins at 1e-6)."""
 
 ADAPTATION_FACTOR = 1.5
-"""What it is multiplied with or divided by; RSL-RL's, rl_games' and Sample Factory's."""
+"""The factor by which `desired_kl` changes the learning rate; RSL-RL's, rl_games' and Sample Factory's."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPO(Algorithm):
+class PPO(ActorCritic):
     """Proximal policy optimization with the clipped objective (arXiv:1707.06347, eq. 7 and 9).
 
-    Defaults are SB3's: learning rate 3e-4, gamma .99, lambda .95, clip .2, ent 0, vf .5, gradient norm
-    .5, 10 epochs of minibatches of 64, advantages normalized within each minibatch.
+    Defaults are SB3's: learning rate 3e-4, gamma .99, lambda .95, clip .2, ent 0, vf .5, gradient norm .5, 10 epochs of
+    minibatches of 64, advantages normalized within each minibatch.
 
-    `target_kl` and `desired_kl` go by `update_kl`, which is reported where one of them is set: `approx_kl`, but against
-    the policy before the update. On-policy the two are the same; with `max_policy_lag` above 0, `approx_kl` also holds
-    how far the actors were behind, which neither a shorter update nor another learning rate changes.
+    `target_kl` and `desired_kl` use `update_kl`, which is reported if one of them is set: `approx_kl`, but against the
+    policy before the update. On-policy the two are the same. With `max_policy_lag` above 0, `approx_kl` also contains
+    the actors' lag, which neither a shorter update nor another learning rate changes.
     """
 
     clip_range: Schedule = hyperparameter(0.2, "largest rewarded change of the probability ratio, or a schedule")
@@ -37,7 +38,7 @@ class PPO(Algorithm):
     normalize_advantage: bool = hyperparameter(True, "normalize advantages within each minibatch")
     target_kl: float | None = hyperparameter(None, "a minibatch with 1.5 x this update_kl ends the update")
     desired_kl: float | None = hyperparameter(
-        None, "adapt the learning rate after each update, so that update_kl stays near this; none: don't"
+        None, "adapt the learning rate after each update to keep update_kl near this; none: don't"
     )
     vtrace: bool = hyperparameter(False, "advantages and returns by V-trace, for actors with older weights")
     epochs: int = hyperparameter(10, "passes over each batch")
@@ -47,7 +48,6 @@ class PPO(Algorithm):
     NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("learning_rate", "clip_range", "clip_range_vf")
 
     def __post_init__(self) -> None:
-        """Checks ranges."""
         super().__post_init__()
         for name in ("clip_range", "clip_range_vf", "target_kl", "desired_kl"):
             self._check_number(name, above=0)
@@ -56,7 +56,7 @@ class PPO(Algorithm):
             self._check_rate_is_constant()
 
     def _check_rate_is_constant(self) -> None:
-        """What adapts the learning rate can't share it with a schedule, ours or one inside an optimizer."""
+        """Raise ValueError if a schedule, ours or one inside an optimizer, sets the learning rate too."""
         optimizer: Any = self.optimizer
         rate = optimizer.get_config().get("learning_rate") if self.clones_optimizer else self.learning_rate
         if schedules.is_schedule(rate) or isinstance(rate, dict):
@@ -71,12 +71,12 @@ class PPO(Algorithm):
         return self.desired_kl is not None or super().changes_learning_rate
 
     def adapted_learning_rate(self, learning_rate: float, metrics: Mapping[str, float]) -> float | None:
-        """With `desired_kl`: divided by 1.5 where update_kl is above twice that, times 1.5 below half of it.
+        """Divide the rate by 1.5 where update_kl is above twice `desired_kl`, multiply it by 1.5 below half of it.
 
-        As RSL-RL and rl_games have it, within 1e-5 and 1e-2, but once an update: update_kl is the mean over
-        the update's minibatches. None: the rate stays as it is.
+        As in RSL-RL and rl_games, within 1e-5 and 1e-2, but once an update: update_kl is the mean over the update's
+        minibatches.
         """
-        measure = divergence_metric(metrics)
+        measure = _divergence_metric(metrics)
         if self.desired_kl is None or measure is None:
             return None
         divergence = metrics[measure]
@@ -87,16 +87,25 @@ class PPO(Algorithm):
             return min(learning_rate * ADAPTATION_FACTOR, max(learning_rate, highest))
         return None
 
+    def check_metrics(self, names: Collection[str]) -> None:
+        for name in ("target_kl", "desired_kl"):
+            if getattr(self, name) is not None and _divergence_metric(names) is None:
+                raise ValueError(f"`{name}` needs a loss that reports `approx_kl`. Received: a loss with {names}")
+
+    def ends_update(self, metrics: Mapping[str, Tensor]) -> Tensor | None:
+        """Return whether the divergence exceeds 1.5 x `target_kl`."""
+        measure = _divergence_metric(metrics)
+        return None if self.target_kl is None or measure is None else metrics[measure] > 1.5 * self.target_kl
+
     @property
     def uses_vtrace(self) -> bool:
-        """If `vtrace` says so."""
         return self.vtrace
 
     def targets(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Tensor]:
-        """`advantage` and `return`, each `[T, B]`, by GAE or V-trace; at lag 0 the two are the same.
+        """Return `advantage` and `return`, each `[T, B]`, by GAE or V-trace; at lag 0 the two are the same.
 
-        The ratio in the loss is against the behaviour policy, and so the importance weight of the action itself. The
-        advantage therefore comes without that weight, which Sample Factory's APPO puts in twice.
+        The ratio in the loss is against the behaviour policy, so it is the action's importance weight. The advantage
+        therefore comes without that weight, which Sample Factory's APPO applies twice.
         """
         if not self.vtrace:
             return super().targets(batch, value)
@@ -104,7 +113,7 @@ class PPO(Algorithm):
         return {"advantage": result.advantage, "return": result.target}
 
     def loss(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Clipped policy objective + vf_coef x mean squared value error - ent_coef x mean entropy."""
+        """Return the clipped policy objective + vf_coef x mean squared value error - ent_coef x mean entropy."""
         from keras import ops
 
         from actor_learner.algorithms.returns import mean_divergence, mean_valid
@@ -122,7 +131,7 @@ class PPO(Algorithm):
         return loss, metrics
 
     def _value(self, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]) -> Tensor:
-        """The predicted value, kept within `clip_range_vf` of what it was before the update."""
+        """Return the predicted value, kept within `clip_range_vf` of the value before the update."""
         bound: Tensor = self.clip_range_vf
         if bound is None:
             return outputs["value"]
@@ -130,3 +139,11 @@ class PPO(Algorithm):
 
         change = outputs["value"] - minibatch["value"]
         return minibatch["value"] + ops.clip(change, -bound, bound)
+
+
+def _divergence_metric(names: Collection[str]) -> str | None:
+    """Return the metric for `target_kl` and `desired_kl`: the divergence from the policy before the update.
+
+    A subclass's loss may report `approx_kl` alone, in which the age of the actors' weights counts too.
+    """
+    return next((name for name in ("update_kl", "approx_kl") if name in names), None)

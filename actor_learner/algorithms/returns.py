@@ -1,7 +1,6 @@
-"""Advantages and returns, as pure functions on `[T, B]` tensors; and means over valid rows.
+"""Advantages and returns, as pure functions on `[T, B]` tensors, and means over valid rows.
 
-The recurrences are linear, so they run as parallel scans: log2(T) vectorized steps, quick with and
-without XLA, where a loop over T costs T dispatches.
+The recurrences are linear, so they run as parallel scans: log2(T) vectorized steps, where a loop costs T dispatches.
 """
 
 from __future__ import annotations
@@ -26,26 +25,22 @@ def gae(
 ) -> Tensor:
     """Generalised advantage estimation (arXiv:1506.02438, eq. 16).
 
-    value: `[T + 1, B]`, the last row bootstraps; all others: `[T, B]`. A terminated row bootstraps
-    from 0, a truncated one from its `truncation_value`; the sum ends there and at invalid rows.
-    Returns advantages `[T, B]`, 0 at invalid rows.
+    value: `[T + 1, B]`, the last row bootstraps; all others: `[T, B]`. A terminated row bootstraps from 0, a truncated
+    row from its `truncation_value`; the sum ends there and at invalid rows. Returns `[T, B]`, 0 at invalid rows.
     """
     delta, goes_on = _one_step_errors(reward, value, terminated, truncated, truncation_value, valid, gamma)
     return backward_sum(delta, gamma * gae_lambda * goes_on)
 
 
 class VTrace(NamedTuple):
-    """What `vtrace` gives, `[T, B]` each.
-
-    At invalid rows the target is the value and the advantages are 0.
-    """
+    """The result of `vtrace`, `[T, B]` each. At invalid rows the target is the value and the advantages are 0."""
 
     target: Tensor
-    """v_s: what the value learns."""
+    """v_s: the target of the value."""
     advantage: Tensor
-    """Of the action taken, without its own importance weight: for a loss that has the probability ratio in it."""
+    """The action's advantage without its own importance weight, for a loss that contains the probability ratio."""
     policy_gradient_advantage: Tensor
-    """The same, times the clipped weight: for a loss of advantage x log-probability."""
+    """The same times the clipped weight, for a loss of advantage x log-probability."""
 
 
 def vtrace(
@@ -65,9 +60,9 @@ def vtrace(
 ) -> VTrace:
     """V-trace targets and advantages (arXiv:1802.01561, eq. 1 and section 4.2; lambda as in remark 2).
 
-    value: `[T + 1, B]`, of the target policy, the last row bootstraps; all others: `[T, B]`. log_rho: log-probability
-    of the action under the target policy - under the behaviour policy; its exponential is clipped to the bounds, None
-    being no bound. Ends and invalid rows are as for `gae`.
+    value: `[T + 1, B]`, of the target policy, the last row bootstraps; all others: `[T, B]`. log_rho: Log-probability
+    of the action under the target policy - under the behaviour policy; its exponential is clipped to the bounds; None:
+    no bound. Ends and invalid rows are as for `gae`.
 
     With lambda < 1 the advantage bootstraps from lambda v_{s+1} + (1 - lambda) V(x_{s+1}), as in rlax, so that
     on-policy (all weights 1) it is GAE(lambda), and the target that + value. With lambda = 1 it is the paper's.
@@ -91,9 +86,9 @@ def _one_step_errors(
     valid: Tensor,
     gamma: float,
 ) -> tuple[Tensor, Tensor]:
-    """`reward + gamma * bootstrap - value`, 0 at invalid rows; and 1 where the episode goes on in the next row, else 0.
+    """Return `reward + gamma * bootstrap - value`, 0 at invalid rows, and 1 where the next row continues the episode.
 
-    What follows an invalid row belongs to another episode; a row before one was cut off, so it has ended already.
+    The row after an invalid row belongs to another episode; the row before one was cut off, so it has ended already.
     """
     value = ops.convert_to_tensor(value, dtype="float32")
     current, following = value[:-1], value[1:]
@@ -105,15 +100,15 @@ def _one_step_errors(
 
 
 def backward_sum(term: Tensor, decay: Tensor) -> Tensor:
-    """`s[t] = term[t] + decay[t] * s[t + 1]`, with `s[T] = 0`. All `[T, B]`."""
+    """Return `s[t] = term[t] + decay[t] * s[t + 1]`, with `s[T] = 0`. All `[T, B]`."""
     return ops.flip(forward_sum(ops.flip(term, axis=0), ops.flip(decay, axis=0)), axis=0)
 
 
 def forward_sum(term: Tensor, decay: Tensor) -> Tensor:
-    """`s[t] = term[t] + decay[t] * s[t - 1]`, with `s[-1] = 0`. All `[T, B]`.
+    """Return `s[t] = term[t] + decay[t] * s[t - 1]`, with `s[-1] = 0`. All `[T, B]`.
 
-    Hillis and Steele's scan (doi:10.1145/7902.7903): after the step of a distance, each row holds the sum
-    over the rows nearer than twice that distance. (Keras's `associative_scan` doesn't compile with XLA here.)
+    Hillis and Steele's scan (doi:10.1145/7902.7903): after the step of a distance, each row holds the sum over the rows
+    nearer than twice that distance. (Keras's `associative_scan` doesn't compile with XLA here.)
     """
     distance = 1
     while distance < term.shape[0]:
@@ -125,29 +120,26 @@ def forward_sum(term: Tensor, decay: Tensor) -> Tensor:
 
 
 def mean_valid(values: Tensor, valid: Tensor) -> Tensor:
-    """Mean of `values [N]` over the rows where `valid [N]`; 0 where there is none."""
+    """Return the mean of `values [N]` over the rows where `valid [N]`; 0 if there is none."""
     weight = ops.cast(valid, values.dtype)
     return ops.sum(values * weight) / ops.maximum(ops.sum(weight), 1.0)
 
 
 def mean_divergence(log_ratio: Tensor, valid: Tensor) -> Tensor:
-    """KL divergence of a policy from the one that its ratios are against: J. Schulman's third estimator.
+    """Return the KL divergence between the two policies of a probability ratio, by J. Schulman's third estimator.
 
-    The mean of ratio - 1 - log ratio over valid rows; log_ratio, valid: `[N]`.
+    It is the mean of ratio - 1 - log ratio over valid rows; log_ratio, valid: `[N]`.
     """
     return mean_valid(ops.exp(log_ratio) - 1.0 - log_ratio, valid)
 
 
 def clip_weight(rho: Tensor, bound: float | None) -> Tensor:
-    """Importance weights, at most `bound`; None: as they are."""
+    """Return importance weights of at most `bound`; None: no bound."""
     return rho if bound is None else ops.minimum(rho, bound)
 
 
 def normalize_valid(values: Tensor, valid: Tensor) -> Tensor:
-    """`values [N]` centred and divided by their unbiased std + 1e-8 over valid rows.
-
-    Left as they are where fewer than two rows are valid.
-    """
+    """Return `values [N]` centred and divided by their unbiased std + 1e-8 over valid rows; a single row unchanged."""
     weight = ops.cast(valid, values.dtype)
     count = ops.sum(weight)
     centred = (values - mean_valid(values, valid)) * weight
@@ -156,7 +148,7 @@ def normalize_valid(values: Tensor, valid: Tensor) -> Tensor:
 
 
 def explained_variance(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-    """1 - Var[target - prediction] / Var[target] over valid rows; NaN where the target is constant."""
+    """Return 1 - Var[target - prediction] / Var[target] over valid rows; NaN for a constant target."""
     residual = target - prediction
     target_variance = _variance_valid(target, valid)
     return ops.where(

@@ -1,4 +1,4 @@
-"""Hyperparameters that change over a run: constants, "linear", callables, Keras schedules.
+"""Hyperparameters that may change over a run.
 
 All are evaluated on the host, once an update, and enter the compiled update as tensors.
 """
@@ -13,28 +13,27 @@ from typing import Any
 from actor_learner.system.fields import refusal
 
 Schedule = float | str | Callable[[float], float]
-"""A constant; "linear" (the default value x what remains) or "linear_1e-3" (1e-3 x what remains), with
-"lin_" short for it; a callable of `progress_remaining`, from 1 to 0; or a Keras
-`LearningRateSchedule`, which counts env steps."""
+"""A constant; "linear" (the default value x the part of the run that remains) or "linear_1e-3" (1e-3 x that part), with
+"lin_" short for it; a callable of that part, from 1 to 0; or a Keras `LearningRateSchedule`, which counts env steps."""
 
 
 def is_schedule(value: Any) -> bool:
-    """Whether a hyperparameter's value changes over a run."""
+    """Return whether a hyperparameter's value changes over a run."""
     return isinstance(value, str) or callable(value)
 
 
 def needs_total_steps(value: Any) -> bool:
-    """Whether a value depends on how much of a run remains."""
+    """Return whether a value depends on how much of a run remains."""
     return is_schedule(value) and not counts_env_steps(value)
 
 
 def counts_env_steps(value: Any) -> bool:
-    """Recognizes a Keras LearningRateSchedule by its class's ancestry, so that keras needn't be loaded."""
+    """Return whether a value is a Keras LearningRateSchedule, by its classes' names, without loading keras."""
     return any(cls.__name__ == "LearningRateSchedule" for cls in type(value).__mro__)
 
 
 def check_schedule(name: str, value: Any, default: Any) -> None:
-    """Raises ValueError unless `value` is a number, a callable, or "linear" in one of its forms."""
+    """Raise ValueError unless `value` is a number, a callable, or "linear" in one of its forms."""
     if isinstance(value, str):
         _linear_initial(name, value, default)
     elif not callable(value) and (isinstance(value, bool) or not isinstance(value, (int, float))):
@@ -44,9 +43,10 @@ def check_schedule(name: str, value: Any, default: Any) -> None:
 def evaluate_schedule(
     name: str, value: Any, default: Any, *, progress_remaining: float, env_steps: int, least: float = -math.inf
 ) -> float:
-    """The hyperparameter's value now. progress_remaining: 1 at the first update, towards 0; env_steps: taken so far.
+    """Return the hyperparameter's present value.
 
-    Raises ValueError for what isn't a finite number of at least `least`.
+    progress_remaining: 1 at the first update, towards 0; env_steps: Taken so far. Raises ValueError unless the value is
+    a finite number of at least `least`.
     """
     if isinstance(value, str):
         result: Any = _linear_initial(name, value, default) * progress_remaining
@@ -68,7 +68,7 @@ def evaluate_schedule(
 
 
 def warn_of_early_end(name: str, value: Any, total_steps: int) -> None:
-    """Warns of a Keras schedule that ends in the first half of a run: it was likely meant to count gradient steps."""
+    """Warn of a Keras schedule that ends in the first half of a run: it was likely meant to count gradient steps."""
     decay_steps = getattr(value, "decay_steps", None) if counts_env_steps(value) else None
     if decay_steps is not None and decay_steps < total_steps / 2:
         warnings.warn(

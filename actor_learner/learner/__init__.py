@@ -1,4 +1,1 @@
-"""From a trajectory batch to an update of a Keras network.
-
-The only package that depends on Keras's backend (gradients, compilation, devices).
-"""
+"""From a trajectory batch to an update of a Keras network."""

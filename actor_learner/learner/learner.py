@@ -7,6 +7,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -19,7 +20,7 @@ from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.learner import backend
 from actor_learner.learner.batch import tensors
 from actor_learner.learner.rewards import RewardScaling
-from actor_learner.learner.state import load_learner, write_learner
+from actor_learner.learner.state import SavedLearner, read_learner, restore, write_learner
 from actor_learner.learner.update import Update, computes_in_low_precision
 from actor_learner.networks.contract import (
     CHECKED_ROWS,
@@ -41,11 +42,10 @@ Array = np.ndarray[Any, Any]
 
 
 class Learner:
-    """Updates `network` from trajectories, whoever made them.
+    """Updates `network` from trajectories of any origin.
 
-    `update` mutates the network's weights, its optimizer (`network.optimizer`, set here) and the
-    learner's own counters and statistics; nothing else does. The update, from advantages to the
-    last optimizer step, is one compiled graph.
+    `update` mutates the network's weights, its optimizer (`network.optimizer`, set here) and the learner's own counters
+    and statistics; nothing else does. The update, from advantages to the last optimizer step, is one compiled graph.
 
     Args:
         network: a Keras model that keeps the network contract (see `actor_learner.networks`).
@@ -83,7 +83,8 @@ class Learner:
         self.updates = 0
         self.begun = 0
         self.not_finite: tuple[str, ...] = ()
-        network_distribution(network, self.spaces)  # one that doesn't fit the space is refused here
+        network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
+        self._source = algorithm.source()
         self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4]))
         self._normalization = normalization_layers(network)
         self._reward_scaling: RewardScaling | None = None
@@ -91,8 +92,8 @@ class Learner:
         self._compiled: backend.Compiled | None = None
         self._read_vector: Callable[[], Array] | None = None
         self._prefetched: tuple[Trajectory, dict[str, Any]] | None = None
-        self._observed: dict[str, tuple[int, ...]] = {}
-        self._ready = False
+        self._row_shapes: dict[str, tuple[int, ...]] = {}
+        self._has_statistics = False
         with backend.device(self.device):
             self.optimizer = algorithm.make_optimizer()
             network.optimizer = self.optimizer
@@ -104,9 +105,9 @@ class Learner:
         """Return what `network.get_weights()` returns: for `ActorPool.publish` or `Policy.set_weights`."""
         if self._vector_reader() is None or not self._is_float32:
             return list(self.network.get_weights())
-        ends = np.cumsum([math.prod(shape) for shape in self._shapes])
+        ends = np.cumsum([math.prod(shape) for shape in self._weight_shapes])
         parts = np.split(self.flat_weights(), ends[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        return [part.reshape(shape) for part, shape in zip(parts, self._weight_shapes, strict=True)]
 
     def flat_weights(self) -> Array:
         """Return the weights as one new float32 vector, in the order of `network.weights`, for `ActorPool.publish`.
@@ -118,41 +119,41 @@ class Learner:
         return read()
 
     def _vector_reader(self) -> Callable[[], Array] | None:
-        """Return what reads all weights in one copy from the device; None while the network isn't built."""
+        """Return a function that reads all weights in one copy from the device; None while the network isn't built."""
         if self._read_vector is None and self.network.built:
             weights = self.network.weights
-            self._shapes = [tuple(weight.shape) for weight in weights]
+            self._weight_shapes = [tuple(weight.shape) for weight in weights]
             self._is_float32 = all(weight.dtype == "float32" for weight in weights)
             with backend.device(self.device):
                 self._read_vector = backend.vector_reader(weights)
         return self._read_vector
 
     def update(self, trajectory: Trajectory) -> dict[str, float]:
-        """One update from a batch. Returns metrics; those that have no value this time are absent.
+        """Update once from a batch. Returns metrics, without those that have no value this time.
 
         The first batch of a network with `ObservationNormalization` only sets its statistics.
 
-        An update is undone if a metric, a weight, a variable of the optimizer, a statistic, or what the new network
-        gives for some of the rows is NaN or infinite: network, optimizer and learner are then as they were before, and
-        the metrics are those of the attempt, with "undone": 1.0 among them. `not_finite` names the metrics and parts
-        ("weights", "optimizer", "statistics", "outputs"). There are no new weights to publish then.
+        An update is undone if a metric, a weight, a variable of the optimizer, a statistic, or an output of the new
+        network for some of the rows is NaN or infinite: network, optimizer and learner are then as they were before,
+        and the metrics are those of the attempt, with "undone": 1.0 among them. `not_finite` names the metrics and
+        parts ("weights", "optimizer", "statistics", "outputs"). There are no new weights to publish then.
 
         Raises:
             ValueError: a batch that doesn't fit the network, or layers whose `trainable` was changed.
         """
         prefetched = self._take_prefetched(trajectory)
-        trajectory = self._checked(trajectory)
+        trajectory, update, compiled = self._prepare(trajectory)
         valid = trajectory.valid
         random_state = self._rng.bit_generator.state
         order, num_minibatches = self._minibatch_order(valid)
-        assert self._compiled is not None
         with backend.device(self.device):
-            values, finite = self._compiled(*self._arguments(trajectory, order, num_minibatches, prefetched))
-        result = self._read_metrics(values, learned=num_minibatches > 0)
-        self.not_finite = self._names_of(finite) if "undone" in result else ()
-        if self.not_finite:
+            values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched))
+        result = _read_metrics(update, values, learned=num_minibatches > 0)
+        if "undone" in result:
+            self.not_finite = tuple(itertools.compress(update.checked_names, ~ops.convert_to_numpy(finite)))
             self._rng.bit_generator.state = random_state
             return result
+        self.not_finite = ()
         self.env_steps += int(valid.sum())
         self.updates += 1
         if (rate := self.algorithm.adapted_learning_rate(result["learning_rate"], result)) is not None:
@@ -160,42 +161,131 @@ class Learner:
         return result
 
     def prefetch(self, trajectory: Trajectory) -> None:
-        """Copies a batch to the device, for the next update that begins: if it is of this batch, it takes these copies.
+        """Copy a batch to the device. If the next update to begin is of this batch, it takes these copies.
 
-        In another thread while `update` runs (`begun` counts those that have begun), and to its end before the next one
-        begins. Nothing is learned.
+        Call it in another thread while `update` runs (`begun` counts the updates that have begun); it must return
+        before the next update begins. Nothing is learned.
 
         Raises:
-            ValueError: a batch that breaks its space; the update would say so, too.
+            ValueError: a batch that breaks its space; the update would refuse it, too.
         """
         conformed = validate_trajectory(trajectory, self.spaces)
         with backend.device(self.device):
             self._prefetched = trajectory, tensors(conformed)
 
     def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
-        """The metrics that `update` gives for such a batch, whose values don't matter: nothing is learned.
+        """Return the names of the metrics that `update` gives for such a batch, whose values don't matter.
 
-        What is traced for that is what `update` runs later.
+        Nothing is learned. The graph that is traced for it is the one that `update` runs later.
         """
-        trajectory = self._checked(trajectory)
-        nothing = np.full(self._order_shape(trajectory.valid.size), -1, np.int32)
-        assert self._compiled is not None
+        trajectory, update, compiled = self._prepare(trajectory)
+        order = np.full(self._source.shape(trajectory.valid.size), -1, np.int32)
         with backend.device(self.device):
-            self._compiled.trace(*self._arguments(trajectory, nothing, 0))
-        assert self._update is not None
-        return tuple(name for name in self._update.metric_names if name != "undone")
+            compiled.trace(*self._arguments(trajectory, order, 0))
+        return tuple(name for name in update.metric_names if name != "undone")
 
-    def _checked(self, trajectory: Trajectory) -> Trajectory:
-        """The batch in its dtypes; the first one is what the update is compiled for."""
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write network, optimizer, statistics, counters and random state into `directory`, for `load`.
+
+        The directory is replaced as a whole, or stays as it was; see `system.files.write_folder_atomically`.
+
+        Raises:
+            OSError: the disk is full or can't be written.
+            FileExistsError: the directory holds files that `save` didn't write.
+            ValueError: the network isn't built yet.
+        """
+        write_folder_atomically(directory, self.write_files)
+
+    def write_files(self, folder: Path) -> None:
+        """Write the files of `save` into a folder that is being filled, for `write_folder_atomically`."""
+        saved = SavedLearner(
+            network=self.network,
+            algorithm=self.algorithm,
+            action_space=self.action_space,
+            total_steps=self.total_steps,
+            env_steps=self.env_steps,
+            updates=self.updates,
+            random_state=self._rng.bit_generator,
+            arrays={name: ops.convert_to_numpy(variable) for name, variable in self._saved_variables().items()},
+        )
+        write_learner(saved, folder)
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        algorithm: Algorithm | None = None,
+        network: keras.Model | None = None,
+        device: str = "auto",
+    ) -> Learner:
+        """Return the learner that `save` wrote: its next update is what the saved one's would have been.
+
+        Args:
+            directory: where it was saved.
+            algorithm: needed where hyperparameters were callables or objects, or the class isn't of this package.
+            network: needed where Keras couldn't save the network whole; gets the weights.
+            device: as for `Learner`.
+
+        Raises:
+            ValueError: no learner there, one that was damaged, or one of the above is needed.
+        """
+        saved = read_learner(directory, algorithm=algorithm, network=network)
+        learner = cls(
+            saved.network,
+            saved.algorithm,
+            action_space=saved.action_space,
+            total_steps=saved.total_steps,
+            device=device,
+        )
+        learner.env_steps, learner.updates = saved.env_steps, saved.updates
+        learner._rng = np.random.Generator(saved.random_state)
+        if (returns := saved.arrays.get("reward_scaling/0")) is not None:
+            learner._reward_scaling = RewardScaling(returns.size, learner.algorithm.rewards.gamma)
+        restore(learner._saved_variables(), saved.arrays, directory)
+        return learner
+
+    def _saved_variables(self) -> dict[str, keras.Variable]:
+        """Return the variables of the optimizer and of reward scaling by their names in a file."""
+        scaling = self._reward_scaling.variables if self._reward_scaling else []
+        groups = {"optimizer": self.optimizer.variables, "reward_scaling": scaling}
+        return {f"{name}/{index}": variable for name, group in groups.items() for index, variable in enumerate(group)}
+
+    @property
+    def compiled_with_xla(self) -> bool | None:
+        """Whether XLA compiles the update; None before the first batch."""
+        return self._compiled.with_xla if self._compiled else None
+
+    def _prepare(self, trajectory: Trajectory) -> tuple[Trajectory, Update, backend.Compiled]:
+        """Return the batch in its dtypes, and the update, which is made for the first batch."""
         trajectory = validate_trajectory(trajectory, self.spaces)
         if self._compiled is None:
-            self._prepare(trajectory)
+            self._check_first_batch(trajectory)
+            rows = self._source.shape(trajectory.valid.size)[1]
+            flops = 6.0 * backend.multiplications(self.network) * rows
+            self._compile(trajectory, backend.use_xla(self.network, self.device, flops))
         self._check_batch(trajectory)
         self._check_trainable()
-        return trajectory
+        assert self._update is not None
+        assert self._compiled is not None
+        return trajectory, self._update, self._compiled
+
+    def _compile(self, trajectory: Trajectory, with_xla: bool) -> None:
+        """Make the update for batches like this one, of a network that is built."""
+        if self._trainable is None:
+            self._trainable = list(self.network.trainable_variables)
+            self.optimizer.build(self._trainable)
+        if self.algorithm.rewards.scale and self._reward_scaling is None:
+            self._reward_scaling = RewardScaling(_num_environments(trajectory), self.algorithm.rewards.gamma)
+        if not with_xla:
+            backend.fuse(self.optimizer)
+        self._update = Update(
+            self.network, self.algorithm, self.spaces, self.optimizer, self._trainable, self._reward_scaling
+        )
+        self._compiled = backend.Compiled(self._update, self._update.state, with_xla=with_xla)
 
     def _take_prefetched(self, trajectory: Trajectory) -> dict[str, Any] | None:
-        """The copies of this very batch, if it was prefetched; older ones are dropped."""
+        """Return the copies of this very batch, if it was prefetched, and drop older ones."""
         prefetched, self._prefetched = self._prefetched, None
         self.begun += 1
         return prefetched[1] if prefetched is not None and prefetched[0].reward is trajectory.reward else None
@@ -207,159 +297,51 @@ class Learner:
         num_minibatches: int,
         prefetched: dict[str, Any] | None = None,
     ) -> tuple[Any, ...]:
-        """What the compiled update takes. prefetched: the batch's tensors, if they are there already."""
-        scheduled = self._scheduled_values(trajectory.valid.size)
-        numbers = (order, np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})
-        return self._tensors(trajectory, prefetched), *backend.to_device(numbers)
+        """Return the compiled update's arguments. prefetched: The batch's tensors, if they are on the device already.
 
-    def _tensors(self, trajectory: Trajectory, prefetched: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The batch on the device; in mixed precision also which columns the present weights have collected.
-
-        With one publish for each update, their version is the number of updates.
+        In mixed precision they mark the columns that the present weights have collected: with one publish for each
+        update, their version is the number of updates.
         """
         batch = prefetched or tensors(trajectory)
         if computes_in_low_precision(self.network):
             batch["on_policy"] = backend.to_device(np.asarray(trajectory.policy_version) == self.updates)
-        return batch
-
-    def _read_metrics(self, values: Tensor, learned: bool) -> dict[str, float]:
-        """Those that have a value, by name; "undone" is one of them only where the update is."""
-        assert self._update is not None
-        result = dict(zip(self._update.metric_names, map(float, ops.convert_to_numpy(values)), strict=True))
-        if not result["undone"]:
-            del result["undone"]
-        if not learned:
-            always = ("explained_variance", "learning_rate", "undone")
-            result = {name: value for name, value in result.items() if name in always}
-        if math.isnan(result["explained_variance"]):
-            del result["explained_variance"]
-        return result
-
-    def _names_of(self, finite: Tensor) -> tuple[str, ...]:
-        """What isn't, of the things that are checked."""
-        assert self._update is not None
-        return tuple(itertools.compress(self._update.checked_names, ~ops.convert_to_numpy(finite)))
-
-    def _progress_remaining(self, batch_rows: int) -> float:
-        """1 - (k - 1) / N at update k of the N that `total_steps` takes; rows that only reset don't count as steps."""
-        if not self.total_steps:
-            return 1.0
-        return max(0.0, 1.0 - self.env_steps / batch_rows / math.ceil(self.total_steps / batch_rows))
+        scheduled = self._scheduled_values(trajectory.valid.size)
+        numbers = (order, np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})
+        return batch, *backend.to_device(numbers)
 
     def _scheduled_values(self, batch_rows: int) -> dict[str, float]:
-        """What the update is given: the learning rate only where a schedule writes it.
+        """Return the values of schedules; the learning rate only where a schedule writes it.
 
-        A constant was written when the optimizer was made, so that callbacks may change it since.
+        A constant was written when the optimizer was made, so that callbacks may change it since. At update k of the N
+        that `total_steps` takes, 1 - (k - 1) / N of the run remains; rows that only reset don't count as steps.
         """
-        schedule = self.algorithm.scheduled_values(
-            progress_remaining=self._progress_remaining(batch_rows), env_steps=self.env_steps
-        )
+        remaining = 1.0
+        if self.total_steps:
+            remaining = max(0.0, 1.0 - self.env_steps / batch_rows / math.ceil(self.total_steps / batch_rows))
+        schedule = self.algorithm.scheduled_values(progress_remaining=remaining, env_steps=self.env_steps)
         if self.algorithm.clones_optimizer or not is_schedule(self.algorithm.learning_rate):
             schedule.pop("learning_rate", None)
         return schedule
 
     def _minibatch_order(self, valid: Array) -> tuple[Array, int]:
-        """Row indices `[epochs x minibatches, minibatch_size]` and how many minibatches are to be learned.
+        """Return the source's order, and no minibatches while the normalization layers wait for a first batch."""
+        self._has_statistics = self._has_statistics or all(
+            float(ops.convert_to_numpy(layer.count)) > 0 for layer in self._normalization
+        )
+        if not self._has_statistics:
+            return np.full(self._source.shape(valid.size), -1, np.int32), 0
+        return self._source.order(valid, self._rng)
 
-        Each epoch is a random order with the invalid rows last, cut into minibatches; those without a
-        valid row are left out, and the last one is filled up with rows that don't count (index -1).
-        """
-        rows = np.flatnonzero(valid.reshape(-1)).astype(np.int32)
-        order = np.full(self._order_shape(valid.size), -1, np.int32)
-        size, epochs = order.shape[1], self.algorithm.epochs
-        if not self._statistics_ready():
-            return order, 0
-        per_epoch = math.ceil(rows.size / size)
-        for epoch in range(epochs):
-            order[epoch * per_epoch : (epoch + 1) * per_epoch].reshape(-1)[: rows.size] = self._rng.permutation(rows)
-        return order, epochs * per_epoch
-
-    def _order_shape(self, batch_rows: int) -> tuple[int, int]:
-        size = self._minibatch_rows(batch_rows)
-        return self.algorithm.epochs * math.ceil(batch_rows / size), size
-
-    def _minibatch_rows(self, batch_rows: int) -> int:
-        size = self.algorithm.minibatch_size
-        return batch_rows if size is None else min(size, batch_rows)
-
-    def _statistics_ready(self) -> bool:
-        """Whether the normalization layers have seen a batch (or there are none); asks the device until they have."""
-        self._ready = self._ready or all(float(ops.convert_to_numpy(layer.count)) > 0 for layer in self._normalization)
-        return self._ready
-
-    def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes network, optimizer, statistics, counters and random state into `directory`, for `load`.
-
-        The directory is replaced as a whole, or stays as it was; see `saving.write_folder_atomically`.
-
-        Raises:
-            OSError: the disk is full or can't be written.
-            FileExistsError: the directory holds something that `save` didn't write.
-            ValueError: the network isn't built yet.
-        """
-        write_folder_atomically(directory, lambda folder: write_learner(self, folder))
-
-    @property
-    def compiled_with_xla(self) -> bool | None:
-        """Whether XLA compiles the update; None before the first batch."""
-        return self._compiled.with_xla if self._compiled else None
-
-    @classmethod
-    def load(
-        cls,
-        directory: str | os.PathLike[str],
-        *,
-        algorithm: Algorithm | None = None,
-        network: keras.Model | None = None,
-        device: str = "auto",
-    ) -> Learner:
-        """The learner that `save` wrote: its next update is what the saved one's would have been.
-
-        Args:
-            directory: where it was saved.
-            algorithm: needed where hyperparameters were callables or objects, or the class isn't of this package.
-            network: needed where Keras couldn't save the network whole; gets the weights.
-            device: as for `Learner`.
-
-        Raises:
-            ValueError: no learner there, one that was damaged, or one of the above is needed.
-        """
-        return load_learner(cls, directory, algorithm=algorithm, network=network, device=device)
-
-    def _prepare(self, trajectory: Trajectory) -> None:
-        """Checks the first batch against the network, then chooses how the update is compiled."""
+    def _check_first_batch(self, trajectory: Trajectory) -> None:
+        """Check the first batch against algorithm and network, which it builds."""
         steps, columns = trajectory.reward.shape
         self.algorithm.check_unroll_length(steps)
-        rows = steps * columns
-        size = self.algorithm.minibatch_size
-        if size is not None and size > rows:
-            warnings.warn(
-                f"`minibatch_size` is larger than a batch of {steps} x {columns} rows, which is taken whole. "
-                f"Received: minibatch_size={size}",
-                UserWarning,
-                stacklevel=3,
-            )
+        self._source.check_batch(steps, columns)
         self._check_network(trajectory.observation)
-        self._observed = _row_shapes(trajectory.observation)
-        if self._trainable is None:
-            self._trainable = list(self.network.trainable_variables)
-            self.optimizer.build(self._trainable)
-        if self.algorithm.normalize_reward and self._reward_scaling is None:
-            self._reward_scaling = RewardScaling(_num_environments(trajectory), self.algorithm.gamma)
-        flops = 6.0 * backend.multiplications(self.network) * self._minibatch_rows(rows)
-        self._compile(backend.use_xla(self.network, self.device, flops))
-
-    def _compile(self, with_xla: bool) -> None:
-        assert self._trainable is not None
-        if not with_xla:
-            backend.fuse(self.optimizer)
-        self._update = Update(
-            self.network, self.algorithm, self.spaces, self.optimizer, self._trainable, self._reward_scaling
-        )
-        self._compiled = backend.Compiled(self._update, self._update.state, with_xla=with_xla)
+        self._row_shapes = _row_shapes(trajectory.observation)
 
     def _check_network(self, observation: Any) -> None:
-        """Calls the network once, which builds it, and compares what it gives with what is needed."""
+        """Call the network once, which builds it, and compare its outputs with the contract."""
         zeros = map_leaves(lambda leaf: np.zeros((CHECKED_ROWS, *leaf.shape[2:]), leaf.dtype), observation)
         check_contract(self.network, zeros, self.spaces)
         if names := training_dependent_layers(self.network):
@@ -367,7 +349,7 @@ class Learner:
                 f"Layers {names} are called with training=False while learning too, so that learner and actors "
                 "agree: dropout does nothing, batch statistics stay as they are.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         for layer in self._normalization:
             shape = normalized_leaf(layer, zeros).shape[1:]
@@ -379,10 +361,10 @@ class Learner:
         backend.check_placement(self.network, self.device)
 
     def _check_batch(self, trajectory: Trajectory) -> None:
-        """What later batches must have in common with the first one."""
-        if (shapes := _row_shapes(trajectory.observation)) != self._observed:
+        """Compare a batch with the first one."""
+        if (shapes := _row_shapes(trajectory.observation)) != self._row_shapes:
             raise ValueError(
-                f"`observation` must have rows of shape {_describe_shapes(self._observed)}. "
+                f"`observation` must have rows of shape {_describe_shapes(self._row_shapes)}. "
                 f"Received: {_describe_shapes(shapes)}"
             )
         if self._reward_scaling is None:
@@ -404,8 +386,19 @@ class Learner:
             )
 
 
+def _read_metrics(update: Update, values: Tensor, learned: bool) -> dict[str, float]:
+    """Return the metrics that have a value, by name; "undone" is one of them only for an undone update."""
+    result = dict(zip(update.metric_names, map(float, ops.convert_to_numpy(values)), strict=True))
+    absent = {name for name in update.batch_metric_names if math.isnan(result[name])}
+    if not result["undone"]:
+        absent.add("undone")
+    if not learned:
+        absent |= result.keys() - {*update.batch_metric_names, "learning_rate", "undone"}
+    return {name: value for name, value in result.items() if name not in absent}
+
+
 def _row_shapes(observation: Any) -> dict[str, tuple[int, ...]]:
-    """Shape of one row of each leaf."""
+    """Return the shape of one row of each leaf."""
     return {name: leaf.shape[2:] for name, leaf in named_leaves(observation).items()}
 
 

@@ -1,4 +1,4 @@
-"""The next batch on its way to the device while the learner computes."""
+"""Copies the next batch to the device while the learner computes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _POLL_SECONDS = 0.0005
 
 @contextlib.contextmanager
 def prefetching(upcoming: Upcoming, learner: Learner, *, useful: bool = True) -> Iterator[None]:
-    """Around `learner.update`: copies the next batch to the device as soon as it is complete.
+    """Copy the next batch to the device as soon as it is complete, while the body runs `learner.update`.
 
-    The copy has ended when this ends, so that the next `collect` finds its shared memory unread. upcoming: Returns the
-    next batch if it is complete (`ActorPool.upcoming`). useful: False does nothing; on a CPU a copy costs the time that
-    it saves.
+    The copy ends with the body, before the next `collect` reuses the batch's shared memory. upcoming: Returns the next
+    batch if it is complete (`ActorPool.upcoming`). useful: False does nothing; on a CPU a copy costs the time that it
+    saves.
     """
     if not useful:
         yield
@@ -39,9 +39,9 @@ def prefetching(upcoming: Upcoming, learner: Learner, *, useful: bool = True) ->
 
 
 def _copy_next(upcoming: Upcoming, learner: Learner, begun: int, over: threading.Event) -> None:
-    """begun: updates that had, before the one that is to come; earlier it would take a copy for its own and drop it."""
+    """Wait for the update to begin, which drops earlier copies, then copy. begun: The updates that began before it."""
     while not over.wait(_POLL_SECONDS):
         if learner.begun > begun and (trajectory := upcoming()) is not None:
-            with contextlib.suppress(ValueError):  # the update of this batch says it where someone listens
+            with contextlib.suppress(ValueError):  # the update of this batch raises it again
                 learner.prefetch(trajectory)
             return

@@ -1,4 +1,4 @@
-"""Rewards as the learner sees them: clipped, or scaled by the running std of the discounted return."""
+"""The rewards that the learner learns from: clipped, or scaled by the running std of the discounted return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCALING_EPSILON = 1e-8
 
 
 def clip_reward(reward: Tensor, clip: str | float | None) -> Tensor:
-    """`reward` as it is (None), its sign ("sign"), or clipped to +-`clip`."""
+    """Return `reward` unchanged (None), its sign ("sign"), or clipped to +-`clip`."""
     if clip is None:
         return reward
     return ops.clip(reward, -clip, clip) if isinstance(clip, (int, float)) else ops.sign(reward)
@@ -26,12 +26,12 @@ def clip_reward(reward: Tensor, clip: str | float | None) -> Tensor:
 class RewardScaling:
     """Divides rewards by the running std of the discounted return of each environment.
 
-    Not centred, clipped to +-10; a batch enters the statistics before it is scaled. The discounted
-    returns live on from batch to batch, one for each environment, and start anew with each episode.
-    As SB3's `VecNormalize(norm_obs=False)`, a batch at a time.
+    Rewards aren't centred, and are clipped to +-10; a batch enters the statistics before it is scaled. Each environment
+    has a discounted return, which continues from batch to batch and starts anew with each episode: SB3's
+    `VecNormalize(norm_obs=False)`, a batch at a time.
 
-    Actors that run freely bring batches in which an environment stands twice, in no known order: its columns there
-    start at 0, and so does what follows them. A column that ended early is `truncated`, and starts its return anew.
+    A batch of actors that run freely may hold an environment twice, in an unknown order: its columns there start at 0,
+    and so does its next column. A column that ended early is `truncated`, and starts its return anew.
     """
 
     def __init__(self, num_envs: int, gamma: float) -> None:
@@ -43,11 +43,11 @@ class RewardScaling:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """All state, for saving."""
+        """All state."""
         return [self.discounted_return, self.mean, self.variance, self.count]
 
     def scale(self, reward: Tensor, ended: Tensor, valid: Tensor, env_index: Tensor) -> Tensor:
-        """Merges a batch into the statistics, and scales it. reward, ended, valid: `[T, B]`; env_index: `[B]`."""
+        """Merge a batch into the statistics, and scale it. reward, ended, valid: `[T, B]`; env_index: `[B]`."""
         alone = _occurs_once(env_index)
         known = ops.take(self.discounted_return, env_index)
         initial = ops.where(alone, known, ops.zeros_like(known))
@@ -59,7 +59,7 @@ class RewardScaling:
         merged = merge_statistics((self.mean, self.variance, self.count), (mean, sum_of_squares, added))
         for variable, value in zip((self.mean, self.variance, self.count), merged, strict=True):
             variable.assign(value)
-        # Columns of the same environment all write 0, so that it doesn't matter which of them is written last.
+        # Columns of the same environment all write 0, so their order doesn't matter.
         goes_on = ops.logical_and(alone, ops.logical_not(ended[-1]))
         carried = ops.where(goes_on, discounted[-1], ops.zeros_like(discounted[-1]))
         self.discounted_return.assign(
@@ -69,7 +69,7 @@ class RewardScaling:
         return ops.clip(scaled, -SCALED_REWARD_CLIP, SCALED_REWARD_CLIP)
 
     def _discounted_returns(self, reward: Tensor, ended: Tensor, valid: Tensor, initial: Tensor) -> Tensor:
-        """`R[t] = reward[t] + gamma R[t - 1]`, from `initial [B]`, anew after each end, held at invalid rows."""
+        """Return `R[t] = reward[t] + gamma R[t - 1]`, from `initial [B]`, anew after an end, held at invalid rows."""
         decay = ops.where(valid, self.gamma * ops.ones_like(reward), ops.ones_like(reward))
         started = ops.concatenate([ops.zeros_like(ended[:1]), ended[:-1]], axis=0)
         decay = ops.where(started, ops.zeros_like(decay), decay)
@@ -79,7 +79,7 @@ class RewardScaling:
 
 
 def _occurs_once(env_index: Tensor) -> Tensor:
-    """Of which columns `[B]` the environment stands in no other."""
+    """Return for each column `[B]` whether no other column is of its environment."""
     same = ops.equal(ops.expand_dims(env_index, 1), ops.expand_dims(env_index, 0))
     return ops.equal(ops.sum(ops.cast(same, "int32"), axis=1), 1)
 

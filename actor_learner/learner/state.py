@@ -1,4 +1,4 @@
-"""A learner in a folder: what is written there, and a learner that goes on from it.
+"""A learner in a folder.
 
 network.keras   the network (network.weights.h5 where Keras can't read it back)
 learner.npz     variables of the optimizer (learning rate and step count are among them) and of reward scaling
@@ -11,86 +11,78 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import keras
 import numpy as np
-from keras import ops
+from gymnasium.spaces import Space
 
 from actor_learner import algorithms
-from actor_learner.learner.rewards import RewardScaling
+from actor_learner.algorithms.base import Algorithm
 from actor_learner.networks.saving import network_of, write_network
 from actor_learner.spaces.kinds import from_json, to_json
 from actor_learner.spaces.structure import to_gymnasium
 from actor_learner.system.files import DamagedError, one_line, read_arrays, read_folder, write_arrays
 
-if TYPE_CHECKING:
-    import keras
-
-    from actor_learner.algorithms.base import Algorithm
-    from actor_learner.learner.learner import Learner
+Arrays = dict[str, np.ndarray[Any, Any]]
+Directory = str | os.PathLike[str]
 
 FORMAT = 1
 
-_OPTIMIZER, _REWARD_SCALING = "optimizer", "reward_scaling"
+
+@dataclass(frozen=True)
+class SavedLearner:
+    """The state of a learner. arrays: The contents of its variables, without those of the network."""
+
+    network: keras.Model
+    algorithm: Algorithm
+    action_space: Space[Any]
+    total_steps: int | None
+    env_steps: int
+    updates: int
+    random_state: np.random.BitGenerator
+    arrays: Arrays
 
 
-def write_learner(learner: Learner, folder: Path) -> None:
-    """Writes a learner's files into a folder that is being filled, for `write_folder_atomically`."""
-    if not learner.network.built:
+def write_learner(saved: SavedLearner, folder: Path) -> None:
+    """Write a learner's files into a folder that is being filled, for `write_folder_atomically`."""
+    if not saved.network.built:
         raise ValueError("A learner can be saved once its network is built: by a call, or by the first update.")
-    write_network(learner.network, folder)
-    write_arrays(folder / "learner.npz", _arrays(learner))
-    text = json.dumps(_description(learner), indent=2) + "\n"
-    (folder / "learner.json").write_text(text, encoding="utf-8")
+    write_network(saved.network, folder)
+    write_arrays(folder / "learner.npz", saved.arrays)
+    description = {
+        "format": FORMAT,
+        "algorithm": algorithms.to_json(saved.algorithm),
+        "action_space": to_json(saved.action_space),
+        "total_steps": saved.total_steps,
+        "env_steps": saved.env_steps,
+        "updates": saved.updates,
+        "random_state": saved.random_state.state,
+    }
+    (folder / "learner.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
-def load_learner(
-    cls: type[Learner],
-    directory: str | os.PathLike[str],
-    *,
-    algorithm: Algorithm | None,
-    network: keras.Model | None,
-    device: str,
-) -> Learner:
-    """The learner in a folder, made by `cls`; see `Learner.load`."""
+def read_learner(directory: Directory, *, algorithm: Algorithm | None, network: keras.Model | None) -> SavedLearner:
+    """Return the learner in a folder; see `Learner.load`."""
     if not (Path(directory) / "learner.json").is_file():
         raise ValueError(f"There is no learner (learner.json) there. Received: directory={str(directory)!r}")
     contents = read_folder(directory)
     try:
-        state = _read_description(contents["learner.json"])
+        description = _read_description(contents["learner.json"])
         arrays = read_arrays(contents["learner.npz"])
-    except Exception as error:  # a folder of a stranger may hold anything
+    except Exception as error:  # the folder may come from anywhere
         raise DamagedError(
             f"This isn't what `Learner.save` writes ({one_line(error)}). Received: directory={str(directory)!r}"
         ) from error
-    learner = cls(
-        network_of(contents, network, path=directory),
-        algorithm or _algorithm(state["algorithm"], directory),
-        action_space=state["action_space"],
-        total_steps=state["total_steps"],
-        device=device,
-    )
-    learner.env_steps, learner.updates = state["env_steps"], state["updates"]
-    learner._rng = np.random.Generator(state["random_state"])
-    _restore(learner, arrays, directory)
-    return learner
-
-
-def _description(learner: Learner) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "algorithm": algorithms.to_json(learner.algorithm),
-        "action_space": to_json(learner.action_space),
-        "total_steps": learner.total_steps,
-        "env_steps": learner.env_steps,
-        "updates": learner.updates,
-        "random_state": learner._rng.bit_generator.state,
-    }
+    network = network_of(contents, network, path=directory)
+    description["algorithm"] = algorithm or _algorithm(description["algorithm"], directory)
+    return SavedLearner(network=network, arrays=arrays, **description)
 
 
 def _read_description(content: bytes) -> dict[str, Any]:
-    """What `_description` wrote, the action space and the random state as objects again."""
+    """Return the fields of learner.json, the action space and the random state as objects."""
     state = json.loads(content)
     if state["format"] != FORMAT:
         raise ValueError(f"it was written by another version: format={state['format']!r}")
@@ -106,8 +98,8 @@ def _read_description(content: bytes) -> dict[str, Any]:
     }
 
 
-def _algorithm(description: dict[str, Any] | None, directory: str | os.PathLike[str]) -> Algorithm:
-    """The saved algorithm. Its name is looked up in a table: nothing is imported."""
+def _algorithm(description: dict[str, Any] | None, directory: Directory) -> Algorithm:
+    """Return the saved algorithm. Its name is looked up in a table: nothing is imported."""
     try:
         return algorithms.from_json(description)
     except (KeyError, TypeError, AttributeError) as error:
@@ -117,36 +109,15 @@ def _algorithm(description: dict[str, Any] | None, directory: str | os.PathLike[
         ) from error
 
 
-def _arrays(learner: Learner) -> dict[str, np.ndarray[Any, Any]]:
-    groups = {_OPTIMIZER: learner.optimizer.variables}
-    if learner._reward_scaling is not None:
-        groups[_REWARD_SCALING] = learner._reward_scaling.variables
-    return {
-        f"{group}/{index}": ops.convert_to_numpy(variable)
-        for group, variables in groups.items()
-        for index, variable in enumerate(variables)
-    }
-
-
-def _restore(learner: Learner, arrays: Mapping[str, np.ndarray[Any, Any]], directory: str | os.PathLike[str]) -> None:
-    """Puts saved arrays into the variables of the optimizer and of reward scaling; each must have its place."""
-    if (returns := arrays.get(f"{_REWARD_SCALING}/0")) is not None:
-        learner._reward_scaling = RewardScaling(returns.size, learner.algorithm.gamma)
-    places = {
-        f"{group}/{index}": variable
-        for group, variables in (
-            (_OPTIMIZER, learner.optimizer.variables),
-            (_REWARD_SCALING, learner._reward_scaling.variables if learner._reward_scaling else ()),
-        )
-        for index, variable in enumerate(variables)
-    }
+def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, directory: Directory) -> None:
+    """Assign saved arrays to the variables of their names. Raises ValueError unless each fits one variable."""
     saved = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
-    expected = {name: (tuple(variable.shape), str(variable.dtype)) for name, variable in places.items()}
+    expected = {name: (tuple(variable.shape), str(variable.dtype)) for name, variable in variables.items()}
     if saved != expected:
         wrong = sorted(name for name in saved.keys() | expected if saved.get(name) != expected.get(name))[0]
         raise ValueError(
             f"The saved state doesn't fit this algorithm and network: {wrong} is {saved.get(wrong)}, not "
             f"{expected.get(wrong)}. Received: directory={str(directory)!r}"
         )
-    for name, variable in places.items():
+    for name, variable in variables.items():
         variable.assign(arrays[name])

@@ -10,8 +10,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from actor_learner.algorithms.base import Algorithm, divergence_metric
-from actor_learner.algorithms.returns import explained_variance
+from actor_learner.algorithms.base import Algorithm
 from actor_learner.learner import backend
 from actor_learner.learner.batch import (
     Nest,
@@ -43,7 +42,7 @@ MAXIMUM_CHECKED_ROWS = 128
 class Update:
     """One update of a network that is built. Calling it mutates weights, optimizer and running statistics.
 
-    Where a metric, a number of this state or an output of the new network isn't finite, all of it stays as it was.
+    If a metric, a number of this state or an output of the new network isn't finite, all of it stays as it was.
     """
 
     def __init__(
@@ -63,32 +62,34 @@ class Update:
         self._distribution = network_distribution(network, spaces)
         self._actions = spaces.action
         self.metric_names: tuple[str, ...] = ()
+        self.batch_metric_names: tuple[str, ...] = ()
         self.checked_names: tuple[str, ...] = ()
 
     def __call__(
         self, batch: Mapping[str, Nest], order: Tensor, num_minibatches: Tensor, schedule: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """One update, undone where something of it isn't finite.
+        """Update once, and undo the update if something in it isn't finite.
 
         Args:
-            batch: The fields of a trajectory; `on_policy [B]` says of which columns the log-probabilities are taken
-                anew, because actors compute them in a higher precision.
-            order: Row indices `[minibatches, minibatch_size]`, -1 where there is none.
-            num_minibatches: How many of them are learned.
-            schedule: Values of scheduled hyperparameters; `learning_rate` is there where it is to be written.
+            batch: The fields of a trajectory; `on_policy [B]`, in mixed precision, marks columns that the present
+                weights have collected.
+            order: Row indices `[minibatches, minibatch_size]`, -1 for none.
+            num_minibatches: The number of minibatches that are learned.
+            schedule: Values of scheduled hyperparameters; `learning_rate` is there if it is to be written.
 
         Returns:
             Metrics as a float32 vector, in the order of `metric_names`, "undone" (0 or 1) last; and which of the things
-            in `checked_names` are finite. Both tuples of names are filled when this is traced.
+            in `checked_names` are finite. Tracing fills these names, and `batch_metric_names`, which are metrics of
+            the whole batch, where NaN stands for no value.
         """
         before = backend.Snapshot(self.state)
-        metrics, rows = self._learn_batch(batch, order, num_minibatches, schedule)
+        metrics, batch_metrics, rows = self._learn_batch(batch, order, num_minibatches, schedule)
         self.checked_names, finite = self._finite(metrics, self._outputs(rows, order))
         undone = ops.logical_not(ops.all(finite))
-        metrics |= {"learning_rate": self._optimizer.learning_rate, "undone": undone}
+        metrics |= batch_metrics | {"learning_rate": self._optimizer.learning_rate, "undone": undone}
         values = ops.stack([ops.cast(value, "float32") for value in metrics.values()])
         before.put_back_where(undone)
-        self.metric_names = tuple(metrics)
+        self.metric_names, self.batch_metric_names = tuple(metrics), tuple(batch_metrics)
         return values, finite
 
     @property
@@ -110,55 +111,50 @@ class Update:
     def _finite(self, metrics: Mapping[str, Tensor], outputs: Sequence[Tensor]) -> tuple[tuple[str, ...], Tensor]:
         """Return the names of metrics, of the parts of the state and of outputs, and which of them are finite.
 
-        Weights must have finite squares, too. `explained_variance` has no value where the returns don't vary.
+        Weights must have finite squares, too.
         """
-        names = [name for name in metrics if name != "explained_variance"]
         parts = {name: [variable.value for variable in part] for name, part in self._state_parts().items()}
         weights = have_finite_squares(parts.pop("weights"))
         parts["outputs"] = list(outputs)
-        finite = [ops.isfinite(ops.stack([metrics[name] for name in names]))]
-        finite += [ops.stack([weights, *map(all_finite, parts.values())])]
-        return (*names, "weights", *parts), ops.concatenate(finite, axis=0)
+        finite = [
+            ops.isfinite(ops.stack(list(metrics.values()))),
+            ops.stack([weights, *map(all_finite, parts.values())]),
+        ]
+        return (*metrics, "weights", *parts), ops.concatenate(finite, axis=0)
 
     def _learn_batch(
         self, batch: Mapping[str, Nest], order: Tensor, num_minibatches: Tensor, schedule: Mapping[str, Tensor]
-    ) -> tuple[dict[str, Tensor], dict[str, Nest]]:
-        """Learns, and brings the statistics up to date. Returns metrics and the batch's rows, `[T x B, ...]`."""
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Nest]]:
+        """Learn, and update the statistics. Returns metrics of minibatches, of the batch, and `[T x B]` rows."""
         schedule = dict(schedule)
         if (rate := schedule.pop("learning_rate", None)) is not None:
             self._optimizer.learning_rate = rate
         algorithm = self._algorithm.at(schedule)
         batch = without_invalid(batch)
         batch["reward"] = self._scaled_reward(batch)
-        value, batch["target_log_prob"] = self._evaluate(batch)
-        if "on_policy" in batch:
-            on_policy = batch.pop("on_policy")
-            batch["behaviour_log_prob"] = ops.where(on_policy, batch["target_log_prob"], batch["behaviour_log_prob"])
-        targets = algorithm.targets(batch, value)
-        observation = without_bootstrap_row(batch["observation"])
-        rows = side_by_side({**batch, "observation": observation, "value": value[:-1], **targets})
+        fields = algorithm.rows(batch, self._evaluate)
+        rows = side_by_side({**fields, "observation": without_bootstrap_row(batch["observation"])})
         metrics = self._learn(algorithm, rows, order, num_minibatches)
         for layer in normalization_layers(self._network):
             layer.update(normalized_leaf(layer, rows["observation"]), rows["valid"])
-        metrics["explained_variance"] = explained_variance(rows["value"], rows["return"], rows["valid"])
-        return metrics, rows
+        return metrics, algorithm.batch_metrics(rows), rows
 
     def _outputs(self, rows: Mapping[str, Nest], order: Tensor) -> list[Tensor]:
-        """What the network gives by now for some of the rows that were learned; values are squared, as in any loss."""
+        """Return the new network's outputs for some of the learned rows, values squared, as in any loss."""
         minibatches, size = order.shape
         count = min(size, max(1, minibatches * size // ROWS_FOR_EACH_CHECKED), MAXIMUM_CHECKED_ROWS)
         outputs = self._call(minibatch_of(rows, order[0, :count]), entropy=False)
         return [outputs["parameters"], outputs["log_prob"], ops.square(outputs["value"])]
 
     def _scaled_reward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        reward = clip_reward(batch["reward"], self._algorithm.clip_reward)
+        reward = clip_reward(batch["reward"], self._algorithm.rewards.clip)
         if self._reward_scaling is None:
             return reward
         ended = ops.logical_or(batch["terminated"], batch["truncated"])
         return self._reward_scaling.scale(reward, ended, batch["valid"], batch["env_index"])
 
     def _evaluate(self, batch: Mapping[str, Nest]) -> tuple[Tensor, Tensor]:
-        """Values `[T + 1, B]`, and log-probabilities `[T, B]` of the actions, under the weights before the update."""
+        """Return values `[T + 1, B]` and log-probabilities `[T, B]` of the actions, under the present weights."""
         beside = {name: with_bootstrap_row(batch[name]) for name in ("action", "action_mask") if name in batch}
         rows = side_by_side({"observation": batch["observation"], **beside})
 
@@ -174,48 +170,43 @@ class Update:
     def _learn(
         self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor, num_minibatches: Tensor
     ) -> dict[str, Tensor]:
-        """Steps through the minibatches; metrics are means over them, the one that exceeds `target_kl` included."""
-        target_kl = getattr(algorithm, "target_kl", None)
+        """Step through the minibatches; metrics are means over them, the one that ends the update included."""
         names = self._metric_names(algorithm, rows, order)
-        divergence = divergence_metric(names)
-        for name in ("target_kl", "desired_kl"):
-            if getattr(algorithm, name, None) is not None and divergence is None:
-                raise ValueError(f"`{name}` needs a loss that reports `approx_kl`. Received: a loss with {names}")
+        algorithm.check_metrics(names)
 
-        def step(index: Tensor, stopped: Tensor, sums: Tensor, taken: Tensor) -> tuple[Tensor, ...]:
+        def step(index: Tensor, stopped: Tensor, sums: Tensor, count: Tensor) -> tuple[Tensor, ...]:
             gradients, metrics = self._gradients(algorithm, minibatch_of(rows, order[index]))
-            if target_kl is None or divergence is None:
-                exceeded = ops.convert_to_tensor(False)
+            if (ends := algorithm.ends_update(metrics)) is None:
+                ends = ops.convert_to_tensor(False)
                 self._apply(gradients)
             else:
-                exceeded = metrics[divergence] > 1.5 * target_kl
-                backend.cond(ops.logical_not(exceeded), lambda: self._apply(gradients), self.state)
+                backend.cond(ops.logical_not(ends), lambda: self._apply(gradients), self.state)
             values = ops.stack([ops.cast(metrics[name], "float32") for name in names])
-            return index + 1, exceeded, sums + values, taken + 1.0
+            return index + 1, ends, sums + values, count + 1.0
 
         start = (np.int32(0), np.bool_(False), np.zeros(len(names), np.float32), np.float32(0.0))
-        _, _, sums, taken = backend.while_loop(
-            lambda index, stopped, sums, taken: ops.logical_and(index < num_minibatches, ops.logical_not(stopped)),
+        _, _, sums, count = backend.while_loop(
+            lambda index, stopped, sums, count: ops.logical_and(index < num_minibatches, ops.logical_not(stopped)),
             step,
             tuple(map(ops.convert_to_tensor, start)),
             self.state,
         )
-        means = sums / ops.maximum(taken, 1.0)
+        means = sums / ops.maximum(count, 1.0)
         return {name: means[index] for index, name in enumerate(names)}
 
     def _metric_names(self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor) -> list[str]:
-        """The names of what the loss reports, found by tracing it in a graph that is thrown away."""
+        """Return the names of the loss's metrics, found by tracing it in a graph that is thrown away."""
         names: list[str] = []
+        constants = {name: 1.0 for name in algorithm.SCHEDULED if getattr(algorithm, name) is not None}
 
         def probe(rows: dict[str, Nest], order: Tensor) -> None:
             names.extend(self._loss(algorithm.at(constants), minibatch_of(rows, order[0]))[1])
 
-        constants = {name: 1.0 for name in algorithm.SCHEDULED if getattr(algorithm, name) is not None}
         backend.trace_once(probe, rows, order)
         return sorted([*names, "gradient_norm"])
 
     def _call(self, rows: Mapping[str, Nest], *, entropy: bool) -> dict[str, Tensor]:
-        """The network's outputs, with `log_prob [N]` of the rows' actions and the `entropy [N]`."""
+        """Return the network's outputs, with `log_prob [N]` of the rows' actions and the `entropy [N]`."""
         outputs = call_network(self._network, rows["observation"])
         action, mask = self._actions.flatten(rows["action"]), rows.get("action_mask")
         outputs["log_prob"] = self._distribution.log_prob(outputs["parameters"], action, mask)
@@ -237,11 +228,11 @@ class Update:
         return gradients, {**metrics, "gradient_norm": norm}
 
     def _apply(self, gradients: list[Tensor | None]) -> None:
-        """One optimizer step on the weights that have a gradient (a head that the loss ignores has none)."""
+        """Step the optimizer on the weights that have a gradient (a head that the loss ignores has none)."""
         pairs = [(g, v) for g, v in zip(gradients, self._trainable, strict=True) if g is not None]
         self._optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
 
 
 def computes_in_low_precision(network: keras.Model) -> bool:
-    """Whether some layer computes in 16 bits, while actors act in float32."""
+    """Return whether some layer computes in 16 bits, while actors act in float32."""
     return any(layer.compute_dtype in ("float16", "bfloat16") for layer in all_layers(network))

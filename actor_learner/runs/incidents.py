@@ -56,9 +56,7 @@ def write_incident(folder: Path, learner: Learner, trajectory: Trajectory, metri
 
 
 def _write(partial: Path, learner: Learner, trajectory: Trajectory, metrics: Mapping[str, float]) -> None:
-    from actor_learner.learner.state import write_learner
-
-    write_learner(learner, partial)
+    learner.write_files(partial)
     trajectory.save(partial / "trajectory.npz")
     finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     _write_json(partial / "metrics.json", finite)

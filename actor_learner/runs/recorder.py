@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import time
@@ -185,12 +184,10 @@ class Recorder:
             return
         if self._updating or self._has_other_weights() or not self._is_finite():
             return
-        from actor_learner.learner.state import write_learner
-
         self._tried_at, self._tried = time.monotonic(), (self._learner.env_steps, self._learner.updates)
         try:
             state = self._state()
-            self._checkpoints.write(state, functools.partial(write_learner, self._learner))
+            self._checkpoints.write(state, self._learner.write_files)
         except OSError as error:
             if not self._failed:
                 _log.warning("the checkpoint can't be written, training goes on: %s", one_line(error))

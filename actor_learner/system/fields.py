@@ -12,7 +12,7 @@ import inspect
 import math
 import numbers
 import operator
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 
@@ -186,9 +186,16 @@ def _suggestion(cls: type[NamedFields], name: str) -> str:
     """Suggest a field of this class, or of the other classes with named fields."""
     synonym = ELSEWHERE.get(name, name)
     for family in NamedFields.__subclasses__():
-        if not issubclass(cls, family) and any(synonym in _fields(one) for one in (family, *family.__subclasses__())):
+        if not issubclass(cls, family) and any(synonym in _fields(one) for one in _descendants(family)):
             return f" (did you mean {synonym!r} of {family.WHOSE}?)"
     return close_match(name, _fields(cls))
+
+
+def _descendants(cls: type[NamedFields]) -> Iterator[type[NamedFields]]:
+    """Yield a class and all its subclasses."""
+    yield cls
+    for subclass in cls.__subclasses__():
+        yield from _descendants(subclass)
 
 
 def _fields(cls: Any) -> list[str]:

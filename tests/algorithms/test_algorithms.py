@@ -12,7 +12,7 @@ import pytest
 
 from actor_learner import algorithms
 from actor_learner.algorithms.a2c import A2C
-from actor_learner.algorithms.base import Algorithm
+from actor_learner.algorithms.actor_critic import ActorCritic
 from actor_learner.algorithms.impala import Impala
 from actor_learner.algorithms.ppo import PPO
 
@@ -271,7 +271,7 @@ def test_json_there_and_back(algorithm):
 
 def test_a_subclass_may_bring_an_optimizer_and_need_nothing_else():
     @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Plain(Algorithm):
+    class Plain(ActorCritic):
         def default_optimizer(self):
             return keras.optimizers.SGD(self.initial_learning_rate)
 

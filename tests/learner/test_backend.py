@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import actor_learner
-from actor_learner.learner import backend
 
 PACKAGE = Path(actor_learner.__file__).parent
 NEUTRAL = [
@@ -33,8 +32,3 @@ def test_tensorflow_is_named_in_the_backend_alone(file):
     assert not {name for name in names if name.partition(".")[0] == "tensorflow"}
     if file.name != "backend.py":
         assert not {name for name in names if name.startswith("actor_learner.learner.tf")}
-
-
-def test_the_backend_is_what_it_lists():
-    listed = {name for name in imported(PACKAGE / "learner/backend.py") if name.startswith("actor_learner.learner.tf.")}
-    assert {name.rpartition(".")[2] for name in listed if name.count(".") == 4} == set(backend.__all__)

@@ -430,8 +430,8 @@ def test_xla_and_plain_tensorflow_agree():
     for xla in (True, False):
         network = al.default_network(VECTOR, TORQUES)
         learner = al.Learner(network, al.PPO(epochs=2), action_space=TORQUES)
-        learner._prepare(random_trajectory(TORQUES))
-        learner._compile(xla)
+        learner._check_first_batch(random_trajectory(TORQUES))
+        learner._compile(random_trajectory(TORQUES), xla)
         learner.update(random_trajectory(TORQUES))
         weights.append(network.get_weights())
     for first, second in zip(*weights, strict=True):

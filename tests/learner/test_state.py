@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import actor_learner as al
-from actor_learner.learner.state import write_learner
 from actor_learner.system.files import check_folder, write_folder_atomically
 from tests.support.small_networks import linear_network, same_weights, weights_of
 from tests.support.trajectories import TWO_ACTIONS, VECTOR, random_trajectory
@@ -140,7 +139,7 @@ def test_a_learner_beside_other_files_of_one_folder(tmp_path):
     learner = al.Learner(linear_network(), al.PPO(epochs=1), action_space=TWO_ACTIONS)
 
     def write(folder):
-        write_learner(learner, folder)
+        learner.write_files(folder)
         (folder / "run.json").write_text("{}")
 
     write_folder_atomically(tmp_path / "1", write)

@@ -40,8 +40,9 @@ def set_state(learner, state):
 
 
 def compiled(learner, xla):
-    learner._prepare(random_trajectory(learner.action_space))
-    learner._compile(xla)
+    batch = random_trajectory(learner.action_space)
+    learner._check_first_batch(batch)
+    learner._compile(batch, xla)
     return learner
 
 

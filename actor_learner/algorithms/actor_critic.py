@@ -1,0 +1,158 @@
+"""The base of actor-critics: values and advantages of a batch, and the terms that their losses share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from actor_learner.algorithms.base import Algorithm, Evaluate, RewardOptions, hyperparameter
+from actor_learner.algorithms.schedules import Schedule
+from actor_learner.algorithms.source import ShuffledEpochs
+from actor_learner.system.fields import check_count, check_flag, check_number, refusal
+
+if TYPE_CHECKING:
+    from actor_learner.algorithms.returns import VTrace
+
+Tensor = Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCritic(Algorithm):
+    """The hyperparameters of PPO, A2C and IMPALA, and advantages by GAE.
+
+    A subclass overrides `loss`, `targets` or both.
+    """
+
+    gamma: float = hyperparameter(0.99, "discount factor, 0 to 1")
+    gae_lambda: float = hyperparameter(0.95, "trade-off of bias and variance in GAE, 0 to 1")
+    ent_coef: Schedule = hyperparameter(0.0, "weight of the entropy bonus, or a schedule")
+    vf_coef: float = hyperparameter(0.5, "weight of the value loss")
+    normalize_advantage: bool = hyperparameter(False, "normalize advantages within each minibatch")
+    normalize_reward: bool = hyperparameter(False, "divide rewards by the running std of the discounted return")
+    clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound that rewards are clipped to")
+    epochs: int = hyperparameter(1, "passes over each batch")
+    minibatch_size: int | None = hyperparameter(None, "rows in a minibatch; none: the whole batch")
+
+    SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate", "ent_coef")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_number("ent_coef")
+        for name in ("gamma", "gae_lambda"):
+            check_number(name, getattr(self, name), least=0, most=1)
+        check_number("vf_coef", self.vf_coef)
+        for name in ("normalize_advantage", "normalize_reward"):
+            check_flag(name, getattr(self, name))
+        check_count("epochs", self.epochs)
+        check_count("minibatch_size", self.minibatch_size, optional=True)
+        clip = self.clip_reward
+        if clip is not None and clip != "sign" and not (isinstance(clip, (int, float)) and clip > 0):
+            raise refusal("clip_reward", "None, 'sign' or a bound above 0", clip)
+
+    @property
+    def uses_vtrace(self) -> bool:
+        """Whether targets are corrected along the unroll for actors with older weights."""
+        return False
+
+    def check_unroll_length(self, unroll_length: int) -> None:
+        """Raise ValueError for unrolls of a single step, along which V-trace has nothing to correct."""
+        if self.uses_vtrace and unroll_length < 2:
+            raise ValueError(
+                f"`unroll_length` must be at least 2 for {type(self).__name__} with V-trace, which corrects along an "
+                f"unroll. Received: unroll_length={unroll_length}"
+            )
+
+    @property
+    def rewards(self) -> RewardOptions:
+        return RewardOptions(clip=self.clip_reward, scale=self.normalize_reward, gamma=self.gamma)
+
+    def source(self) -> ShuffledEpochs:
+        return ShuffledEpochs(self.epochs, self.minibatch_size)
+
+    def rows(self, batch: Mapping[str, Tensor], evaluate: Evaluate) -> dict[str, Tensor]:
+        """Return the batch with `value` and `target_log_prob` under the weights before the update, and the targets.
+
+        `on_policy [B]` is there in mixed precision: in these columns `target_log_prob` replaces the actors'
+        log-probabilities, which they compute in a higher precision.
+        """
+        from keras import ops
+
+        value, target_log_prob = evaluate(batch)
+        batch = {**batch, "target_log_prob": target_log_prob}
+        if (on_policy := batch.pop("on_policy", None)) is not None:
+            batch["behaviour_log_prob"] = ops.where(on_policy, target_log_prob, batch["behaviour_log_prob"])
+        return {**batch, "value": value[:-1], **self.targets(batch, value)}
+
+    def targets(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Tensor]:
+        """Return the fields that a loss needs of a whole batch, at least `advantage` and `return`, each `[T, B]`.
+
+        batch: As for `rows`, with `target_log_prob [T, B]`; value: `[T + 1, B]`. Every field joins the minibatches.
+        """
+        from actor_learner.algorithms.returns import gae
+
+        advantage = gae(value=value, **_outcomes(batch), gamma=self.gamma, gae_lambda=self.gae_lambda)
+        return {"advantage": advantage, "return": advantage + value[:-1]}
+
+    def vtrace_targets(
+        self,
+        batch: Mapping[str, Tensor],
+        value: Tensor,
+        *,
+        rho_clip: float | None = 1.0,
+        c_clip: float | None = 1.0,
+        pg_rho_clip: float | None = 1.0,
+    ) -> VTrace:
+        """Return V-trace of a whole batch with this algorithm's gamma and lambda; arguments as for `targets`."""
+        from actor_learner.algorithms.returns import vtrace
+
+        return vtrace(
+            value=value,
+            log_rho=batch["target_log_prob"] - batch["behaviour_log_prob"],
+            **_outcomes(batch),
+            gamma=self.gamma,
+            gae_lambda=self.gae_lambda,
+            rho_clip=rho_clip,
+            c_clip=c_clip,
+            pg_rho_clip=pg_rho_clip,
+        )
+
+    def normalized_advantage(self, minibatch: Mapping[str, Tensor]) -> Tensor:
+        """Return the minibatch's advantages `[N]`; `normalize_advantage` normalizes them over its valid rows."""
+        from actor_learner.algorithms.returns import normalize_valid
+
+        advantage = minibatch["advantage"]
+        return normalize_valid(advantage, minibatch["valid"]) if self.normalize_advantage else advantage
+
+    def actor_critic_loss(
+        self, policy_loss: Tensor, value: Tensor, outputs: Mapping[str, Tensor], minibatch: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return policy_loss + vf_coef x mean squared error of `value [N]` - ent_coef x mean entropy, and metrics.
+
+        `approx_kl` is the mean divergence from the behaviour policy.
+        """
+        from keras import ops
+
+        from actor_learner.algorithms.returns import mean_divergence, mean_valid
+
+        valid = minibatch["valid"]
+        value_loss = mean_valid(ops.square(minibatch["return"] - value), valid)
+        entropy = mean_valid(outputs["entropy"], valid)
+        log_ratio = outputs["log_prob"] - minibatch["behaviour_log_prob"]
+        return policy_loss + self.vf_coef * value_loss - self.ent_coef * entropy, {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "approx_kl": mean_divergence(log_ratio, valid),
+        }
+
+    def batch_metrics(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the explained variance of the values before the update."""
+        from actor_learner.algorithms.returns import explained_variance
+
+        return {"explained_variance": explained_variance(rows["value"], rows["return"], rows["valid"])}
+
+
+def _outcomes(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the fields of a batch that returns are computed of."""
+    return {name: batch[name] for name in ("reward", "terminated", "truncated", "truncation_value", "valid")}

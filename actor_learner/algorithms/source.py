@@ -1,0 +1,59 @@
+"""The source of an update's minibatches: which rows, in which order, and how many."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+class Source(Protocol):
+    """Chooses the rows of each update, on the host."""
+
+    def check_batch(self, steps: int, columns: int) -> None:
+        """Warn of what doesn't fit a learner's first batch."""
+
+    def shape(self, batch_rows: int) -> tuple[int, int]:
+        """Return the most minibatches of an update from so many rows, and the rows of each."""
+
+    def order(self, valid: Array, rng: np.random.Generator) -> tuple[Array, int]:
+        """Return row indices `[minibatches, minibatch_size]`, -1 for none, and how many minibatches are learned.
+
+        valid: `[T, B]` of the batch; an index counts its rows.
+        """
+
+
+@dataclass(frozen=True)
+class ShuffledEpochs:
+    """Several passes over a batch, each in a random order. minibatch_size: None takes the batch whole."""
+
+    epochs: int = 1
+    minibatch_size: int | None = None
+
+    def check_batch(self, steps: int, columns: int) -> None:
+        size = self.minibatch_size
+        if size is not None and size > steps * columns:
+            warnings.warn(
+                f"`minibatch_size` is larger than a batch of {steps} x {columns} rows, which is taken whole. "
+                f"Received: minibatch_size={size}",
+                UserWarning,
+                stacklevel=5,
+            )
+
+    def shape(self, batch_rows: int) -> tuple[int, int]:
+        size = min(self.minibatch_size or batch_rows, batch_rows)
+        return self.epochs * math.ceil(batch_rows / size), size
+
+    def order(self, valid: Array, rng: np.random.Generator) -> tuple[Array, int]:
+        """Cut a random order of the valid rows into minibatches, for each epoch; the last one may not be full."""
+        rows = np.flatnonzero(valid.reshape(-1)).astype(np.int32)
+        order = np.full(self.shape(valid.size), -1, np.int32)
+        per_epoch = math.ceil(rows.size / order.shape[1])
+        for epoch in range(self.epochs):
+            order[epoch * per_epoch : (epoch + 1) * per_epoch].reshape(-1)[: rows.size] = rng.permutation(rows)
+        return order, self.epochs * per_epoch

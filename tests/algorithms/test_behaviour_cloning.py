@@ -1,0 +1,107 @@
+"""An algorithm without values and advantages learns: it asks of `Algorithm` only what any algorithm needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from keras import ops
+
+import actor_learner as al
+from actor_learner.algorithms.base import hyperparameter
+from actor_learner.algorithms.returns import mean_valid
+from actor_learner.algorithms.source import ShuffledEpochs
+from tests.support.small_networks import same_weights, weights_of
+from tests.support.trajectories import TWO_ACTIONS, VECTOR, random_trajectory
+
+pytestmark = pytest.mark.usefixtures("without_xla")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BehaviourCloning(al.algorithms.Algorithm):
+    """Maximum likelihood of a batch's actions."""
+
+    minibatch_size: int = hyperparameter(32, "rows in a minibatch")
+
+    def source(self):
+        return ShuffledEpochs(epochs=4, minibatch_size=self.minibatch_size)
+
+    def loss(self, outputs, minibatch):
+        valid = minibatch["valid"]
+        likelier = ops.cast(ops.argmax(outputs["parameters"], axis=-1), "int64")
+        agrees = ops.cast(likelier == ops.cast(minibatch["action"], "int64"), "float32")
+        accuracy = mean_valid(agrees, valid)
+        return -mean_valid(outputs["log_prob"], valid), {"accuracy": accuracy}
+
+
+def demonstrations(seed=0):
+    """A fixed batch of an expert that looks at the sign of one number."""
+    trajectory = random_trajectory(steps=64, columns=4, invalid_rate=0.1, seed=seed)
+    return trajectory._replace(action=(trajectory.observation[:-1, :, 1] > 0).astype(trajectory.action.dtype))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_it_learns_what_the_expert_does(normalize):
+    network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(16,), normalize_observation=normalize)
+    value_head = network.get_layer("value").get_weights()
+    learner = al.Learner(network, BehaviourCloning(learning_rate=3e-3), action_space=TWO_ACTIONS)
+    batch = demonstrations()
+    metrics = [learner.update(batch) for _ in range(30)]
+    assert metrics[normalize]["accuracy"] < 0.9 < 0.97 < metrics[-1]["accuracy"]
+    assert metrics[-1].keys() == {"loss", "accuracy", "gradient_norm", "learning_rate"}
+    assert same_weights(value_head, network.get_layer("value").get_weights())
+    assert learner.updates == 30
+    assert learner.env_steps == 30 * batch.valid.sum()
+
+
+def test_its_schedule_and_state_are_those_of_any_algorithm(tmp_path):
+    algorithm = BehaviourCloning(learning_rate="linear_1e-2", optimizer="rmsprop")
+    network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(8,))
+    learner = al.Learner(network, algorithm, action_space=TWO_ACTIONS, total_steps=10_000)
+    learner.update(demonstrations())
+    learner.save(tmp_path / "learner")
+    again = al.Learner.load(tmp_path / "learner", algorithm=algorithm)
+    assert learner.update(demonstrations(1)) == again.update(demonstrations(1))
+    assert same_weights(weights_of(network), weights_of(again.network))
+
+
+def test_an_update_that_is_not_finite_is_undone():
+    network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(8,))
+    learner = al.Learner(network, BehaviourCloning(), action_space=TWO_ACTIONS)
+    learner.update(demonstrations())
+    before = weights_of(network)
+    learner.optimizer.learning_rate = np.inf
+    assert learner.update(demonstrations())["undone"] == 1.0
+    assert same_weights(before, weights_of(network))
+
+
+def test_it_has_no_hyperparameters_of_actor_critics():
+    names = {"gamma", "gae_lambda", "vf_coef", "epochs", "normalize_advantage", "clip_reward"}
+    assert not names & set(dir(BehaviourCloning()))
+    for name in names:
+        with pytest.raises(TypeError, match=f"no such field.*Received: {name}=1"):
+            BehaviourCloning(**{name: 1})
+
+
+def test_it_runs_in_train(tmp_path):
+    """Cloning the actors' own actions teaches nothing, but every step of a run works without values."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class OfAnything(BehaviourCloning):
+        def loss(self, outputs, minibatch):
+            return -mean_valid(outputs["log_prob"], minibatch["valid"]), {}
+
+    config = al.TrainConfig(
+        env="Pendulum-v1",
+        algorithm=OfAnything(),
+        num_actors=1,
+        envs_per_actor=2,
+        unroll_length=16,
+        total_steps=64,
+        run_dir=tmp_path / "run",
+        quiet=True,
+    )
+    result = al.train(config)
+    assert result.metrics["env_steps"] >= 64
+    assert "explained_variance" not in result.metrics
