@@ -76,7 +76,7 @@ def test_an_optimizer_by_name_keeps_our_rate_and_clipping(cls):
 
 
 def test_one_step_of_rmsprop_is_torchs():
-    """Whose epsilon stands beside the root: the same where the gradient is far above or below it."""
+    """Torch adds epsilon outside the root: the same where the gradient is far above or below it."""
     weight = keras.Variable(np.zeros(2, np.float32))
     gradient = np.array([0.3, -1e-7], np.float32)
     optimizer = A2C(max_grad_norm=None, learning_rate=0.1).make_optimizer()

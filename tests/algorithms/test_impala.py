@@ -1,4 +1,4 @@
-"""Impala, and PPO with V-trace: the loss by hand, and what a Learner makes of both."""
+"""Impala, and PPO with V-trace: the loss by hand, and both in a Learner."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("without_xla")
 
 
 def stepped(algorithm, trajectory, action_space=TWO_ACTIONS, network=None):
-    """The weights after one update of a fresh network, and its metrics."""
+    """Return the weights after one update of a fresh network, and its metrics."""
     network = network or linear_network(al.parameter_size(action_space))
     metrics = al.Learner(network, algorithm, action_space=action_space).update(trajectory)
     return weights_of(network), metrics
@@ -67,7 +67,7 @@ def test_the_docstrings_example_is_the_published_optimizer():
 
 
 def test_without_clips_weights_stay_as_they_are():
-    """As with bounds that nothing reaches; and no fraction of clipped weights is reported."""
+    """They equal bounds that no weight reaches; and no fraction of clipped weights is reported."""
     trajectory = random_trajectory(seed=3)
     names = ("rho_clip", "c_clip", "pg_rho_clip")
     free, metrics = stepped(al.Impala(optimizer=sgd(), **dict.fromkeys(names)), trajectory)
@@ -161,7 +161,7 @@ def test_at_lag_0_ppo_is_the_same_with_vtrace(action_space):
 
 
 def test_ppos_first_full_batch_step_with_vtrace_has_impalas_gradient():
-    """With clipping out of the way: the ratio is the importance weight, which Impala has in its advantage."""
+    """Without clipping, the ratio is the importance weight, which Impala's advantage contains."""
     common = {"gae_lambda": 0.9, "normalize_advantage": False, "epochs": 1, "minibatch_size": None, "vf_coef": 0.5}
     trajectory = random_trajectory(seed=4)
     ppo, _ = stepped(al.PPO(optimizer=sgd(), vtrace=True, clip_range=1e6, **common), trajectory)
@@ -221,7 +221,7 @@ def test_a_small_divergence_raises_the_rate_as_far_as_it_goes():
 
 @dataclass(frozen=True, kw_only=True)
 class Renamed(al.PPO):
-    """Reports `approx_kl` alone, as a loss of one's own would."""
+    """Reports `approx_kl` alone, as the loss of a user's algorithm may."""
 
     def loss(self, outputs, minibatch):
         loss, metrics = super().loss(outputs, minibatch)
@@ -229,7 +229,7 @@ class Renamed(al.PPO):
 
 
 def test_the_age_of_the_actors_weights_ends_no_update_and_lowers_no_rate():
-    """Far from the behaviour policy, near the one before the update; a loss with `approx_kl` alone goes by that."""
+    """The policy is far from the behaviour policy, but near the one before the update; `approx_kl` alone can't tell."""
     options = {"learning_rate": 1e-4, "epochs": 2, "minibatch_size": 16}
     trajectory = random_trajectory()
     ending = [learner_of(algorithm(target_kl=0.01, **options)) for algorithm in (al.PPO, Renamed)]
@@ -257,7 +257,7 @@ def test_on_policy_the_two_divergences_are_the_same():
 
 
 def test_desired_kl_and_target_kl_together():
-    """The update that `target_kl` ends is also one that the rate answers to."""
+    """An update that `target_kl` ends adapts the rate, too."""
     algorithm = al.PPO(learning_rate=0.01, desired_kl=1e-4, target_kl=1e-3, epochs=20, minibatch_size=16, vtrace=True)
     network = linear_network()
     learner = al.Learner(network, algorithm, action_space=TWO_ACTIONS)

@@ -11,7 +11,7 @@ from tests.support.trajectories import random_trajectory
 
 
 def naive_gae(reward, value, terminated, truncated, truncation_value, valid, gamma, gae_lambda):
-    """The definition: for each row, the sum over what follows it in its episode. O(T^2)."""
+    """Sum, for each row, over the later rows of its episode, as the definition does. O(T^2)."""
     steps, columns = reward.shape
     advantage = np.zeros((steps, columns))
     for b in range(columns):

@@ -1,4 +1,4 @@
-"""V-trace against the sum of products that defines it, and at the limits where it is something simpler."""
+"""V-trace against the sum of products that defines it, and at its simpler limits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FIELDS = ("reward", "terminated", "truncated", "truncation_value", "valid")
 
 
 def bootstrap_of(trajectory, value, t, b):
-    """V(x_{t+1}) as the environment has it: 0 after a terminal state, that of the true last state if cut off."""
+    """Return V(x_{t+1}): 0 after a terminal state, the value of the true last state after a truncation."""
     if trajectory.terminated[t, b]:
         return 0.0
     return trajectory.truncation_value[t, b] if trajectory.truncated[t, b] else value[t + 1, b]
 
 
 def naive_vtrace(trajectory, value, log_rho, *, gamma, gae_lambda, rho_clip, c_clip, pg_rho_clip):
-    """Eq. 1 of arXiv:1802.01561 for each row, over what follows it in its episode; then 4.2's advantage. O(T^2)."""
+    """Sum eq. 1 of arXiv:1802.01561 for each row over its episode's later rows; then 4.2's advantage. O(T^2)."""
     steps, columns = trajectory.reward.shape
     rho = np.exp(log_rho.astype(np.float64))
     target = value[:-1].astype(np.float64)
@@ -139,7 +139,7 @@ def test_three_rows_by_hand(ending):
 
 
 def test_without_clipping_its_mean_is_the_target_policys_return():
-    """Actions of a coin pay themselves; the target policy takes 1 with probability .8, the actors with .5."""
+    """The action, 0 or 1, is the reward; the target policy takes 1 with probability .8, the actors with .5."""
     rng = np.random.default_rng(0)
     action = rng.integers(0, 2, (3, 50_000))
     log_rho = np.log(np.where(action == 1, 0.8, 0.2) / 0.5).astype(np.float32)
@@ -166,7 +166,7 @@ def test_columns_are_independent():
 
 
 def test_the_future_of_an_episode_reaches_no_other():
-    """What stands after an end, or in invalid rows, changes nothing before it."""
+    """Rows after an end, and invalid rows, change nothing before it."""
     trajectory = random_trajectory(steps=20, end_rate=0.3, invalid_rate=0.1, seed=5)
     value, log_rho = values_for(trajectory), log_weights(trajectory)
     ended = (trajectory.terminated | trajectory.truncated)[:, 0]

@@ -1,4 +1,4 @@
-"""What the learner does with masks, and with observations and actions of several leaves."""
+"""The learner with masks, and with observations and actions of several leaves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Watching(al.PPO):
 
 
 def on_policy(trajectory, network, action_space):
-    """The trajectory with the network's own log-probabilities."""
+    """Return the trajectory with the network's own log-probabilities."""
     steps, columns = trajectory.reward.shape
 
     def flat(leaf):
@@ -86,7 +86,7 @@ def test_the_ratio_of_ones_own_actions_is_1(action_space, masked, distribution):
 
 @pytest.mark.parametrize(("space", "masked"), [(HYBRID, False), (Discrete(4), True)], ids=["hybrid", "masked"])
 def test_actors_agree_with_the_learner(space, masked):
-    """The ratio of what actors collected is 1 in the compiled update, as weights change."""
+    """The ratio of collected actions is 1 in the compiled update, as weights change."""
 
     def network(observation_space, action_space):
         distribution = "squashed" if action_space == HYBRID else "gaussian"
@@ -103,7 +103,7 @@ def test_actors_agree_with_the_learner(space, masked):
 
 
 def test_what_stands_in_invalid_rows_changes_nothing():
-    """NaN, masks that allow nothing, and actions that they forbid, against numbers that do no harm."""
+    """Invalid rows with NaN, empty masks and forbidden actions equal invalid rows with harmless numbers."""
     trajectory = random_trajectory(HYBRID, observation_space=SENSES, invalid_rate=0.3, masked=True)
     invalid = ~trajectory.valid
 
@@ -123,7 +123,7 @@ def test_what_stands_in_invalid_rows_changes_nothing():
     for batch in (trajectory, filled):
         network = al.default_network(SENSES, HYBRID, normalize_observation=True, hidden_sizes=(8,))
         learner = al.Learner(network, al.PPO(minibatch_size=32, epochs=1), action_space=HYBRID)
-        for _ in range(2):  # the first one sets the statistics alone
+        for _ in range(2):  # the first update only sets the statistics
             learner.update(batch)
         weights.append(weights_of(network))
         assert all(np.isfinite(weight).all() for weight in weights[-1])
@@ -273,7 +273,7 @@ def test_a_learner_that_evaluates_in_chunks_learns_the_same(monkeypatch):
 
 
 def test_mixed_precision_takes_its_own_log_probabilities_of_its_own_batches():
-    """Actors compute in float32: at lag 0 the ratio would not be 1. Older columns keep what their actors wrote."""
+    """Actors compute in float32: at lag 0 the ratio would not be 1. Older columns keep the actors' numbers."""
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
         network = al.default_network(VECTOR, TWO_ACTIONS)

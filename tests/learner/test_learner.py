@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("without_xla")
 
 
 def expected_gradients(trajectory, policy, value, *, gamma, gae_lambda, vf_coef, ent_coef, normalize):
-    """Gradients of the loss at the first step, where PPO's ratio is 1 and its gradient is A2C's, in NumPy."""
+    """Return gradients of the loss at the first step, where PPO's ratio is 1 and its gradient is A2C's, in NumPy."""
     x = trajectory.observation[:-1].reshape(-1, 4).astype(np.float64)
     action = trajectory.action.reshape(-1)
     values = (trajectory.observation.astype(np.float64) @ value)[..., 0].astype(np.float32)
@@ -52,7 +52,7 @@ def expected_gradients(trajectory, policy, value, *, gamma, gae_lambda, vf_coef,
 
 
 def on_policy(trajectory, network):
-    """The trajectory with the log-probabilities that the network itself gives."""
+    """Return the trajectory with the network's own log-probabilities."""
     logits = ops.convert_to_numpy(network(trajectory.observation[:-1].reshape(-1, 4))[0])
     log_prob = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     chosen = np.take_along_axis(log_prob, trajectory.action.reshape(-1, 1), 1)
@@ -104,7 +104,7 @@ def test_gradients_are_clipped_by_their_global_norm():
     "action_space", [TWO_ACTIONS, pytest.param(TORQUES, marks=pytest.mark.xla)], ids=["discrete", "box"]
 )
 def test_invalid_rows_change_nothing(action_space):
-    """An update from a batch with NaN in invalid rows equals one where harmless numbers stand there."""
+    """An update from a batch with NaN in invalid rows equals one with harmless numbers there."""
     trajectory = random_trajectory(action_space, invalid_rate=0.3)
     filled = trajectory._replace(
         **{
@@ -168,7 +168,7 @@ def test_a_last_minibatch_that_is_not_full_is_a_mean_over_its_own_rows():
 
 
 def step_by_hand(network, algorithm, trajectory, rows, target, old_value):
-    """One SGD step on some rows, from the definition of the loss."""
+    """Make one SGD step on some rows, from the definition of the loss."""
     with tf.GradientTape() as tape:
         logits, value = network(trajectory.observation[0][rows])
         log_prob = tf.gather(tf.nn.log_softmax(logits), trajectory.action[0][rows], batch_dims=1)
@@ -192,7 +192,7 @@ def test_target_kl_ends_the_update_without_the_step_that_exceeds_it():
         each.update(trajectory)
     assert int(free.optimizer.iterations) == 20 * 4
     assert 0 < int(bounded.optimizer.iterations) < 20 * 4
-    # The first minibatch's KL is 0 but for rounding, so that at least one step is made; then it ends.
+    # The first minibatch's KL is 0 but for rounding, so at least one step is made; then the update ends.
     assert int(closed.optimizer.iterations) <= 2
 
 
@@ -365,7 +365,7 @@ class RatioPPO(al.PPO):
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize("normalize", [False, pytest.param(True, marks=pytest.mark.xla)])
 def test_the_ratio_is_1_in_the_compiled_update(env, normalize):
-    """Of what actors collected; one whole-batch step, so that the ratio is that of the first minibatch."""
+    """One whole-batch step, so that the ratio of collected actions is that of the first minibatch."""
 
     def network(observation_space, action_space):
         return al.default_network(observation_space, action_space, normalize_observation=normalize)
@@ -479,7 +479,7 @@ def test_a_batch_that_does_not_fit_the_network(network, batch, message):
 
 
 def test_nothing_is_kept_of_what_schedules_gave():
-    """TensorFlow keeps a tensor of each Python number that it was ever given: gigabytes of learning rates in a day."""
+    """TensorFlow keeps a tensor of each Python number that it gets: gigabytes of learning rates in a day."""
     given = []
 
     def rate(remaining):

@@ -17,7 +17,7 @@ UPDATES = 4
 
 
 def learn(max_policy_lag, *, useful):
-    """Metrics and weights of a few updates, and whether each next batch was there before it was collected."""
+    """Return metrics and weights of a few updates, and whether each next batch was copied before it was collected."""
     network = linear_network()
     arguments = {"num_actors": 1, "envs_per_actor": 2, "unroll_length": 16, "max_policy_lag": max_policy_lag}
     metrics, ahead = [], []

@@ -34,7 +34,7 @@ def test_scaling_equals_a_scalar_loop_over_several_batches(invalid_rate):
         trajectory = random_trajectory(seed=seed, end_rate=0.2, invalid_rate=invalid_rate)
         trajectory = trajectory._replace(
             reward=np.nan_to_num(trajectory.reward) * 5,
-            env_index=np.roll(np.arange(4, dtype=np.int32), seed),  # columns needn't keep their environment
+            env_index=np.roll(np.arange(4, dtype=np.int32), seed),  # columns may change their environment
         )
         found = scaling.scale(
             trajectory.reward,
@@ -48,7 +48,7 @@ def test_scaling_equals_a_scalar_loop_over_several_batches(invalid_rate):
 
 
 def test_an_environment_that_stands_in_a_batch_twice_starts_at_0():
-    """Its two columns and what follows them; the environment beside it goes on from where it was."""
+    """Its two columns start at 0, and so does its next column; the other environment continues its return."""
     scaling = RewardScaling(3, 0.5)
     rows = np.ones((2, 3), np.float32)
     no = np.zeros((2, 3), bool)

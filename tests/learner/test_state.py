@@ -1,4 +1,4 @@
-"""The learning rate that is in force, and what of a learner survives a file."""
+"""The learning rate in force, and the state of a learner that survives a file."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_ten_updates_a_file_and_ten_more_are_twenty_byte_for_byte(tmp_path, name
 
 @pytest.mark.filterwarnings("error:Skipping variable loading")
 def test_a_network_that_was_trained_here_takes_a_saved_learners_place(tmp_path):
-    """As where one process trains, and goes on with the very network that it gave."""
+    """One process may train, and continue with the same network object."""
     network, trajectory = linear_network(), random_trajectory(steps=2, columns=2)
     learner = al.Learner(network, al.PPO(minibatch_size=None), action_space=TWO_ACTIONS)
     learner.update(trajectory)
@@ -135,7 +135,7 @@ def test_a_saved_learner_is_replaced_as_a_whole(tmp_path):
 
 
 def test_a_learner_beside_other_files_of_one_folder(tmp_path):
-    """As checkpoints of runs are."""
+    """Checkpoints of runs are such folders."""
     learner = al.Learner(linear_network(), al.PPO(epochs=1), action_space=TWO_ACTIONS)
 
     def write(folder):

@@ -1,4 +1,4 @@
-"""An environment that needs its masks is learned with them, and not without."""
+"""An environment that needs its masks is learned with them, but not without."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import actor_learner as al
 
 MARGIN = 0.8
-"""Of returns between -1 and 0.88."""
+"""The required difference; returns are between -1 and 0.88."""
 
 
 @pytest.mark.parametrize("lag", [0, 2])

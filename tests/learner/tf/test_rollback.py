@@ -1,4 +1,4 @@
-"""Updates that give what isn't finite: they are undone to the last bit, whatever they went wrong by."""
+"""Updates that aren't finite are undone to the last bit, whatever their cause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def variables_of(learner):
 
 
 def state_of(learner):
-    """Every bit that an update may change."""
+    """Return every bit that an update may change."""
     return (
         [variable.numpy().tobytes() for variable in variables_of(learner)],
         learner._rng.bit_generator.state,
@@ -33,7 +33,7 @@ def state_of(learner):
 
 
 def set_state(learner, state):
-    """Makes it what it was when `state_of` was asked."""
+    """Restore the learner to a state that `state_of` returned."""
     contents, learner._rng.bit_generator.state, (learner.updates, learner.env_steps) = state
     for variable, content in zip(variables_of(learner), contents, strict=True):
         variable.assign(np.frombuffer(content, variable.dtype).reshape(variable.shape))
@@ -47,7 +47,7 @@ def compiled(learner, xla):
 
 
 def scheduled_ppo(xla):
-    """With everything that lives on from update to update."""
+    """Return a learner with every kind of state that survives an update."""
     network = al.default_network(VECTOR, TORQUES, normalize_observation=True, hidden_sizes=(16,), seed=1)
     algorithm = al.PPO(epochs=2, minibatch_size=32, normalize_reward=True, learning_rate="linear", clip_range="linear")
     return compiled(al.Learner(network, algorithm, action_space=TORQUES, total_steps=10_000), xla)
@@ -77,14 +77,14 @@ def mixed_precision():
 
 
 def poisoned(trajectory, field, value):
-    """With `value` in a valid row."""
+    """Return the trajectory with `value` in a valid row."""
     array = getattr(trajectory, field).copy()
     array[tuple(np.argwhere(trajectory.valid)[5])] = value
     return trajectory._replace(**{field: array})
 
 
 WRONG = [("reward", 3e38), ("observation", -3e38), ("behaviour_log_prob", math.nan), ("behaviour_log_prob", -math.inf)]
-"""What a batch may bring; NaN from an environment is refused before."""
+"""Fields of a batch that spoil an update; NaN from an environment is refused before."""
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ WRONG = [("reward", 3e38), ("observation", -3e38), ("behaviour_log_prob", math.n
     ids=["ppo-xla", "ppo", "ppo-target-kl", "a2c-xla", "a2c", "impala", "mixed-precision"],
 )
 def test_an_undone_update_never_was(make):
-    """What comes after it equals, bit for bit, what comes where it wasn't."""
+    """Later updates are equal, bit for bit, with and without it."""
     learner = make()
     good = [random_trajectory(learner.action_space, seed=seed, invalid_rate=0.1) for seed in range(4)]
     for batch in good[:2]:
@@ -126,7 +126,7 @@ def test_an_undone_update_never_was(make):
 
 @pytest.mark.parametrize("xla", [True, False])
 def test_a_learning_rate_that_explodes(xla):
-    """Nothing but the new weights is wrong: what an update reports comes from before its only step."""
+    """Only the new weights are wrong: an update's metrics precede its only step."""
     learner = a2c(xla)
     for rate in (1e30, math.inf, math.nan):
         learner.optimizer.learning_rate = rate
@@ -178,7 +178,7 @@ def test_nan_from_an_environment_is_refused_and_changes_nothing():
 
 @dataclass(frozen=True, kw_only=True)
 class RootOfReward(al.PPO):
-    """A term of its own, which has no gradient where all rewards are 0."""
+    """A loss with a further term, which has no gradient where all rewards are 0."""
 
     def loss(self, outputs, minibatch):
         loss, metrics = super().loss(outputs, minibatch)
@@ -198,7 +198,7 @@ def test_a_loss_of_ones_own_whose_gradient_is_not_finite():
 
 
 class Counting(layers.Layer):
-    """State of its own that no gradient moves: how often it was called, and random numbers."""
+    """A layer with state that no gradient moves: a count of its calls, and random numbers."""
 
     def __init__(self):
         super().__init__()
@@ -243,7 +243,7 @@ def test_statistics_that_the_first_batch_would_spoil():
     assert "statistics" in learner.not_finite
     assert (learner.updates, learner.env_steps) == (0, 0)
     assert float(network.get_layer("observation_normalization").count) == 0.0
-    assert "policy_loss" not in learner.update(random_trajectory())  # still the first one: it only sets the statistics
+    assert "policy_loss" not in learner.update(random_trajectory())  # still the first: it only sets statistics
     assert "policy_loss" in learner.update(random_trajectory())
 
 
@@ -268,7 +268,7 @@ def test_returns_that_do_not_vary_are_nothing_wrong():
 
 
 def test_frozen_layers_may_hold_any_finite_number():
-    """Such as the smallest of all, which masks are made of: its square isn't finite."""
+    """The lowest number, which masks are made of, has a square that isn't finite."""
     x = keras.Input((4,))
     frozen = layers.Dense(4, trainable=False, kernel_initializer="zeros", bias_initializer=constant(np.finfo("f4").min))
     h = ops.maximum(x, frozen(x))
@@ -282,7 +282,7 @@ def constant(value):
 
 
 def test_what_is_kept_is_not_written_to():
-    """Sparse and dense assignments in place leave alone what was read before them."""
+    """Sparse and dense assignments in place leave a snapshot unchanged."""
     from actor_learner.learner.tf.rollback import Snapshot
 
     dense, sparse = (keras.Variable(np.arange(6.0, dtype=np.float32).reshape(3, 2)) for _ in range(2))
