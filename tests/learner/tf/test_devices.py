@@ -30,7 +30,7 @@ def test_multiplications_are_the_matrices_elements():
 
 def test_cpu_is_always_there():
     assert resolve_device("cpu") == "/CPU:0"
-    with pytest.raises(ValueError, match="must be 'auto', 'cpu' or 'gpu'. Received: device='cuda'"):
+    with pytest.raises(ValueError, match="must be one of 'auto', 'cpu', 'gpu'. Received: device='cuda'"):
         resolve_device("cuda")
 
 
