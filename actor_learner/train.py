@@ -62,7 +62,7 @@ class _Run:
             learned = recorder.learned(trajectory, losses)
             yield recorder.row(trajectory, losses, collected - started, time.perf_counter() - collected)
             if learned:
-                actors.publish(learner.get_weights())
+                actors.publish(learner.flat_weights())
 
     @property
     def goes_on(self) -> bool:

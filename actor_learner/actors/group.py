@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from actor_learner.actors.processes.restarts import Restart
-from actor_learner.actors.scheduling import Schedule
 from actor_learner.actors.transport.batches import Block, BlockLayout
+from actor_learner.actors.transport.messages import Done
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
@@ -37,6 +37,28 @@ class Plan:
     def envs_per_actor(self) -> int:
         """Columns of a batch that an actor fills in one unroll."""
         return self.layout.spec.num_envs // self.num_actors
+
+
+class Schedule(Protocol):
+    """The plan by which batches are filled. Its methods are called with the group's lock held."""
+
+    def begin(self) -> None:
+        """Assign all columns that are due when the caller collects. The last batch's block is free from here on."""
+
+    def complete(self) -> bool:
+        """Return whether there is a batch to take."""
+
+    def upcoming(self) -> int | None:
+        """Return the block that `take` will return next, once it is complete and certain. Changes nothing."""
+
+    def late_actors(self) -> list[int]:
+        """Return the actors that the batch is waiting for."""
+
+    def finish(self, actor: int, done: Done) -> bool:
+        """Record that an actor has filled its columns. Returns whether `complete` may have become true."""
+
+    def take(self) -> tuple[int, list[Done]]:
+        """Return the block of the complete batch, and how its actors spent their time."""
 
 
 class ActorGroup(Protocol):

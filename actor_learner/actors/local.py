@@ -6,8 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from actor_learner.actors.actor import Actor, Array, Leaves, Startup, make_environments
-from actor_learner.actors.group import ActorGroup, Plan
-from actor_learner.actors.scheduling import Schedule
+from actor_learner.actors.group import ActorGroup, Plan, Schedule
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment

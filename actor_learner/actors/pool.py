@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 import numpy as np
 
 from actor_learner.actors.actor import Startup
-from actor_learner.actors.group import ActorGroup, Plan
+from actor_learner.actors.group import ActorGroup, Plan, Schedule
 from actor_learner.actors.local import LocalActors
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.processes.restarts import ActorError, OnEnvError, Restart
-from actor_learner.actors.scheduling import FreeRunning, LockStep, Schedule
+from actor_learner.actors.scheduling import FreeRunning, LockStep
 from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.weights import check_finite
@@ -80,7 +80,6 @@ class ActorPool:
         unrolls: Seconds that each actor spent on the last batch: `env`, `acting`, `other`, `waiting` before it, and
             the time when it `ended`, by `time.perf_counter`.
         restarts: Actors that were replaced while the last batch was collected, with the causes.
-        restart_count: Number of replacements so far.
     """
 
     def __init__(
@@ -140,7 +139,7 @@ class ActorPool:
         """
         _check_arguments(num_actors, envs_per_actor, unroll_length, max_policy_lag, seed)
         info_keys = tuple(dict.fromkeys(check_info_keys(info_keys)))
-        _check_care(start_timeout, actor_timeout, on_env_error, max_restarts)
+        _check_replacement(start_timeout, actor_timeout, on_env_error, max_restarts)
         factory = resolve_env(env, env_kwargs, vectorization, check_pickle=num_actors > 0)
         self.env_name = factory.name
         self.episodes: dict[str, Array] = {}
@@ -373,22 +372,19 @@ class ActorPool:
 
 
 def _check_arguments(num_actors: int, envs_per_actor: int, unroll_length: int, max_policy_lag: int, seed: int) -> None:
-    for name, value, least in (
-        ("num_actors", num_actors, 0),
-        ("envs_per_actor", envs_per_actor, 1),
-        ("unroll_length", unroll_length, 1),
-        ("max_policy_lag", max_policy_lag, 0),
-        ("seed", seed, 0),
-    ):
-        check_count(name, value, least)
+    check_count("num_actors", num_actors, 0)
+    check_count("envs_per_actor", envs_per_actor, 1)
+    check_count("unroll_length", unroll_length, 1)
+    check_count("max_policy_lag", max_policy_lag, 0)
+    check_count("seed", seed, 0)
     if num_actors == 0 and max_policy_lag > 1:
         expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
         raise refusal("max_policy_lag", expected, max_policy_lag)
 
 
-def _check_care(start_timeout: float, actor_timeout: float, on_env_error: str, max_restarts: int) -> None:
-    for name, seconds in (("start_timeout", start_timeout), ("actor_timeout", actor_timeout)):
-        check_seconds(name, seconds)
+def _check_replacement(start_timeout: float, actor_timeout: float, on_env_error: str, max_restarts: int) -> None:
+    check_seconds("start_timeout", start_timeout)
+    check_seconds("actor_timeout", actor_timeout)
     check_choice("on_env_error", on_env_error, get_args(OnEnvError))
     check_count("max_restarts", max_restarts, 0)
 

@@ -6,45 +6,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from actor_learner.actors.group import ActorGroup
 from actor_learner.actors.transport.messages import Done
-
-
-class Assigner(Protocol):
-    """The part of an actor group that a schedule uses; see `ActorGroup`."""
-
-    @property
-    def version(self) -> int:
-        """The newest version of the weights."""
-
-    def assign(self, actor: int, batch: int, block: int, start: int) -> None:
-        """Assign columns to an actor."""
-
-    def end_early(self, block: int) -> None:
-        """End the unrolls that are filling a block."""
-
-
-class Schedule(Protocol):
-    """The plan by which batches are filled. Its methods are called with the group's lock held."""
-
-    def begin(self) -> None:
-        """Assign all columns that are due when the caller collects. The last batch's block is free from here on."""
-
-    def complete(self) -> bool:
-        """Return whether there is a batch to take."""
-
-    def upcoming(self) -> int | None:
-        """Return the block that `take` will return next, once it is complete and certain. Changes nothing."""
-
-    def late_actors(self) -> list[int]:
-        """Return the actors that the batch is waiting for."""
-
-    def finish(self, actor: int, done: Done) -> bool:
-        """Record that an actor has filled its columns. Returns whether `complete` may have become true."""
-
-    def take(self) -> tuple[int, list[Done]]:
-        """Return the block of the complete batch, and how its actors spent their time."""
 
 
 class LockStep:
@@ -53,7 +17,7 @@ class LockStep:
     With one publish per batch, the versions that act are determined beforehand.
     """
 
-    def __init__(self, group: Assigner, *, num_actors: int, envs_per_actor: int, lag: int) -> None:
+    def __init__(self, group: ActorGroup, *, num_actors: int, envs_per_actor: int, lag: int) -> None:
         self._group = group
         self._num_actors, self._envs_per_actor, self._lag = num_actors, envs_per_actor, lag
         self._assigned = self._taken = 0
@@ -115,7 +79,7 @@ class FreeRunning:
     where none can wait any longer, the actors of the first one end their unrolls early.
     """
 
-    def __init__(self, group: Assigner, *, num_actors: int, envs_per_actor: int, lag: int) -> None:
+    def __init__(self, group: ActorGroup, *, num_actors: int, envs_per_actor: int, lag: int) -> None:
         self._group = group
         self._num_actors, self._envs_per_actor, self._lag = num_actors, envs_per_actor, lag
         self._free = list(range(lag + 1))

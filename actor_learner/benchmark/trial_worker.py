@@ -230,5 +230,5 @@ def _rounds(actors: ActorPool, learner: Learner) -> Iterator[int]:
     while True:
         trajectory = actors.collect(timeout=None)
         learner.update(trajectory)
-        actors.publish(learner.get_weights())
+        actors.publish(learner.flat_weights())
         yield int(trajectory.valid.sum())

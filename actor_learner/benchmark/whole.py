@@ -131,7 +131,7 @@ class System(contextlib.AbstractContextManager["System"]):
         times.append(clock())
         self.learner.update(trajectory)
         times.append(clock())
-        self.actors.publish(self.learner.get_weights())
+        self.actors.publish(self.learner.flat_weights())
         times.append(clock())
         names = ("waiting", "learning", "publishing")
         spans += [Span(LEARNER, *span) for span in zip(names, times, times[1:], strict=False)]

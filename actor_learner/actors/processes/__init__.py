@@ -1,1 +1,1 @@
-"""Actors in processes of their own: started, watched, replaced and ended."""
+"""Actors in processes of their own: their start, supervision, replacement and end."""

@@ -22,7 +22,7 @@ _MOST_READS = 256
 _LONGEST_LINE = 1 << 16
 _TAIL_SIZE = 4096
 LARGEST_LOG = 16 << 20
-"""Bytes."""
+"""The size in bytes from which on a log is renamed."""
 
 
 class ActorProcess:
@@ -85,10 +85,9 @@ class ActorProcess:
 
     def reap(self, seconds: float) -> int | None:
         """Wait for the end of a killed process; return its exit code (minus the signal), None if it hasn't ended."""
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
+        return None
 
     def drain(self) -> int | None:
         """Read some of its output; return the number of bytes: 0 at the end, None if there are none now."""
@@ -157,9 +156,6 @@ def read_startup(mailbox: int) -> bytes:
 
 def _pidfd(pid: int) -> int | None:
     opener: Any = getattr(os, "pidfd_open", None)
-    if opener is None:
-        return None
-    try:
-        return int(opener(pid))
-    except OSError:
-        return None
+    with contextlib.suppress(OSError):
+        return None if opener is None else int(opener(pid))
+    return None

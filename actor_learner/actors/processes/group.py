@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from actor_learner.actors.actor import Startup
 from actor_learner.actors.capacity import check_memory, check_rest, starts_with_one
-from actor_learner.actors.group import ActorGroup, Array, Plan
+from actor_learner.actors.group import ActorGroup, Array, Plan, Schedule
 from actor_learner.actors.processes.heartbeats import Heartbeats
 from actor_learner.actors.processes.restarts import (
     REQUESTED,
@@ -27,7 +27,6 @@ from actor_learner.actors.processes.restarts import (
     details_of,
 )
 from actor_learner.actors.processes.supervisor import ActorEnd, Supervisor
-from actor_learner.actors.scheduling import Schedule
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment, Message

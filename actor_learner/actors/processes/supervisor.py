@@ -35,7 +35,7 @@ _MOST_LINES = 1000
 
 
 class ActorEnd(NamedTuple):
-    """How an actor's process ended."""
+    """The end of an actor's process."""
 
     actor: int
     failure: Failure | None
@@ -43,7 +43,7 @@ class ActorEnd(NamedTuple):
     exit_code: int | None
     """Minus the signal, if it was one; None if not known."""
     tail: str
-    """The end of what it printed."""
+    """The end of its output."""
     reason: str | None
     """The pool's reason to end it; None if it ended by itself."""
 
@@ -88,6 +88,7 @@ class Supervisor:
         """The actors' output, for the caller's thread to show; the oldest lines are dropped."""
         self._arena, self._logs = arena, logs
         self._owner, self._tick_seconds = owner, tick_seconds
+        self._reaper: OrphanReaper | None = None
         self._actors: dict[int, ActorProcess] = {}
         self._disconnected: dict[int, float] = {}
         self._failures: dict[int, Failure] = {}
@@ -171,17 +172,16 @@ class Supervisor:
     # From here on everything runs in the supervisor's own thread.
 
     def _run(self) -> None:
-        reaper = None
         try:
-            reaper = OrphanReaper()
+            self._reaper = OrphanReaper()
             waiting = deque(range(len(self._logs)))
             last = time.monotonic()
             while not self._closing:
                 while waiting and self._may_start(waiting[0]):
-                    self._start_actor(waiting.popleft(), reaper)
+                    self._start_actor(waiting.popleft())
                 self._started.set()
-                self._turn(self._tick_seconds, reaper)
-                self._start_missing(reaper)
+                self._turn(self._tick_seconds)
+                self._start_missing()
                 if (elapsed := time.monotonic() - last) >= self._tick_seconds:
                     last += elapsed
                     with self.condition:
@@ -189,7 +189,7 @@ class Supervisor:
         except BaseException as error:
             self._fail(error)
         self._started.set()
-        self._end(reaper)
+        self._end()
 
     def _fail(self, error: BaseException) -> None:
         with self.condition:
@@ -200,18 +200,19 @@ class Supervisor:
         with self.condition:
             return not self._closing and self._owner.may_start(number)
 
-    def _start_actor(self, number: int, reaper: OrphanReaper) -> None:
+    def _start_actor(self, number: int) -> None:
         if self._closing:
             return
         with self.condition:
             payload = self._owner.payload(number)
         show = functools.partial(self._show, number)
         actor = ActorProcess(number, payload, self._arena, self._logs[number], show)
-        reaper.watch(actor.pid)
+        assert self._reaper is not None
+        self._reaper.watch(actor.pid)
         self._selector.register(actor.channel, selectors.EVENT_READ, functools.partial(self._on_message, actor))
         self._selector.register(actor.output, selectors.EVENT_READ, functools.partial(self._on_output, actor))
         if actor.pidfd is not None:
-            self._selector.register(actor.pidfd, selectors.EVENT_READ, functools.partial(self._on_death, actor, reaper))
+            self._selector.register(actor.pidfd, selectors.EVENT_READ, functools.partial(self._on_death, actor))
         with self.condition:
             self._actors[number] = actor
             if actor.pidfd is None:
@@ -219,11 +220,11 @@ class Supervisor:
             self._reasons.pop(number, None)  # of the process before it
         self.send(number, Message.START)
 
-    def _start_missing(self, reaper: OrphanReaper) -> None:
+    def _start_missing(self) -> None:
         """Start the processes that take the place of others; try again later if the system is short of something."""
         for number, since in list(self._missing.items()):
             try:
-                self._start_actor(number, reaper)
+                self._start_actor(number)
             except OSError:  # no file descriptor, process or memory left
                 if time.monotonic() - since > _START_SECONDS:
                     raise
@@ -233,7 +234,7 @@ class Supervisor:
     def _show(self, number: int, line: str) -> None:
         self.lines.append(f"[actor {number}] {line}")
 
-    def _turn(self, seconds: float | None, reaper: OrphanReaper | None) -> None:
+    def _turn(self, seconds: float | None) -> None:
         """Wait for events, at most so many seconds, and process them all."""
         sweeping = self._sweeping
         if sweeping:
@@ -245,16 +246,16 @@ class Supervisor:
             if key.fd not in self._unregistered:  # an earlier event of this turn may have ended this actor
                 key.data()
         if self._disconnected or self._reasons or self._without_pidfd:  # rare, and this runs once per message
-            self._check_processes(reaper)
+            self._check_processes()
         if sweeping:
             with self.condition:
                 self._sweeping = False
                 self.condition.notify_all()
 
-    def _check_processes(self, reaper: OrphanReaper | None) -> None:
+    def _check_processes(self) -> None:
         now = time.monotonic()
         for actor in [self._actors[number] for number in self._without_pidfd if self._actors[number].ended()]:
-            self._on_death(actor, reaper)
+            self._on_death(actor)
         for number in [number for number, since in self._disconnected.items() if now - since > _DISCONNECTED_SECONDS]:
             self._disconnected[number] = now
             self._actors[number].kill()
@@ -287,7 +288,7 @@ class Supervisor:
         self._selector.unregister(descriptor)
         self._unregistered.add(descriptor)
 
-    def _on_death(self, actor: ActorProcess, reaper: OrphanReaper | None) -> None:
+    def _on_death(self, actor: ActorProcess) -> None:
         """Kill the actor's children, reap it, and report its end.
 
         The children are killed first, while its id is still the group's. Only then, when it writes no more, its columns
@@ -297,8 +298,8 @@ class Supervisor:
         while actor.channel.fileno() in self._selector.get_map() and actor.channel.wait(0.0):
             self._on_message(actor)
         actor.drain_all()
-        if reaper is not None:
-            reaper.forget(actor.pid)
+        if self._reaper is not None:
+            self._reaper.forget(actor.pid)
         exit_code = actor.reap(_DEATH_SECONDS)
         with self.condition:
             failure, reason = self._failures.pop(actor.number, None), self._reasons.pop(actor.number, None)
@@ -324,17 +325,17 @@ class Supervisor:
             self._killed.pop(actor.number, None)
             actor.close()
 
-    def _end(self, reaper: OrphanReaper | None) -> None:
+    def _end(self) -> None:
         """Ask the actors to close, wait, kill them, wait, close everything. A failed step doesn't stop the others."""
         failed = self.error is not None
         for step in (
             self._owner.closing,
             self._ask_to_close,
-            functools.partial(self._await_deaths, _GRACE_AFTER_FAILURE_SECONDS if failed else _GRACE_SECONDS, reaper),
+            functools.partial(self._await_deaths, _GRACE_AFTER_FAILURE_SECONDS if failed else _GRACE_SECONDS),
             self._kill_all,
-            functools.partial(self._await_deaths, _DEATH_SECONDS, reaper),
+            functools.partial(self._await_deaths, _DEATH_SECONDS),
             self._close_all,
-            reaper.close if reaper is not None else lambda: None,
+            self._reaper.close if self._reaper is not None else lambda: None,
         ):
             try:
                 step()
@@ -347,10 +348,10 @@ class Supervisor:
         for number in list(self._actors):
             self.send(number, Message.CLOSE)
 
-    def _await_deaths(self, seconds: float, reaper: OrphanReaper | None) -> None:
+    def _await_deaths(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self._actors and (remaining := deadline - time.monotonic()) > 0:
-            self._turn(remaining, reaper)
+            self._turn(remaining)
 
     def _kill_all(self) -> None:
         for actor in self._actors.values():

@@ -1,1 +1,1 @@
-"""What lies between the processes: shared memory, messages, starting and ending. NumPy and the standard library."""
+"""The way between the processes: shared memory, batches, weights and messages."""
