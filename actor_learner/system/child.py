@@ -76,7 +76,9 @@ def start_python(
         OSError: The process can't be started.
     """
     if not sys.executable:
-        raise RuntimeError(f"Actors need Python's own executable. Received: sys.executable={sys.executable!r}")
+        raise RuntimeError(
+            f"A child process needs the path of Python's executable. Received: sys.executable={sys.executable!r}"
+        )
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     paths = _search_path()
     words = [name, os.getpid(), main, len(paths), *paths, *arguments]
