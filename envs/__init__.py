@@ -1,23 +1,22 @@
 """Environments shipped with actor_learner, installed as `actor_learner_envs`.
 
-Importing this package registers them with Gymnasium under the namespace `actor_learner/`, and `actor_learner` imports
-it when such an id is asked for. Entry points are strings, so that an environment's own module is imported only when it
-is made.
+Importing this package registers them with Gymnasium under the namespace `actor_learner/`; `actor_learner` imports it
+for such an id. Entry points are strings: making an environment imports its module.
 
-- `actor_learner/Catch-v0`: the smallest task that is learned from pixels, and the model to copy for an environment of
-  one's own, single and vector.
-- `actor_learner/MaskedTreasure-v0`: needs action masks. 64 actions, of which at most four are legal; the masks come in
-  `info` or in a dict observation (`mask_in`).
-- `actor_learner/Memory-v0`: needs a memory. A cue comes first, the question last, and without one a policy stays at
+- `actor_learner/Catch-v0`: the smallest task from pixels, and the model to copy for your own environment, single and
+  vector.
+- `actor_learner/MaskedTreasure-v0`: needs action masks. At most four of 64 actions are legal; the masks come in `info`
+  or in a dict observation (`mask_in`).
+- `actor_learner/Memory-v0`: needs a memory. A cue comes first, the question last; without memory a policy stays at
   chance.
-- `actor_learner/Latency-v0`: waits, as simulators do: long (`step_time`), unevenly (`tail`), or much longer in some
+- `actor_learner/Latency-v0`: waits like simulators: long (`step_time`), unevenly (`tail`), or much longer in some
   actors than in others (`slow_fraction`, `slow_factor`). For measurements of scaling.
 - `actor_learner/CartPole-v1`, `actor_learner/Pendulum-v1`, `actor_learner/Acrobot-v1`, `actor_learner/MountainCar-v0`:
-  equal to Gymnasium's own, step by step, but many at once in NumPy. From a thousand environments up they make millions
-  of steps a second on one core.
+  equal to Gymnasium's own, step by step, but many at once in NumPy: millions of steps a second on one core from a
+  thousand environments up.
 
-Those with a vector environment of their own (all but `MaskedTreasure-v0` and `Memory-v0`) run in autoreset mode
-DISABLED, which costs no step at an episode's end: `reset(options={"reset_mask": mask})` starts those that ended.
+All but `MaskedTreasure-v0` and `Memory-v0` have their own vector environment, in autoreset mode DISABLED, which costs
+no step at an episode's end: `reset(options={"reset_mask": mask})` restarts those that ended.
 """
 
 from __future__ import annotations
@@ -49,8 +48,9 @@ gym.register(
 )
 
 
-def _register_in_numpy(gymnasium_id: str, vector_class: str) -> None:
+def _register_in_numpy(gymnasium_id: str) -> None:
     spec = gym.spec(gymnasium_id)
+    vector_class = f"{gymnasium_id.partition('-')[0]}VectorEnv"
     gym.register(
         id=f"actor_learner/{gymnasium_id}",
         entry_point=spec.entry_point,
@@ -60,7 +60,5 @@ def _register_in_numpy(gymnasium_id: str, vector_class: str) -> None:
     )
 
 
-_register_in_numpy("CartPole-v1", "CartPoleVectorEnv")
-_register_in_numpy("Pendulum-v1", "PendulumVectorEnv")
-_register_in_numpy("Acrobot-v1", "AcrobotVectorEnv")
-_register_in_numpy("MountainCar-v0", "MountainCarVectorEnv")
+for _id in ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0"):
+    _register_in_numpy(_id)

@@ -1,8 +1,8 @@
-"""Catch: a ball falls, a paddle has to be under it. The smallest task that is learned from pixels.
+"""Catch: a ball falls, a paddle has to be under it. The smallest task from pixels.
 
-From "Recurrent Models of Visual Attention" (arXiv:1406.6247), as in bsuite; here with images large enough for the usual
-convolutional networks. It is also the model to copy for an environment of one's own: `CatchEnv` is plain Gymnasium,
-and `CatchVectorEnv` steps many at once in NumPy, with the autoreset mode that costs no step.
+From "Recurrent Models of Visual Attention" (arXiv:1406.6247), as in bsuite, with images large enough for the usual
+convolutional networks. Copy it for your own environment: `CatchEnv` is plain Gymnasium, and `CatchVectorEnv` steps many
+at once in NumPy, with the autoreset mode that costs no step.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ RENDER_FPS = 10
 
 
 def observation_space() -> Box:
-    """One grey image [60, 60, 1] uint8."""
+    """Return the space of a grey image [60, 60, 1] uint8."""
     return Box(0, 255, (ROWS * CELL, COLUMNS * CELL, 1), np.uint8)
 
 
 def draw(ball_row: Array, ball_column: Array, paddle: Array) -> Array:
-    """Images [b, 60, 60, 1] uint8 of b boards; ball and paddle are cell numbers, [b] each."""
+    """Draw images [b, 60, 60, 1] uint8 of b boards; ball and paddle are cell numbers, [b] each."""
     boards = np.zeros((len(paddle), ROWS, COLUMNS), dtype=np.uint8)
     every = np.arange(len(paddle))
     boards[every, ROWS - 1, paddle] = PADDLE
@@ -39,8 +39,8 @@ def draw(ball_row: Array, ball_column: Array, paddle: Array) -> Array:
 class CatchEnv(gym.Env[Array, np.int64]):
     """A ball starts in a random column of the top row and falls one row a step.
 
-    Action: 0 left, 1 stay, 2 right. Reward: +1 where the paddle is under the ball when it reaches the bottom row, else
-    -1, and 0 before. The episode terminates there, after 11 steps; `info["is_success"]` says how it went.
+    Action: 0 left, 1 stay, 2 right. Reward: 0 until the ball reaches the bottom row, then +1 if the paddle is under it,
+    else -1. The episode terminates there, after 11 steps, with `info["is_success"]`.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": RENDER_FPS}  # noqa: RUF012
@@ -52,14 +52,12 @@ class CatchEnv(gym.Env[Array, np.int64]):
         self._ball_row, self._ball_column, self._paddle = 0, 0, COLUMNS // 2
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """A new ball; the paddle returns to the middle."""
         super().reset(seed=seed)
         self._ball_row, self._paddle = 0, COLUMNS // 2
         self._ball_column = int(self.np_random.integers(COLUMNS))
         return self._observation(), {}
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Moves the paddle, then the ball."""
         self._paddle = min(max(self._paddle + int(action) - 1, 0), COLUMNS - 1)
         self._ball_row += 1
         if self._ball_row < ROWS - 1:
@@ -68,7 +66,6 @@ class CatchEnv(gym.Env[Array, np.int64]):
         return self._observation(), 1.0 if caught else -1.0, True, False, {"is_success": caught}
 
     def render(self) -> Array | None:
-        """The board as [60, 60, 3] uint8."""
         return self._observation().repeat(3, axis=-1) if self.render_mode == "rgb_array" else None
 
     def _observation(self) -> Array:
@@ -80,8 +77,7 @@ class CatchEnv(gym.Env[Array, np.int64]):
 class CatchVectorEnv(VectorEnv[Array, Array, Array]):
     """`num_envs` games of Catch stepped together.
 
-    Autoreset is DISABLED: ended games have to be started anew by `reset(options={"reset_mask": mask})` before the next
-    step, and the others go on.
+    Autoreset is DISABLED: `reset(options={"reset_mask": mask})` must restart ended games before the next step.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
@@ -98,7 +94,7 @@ class CatchVectorEnv(VectorEnv[Array, Array, Array]):
         self._paddle = np.zeros(num_envs, dtype=np.int64)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Starts every game, or those of `options["reset_mask"]`, a bool array [num_envs]."""
+        """Start every game, or those of `options["reset_mask"]`, a bool array [num_envs]."""
         super().reset(seed=seed)
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, dtype=bool))
         self._ball_row[mask] = 0
@@ -107,7 +103,6 @@ class CatchVectorEnv(VectorEnv[Array, Array, Array]):
         return draw(self._ball_row, self._ball_column, self._paddle), {}
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Moves every paddle, then every ball."""
         self._paddle = np.clip(self._paddle + actions - 1, 0, COLUMNS - 1)
         self._ball_row = self._ball_row + 1
         terminated = self._ball_row == ROWS - 1

@@ -1,8 +1,8 @@
-"""CartPole, Pendulum, Acrobot and MountainCar, many at once in NumPy: a million steps a second on one core, and more.
+"""CartPole, Pendulum, Acrobot and MountainCar, many at once in NumPy: over a million steps a second on one core.
 
-Each is equal to Gymnasium's own, step by step, under the same seeds and actions: it computes in float64, and with the
-operations in Gymnasium's order, because Acrobot makes a difference in the last bit grow. The single environment of the
-same id is Gymnasium's class, which is what pictures come from.
+Each equals Gymnasium's own, step by step, under the same seeds and actions: it computes in float64 and in Gymnasium's
+order of operations, because Acrobot amplifies a difference in the last bit. The single environment of the same id is
+Gymnasium's class, which draws the pictures.
 """
 
 from __future__ import annotations
@@ -22,19 +22,15 @@ Array = np.ndarray[Any, Any]
 
 
 class CartPoleVectorEnv(NumpyVectorEnv):
-    """A pole on a cart that is pushed left or right; the state is x, its speed, the angle and its speed."""
+    """A pole on a cart that is pushed left or right. State: x, its speed, the angle and its speed."""
 
     single: CartPoleEnv
 
-    def __init__(
-        self,
-        num_envs: int = 1,
-        max_episode_steps: int | None = None,
-        render_mode: str | None = None,
-        *,
-        sutton_barto_reward: bool = False,
-    ) -> None:
-        super().__init__(CartPoleEnv(sutton_barto_reward), num_envs, max_episode_steps, render_mode, state_size=4)
+    single_class = CartPoleEnv
+    state_size = 4
+
+    def __init__(self, *arguments: Any, sutton_barto_reward: bool = False, **named: Any) -> None:
+        super().__init__(*arguments, sutton_barto_reward=sutton_barto_reward, **named)
         self._forces = np.array([-self.single.force_mag, self.single.force_mag])
         self._reward, self._last_reward = (0.0, -1.0) if sutton_barto_reward else (1.0, 1.0)
 
@@ -63,20 +59,12 @@ class CartPoleVectorEnv(NumpyVectorEnv):
 
 
 class PendulumVectorEnv(NumpyVectorEnv):
-    """A pendulum to be swung up and held with a small torque; the state is the angle and its speed."""
+    """A pendulum to swing up and hold with a small torque. State: the angle and its speed."""
 
     single: PendulumEnv
 
-    def __init__(
-        self,
-        num_envs: int = 1,
-        max_episode_steps: int | None = None,
-        render_mode: str | None = None,
-        *,
-        g: float = 10.0,
-    ) -> None:
-        super().__init__(PendulumEnv(g=g), num_envs, max_episode_steps, render_mode, state_size=2)
-        self._never = np.zeros(num_envs, dtype=bool)
+    single_class = PendulumEnv
+    state_size = 2
 
     def _bounds(self, options: dict[str, Any]) -> tuple[Array, Array]:
         names = (("x_init", DEFAULT_X), ("y_init", DEFAULT_Y))
@@ -96,25 +84,20 @@ class PendulumVectorEnv(NumpyVectorEnv):
         theta_dot += (3 * env.g / (2 * env.l) * np.sin(theta) + 3.0 / (env.m * env.l**2) * torque) * env.dt
         np.clip(theta_dot, -env.max_speed, env.max_speed, out=theta_dot)
         theta += theta_dot * env.dt
-        return -cost, self._never.copy()
+        return -cost, np.zeros(self.num_envs, dtype=bool)
 
 
 class MountainCarVectorEnv(NumpyVectorEnv):
-    """A car that has to rock its way out of a valley; the state is its position and its speed."""
+    """A car that has to rock its way out of a valley. State: its position and its speed."""
 
     single: MountainCarEnv
 
-    def __init__(
-        self,
-        num_envs: int = 1,
-        max_episode_steps: int | None = None,
-        render_mode: str | None = None,
-        *,
-        goal_velocity: float = 0,
-    ) -> None:
-        single = MountainCarEnv(goal_velocity=goal_velocity)
-        super().__init__(single, num_envs, max_episode_steps, render_mode, state_size=2)
-        self._forces = np.array([-single.force, 0.0, single.force])
+    single_class = MountainCarEnv
+    state_size = 2
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._forces = np.array([-self.single.force, 0.0, self.single.force])
 
     def _bounds(self, options: dict[str, Any]) -> tuple[Array, Array]:
         low, high = utils.maybe_parse_reset_bounds(options, -0.6, -0.4)
@@ -139,20 +122,20 @@ class MountainCarVectorEnv(NumpyVectorEnv):
 
 
 class AcrobotVectorEnv(NumpyVectorEnv):
-    """Two links, driven at their joint, to be swung above a line; the state is two angles and their speeds."""
+    """Two links, driven at their joint, to swing above a line. State: two angles and their speeds."""
 
     single: AcrobotEnv
 
-    def __init__(self, num_envs: int = 1, max_episode_steps: int | None = None, render_mode: str | None = None) -> None:
-        super().__init__(AcrobotEnv(), num_envs, max_episode_steps, render_mode, state_size=4)
-        self._torques = np.array(self.single.AVAIL_TORQUE)
+    single_class = AcrobotEnv
+    state_size = 4
+    _torques = np.array(AcrobotEnv.AVAIL_TORQUE)
 
     def _bounds(self, options: dict[str, Any]) -> tuple[Array, Array]:
         low, high = utils.maybe_parse_reset_bounds(options, -0.1, 0.1)
         return np.full(4, low), np.full(4, high)
 
     def _start(self, drawn: Array) -> Array:
-        return drawn.astype(np.float32)  # as Gymnasium has it, though it computes in float64 from here on
+        return drawn.astype(np.float32)  # as in Gymnasium, which computes in float64 from here on
 
     def _observe(self, state: Array) -> tuple[Array, ...]:
         theta1, theta2, theta1_dot, theta2_dot = state
@@ -201,7 +184,7 @@ class AcrobotVectorEnv(NumpyVectorEnv):
 
 
 def _wrap(angles: Array) -> None:
-    """Turns angles back by whole turns into [-pi, pi], in place; one turn at a time, as Gymnasium rounds it."""
+    """Turn angles back into [-pi, pi], in place; one turn at a time, for the rounding of Gymnasium."""
     while (above := angles > math.pi).any():
         angles[above] -= 2 * math.pi
     while (below := angles < -math.pi).any():

@@ -1,8 +1,8 @@
-"""Latency: an easy game inside a simulator that waits, to measure what slow and uneven simulators cost.
+"""Latency: an easy game inside a simulator that waits, to measure the cost of slow and uneven simulators.
 
-Each step sleeps, as a step does that waits for a simulator in another process or on another machine, and uses no core
-meanwhile. `LatencyEnv` waits for itself; `LatencyVectorEnv` waits once a step for all its environments, and is slow or
-not as a whole, so that with one vector environment per actor it is an actor that is slow.
+Each step sleeps without using a core, like a step that waits for a simulator in another process or on another machine.
+`LatencyVectorEnv` waits once a step for all its environments and is slow or not as a whole: with one vector environment
+per actor, whole actors are slow.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ EPISODE_STEPS = 20
 
 @dataclass(frozen=True)
 class StepTime:
-    """How long a step takes.
+    """The duration of a step.
 
     Attributes:
         step_time: Mean in seconds, at least 0.
-        tail: None: every step takes just that. A number above 1: the exponent of a Pareto distribution with that mean;
-            the smaller, the heavier its tail (from 2 down, the variance is infinite).
-        slow_fraction: The part of all seeds, between 0 and 1, with which an environment is slow.
-        slow_factor: How many times slower it is then, at least 1.
+        tail: None for steps of equal length. A number above 1 is the exponent of a Pareto distribution with that mean;
+            the smaller, the heavier its tail (up to 2, the variance is infinite).
+        slow_fraction: The part of all seeds, from 0 to 1, that make an environment slow.
+        slow_factor: The mean of slow environments, as a multiple of `step_time`, at least 1.
+
+    Raises ValueError for a value out of its range.
     """
 
     step_time: float = 0.001
@@ -41,11 +43,6 @@ class StepTime:
     slow_factor: float = 100.0
 
     def __post_init__(self) -> None:
-        """Refuses what can't be waited for.
-
-        Raises:
-            ValueError: a value out of its range.
-        """
         if not 0 <= self.step_time < np.inf:
             raise ValueError(f"`step_time` must be at least 0. Received: step_time={self.step_time}")
         if self.tail is not None and not self.tail > 1:
@@ -56,14 +53,11 @@ class StepTime:
             raise ValueError(f"`slow_factor` must be at least 1. Received: slow_factor={self.slow_factor}")
 
     def is_slow(self, seed: int) -> bool:
-        """Whether an environment is slow that was reset with `seed`: it depends on nothing else.
-
-        So whoever needs exactly one slow actor can look for a run's seed that makes it so.
-        """
+        """Return True if `seed` makes an environment slow; search the seeds for a run with exactly one slow actor."""
         return bool(np.random.default_rng([seed, 0x510]).random() < self.slow_fraction)
 
     def draw(self, generator: np.random.Generator, slow: bool) -> float:
-        """The seconds that one step takes."""
+        """Return the seconds of one step."""
         mean = self.step_time * (self.slow_factor if slow else 1.0)
         if self.tail is None:
             return mean
@@ -72,37 +66,26 @@ class StepTime:
 
 
 class LatencyEnv(gym.Env[Array, np.int64]):
-    """Shows four numbers and asks for the number of the largest, twenty times; each step waits.
+    """Shows four numbers and asks for the index of the largest, twenty times; each step waits.
 
     Observation: float32 [4] in [-1, 1), new ones each step. Reward: 1 for the largest, else 0. The episode terminates
     after 20 steps. Returns: 20 at best, 5 at random.
 
-    A reset with a seed decides whether the environment is slow (`StepTime.is_slow`); before one, it isn't. What is
-    shown depends on the seed alone, not on the waiting.
+    The seed of a reset makes the environment slow or not (`StepTime.is_slow`); without one it isn't. The observations
+    depend only on the seed, not on the waiting.
 
     Args:
-        step_time: Mean seconds of a step.
-        tail: None for steps of equal length, else the exponent of their Pareto distribution, above 1.
-        slow_fraction: The part of all seeds with which an environment is slow.
-        slow_factor: How many times slower it is then.
         render_mode: None; there is nothing to draw.
+        step_time: The attributes of `StepTime`, by name.
 
-    Raises:
-        ValueError: one of these is out of its range.
+    Raises ValueError for a value out of its range.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(
-        self,
-        step_time: float = 0.001,
-        tail: float | None = None,
-        slow_fraction: float = 0.0,
-        slow_factor: float = 100.0,
-        render_mode: str | None = None,
-    ) -> None:
+    def __init__(self, render_mode: str | None = None, **step_time: Any) -> None:
         _check_not_rendered(render_mode)
-        self.step_time = StepTime(step_time, tail, slow_fraction, slow_factor)
+        self.step_time = StepTime(**step_time)
         self.observation_space = observation_space()
         self.action_space = Discrete(CHOICES)
         self.slow = False
@@ -111,7 +94,6 @@ class LatencyEnv(gym.Env[Array, np.int64]):
         self._elapsed = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begins an episode; it doesn't wait."""
         super().reset(seed=seed)
         if seed is not None:
             self.slow = self.step_time.is_slow(seed)
@@ -121,7 +103,6 @@ class LatencyEnv(gym.Env[Array, np.int64]):
         return self._shown.copy(), {}
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Waits, judges the answer and shows the next numbers."""
         time.sleep(self.step_time.draw(self._waits, self.slow))
         reward = float(action == self._shown.argmax())
         self._elapsed += 1
@@ -132,25 +113,17 @@ class LatencyEnv(gym.Env[Array, np.int64]):
 class LatencyVectorEnv(VectorEnv[Array, Array, Array]):
     """`num_envs` games in one simulator: a step waits once for all, and the seed makes all of them slow or none.
 
-    Autoreset is DISABLED. The arguments are those of `LatencyEnv`.
+    Autoreset is DISABLED. The other arguments are those of `LatencyEnv`.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
 
-    def __init__(
-        self,
-        num_envs: int = 1,
-        step_time: float = 0.001,
-        tail: float | None = None,
-        slow_fraction: float = 0.0,
-        slow_factor: float = 100.0,
-        render_mode: str | None = None,
-    ) -> None:
+    def __init__(self, num_envs: int = 1, render_mode: str | None = None, **step_time: Any) -> None:
         _check_not_rendered(render_mode)
         if num_envs < 1:
             raise ValueError(f"`num_envs` must be at least 1. Received: num_envs={num_envs}")
         self.num_envs = num_envs
-        self.step_time = StepTime(step_time, tail, slow_fraction, slow_factor)
+        self.step_time = StepTime(**step_time)
         self.single_observation_space = observation_space()
         self.single_action_space = Discrete(CHOICES)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -161,7 +134,6 @@ class LatencyVectorEnv(VectorEnv[Array, Array, Array]):
         self._elapsed = np.zeros(num_envs, dtype=np.int64)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begins every episode, or those of `options["reset_mask"]`, a bool array [num_envs]; it doesn't wait."""
         super().reset(seed=seed)
         if seed is not None:
             self.slow = self.step_time.is_slow(seed)
@@ -172,7 +144,6 @@ class LatencyVectorEnv(VectorEnv[Array, Array, Array]):
         return self._shown.copy(), {}
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Waits once, judges every answer and shows the next numbers."""
         time.sleep(self.step_time.draw(self._waits, self.slow))
         reward = (actions == self._shown.argmax(axis=1)).astype(np.float64)
         self._elapsed += 1
@@ -182,12 +153,12 @@ class LatencyVectorEnv(VectorEnv[Array, Array, Array]):
 
 
 def observation_space() -> Box:
-    """Four numbers in [-1, 1]."""
+    """Return the space of four numbers in [-1, 1]."""
     return Box(-1.0, 1.0, (CHOICES,), np.float32)
 
 
 def show(generator: np.random.Generator, *rows: int) -> Array:
-    """New numbers [*rows, 4] float32."""
+    """Draw new numbers [*rows, 4] float32."""
     return generator.uniform(-1.0, 1.0, (*rows, CHOICES)).astype(np.float32)
 
 

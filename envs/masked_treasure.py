@@ -1,7 +1,7 @@
-"""Masked treasure: a board where 64 moves have names and at most four of them are legal. It needs its action masks.
+"""Masked treasure: a board with 64 actions, of which at most four are legal. It needs its action masks.
 
-An action names the square to go to, as in chess programs, so what is legal changes with every move. Knowing that, the
-rest is easy: go to the neighbour that is nearest to the treasure. Not knowing it, nearly every step is wasted.
+An action names the square to go to, as in chess programs, so the legal ones change with every move. With masks the task
+is easy: go to the neighbour nearest to the treasure. Without them nearly every step is wasted.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ class MaskedTreasureEnv(gym.Env[Observation, np.int64]):
     """Walks from a random square of a `size` by `size` board to a treasure in one of its corners.
 
     Observation: float32 [2 * size**2], the player's square one-hot, then the treasure's. Action: the square to go to,
-    `size * row + column`; only the two to four that share an edge with the player's are legal, and any other is a step
-    wasted. Reward: 1 on reaching the treasure, which terminates the episode, else -0.02. The registered environment is
-    truncated after 50 steps.
+    `size * row + column`; the two to four that share an edge with the player's are legal, any other wastes a step.
+    Reward: 1 on reaching the treasure, which terminates the episode, else -0.02. The registered environment truncates
+    after 50 steps.
 
     Returns on the 8 by 8 board: 0.878 at best, -0.70 with random legal actions, -0.97 with any random actions.
 
     Args:
         size: Squares along each edge, at least 2.
-        mask_in: Where the mask of legal actions is found, int8 [size**2]. `"info"`: `info["action_mask"]` of `reset`
+        mask_in: The place of the mask of legal actions, int8 [size**2]. `"info"`: `info["action_mask"]` of `reset`
             and `step`. `"observation"`: the observation is a dict, with `"action_mask"` beside `"observation"`. None:
-            nowhere, to see what masks are worth.
+            there is no mask, for comparison.
         render_mode: `"rgb_array"` or None.
 
-    Raises:
-        ValueError: one of these has another value.
+    Raises ValueError if one of these has another value.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": RENDER_FPS}  # noqa: RUF012
@@ -63,24 +62,22 @@ class MaskedTreasureEnv(gym.Env[Observation, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Puts the treasure in a corner and the player anywhere else."""
         super().reset(seed=seed)
         last = self.size**2 - 1
         corners = (0, self.size - 1, last - self.size + 1, last)
         self._treasure = corners[self.np_random.integers(4)]
-        # One of the other squares, each as likely: counted from the one after the treasure.
+        # A uniform draw from the other squares, counted from the one after the treasure.
         self._player = int(self._treasure + 1 + self.np_random.integers(last)) % (last + 1)
         return self._observation(), self._info()
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Goes to the square, if it is a neighbour."""
         if self._legal[self._player, action]:
             self._player = int(action)
         found = self._player == self._treasure
         return self._observation(), 1.0 if found else -STEP_COST, found, False, {"is_success": found, **self._info()}
 
     def render(self) -> Array | None:
-        """The board as [height, width, 3] uint8: the treasure yellow, the player white, where it can go grey."""
+        """Return the board as [height, width, 3] uint8: treasure yellow, player white, legal squares grey."""
         if self.render_mode != "rgb_array":
             return None
         squares = np.zeros((self.size**2, 3), dtype=np.uint8)
@@ -91,7 +88,7 @@ class MaskedTreasureEnv(gym.Env[Observation, np.int64]):
 
     @property
     def action_mask(self) -> Array:
-        """The legal actions, int8 [size**2] with ones where they are."""
+        """The legal actions as ones, int8 [size**2]."""
         mask: Array = self._legal[self._player].copy()
         return mask
 
@@ -107,7 +104,7 @@ class MaskedTreasureEnv(gym.Env[Observation, np.int64]):
 
 
 def distances(size: int) -> Array:
-    """Steps between every two squares of a board, [size**2, size**2]."""
+    """Return the steps between every two squares of a board, [size**2, size**2]."""
     row, column = np.divmod(np.arange(size * size), size)
     between: Array = np.abs(row[:, None] - row) + np.abs(column[:, None] - column)
     return between

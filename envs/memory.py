@@ -1,4 +1,4 @@
-"""Memory: a cue at the first step, and a question about it at the last. Without a memory there is nothing to learn."""
+"""Memory: a cue at the first step and a question about it at the last, which only a policy with memory can answer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ Array = np.ndarray[Any, Any]
 class MemoryEnv(gym.Env[Array, np.int64]):
     """Shows one of `cues` cues, then nothing for `delay` steps, then asks which it was.
 
-    Observation: float32 [cues + 1], the cue one-hot at the first step, 1 in the last entry where the question is asked,
-    0 otherwise. Action: a cue; only the answer to the question counts, and no action changes what is seen, so that
-    nothing can be written down in the environment. Reward: 1 for the right answer, else 0. The episode terminates
-    there, after `delay + 2` steps; `info["is_success"]` says how it went.
+    Observation: float32 [cues + 1], the cue one-hot at the first step, 1 in the last entry at the question, else 0.
+    Action: a cue; only the answer to the question counts, and no action changes the observations, so the environment
+    can't serve as a memory. Reward: 1 for the right answer, else 0. The episode terminates there, after `delay + 2`
+    steps, with `info["is_success"]`.
 
-    Returns: 1 at best. Every policy without a memory gets `1 / cues`, as a random one does: it answers the same
-    question in the same way whatever the cue was. Stacking `delay + 2` observations is memory enough.
+    Returns: 1 at best. Without memory `1 / cues`, like a random policy: the answer can't depend on the cue. A stack of
+    `delay + 2` observations is memory enough.
 
     Args:
         cues: Number of cues, at least 2.
         delay: Steps between cue and question, at least 0; more are harder.
         render_mode: None; there is nothing to draw.
 
-    Raises:
-        ValueError: one of these has another value.
+    Raises ValueError if one of these has another value.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012
@@ -47,14 +46,12 @@ class MemoryEnv(gym.Env[Array, np.int64]):
         self._cue, self._elapsed = 0, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Shows a new cue."""
         super().reset(seed=seed)
         self._cue = int(self.np_random.integers(self.cues))
         self._elapsed = 0
         return self._show(self._cue), {}
 
     def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Goes on to the next observation, or judges the answer."""
         self._elapsed += 1
         if self._elapsed <= self.delay:
             return self._show(), 0.0, False, False, {}

@@ -1,4 +1,4 @@
-"""Action masks as environments give them: in a Dict observation, or in `infos`."""
+"""Action masks from environments: in a Dict observation, or in `infos`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ Leaves = tuple[Array, ...]
 class ActionMasks:
     """The masks of the current observations.
 
-    A mask is the Dict observation's entry `action_mask`, or else `infos["action_mask"]`, which has to be there from
-    the first reset on: for each observation, the actions that may follow it.
+    A mask is the Dict observation's entry `action_mask`, or else `infos["action_mask"]`, from the first reset on: the
+    actions that may follow an observation.
+
+    Args:
+        spaces: Those of one environment.
+        num_envs: Number of environments.
+        describe: Names the environment of a row and its step, for messages.
 
     Attributes:
-        in_use: Whether the environments give masks; for those in `infos`, known after the first `reset`.
-        current: bool `[b, M]`, a new array after each change; None where the environments give no masks.
+        in_use: True if the environments give masks; for those in `infos`, known after the first `reset`.
+        current: bool `[b, M]`, a new array after each change; None without masks.
+
+    Raises ValueError if a Dict observation's mask doesn't fit the action space.
     """
 
     def __init__(self, spaces: Spaces, num_envs: int, describe: Callable[[int], str]) -> None:
-        """`describe` says which environment a row is, and at which step, for messages.
-
-        Raises ValueError where a Dict observation's mask doesn't fit the action space.
-        """
         self.in_use = spaces.has_mask_leaf
         self.current: Array | None = None
         self._layout = spaces.masks
@@ -51,7 +54,7 @@ class ActionMasks:
             self._layout.read(self._leaf.unflatten(example), 1, self._label)
 
     def reset(self, infos: dict[str, Any], leaves: Leaves) -> None:
-        """All environments were reset. Raises EnvError as `read` does, or if the actions leave nothing to mask."""
+        """Read the masks after a reset of all environments. Raises EnvError as `read` does, or if no action has any."""
         if not self._decided:
             self._decided = True
             self.in_use = MASK_KEY in infos
@@ -67,10 +70,9 @@ class ActionMasks:
             self.check_absent(infos)
 
     def read(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None = None) -> None:
-        """Takes the masks of `rows` (bool `[b]`; None: all); where a row only resets next, everything is allowed.
+        """Read the masks of `rows` (bool `[b]`; None: all); the others, which only reset next, allow everything.
 
-        Raises:
-            EnvError: a mask is missing, has another length, dtype or values than it should, or allows nothing.
+        Raises EnvError if a mask is missing, has a wrong length, dtype or value, or allows nothing.
         """
         fresh = np.ones((self._num_envs, self._layout.size), bool)
         if rows is None or rows.any():
@@ -79,7 +81,7 @@ class ActionMasks:
         self.current = fresh
 
     def renew(self, infos: dict[str, Any], leaves: Leaves, rows: Array) -> None:
-        """Takes the masks of rows (bool `[b]`) that were reset; the others stay. Raises EnvError as `read` does."""
+        """Read the masks of rows (bool `[b]`) after their reset; the others stay. Raises EnvError as `read` does."""
         assert self.current is not None
         fresh = self.current.copy()
         fresh[rows] = self._masks(infos, leaves, rows)
@@ -87,16 +89,16 @@ class ActionMasks:
         self.current = fresh
 
     def check_absent(self, infos: dict[str, Any]) -> None:
-        """Raises EnvError where masks turn up that weren't there at the first reset."""
+        """Raise EnvError for masks that were absent at the first reset."""
         if MASK_KEY in infos:
             row = _first_row(infos)
             raise EnvError(
-                f"`{self._label}` must be there from the first reset on, or never. "
+                f"`{self._label}` must be present from the first reset on, or never. "
                 f"Received: a mask of {self._describe(row)}"
             )
 
     def _masks(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None) -> Array:
-        """bool `[len(rows), M]`."""
+        """Return the masks of `rows`, bool `[len(rows), M]`."""
         if self._leaf is not None:
             value = self._leaf.unflatten([leaves[place] for place in self._places])
         else:
@@ -120,7 +122,7 @@ class ActionMasks:
         return self._layout.read(_fill(value), count, self._label)
 
     def _blame(self, value: Any, indices: Array, error: ValueError) -> EnvError:
-        """Reads row by row to find whose mask is wrong."""
+        """Find the environment with the wrong mask, row by row."""
         for place, row in enumerate(indices.tolist()):
             try:
                 self._read(_take(value, np.array([place])), 1)
@@ -143,8 +145,7 @@ class ActionMasks:
             )
 
     def _check_some_allowed(self, mask: Array) -> None:
-        empty = self._layout.first_empty(mask)
-        if empty is not None:
+        if (empty := self._layout.first_empty(mask)) is not None:
             row, choice = empty
             which = f" for choice {choice}" if choice else ""
             raise EnvError(
@@ -166,7 +167,7 @@ def _first_row(infos: dict[str, Any]) -> int:
 
 
 def _take(value: Any, indices: Array) -> Any:
-    """Rows of a batched nest."""
+    """Return rows of a batched nest."""
     if isinstance(value, dict):
         return {key: _take(part, indices) for key, part in value.items()}
     if isinstance(value, (tuple, list)):
@@ -175,7 +176,7 @@ def _take(value: Any, indices: Array) -> Any:
 
 
 def _fill(value: Any) -> Any:
-    """Allows everything in a nest's parts that an environment left out: Gymnasium has zeros there, `_key` False."""
+    """Allow everything in the parts of a nest that an environment omits: Gymnasium fills zeros, with `_key` False."""
     if not isinstance(value, dict):
         return value
     filled = {key: _fill(part) for key, part in value.items()}

@@ -1,27 +1,23 @@
-"""How a vector environment resets: Gymnasium's autoreset modes, and environments that differ from each other."""
+"""The properties of a vector environment: its wrappers, its autoreset mode, and bounds that differ in it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, MultiDiscrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
-from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.structure import children
 
-if TYPE_CHECKING:
-    _SyncVectorEnv = SyncVectorEnv[Any, Any]
-else:  # older Gymnasium releases don't let this class be subscripted
-    _SyncVectorEnv = SyncVectorEnv
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 _MODES = {mode.value.lower(): mode for mode in AutoresetMode}
 
 
 def layers(env: Any) -> Iterator[Any]:
-    """An environment's wrappers from the outside in, then itself, then the same for the sub-environments it shows."""
+    """Yield the wrappers from the outside in, the environment itself, then the same of each sub-environment."""
     while isinstance(env, (gym.Wrapper, VectorWrapper)):
         yield env
         env = env.env
@@ -32,7 +28,7 @@ def layers(env: Any) -> Iterator[Any]:
 
 
 def parse_autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
-    """`"next_step"`, `"same_step"` or `"disabled"`, or Gymnasium's own spellings, as an `AutoresetMode`."""
+    """Return `"next_step"`, `"same_step"` or `"disabled"`, or Gymnasium's spellings, as an `AutoresetMode`."""
     if isinstance(mode, AutoresetMode):
         return mode
     try:
@@ -44,10 +40,10 @@ def parse_autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
 
 
 def declared_autoreset_mode(vector_env: AnyVectorEnv) -> AutoresetMode | None:
-    """The mode that a VectorEnv declares on its instance or class; None where it declares none.
+    """Return the mode that a VectorEnv declares on its instance or class, or None.
 
-    `VectorEnv.metadata`, the base class's dictionary, is not asked: `AtariVectorEnv` writes its mode there, and every
-    other VectorEnv of the process inherits it.
+    It ignores the base class's `VectorEnv.metadata`: `AtariVectorEnv` writes its mode there, and every other VectorEnv
+    of the process inherits it.
     """
     for layer in layers(vector_env):
         if not isinstance(layer, VectorEnv):
@@ -63,25 +59,23 @@ def declared_autoreset_mode(vector_env: AnyVectorEnv) -> AutoresetMode | None:
 
 
 def differing_environments(batched: gym.Space[Any], single: gym.Space[Any], num_envs: int) -> tuple[str, int] | None:
-    """Where the space of a vector environment gives one environment other bounds than the first one; else None.
+    """Return (leaf, environment) of the first environment whose bounds differ from the first one's, or None.
 
-    Returns the leaf, as in `['camera'][0]`, and the number of the environment.
+    batched: the space of the vector environment. The leaf is written as in `['camera'][0]`.
     """
-    children = dict(spaces.children(batched))
-    if children and type(batched) is type(single):
-        for key, own in spaces.children(single):  # Gymnasium sorts the keys of a batched Dict
-            found = differing_environments(children[key], own, num_envs) if key in children else None
+    parts = dict(children(batched))
+    if parts and type(batched) is type(single):
+        for key, own in children(single):  # Gymnasium sorts the keys of a batched Dict
+            found = differing_environments(parts[key], own, num_envs) if key in parts else None
             if found is not None:
                 return f"[{key!r}]{found[0]}", found[1]
         return None
     rows = list(batched.spaces) if isinstance(batched, Tuple) else _bounds(batched, single, num_envs)
-    others = (number for number, row in enumerate(rows) if not _same(row, rows[0]))
-    number = next(others, None)
-    return None if number is None else ("", number)
+    return next((("", number) for number, row in enumerate(rows) if not _same(row, rows[0])), None)
 
 
 def _bounds(batched: gym.Space[Any], single: gym.Space[Any], num_envs: int) -> list[Any]:
-    """The bounds of each environment; none where the batched space doesn't say."""
+    """Return the bounds of each environment; [] if the batched space has none."""
     if (batched.shape or ())[:1] != (num_envs,) or batched.shape == single.shape:
         return []
     if isinstance(batched, Box):

@@ -1,4 +1,4 @@
-"""Calls of environments' methods between unrolls: what may be called, what a process that comes later gets to hear."""
+"""Calls of environments' methods between unrolls, and the record that replaced and resumed processes repeat."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from actor_learner.environments.autoreset import AnyVectorEnv, layers
 from actor_learner.environments.errors import EnvError, describe_error, short
 
 LARGEST_CALLS = 15 * 1024
-"""Bytes of JSON, so that all of them fit into one message to an actor."""
+"""Bytes of JSON: all calls fit into one message to an actor."""
 
 _OWN = ("reset", "step", "close")
 
 
 class CallError(EnvError):
-    """Environments have no such method, or it doesn't take these arguments: another process would fail the same way."""
+    """A method that environments don't have, or other arguments than it takes: every process would fail likewise."""
 
 
 class Call(NamedTuple):
-    """A method of every environment, and its arguments as JSON gives them.
+    """A method of every environment, and its arguments as JSON returns them.
 
-    optional: environments that have it no more are warned of; a checkpoint may hold a call that never worked.
+    optional: a missing method is a warning, not an error; a checkpoint may hold a call that never worked.
     """
 
     name: str
@@ -35,39 +35,37 @@ class Call(NamedTuple):
 
 
 class Calls:
-    """The calls that were made, in their order; of those with one name the last alone, so that they stay few."""
+    """The calls so far, in order; only the last one of each name, so that they stay few."""
 
     def __init__(self) -> None:
         self._calls: dict[str, tuple[int, Call]] = {}
         self.count = 0
-        """Calls made so far."""
+        """The number of calls so far."""
 
     def add(self, call: Call) -> None:
-        """Adds one, after all others. Raises ValueError if they are too large together."""
+        """Add a call at the end. Raises ValueError if all together are too large."""
         calls = {name: kept for name, kept in self._calls.items() if name != call.name}
         calls[call.name] = self.count + 1, call
         size = len(encode(call for _, call in calls.values()))
         if size > LARGEST_CALLS:
             raise ValueError(
-                f"The arguments of `call`, those of all methods together, must be at most {LARGEST_CALLS} bytes as "
-                f"JSON; give the path of a file that holds what is larger. Received: {size} bytes with {call.name!r}"
+                f"The arguments of `call`, of all methods together, must have at most {LARGEST_CALLS} bytes as JSON; "
+                f"pass the path of a file instead. Received: {size} bytes with {call.name!r}"
             )
         self._calls, self.count = calls, self.count + 1
 
     def since(self, number: int) -> tuple[Call, ...]:
-        """Those after the first `number` ones that were made."""
+        """Return the calls after the first `number`."""
         return tuple(call for made, call in self._calls.values() if made > number)
 
 
 def make_call(name: str, args: Sequence[Any], *, optional: bool = False) -> Call:
-    """A call, with its arguments as whoever repeats it after a resume will find them: tuples are lists.
+    """Return a call with its arguments as JSON returns them after a resume: tuples become lists.
 
-    Raises ValueError for a name that can't be called, and for arguments that JSON doesn't give back.
+    Raises ValueError for a name that can't be called, and for arguments that JSON changes.
     """
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("_") or name in _OWN:
-        raise ValueError(
-            f"`name` must be that of a public method, other than {', '.join(_OWN)}. Received: name={name!r}"
-        )
+        raise ValueError(f"`name` must be a public method other than {', '.join(_OWN)}. Received: name={name!r}")
     try:
         given = _as_lists(list(args))
         text = json.dumps(given, allow_nan=False)
@@ -86,7 +84,7 @@ def _shown(args: Sequence[Any]) -> str:
     try:
         return short(args)
     except RecursionError:
-        return "what is nested too deep"
+        return "a value that is nested too deep"
 
 
 def _as_lists(value: Any) -> Any:
@@ -96,19 +94,19 @@ def _as_lists(value: Any) -> Any:
 
 
 def encode(calls: Iterable[Call]) -> str:
-    """Calls as JSON."""
+    """Return calls as JSON."""
     return json.dumps([list(call) for call in calls])
 
 
 def decode(text: str) -> list[Call]:
-    """The calls that `encode` wrote."""
+    """Return the calls of `encode`."""
     return [Call(*call) for call in json.loads(text)]
 
 
 def perform(vector_env: AnyVectorEnv, call: Call, where: str) -> None:
-    """Calls the method of every environment.
+    """Call the method of every environment.
 
-    Raises CallError if there is none, or if it takes other arguments; EnvError if it raises.
+    Raises CallError if there is none or it takes other arguments, EnvError if it raises.
     """
     for method in methods(vector_env, call, where):
         try:
@@ -120,7 +118,7 @@ def perform(vector_env: AnyVectorEnv, call: Call, where: str) -> None:
 
 
 def methods(vector_env: AnyVectorEnv, call: Call, where: str) -> list[Callable[..., Any]]:
-    """The method of each sub-environment, as Gymnasium's own `call` finds it, or that of the vector environment.
+    """Return the method of each sub-environment, like Gymnasium's own `call`, or that of the vector environment.
 
     Raises CallError as `perform` does.
     """
@@ -133,13 +131,13 @@ def methods(vector_env: AnyVectorEnv, call: Call, where: str) -> list[Callable[.
         except TypeError as error:
             received = ", ".join(map(repr, (call.name, *call.args)))
             raise CallError(f"`{call.name}` of {where}: {error}. Received: call({short(received)[1:-1]})") from error
-        except ValueError:  # a method in C doesn't say what it takes
+        except ValueError:  # a method in C has no signature
             continue
     return found
 
 
 def _find(vector_env: AnyVectorEnv, name: str) -> list[Any]:
-    """From the outermost wrapper inwards; of a SyncVectorEnv first what its sub-environments have."""
+    """Search from the outermost wrapper inwards, and the sub-environments of a SyncVectorEnv before itself."""
     for layer in layers(vector_env):
         if not isinstance(layer, VectorEnv):
             break

@@ -1,4 +1,4 @@
-"""One actor's vector environment, stepped the same way whatever its autoreset mode."""
+"""One actor's vector environment, with the same interface in every autoreset mode."""
 
 from __future__ import annotations
 
@@ -21,38 +21,34 @@ from actor_learner.environments.autoreset import (
     layers,
     parse_autoreset_mode,
 )
-from actor_learner.environments.buffers import Fault, Observations, first_fault
+from actor_learner.environments.buffers import Observations, first_fault
 from actor_learner.environments.calls import Call, methods, perform
 from actor_learner.environments.episodes import Episodes, EpisodeStatistics
 from actor_learner.environments.errors import EnvError, describe_error, short
-from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 
-__all__ = ["EnvError", "EnvFactory", "Environments", "Episodes", "Transition", "resolve_env"]
-
 Array = np.ndarray[Any, Any]
 Leaves = tuple[Array, ...]
-# Gymnasium's vector RecordEpisodeStatistics zeroes every row at a masked reset, and before 1.4 it left out the first
-# step of each episode with SAME_STEP: its episodes are taken in these modes only, else our own.
+# Gymnasium's vector RecordEpisodeStatistics zeroes every row at a masked reset, and before 1.4 it omits the first step
+# of each episode with SAME_STEP. In other modes than these, `Environments` ignores its episodes.
 _RECORDED_RIGHT = {AutoresetMode.NEXT_STEP}
 if tuple(int(number) for number in gym.__version__.split(".")[:2]) >= (1, 4):
     _RECORDED_RIGHT.add(AutoresetMode.SAME_STEP)
-_SEEDS = 2**31  # the most that every simulator in C takes
+_SEEDS = 2**31  # the limit of simulators in C
 
 
 class Transition(NamedTuple):
     """One step of b environments. Arrays are valid until the next `step` or `reset`.
 
     Attributes:
-        observation: The leaves of the observation to act on next, `[b, ...]` each, in the trajectory's dtypes; one
-            leaf where the observation space is not composite.
+        observation: The leaves of the observation to act on next, `[b, ...]` each, in the trajectory's dtypes.
         reward: [b] float32, 0 where the row only resets.
         terminated: [b] bool.
-        truncated: [b] bool, never set together with `terminated`.
+        truncated: [b] bool, never True where `terminated` is.
         valid: [b] bool, False where the row only resets.
-        final_observation: Leaves `[b, ...]` of the last observations of the episodes cut off in this step (elsewhere
-            anything finite); None where no row is truncated.
+        final_observation: Leaves `[b, ...]` with the last observations of the episodes cut off in this step (in other
+            rows anything finite); None if no row is truncated.
         episodes: The episodes that ended in this step, or None.
     """
 
@@ -68,14 +64,22 @@ class Transition(NamedTuple):
 class Environments:
     """A vector environment behind one interface for Gymnasium's three autoreset modes.
 
-    DISABLED: ended rows are reset at once with a mask. NEXT_STEP: the step after an end only resets, `valid=False`.
+    DISABLED: a masked reset follows an end at once. NEXT_STEP: the step after an end only resets, `valid=False`.
     SAME_STEP: the environment resets within the step and gives the last observation in `infos["final_obs"]`.
 
-    Where `infos["life_lost"]` (bool [b]) marks a terminated row, a life was lost: terminal for learning, but the same
-    game goes on, nothing is reset, and the episode in the statistics is the whole game.
+    A terminated row that `infos["life_lost"]` (bool [b]) marks is terminal for learning, but the game goes on without a
+    reset, and its episode in the statistics is the whole game.
+
+    Args:
+        vector_env: A vector environment from `EnvFactory.make`.
+        autoreset_mode: `"next_step"`, `"same_step"` or `"disabled"`, for a VectorEnv that declares none.
+        info_keys: Numeric entries of the last step's `info` to report with each episode.
+        actor: Number of the actor, for messages.
+        name: Name of the environment, for messages; by default its id.
+
+    Raises EnvError for unsupported spaces, or no autoreset mode.
     """
 
-    # Two of these, so that the observation acted on stays whole while the next one is written.
     _current: Observations
     _previous: Observations
     _final: Observations
@@ -83,7 +87,6 @@ class Environments:
     _reward: Array
     _all_valid: Array
     _resetting: Array | None
-    _masks: ActionMasks
 
     def __init__(
         self,
@@ -94,18 +97,6 @@ class Environments:
         actor: int | None = None,
         name: str | None = None,
     ) -> None:
-        """Checks the spaces and reads the autoreset mode, once.
-
-        Args:
-            vector_env: What `EnvFactory.make` built.
-            autoreset_mode: `"next_step"`, `"same_step"` or `"disabled"`, for a VectorEnv that declares none.
-            info_keys: Numeric entries of the last step's `info` to report with each episode.
-            actor: Number of the actor, for messages.
-            name: Name of the environment, for messages; by default its id.
-
-        Raises:
-            EnvError: unsupported spaces, or no autoreset mode.
-        """
         self.vector_env = vector_env
         self.num_envs = vector_env.num_envs
         self.observation_space = vector_env.single_observation_space
@@ -130,20 +121,18 @@ class Environments:
 
     @property
     def uses_masks(self) -> bool:
-        """Whether the environments say which actions are allowed; for masks in `infos`, known after `reset`."""
+        """True if the environments give action masks; for masks in `infos`, known after `reset`."""
         return self._masks.in_use
 
     @property
     def action_mask(self) -> Array | None:
-        """Which actions the current observation allows, bool [b, M]; None where the environments give no masks."""
+        """The mask of the actions that the current observation allows, bool [b, M], or None."""
         return self._masks.current
 
     def reset(self, seed: int | None = None) -> Leaves:
-        """Resets every environment, seeded with consecutive numbers from `seed`: the first observation's leaves.
+        """Reset every environment, seeded with consecutive numbers from `seed`; return the first observation's leaves.
 
-        Raises:
-            EnvError: `reset` raised (with the last frame in the user's file), or its observation or action mask
-                breaks its space.
+        Raises EnvError if `reset` raised, or its observation or action mask breaks its space.
         """
         if seed is not None:
             seed = int(seed) % (_SEEDS - self.num_envs)
@@ -157,11 +146,10 @@ class Environments:
         return self._current.leaves
 
     def step(self, env_action: Any) -> Transition:
-        """Steps every environment with what `Policy.to_env` gave.
+        """Step every environment with the actions of `Policy.to_env`.
 
-        Raises:
-            EnvError: NaN or infinity in an observation or reward, an observation or action mask that breaks its space,
-                or a VectorEnv that doesn't behave as its autoreset mode says.
+        Raises EnvError for NaN or infinity in an observation or reward, an observation or action mask that breaks its
+        space, or a VectorEnv that breaks its autoreset mode.
         """
         raw, raw_reward, terminated, truncated, infos = self.vector_env.step(env_action)
         if not self._step_checked:
@@ -176,7 +164,7 @@ class Environments:
         except (ValueError, TypeError) as error:
             raise self._unwritable("step", raw, error) from error
         np.copyto(reward, raw_reward, casting="unsafe")
-        if not current.surely_fine(reward):
+        if not current.surely_valid(reward):
             self._check(current, reward)
         self._statistics.returns += reward
         terminated = np.asarray(terminated, dtype=bool)
@@ -188,15 +176,15 @@ class Environments:
         return self._step_with_ends(terminated, truncated, infos)
 
     def call(self, call: Call) -> None:
-        """Calls a method of every environment. Raises EnvError if it can't be called or raises."""
+        """Call a method of every environment. Raises EnvError if there is none or it raises."""
         perform(self.vector_env, call, self._where())
 
     def check_call(self, call: Call) -> None:
-        """Raises CallError, an EnvError, if there is no such method or it takes other arguments."""
+        """Raise CallError, an EnvError, if there is no such method or it takes other arguments."""
         methods(self.vector_env, call, self._where())
 
     def close(self) -> None:
-        """Closes the environments."""
+        """Close the environments."""
         self.vector_env.close()
 
     def _step_with_ends(self, terminated: Array, truncated: Array, infos: dict[str, Any]) -> Transition:
@@ -218,7 +206,7 @@ class Environments:
         return Transition(leaves, reward, terminated, truncated, valid, final, episodes)
 
     def _end(self, ended: Array, truncated: Array, infos: dict[str, Any]) -> Leaves | None:
-        """Starts the next episodes as the mode has it; returns the last observations of those cut off, if any."""
+        """Start the next episodes by the mode's rules; return the last observations of truncated ones, or None."""
         self._check_final_obs(infos)
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             self._resetting = ended
@@ -234,7 +222,7 @@ class Environments:
         return None if final is None else final.leaves
 
     def _take_final_obs(self, final: Observations, truncated: Array, given: Any) -> None:
-        """Gymnasium gives an array of each environment's observation, some vector environments the batch itself."""
+        """Copy the last observations. Gymnasium gives an array of objects, some vector environments a batch."""
         batch = final.structure.flatten(given) if isinstance(given, (dict, tuple)) else None
         for row in np.flatnonzero(truncated).tolist():
             own = given[row] if batch is None else final.structure.unflatten([leaf[row] for leaf in batch])
@@ -247,7 +235,7 @@ class Environments:
         if not self._mode_checked and not ended.all():
             self._mode_checked = True
             if not fresh.equals(self._current, ~ended):
-                raise self._misbehaves("ignored `options['reset_mask']` and reset other environments too")
+                raise self._mode_error("ignored `options['reset_mask']` and reset other environments too")
         self._current.take(fresh, ended)
         self._check(self._current)
         if self._masks.in_use:
@@ -256,19 +244,19 @@ class Environments:
             self._masks.check_absent(infos)
 
     def _start_after_reset(self, terminated: Array, truncated: Array) -> Array:
-        """NEXT_STEP: the rows that ended in the last step were only reset in this one. Returns `valid`."""
+        """NEXT_STEP: start the episodes of the rows that this step only reset. Returns `valid`."""
         resetting = self._resetting
         assert resetting is not None
         if not self._mode_checked:
             self._mode_checked = True
             if (self._reward[resetting] != 0).any() or (terminated | truncated)[resetting].any():
-                raise self._misbehaves("gave a reward or ended an episode in the step after an end, which only resets")
+                raise self._mode_error("gave a reward or ended an episode in the step after an end, which only resets")
         self._reward[resetting] = 0.0
         self._statistics.start(resetting, self._step)
         return ~resetting
 
     def _vector_reset(self, into: Observations, **kwargs: Any) -> dict[str, Any]:
-        """Writes what the environments' `reset` gives; returns its infos."""
+        """Reset the environments, write the observation, and return the infos."""
         try:
             observation, infos = self.vector_env.reset(**kwargs)
         except EnvError as error:
@@ -285,7 +273,7 @@ class Environments:
         return infos
 
     def _last_infos(self, infos: dict[str, Any]) -> list[dict[str, Any]]:
-        """Where the ended episodes' last info stands: beside the next episode's first one with SAME_STEP."""
+        """Return the vector infos to search for the ended episodes' last info; SAME_STEP has them in `final_info`."""
         if not self._trust_recorded:
             infos = {key: value for key, value in infos.items() if key != "episode"}
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
@@ -300,8 +288,10 @@ class Environments:
             self._masks = ActionMasks(self.spaces, self.num_envs, self._environment)
         except ValueError as error:
             raise EnvError(f"{self._where()}: {error}") from error
-        buffers = [Observations(structure, self.num_envs) for _ in range(4)]
-        self._current, self._previous, self._final, self._scratch = buffers
+        # The policy reads the previous observation while the current one is written.
+        self._current, self._previous, self._final, self._scratch = (
+            Observations(structure, self.num_envs) for _ in range(4)
+        )
         self._reward = np.zeros(self.num_envs, np.float32)
         self._all_valid = np.ones(self.num_envs, dtype=bool)
         self._all_valid.flags.writeable = False
@@ -313,27 +303,27 @@ class Environments:
             mode = parse_autoreset_mode(given)
             if isinstance(self.vector_env.unwrapped, gym.vector.SyncVectorEnv) and declared is not mode:
                 raise EnvError(
-                    f"{self._where()} runs in autoreset mode {declared and declared.name}. "
+                    f"{self._where()} has the autoreset mode {declared and declared.name}. "
                     f"Received: autoreset_mode={given!r}"
                 )
             return mode
         if declared is None:
             raise EnvError(
-                f"{self._where()} names no autoreset mode: set `metadata['autoreset_mode']` or pass "
+                f"{self._where()} declares no autoreset mode: set `metadata['autoreset_mode']` or pass "
                 "`autoreset_mode=` 'next_step', 'same_step' or 'disabled'. "
                 f"Received: metadata={self.vector_env.metadata}"
             )
         return declared
 
     def _check_bounds(self) -> None:
-        """Observations and actions are scaled, clipped and checked by the bounds of one environment for all."""
+        """Raise EnvError if bounds differ: one environment's scale, clip and check the values of all."""
         for root, single in (("observation", self.observation_space), ("action", self.action_space)):
             batched = getattr(self.vector_env, f"{root}_space", None)
             found = None if batched is None else differing_environments(batched, single, self.num_envs)
             if found is not None:
                 raise EnvError(
-                    f"The environments of {self._where()} must have the same bounds, and `{root}{found[0]}` of "
-                    f"environment {found[1]} has others than that of environment 0; rescale them in a wrapper. "
+                    f"The environments of {self._where()} must have the same bounds, but `{root}{found[0]}` of "
+                    f"environment {found[1]} has other bounds than that of environment 0; rescale them in a wrapper. "
                     f"Received: {' '.join(str(batched).split())}"
                 )
 
@@ -345,7 +335,7 @@ class Environments:
 
     def _unwritable(self, source: str, raw: Any, error: Exception) -> EnvError:
         self._check_batch(source, raw)  # names the leaf
-        return EnvError(f"`{source}` of {self._where()} gave what can't be kept: {error}. Received: {short(raw)}")
+        return EnvError(f"`{source}` of {self._where()} gave unusable values: {error}. Received: {short(raw)}")
 
     def _check_first_step(self, raw: Any, *columns: Any) -> None:
         self._check_batch("step", raw)
@@ -358,31 +348,31 @@ class Environments:
         self._step_checked = True
 
     def _check(self, observations: Observations, reward: Array | None = None) -> None:
-        fault = None if observations.surely_fine(self._reward) and reward is None else observations.fault()
+        """Raise EnvError for the first invalid number of the observations and the reward."""
+        if reward is None and observations.surely_valid(self._reward):
+            return
+        fault = observations.fault()
         if fault is None and reward is not None:
             fault = first_fault("reward", reward, ~np.isfinite(reward), "finite")
         if fault is not None:
-            raise self._faulty(fault)
-
-    def _faulty(self, fault: Fault) -> EnvError:
-        where = self._environment(fault.row)
-        return EnvError(f"{fault.label} of {where} must be {fault.rule}. Received: {fault.value}")
+            where = self._environment(fault.row)
+            raise EnvError(f"{fault.label} of {where} must be {fault.rule}. Received: {fault.value}")
 
     def _environment(self, row: int) -> str:
-        """Which environment and which step, for messages."""
+        """Return environment and step in words, for messages."""
         length = self._step - int(self._statistics.first_step[row])
         return f"environment {row} of {self._where()}, at step {length} of its episode (env step {self._step})"
 
     def _check_final_obs(self, infos: dict[str, Any]) -> None:
         given = "final_obs" in infos
         if self.autoreset_mode is AutoresetMode.SAME_STEP and not given:
-            raise self._misbehaves("gave no `infos['final_obs']` at the end of an episode")
+            raise self._mode_error("gave no `infos['final_obs']` at the end of an episode")
         if self.autoreset_mode is not AutoresetMode.SAME_STEP and given and not self._mode_checked:
-            raise self._misbehaves("gave `infos['final_obs']` at the end of an episode, as SAME_STEP does")
+            raise self._mode_error("gave `infos['final_obs']` at the end of an episode, as SAME_STEP does")
 
-    def _misbehaves(self, what: str) -> EnvError:
+    def _mode_error(self, what: str) -> EnvError:
         return EnvError(
-            f"{self._where()} {what}; mend its `metadata['autoreset_mode']` or pass `autoreset_mode=`. "
+            f"{self._where()} {what}; correct its `metadata['autoreset_mode']` or pass `autoreset_mode=`. "
             f"Received: autoreset_mode={self.autoreset_mode.name}"
         )
 
@@ -397,8 +387,8 @@ class Environments:
         for flag, wrappers in flags.items():
             if _has(self.vector_env, *wrappers):
                 warnings.warn(
-                    f"{self._where()} holds Gymnasium's {wrappers[0].__name__}, whose statistics differ between "
-                    f"environments and reach no checkpoint; use `{flag}=True` instead.",
+                    f"{self._where()} has Gymnasium's wrapper {wrappers[0].__name__}, whose statistics differ between "
+                    f"environments and are in no checkpoint; use `{flag}=True` instead.",
                     stacklevel=3,
                 )
 

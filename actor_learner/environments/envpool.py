@@ -1,8 +1,7 @@
-"""EnvPool's environments, written in C++, as one pool for each actor: `envpool:CartPole-v1`."""
+"""EnvPool's environments in C++, one pool for each actor: `envpool:CartPole-v1`."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import warnings
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 from actor_learner.environments.atari import LIFE_OPTIONS, LifeLoss
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.errors import EnvError
+from actor_learner.environments.lookup import closest
 
 PREFIX = "envpool:"
 _INSTALL = 'pip install "envpool>=1.2" (wheels for Python 3.11 to 3.14 on Linux, and on macOS with Apple silicon)'
@@ -29,13 +29,12 @@ class EnvPoolSource:
     task: str
 
     def __call__(self, num_envs: int, seed: int | None = None, **env_kwargs: Any) -> AnyVectorEnv:
-        """A pool of `num_envs` environments on one thread; `env_kwargs` are EnvPool's options of the id.
+        """Build a pool of `num_envs` environments on one thread; `env_kwargs` are EnvPool's options of the id.
 
-        As for ALE, `episodic_life=True` means that a lost life is terminal for learning while the game goes on.
+        As for ALE, `episodic_life=True` makes a lost life terminal for learning while the game goes on.
         """
-        refused = [name for name in env_kwargs if name in _OURS]
-        if refused:
-            raise EnvError(f"EnvPool's `{refused[0]}` is set by the actors. Received: env_kwargs={env_kwargs}")
+        if refused := [name for name in env_kwargs if name in _OURS]:
+            raise EnvError(f"The actors set EnvPool's `{refused[0]}`. Received: env_kwargs={env_kwargs}")
         lives = [bool(env_kwargs.pop(option, False)) for option in LIFE_OPTIONS]
         env = EnvPoolVectorEnv(self.task, num_envs, seed, env_kwargs)
         return LifeLoss(env) if any(lives) else env
@@ -44,8 +43,8 @@ class EnvPoolSource:
 class EnvPoolVectorEnv(AnyVectorEnv):
     """A pool with the interface of a Gymnasium VectorEnv.
 
-    EnvPool resets in the step after an end (NEXT_STEP). It takes a seed only when it is built, so a reset with
-    another seed, or with the same one again, builds a new pool.
+    EnvPool resets in the step after an end (NEXT_STEP). It takes a seed only when built, so a reset with another seed,
+    or with the same one again, builds a new pool.
     """
 
     def __init__(self, task: str, num_envs: int, seed: int | None, options: dict[str, Any]) -> None:
@@ -63,7 +62,7 @@ class EnvPoolVectorEnv(AnyVectorEnv):
         self.action_space = batch_space(self.single_action_space, num_envs)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets all environments, seeded with consecutive numbers where a seed is given."""
+        """Reset all environments, seeded with consecutive numbers from `seed`."""
         if seed is not None:
             seed = int(seed) % (_SEEDS - self.num_envs)
             if self._stepped or seed != self._seed:
@@ -74,11 +73,11 @@ class EnvPoolVectorEnv(AnyVectorEnv):
         return observation, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Steps all environments; those that ended in the last step are reset instead."""
+        """Step all environments; those that ended in the last step reset instead."""
         return self._pool.step(actions)  # type: ignore[no-any-return]
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Ends the pool's threads, with its last reference."""
+        """Drop the last reference to the pool, which ends its threads."""
         self._pool = None
 
     def _build(self) -> Any:
@@ -93,15 +92,14 @@ class EnvPoolVectorEnv(AnyVectorEnv):
                 seed=self._seed,
                 **self._options,
             )
-            _ = pool.observation_space, pool.action_space  # made on first use
+            _ = pool.observation_space, pool.action_space  # built, with warnings, on first use
         return pool
 
 
 def find_envpool(env: str) -> EnvPoolSource:
-    """What `envpool:Id` names.
+    """Return the source of `envpool:Id`.
 
-    Raises:
-        EnvError: EnvPool isn't installed or can't be imported, or doesn't know the id.
+    Raises EnvError if EnvPool can't be imported or doesn't know the id.
     """
     task = env.removeprefix(PREFIX)
     try:
@@ -112,7 +110,7 @@ def find_envpool(env: str) -> EnvPoolSource:
         reason = " ".join(str(error).split())
         raise EnvError(f"`{env}` needs the package `envpool` ({reason}): {_INSTALL}. Received: env={env!r}") from error
     if task not in known:
-        near = difflib.get_close_matches(task, known, n=1, cutoff=0.7)
-        hint = f"did you mean `{PREFIX}{near[0]}`?" if near else "`envpool.list_all_envs()` has the ids."
+        near = closest(task, known)
+        hint = f"did you mean `{PREFIX}{near}`?" if near else "`envpool.list_all_envs()` lists the ids."
         raise EnvError(f"EnvPool has no `{task}`; {hint} Received: env={env!r}")
     return EnvPoolSource(task)

@@ -1,4 +1,4 @@
-"""Returns, lengths and info entries of finished episodes, whatever the autoreset mode."""
+"""Returns, lengths and info entries of finished episodes, in any autoreset mode."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Array = np.ndarray[Any, Any]
 
 
 class Episodes(NamedTuple):
-    """The episodes that ended in one step; K of them, ordered by environment.
+    """The K episodes that ended in one step, ordered by environment.
 
     Attributes:
-        indices: [K] int64, which environment.
-        returns: [K] float32, sum of the raw rewards.
+        indices: [K] int64, the environments.
+        returns: [K] float32, sums of the raw rewards.
         lengths: [K] float32, env steps.
-        info: `info_keys` entries of the last step's info that were there: name -> [K] float32, NaN where absent.
+        info: Those of `info_keys` in the last step's info: name -> [K] float32, NaN where absent.
     """
 
     indices: Array
@@ -27,40 +27,39 @@ class Episodes(NamedTuple):
 
 
 class EpisodeStatistics:
-    """Sums of the running episodes. Gymnasium's own vector wrapper forgets them all at a masked reset."""
+    """Sums of the running episodes. Gymnasium's own vector wrapper forgets them all at a masked reset.
+
+    Args:
+        num_envs: Number of environments.
+        info_keys: Names of the entries of `info` to report.
+        only_recorded: Report only ends with `info["episode"]`: for a `RecordEpisodeStatistics` inside wrappers that end
+            episodes early, as at a lost life.
+    """
 
     def __init__(self, num_envs: int, info_keys: Sequence[str], *, only_recorded: bool = False) -> None:
-        """Starts with no episode running.
-
-        Args:
-            num_envs: Number of environments.
-            info_keys: Names of the entries of `info` to report.
-            only_recorded: Report only ends that come with `info["episode"]`. True where `RecordEpisodeStatistics` lies
-                inside wrappers that end episodes early, as at a lost life.
-        """
         self.returns = np.zeros(num_envs)
         self.first_step = np.zeros(num_envs, dtype=np.int64)
         self._info_keys = tuple(info_keys)
         self._only_recorded = only_recorded
 
     def start(self, rows: Array | slice, step: int) -> None:
-        """New episodes begin after env step `step` in `rows`."""
+        """Start new episodes in `rows`, after env step `step`."""
         self.returns[rows] = 0.0
         self.first_step[rows] = step
 
     def finish(self, ended: Array, step: int, infos: Sequence[dict[str, Any]]) -> Episodes | None:
-        """The episodes that end at env step `step`; None where none is to be reported.
+        """Return the episodes that end at env step `step`, or None.
 
         Args:
             ended: [b] bool.
             step: Number of steps so far, this one included.
-            infos: Where to look for the last step's info, in vector form, best first.
+            infos: Vector infos of the last step; the first one that has an entry gives it.
         """
         rows = np.flatnonzero(ended)
         recorded = [_recorded_episode(infos, row) for row in rows.tolist()]
         if self._only_recorded:
-            kept = [place for place, record in enumerate(recorded) if record is not None]
-            rows, recorded = rows[kept], [recorded[place] for place in kept]
+            rows = rows[[record is not None for record in recorded]]
+            recorded = [record for record in recorded if record is not None]
         if not len(rows):
             return None
         returns = self.returns[rows].astype(np.float32)
@@ -80,7 +79,7 @@ class EpisodeStatistics:
 
 
 def entry(infos: Sequence[dict[str, Any]], key: str, row: int) -> Any:
-    """`info[key]` of one environment from vector infos, where a mask `_key` says which rows have it; else None."""
+    """Return `info[key]` of one environment from vector infos, in which `_key` masks the rows that have it, or None."""
     for info in infos:
         values, mask = info.get(key), info.get(f"_{key}")
         if values is None or (mask is not None and not mask[row]):
@@ -90,7 +89,7 @@ def entry(infos: Sequence[dict[str, Any]], key: str, row: int) -> Any:
 
 
 def _recorded_episode(infos: Sequence[dict[str, Any]], row: int) -> tuple[float, float] | None:
-    """Return and length of a wrapper's own `info["episode"]`."""
+    """Get return and length from a wrapper's own `info["episode"]`."""
     for info in infos:
         episode, mask = info.get("episode"), info.get("_episode")
         if isinstance(episode, dict) and (mask is None or mask[row]):

@@ -8,14 +8,14 @@ from typing import Any
 
 
 class EnvError(ValueError):
-    """An environment can't be built or breaks its contract; the message is one line that says what and where."""
+    """An environment can't be built or breaks its contract; the one-line message names problem and place."""
 
 
 _PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def last_frame(error: BaseException) -> str:
-    """The innermost frame of a traceback in the user's own files, as `file, line n, in function`."""
+    """Return the innermost frame of a traceback in the user's own files, as `file, line n, in function`."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _is_user_file(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
@@ -31,16 +31,16 @@ def _is_user_file(filename: str) -> bool:
     return not any(part in filename for part in inside)
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
 
 
 def describe_error(error: BaseException) -> str:
-    """An exception as `Type: message (file, line n, in function)`, on one line."""
-    return f"{_one_line(error)} ({last_frame(error)})"
+    """Return an exception as `Type: message (file, line n, in function)`, on one line."""
+    return f"{one_line(error)} ({last_frame(error)})"
 
 
 def short(value: Any) -> str:
-    """A value as one line of at most 80 characters."""
+    """Return a value as one line of at most 80 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."

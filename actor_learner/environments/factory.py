@@ -1,4 +1,4 @@
-"""The env argument resolved: what an actor process needs to build its own vector environment."""
+"""The factory that an actor process builds its vector environment with, from the `env` argument."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EnvFactory:
         name: The id or the callable's name, for messages, logs and `config.json`.
         source: A Gymnasium spec, or the caller's callable.
         env_kwargs: Keyword arguments of each environment.
-        native: Whether `source` builds a whole vector environment itself.
+        native: True if `source` builds a whole vector environment.
     """
 
     name: str
@@ -39,15 +39,14 @@ class EnvFactory:
     native: bool = False
 
     def make(self, num_envs: int, seed: int | None = None) -> AnyVectorEnv:
-        """Builds a vector environment of `num_envs` environments that declares its autoreset mode on itself.
+        """Build a vector environment of `num_envs` environments that declares its autoreset mode on itself.
 
-        `seed` reaches vector factories alone; every other environment gets its seed at its reset.
+        Only vector factories get `seed`; every other environment gets its seed at its reset.
 
-        Raises:
-            EnvError: the environment raised, or what came back is no environment.
+        Raises EnvError if the environment raised, or the result is no environment.
         """
-        # AtariVectorEnv writes its mode into this dictionary of the base class: emptied before, what stands there
-        # after is this environment's own, and what another one wrote is put back.
+        # AtariVectorEnv writes its mode into this dictionary of the base class. Emptied before the build, it has this
+        # environment's own mode afterwards; another one's entry is then restored.
         inherited = VectorEnv.metadata.pop("autoreset_mode", None)
         try:
             vector_env = self._build(num_envs, seed)
@@ -61,10 +60,9 @@ class EnvFactory:
         return vector_env
 
     def dumps(self) -> bytes:
-        """This factory as bytes for `pickle.loads`, what `__main__` defines by value.
+        """Return this factory as bytes for `pickle.loads`, with definitions of `__main__` by value.
 
-        Raises:
-            EnvError: something that it needs can't be pickled (named in the message).
+        Raises EnvError for a part that can't be pickled, which the message names.
         """
         try:
             return cloudpickle.dumps(self)  # type: ignore[no-any-return]
@@ -106,11 +104,11 @@ class EnvFactory:
         return self.source(num_envs=num_envs, **seeded, **self.env_kwargs)
 
     def make_one(self) -> Any:
-        """Builds a single environment; raises what that raises."""
+        """Build a single environment; its exceptions pass through."""
         if isinstance(self.source, EnvSpec):
             if str(self.source.entry_point).startswith("gymnasium.envs.mujoco"):
                 _print_mujoco_warnings_once()
-            # The checker costs several microseconds a step; our own checks replace it.
+            # The checker costs several microseconds a step; `Environments` checks instead.
             return gym.make(self.source, **{"disable_env_checker": True, **self.env_kwargs})
         return self.source(**self.env_kwargs)
 
@@ -134,18 +132,17 @@ def resolve_env(
     *,
     check_pickle: bool = True,
 ) -> EnvFactory:
-    """Finds what `env` means, in the caller's process, without building an environment.
+    """Resolve `env` in the caller's process, without building an environment.
 
     Args:
         env: A Gymnasium id, `module:Id-v0`, `module:factory`, `envpool:Id`, an `EnvSpec`, or a callable. A callable
             with a parameter named `num_envs` is called as `(num_envs=..., seed=..., **env_kwargs)` and returns a
             `VectorEnv`; any other is called with `env_kwargs` for each environment and returns an `Env`.
         env_kwargs: Keyword arguments of each environment.
-        vectorization: `"auto"` uses an id's own vector environment where it has one, `"sync"` never does.
-        check_pickle: False where the environment stays in this process.
+        vectorization: `"auto"` uses an id's own vector environment if there is one, `"sync"` never does.
+        check_pickle: False if the environment stays in this process.
 
-    Raises:
-        EnvError: unknown id, missing package, nothing callable, or something that can't be pickled; one line.
+    Raises EnvError for an unknown id, a missing package, a value that isn't callable or can't be pickled.
     """
     if vectorization not in ("auto", "sync"):
         raise EnvError(f"`vectorization` must be 'auto' or 'sync'. Received: vectorization={vectorization!r}")
@@ -162,7 +159,7 @@ def resolve_env(
         factory = _callable_factory(env if isinstance(env, str) else _callable_name(source), source, kwargs)
     if factory.native and vectorization == "sync":
         raise EnvError(
-            f"vectorization='sync' needs single environments, and `{factory.name}` builds only whole vector "
+            f"vectorization='sync' needs single environments, but `{factory.name}` builds only whole vector "
             "environments. Received: vectorization='sync'"
         )
     if check_pickle:
@@ -171,9 +168,9 @@ def resolve_env(
 
 
 def _print_mujoco_warnings_once() -> None:
-    """Keeps MuJoCo from writing MUJOCO_LOG.TXT into the working directory and a warning for each environment.
+    """Print each warning once, instead of MuJoCo's MUJOCO_LOG.TXT and a warning for each environment.
 
-    What it calls deprecated stands in Gymnasium's own model files, where nobody who trains can change it.
+    Deprecation warnings are about Gymnasium's own model files, which users can't change: they are dropped.
     """
     import mujoco
 
@@ -202,16 +199,15 @@ def _source(env: Any) -> EnvSpec | Callable[..., Any]:
 
 
 def _callable_factory(name: str, source: Callable[..., Any], kwargs: dict[str, Any]) -> EnvFactory:
-    native = "num_envs" in _parameters(source)
-    positional = {"num_envs": 1} if native else {}
+    signature = _signature(source)
+    if signature is None:
+        return EnvFactory(name, source, kwargs)
+    native = "num_envs" in signature.parameters
+    added = {"num_envs": 1} if native else {}
     if native and _accepts(source, "seed"):
-        positional["seed"] = 0
+        added["seed"] = 0
     try:
-        signature = inspect.signature(source)
-    except (TypeError, ValueError):  # some callables written in C have none
-        return EnvFactory(name, source, kwargs, native=native)
-    try:
-        signature.bind(**positional, **kwargs)
+        signature.bind(**added, **kwargs)
     except TypeError as error:
         raise EnvError(
             f"`{name}{signature}` can't be called with these `env_kwargs`: {error}. Received: env_kwargs={kwargs}"
@@ -219,15 +215,16 @@ def _callable_factory(name: str, source: Callable[..., Any], kwargs: dict[str, A
     return EnvFactory(name, source, kwargs, native=native)
 
 
-def _parameters(source: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def _signature(source: Callable[..., Any]) -> inspect.Signature | None:
     try:
-        return inspect.signature(source).parameters
-    except (TypeError, ValueError):
-        return {}
+        return inspect.signature(source)
+    except (TypeError, ValueError):  # some callables written in C have none
+        return None
 
 
 def _accepts(source: Callable[..., Any], name: str) -> bool:
-    parameters = _parameters(source)
+    signature = _signature(source)
+    parameters = {} if signature is None else signature.parameters
     return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 
@@ -242,7 +239,7 @@ def _kind(value: Any) -> str:
 
 
 def _unpicklable_part(source: Any, kwargs: Mapping[str, Any], error: Exception) -> tuple[str, Any, str]:
-    """The first variable behind a callable that can't be pickled by itself: its name, value and the reason."""
+    """Return name, value and error of the first part of a callable that can't be pickled by itself."""
     for name, value in _parts(source, kwargs):
         try:
             cloudpickle.dumps(value)

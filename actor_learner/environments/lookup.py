@@ -1,4 +1,4 @@
-"""An env string looked up: a Gymnasium id, `module:Id-v0` or `module:factory`, found without building anything."""
+"""Lookup of env strings, without building anything: a Gymnasium id, `module:Id-v0` or `module:factory`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from gymnasium.envs.registration import EnvSpec, registry
 
-from actor_learner.environments.errors import EnvError, _one_line, last_frame, short
+from actor_learner.environments.errors import EnvError, last_frame, one_line, short
 
 
 class Namespace(NamedTuple):
-    """A package that registers ids when it is imported; Gymnasium 1.x has no plugin entry points."""
+    """A package that registers ids on import; Gymnasium 1.x has no plugin entry points."""
 
     package: str
     install: str
@@ -30,7 +30,7 @@ NAMESPACES = {
     "actor_learner": Namespace("actor_learner_envs", "pip install actor-learner"),
 }
 
-# Modules of entry points whose ids are registered whether or not the package behind them is installed.
+# Modules of entry points whose ids are registered even if the package that they need isn't installed.
 _REQUIREMENTS = {
     "gymnasium.envs.box2d": Namespace("Box2D", 'pip install "actor-learner[box2d]"'),
     "gymnasium.envs.mujoco": Namespace("mujoco", 'pip install "actor-learner[mujoco]"'),
@@ -41,18 +41,15 @@ _REQUIREMENTS = {
 
 
 def find_env(env: str) -> EnvSpec | Callable[..., Any]:
-    """The `EnvSpec` or the callable that an env string names.
+    """Return the `EnvSpec` or the callable that an env string names.
 
-    Raises:
-        EnvError: the id is unknown, a package is missing, or the module or its attribute can't be found.
+    Raises EnvError for an unknown id, module or attribute, or a missing package.
     """
     module_name, separator, attribute = env.partition(":")
     if not separator:
         return find_spec(env)
-    if module_name.partition(".")[0] in sys.stdlib_module_names:  # `os:system`, in a config.json from a stranger
-        raise EnvError(
-            f"`env` must name a module that makes environments, not one of Python's own. Received: env={env!r}"
-        )
+    if module_name.partition(".")[0] in sys.stdlib_module_names:  # see the threat model in networks/untrusted.py
+        raise EnvError(f"`env` must name a module of environments, not one of Python's own. Received: env={env!r}")
     module = _import_module(module_name, env)
     if not hasattr(module, attribute):
         return find_spec(attribute, env, module)
@@ -65,15 +62,14 @@ def find_env(env: str) -> EnvSpec | Callable[..., Any]:
 
 
 def find_spec(env_id: str, env: str | None = None, module: ModuleType | None = None) -> EnvSpec:
-    """The registered spec of a Gymnasium id, fit to be sent to another process.
+    """Return the registered spec of a Gymnasium id, in a form that can be sent to another process.
 
     Args:
         env_id: A Gymnasium id. Without a version it means the newest one.
         env: The whole env string, for messages.
         module: The imported module of `module:Id-v0`, for messages.
 
-    Raises:
-        EnvError: unknown id (with the closest known one), or a package that it needs is missing.
+    Raises EnvError for an unknown id (the message suggests the closest one), or a missing package.
     """
     env = env_id if env is None else env
     spec = _registered(env_id)
@@ -85,12 +81,12 @@ def find_spec(env_id: str, env: str | None = None, module: ModuleType | None = N
 
 
 def sendable_spec(spec: EnvSpec, env: str) -> EnvSpec:
-    """A copy of `spec` whose entry points another process can load, after a look at the packages it needs."""
+    """Return a copy of `spec` whose entry points another process can load. Raises EnvError for a missing package."""
     spec = copy.copy(spec)
     if any(wrapper.entry_point.startswith("__main__:") for wrapper in spec.additional_wrappers):
         raise EnvError(
-            "A registered wrapper defined in `__main__` can't be found by another process: put wrappers inside a "
-            f"callable env. Received: env={env!r}"
+            "Another process can't find a registered wrapper of `__main__`: put wrappers inside a callable env. "
+            f"Received: env={env!r}"
         )
     for name in ("entry_point", "vector_entry_point"):
         entry_point = getattr(spec, name)
@@ -108,9 +104,9 @@ def _registered(env_id: str) -> EnvSpec | None:
 
 
 def _import_namespace(env_id: str, env: str) -> bool:
-    """Imports the package that registers `env_id`; False where no package is known to.
+    """Import the package that registers `env_id`; return False if none is known.
 
-    ALE registers ids without a namespace too (`PongNoFrameskip-v4`), so an id without one tries it, where it is there.
+    An id without a namespace tries ALE, if installed, which registers such ids too (`PongNoFrameskip-v4`).
     """
     prefix, separator, _ = env_id.rpartition("/")
     namespace = NAMESPACES.get(prefix if separator else "ALE")
@@ -122,25 +118,25 @@ def _import_namespace(env_id: str, env: str) -> bool:
         if not separator:
             return False
         raise EnvError(
-            f"`{env_id}` needs the package `{namespace.package}` ({_one_line(error)}): {namespace.install}. "
+            f"`{env_id}` needs the package `{namespace.package}` ({one_line(error)}): {namespace.install}. "
             f"Received: env={env!r}"
         ) from error
     return True
 
 
 def _unknown_id(env_id: str, env: str, module: ModuleType | None) -> str:
-    where, prefix, near = "", "", _closest(env_id, registry)
+    where, prefix, near = "", "", closest(env_id, registry)
     if module is not None:
         where, prefix = f"`{module.__name__}` has no attribute `{env_id}`, and ", f"{module.__name__}:"
-        near = _closest(env_id, dir(module)) or near
-    hint = "write `module:Id-v0` where a module registers it, or `module:factory`."
+        near = closest(env_id, dir(module)) or near
+    hint = "write `module:Id-v0` if a module registers it, or `module:factory`."
     if near is not None:
         hint = f"did you mean `{prefix}{near}`?"
     return f"{where}`{env_id}` is not a registered Gymnasium id; {hint} Received: env={env!r}"
 
 
-def _closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most like `name`, case aside; of two versions the newer one."""
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name most like `name`, ignoring case, or None; of several versions the newest."""
     by_lower = {key.lower(): key for key in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7)
     return by_lower[near[0]] if near else None
@@ -159,13 +155,11 @@ def _check_requirement(entry_point: str, env: str) -> None:
 
 
 def _is_installed(package: str) -> bool:
-    if sys.modules.get(package) is not None:
-        return True
-    return importlib.util.find_spec(package) is not None
+    return sys.modules.get(package) is not None or importlib.util.find_spec(package) is not None
 
 
 def _main_object(entry_point: str) -> Any:
-    """An entry point in `__main__` means something else in another process, so its object travels instead."""
+    """Return the object of an entry point in `__main__`, a name that means something else in another process."""
     module, _, attribute = entry_point.partition(":")
     if module != "__main__":
         return entry_point
@@ -176,28 +170,22 @@ def _main_object(entry_point: str) -> Any:
 
 def _import_module(name: str, env: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise EnvError(_import_failed(name, env, error)) from error
-        _look_in_working_directory(name)
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            _add_working_directory(name)
+            return importlib.import_module(name)
     except Exception as error:
-        raise EnvError(_import_failed(name, env, error)) from error
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise EnvError(_import_failed(name, env, error)) from error
+        where = "" if isinstance(error, ModuleNotFoundError) else f" ({last_frame(error)})"
+        raise EnvError(f"`{name}` can't be imported: {one_line(error)}{where}. Received: env={env!r}") from error
 
 
-def _look_in_working_directory(name: str) -> None:
-    """A console script doesn't have the working directory on its path; at the end of it, it shadows nothing."""
+def _add_working_directory(name: str) -> None:
+    """Append the working directory, which a console script's path lacks, if it has the module; it shadows nothing."""
     directory = os.getcwd()
     top = os.path.join(directory, name.partition(".")[0])
     if (os.path.isfile(f"{top}.py") or os.path.isdir(top)) and directory not in sys.path:
         sys.path.append(directory)
         importlib.invalidate_caches()
-
-
-def _import_failed(name: str, env: str, error: BaseException) -> str:
-    where = "" if isinstance(error, ModuleNotFoundError) else f" ({last_frame(error)})"
-    return f"`{name}` can't be imported: {_one_line(error)}{where}. Received: env={env!r}"

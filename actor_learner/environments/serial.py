@@ -1,7 +1,8 @@
-"""Gymnasium's SyncVectorEnv with less Python around each step, and what a VectorEnv says about its autoreset mode."""
+"""Gymnasium's SyncVectorEnv with less Python around each step."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from gymnasium.vector.utils import create_empty_array, iterate
 
 from actor_learner.environments.buffers import check_shape
 from actor_learner.environments.errors import EnvError, short
-from actor_learner.spaces import structure as spaces
+from actor_learner.spaces.structure import MASK_KEY, Structure, children, observation_structure
 
 if TYPE_CHECKING:
     _SyncVectorEnv = SyncVectorEnv[Any, Any]
@@ -28,9 +29,9 @@ class SerialVectorEnv(_SyncVectorEnv):
     """A `SyncVectorEnv` without autoreset that merges the infos only of episodes that end.
 
     Merging every step's infos and copying every observation costs a seventh of HalfCheetah's step, and joining the
-    parts of Dict observations more than that: here each is written into its row. Of the other steps' infos only
-    `action_mask` is taken. Rows are cast to the space's dtype, and each sub-environment's
-    first reset and first step are checked against its space.
+    parts of Dict observations more: this class writes each part into its row. Of the other steps' infos it takes only
+    `action_mask`. It casts rows to the space's dtype, and checks the first reset and the first step of each
+    sub-environment.
     """
 
     def __init__(self, envs: list[gym.Env[Any, Any]]) -> None:
@@ -47,7 +48,7 @@ class SerialVectorEnv(_SyncVectorEnv):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Resets all sub-environments, or those of `options["reset_mask"]`; the others keep their observation."""
+        """Reset all sub-environments, or those of `options["reset_mask"]`; the others keep their observation."""
         seeds = [seed + index for index in range(self.num_envs)] if isinstance(seed, int) else seed
         options = dict(options or {})
         mask = options.pop("reset_mask", None)
@@ -58,31 +59,28 @@ class SerialVectorEnv(_SyncVectorEnv):
                 continue
             result = env.reset(seed=None if seeds is None else seeds[index], options=options or None)
             if not self._reset_checked[index]:
-                check_result(result, "(observation, info)", f"`reset` of environment {index}")
-            row, info = result
-            if not self._reset_checked[index]:
+                self._check_result(result, "(observation, info)", f"`reset` of environment {index}")
                 self._reset_checked[index] = True
-                self._check_row(row, f"`reset` of environment {index}")
+            row, info = result
             self._write(row, index, "reset")
-            if info.get(spaces.MASK_KEY) is not None:
-                action_masks[index] = info[spaces.MASK_KEY]
+            if info.get(MASK_KEY) is not None:
+                action_masks[index] = info[MASK_KEY]
             self._merge(infos, info, index)
         if action_masks:
             self._add_masks(infos, action_masks)
         return self._rows, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Steps every sub-environment; the arrays returned are overwritten by the next step."""
+        """Step every sub-environment; the next step overwrites the returned arrays."""
         observations, rewards, terminations, truncations = self._rows, self._reward, self._terminated, self._truncated
         infos: dict[str, Any] = {}
-        nested, mask_key = bool(self._containers), spaces.MASK_KEY
+        nested, mask_key = bool(self._containers), MASK_KEY
         action_masks: dict[int, Any] = {}
         rows: Iterable[Any] = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
         for index, (env, action) in enumerate(zip(self.envs, rows, strict=True)):
             result = env.step(action)
             if not self._step_checked:
-                check_result(result, _STEP_RESULT, f"`step` of environment {index}")
-                self._check_row(result[0], f"`step` of environment {index}")
+                self._check_result(result, _STEP_RESULT, f"`step` of environment {index}")
             row, reward, terminated, truncated, info = result
             if nested:
                 self._write(row, index, "step")
@@ -117,29 +115,38 @@ class SerialVectorEnv(_SyncVectorEnv):
             self._check_row(row, f"`{method}` of environment {index}")  # names the leaf
             raise EnvError(f"`{method}` of environment {index}: {error}. Received: {short(row)}") from error
 
+    def _check_result(self, result: Any, expected: str, source: str) -> None:
+        """Raise EnvError for another number of results than `expected`, a reward that is no number, or a wrong row."""
+        if not isinstance(result, tuple) or len(result) != len(expected.split(", ")):
+            received = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
+            raise EnvError(f"{source} must return {expected}. Received: {received}")
+        if expected is _STEP_RESULT and np.shape(result[1]) != ():
+            raise EnvError(f"{source} must return a number as reward. Received: shape={np.shape(result[1])}")
+        self._check_row(result[0], source)
+
+    @functools.cached_property
+    def _structure(self) -> Structure:
+        return observation_structure(self.single_observation_space)
+
     def _check_row(self, row: Any, source: str) -> None:
-        """Raises EnvError where one observation has another structure or shape than its space."""
-        if not self._containers:
-            check_row(row, self.single_observation_space, source)
-            return
-        structure = spaces.observation_structure(self.single_observation_space)
+        """Raise EnvError if one observation has another structure or shape than its space."""
         try:
-            for leaf, part in zip(structure.leaves, structure.flatten(row), strict=True):
+            for leaf, part in zip(self._structure.leaves, self._structure.flatten(row), strict=True):
                 check_shape(leaf.label, part, leaf.shape)
         except ValueError as error:
             raise EnvError(f"{source}: {error}") from error
 
     def _add_masks(self, infos: dict[str, Any], action_masks: dict[int, Any]) -> None:
-        """Puts the action masks into the infos, one value for each environment, as Gymnasium flags them."""
+        """Put the action masks into the infos, with Gymnasium's flags of the environments that gave one."""
         values, given = np.empty(self.num_envs, dtype=object), np.zeros(self.num_envs, dtype=bool)
         for index, mask in action_masks.items():
             values[index], given[index] = mask, True
-        infos[spaces.MASK_KEY], infos[f"_{spaces.MASK_KEY}"] = values, given
+        infos[MASK_KEY], infos[f"_{MASK_KEY}"] = values, given
 
     def _merge(self, infos: dict[str, Any], info: dict[str, Any], index: int) -> None:
-        """Merges numbers alone, as float64: Gymnasium's `_add_info` takes dtype and shape from the first that comes."""
+        """Merge only numbers, as float64: Gymnasium's `_add_info` takes dtype and shape from the first value."""
         for key, value in info.items():
-            if key == spaces.MASK_KEY:
+            if key == MASK_KEY:
                 continue
             if isinstance(value, dict):
                 self._merge(infos.setdefault(key, {}), value, index)
@@ -153,28 +160,9 @@ class SerialVectorEnv(_SyncVectorEnv):
 def _containers(
     space: gym.Space[Any], rows: Any, path: tuple[str | int, ...]
 ) -> Iterator[tuple[tuple[str | int, ...], int, list[tuple[str | int, Any]]]]:
-    """Path and size of each dict and tuple of an observation, and key and rows of each leaf that is its entry."""
-    parts = spaces.children(space)
+    """Yield path and size of each dict and tuple of an observation, and key and rows of each leaf in it."""
+    parts = children(space)
     if isinstance(space, (Dict, Tuple)):
         yield path, len(parts), [(key, rows[key]) for key, child in parts if not isinstance(child, (Dict, Tuple))]
     for key, child in parts:
         yield from _containers(child, rows[key], (*path, key))
-
-
-def check_result(result: Any, expected: str, source: str) -> None:
-    """Raises EnvError where `reset` or `step` returns another number of things, or a reward that is no number."""
-    names = expected.split(", ")
-    if not isinstance(result, tuple) or len(result) != len(names):
-        received = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
-        raise EnvError(f"{source} must return {expected}. Received: {received}")
-    if expected is _STEP_RESULT and np.shape(result[1]) != ():
-        raise EnvError(f"{source} must return a number as reward. Received: shape={np.shape(result[1])}")
-
-
-def check_row(row: Any, space: gym.Space[Any], source: str) -> None:
-    """Raises EnvError where one observation has another structure or shape than its space."""
-    if isinstance(row, (dict, tuple)):
-        raise EnvError(f"{source} must return an observation of {space}. Received: a {type(row).__name__}")
-    shape = np.shape(row)
-    if shape != space.shape:
-        raise EnvError(f"{source} must return an observation of shape {space.shape}. Received: shape={shape}")

@@ -1,4 +1,4 @@
-"""Episodes to be seen: as videos, or in a window while they are played."""
+"""Environments that show episodes: as videos, or live in a window."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory, resolve_env
 
 NO_VIDEO = (None, "human", "ansi")
-"""Render modes that give no pictures."""
+"""Render modes without pictures."""
 
 
 def recorded(
@@ -27,19 +27,17 @@ def recorded(
     directory: str | os.PathLike[str],
     episodes: int,
 ) -> Callable[..., Any]:
-    """A factory for `evaluate` whose environment writes its first `episodes` to `directory`, as *.mp4.
+    """Return a factory for `evaluate` whose environment writes its first `episodes` to `directory`, as *.mp4.
 
-    The environment is built with `render_mode="rgb_array"`. It is to be the only one that is played at a time: the
-    frames of an episode are kept in memory until it ends. One that builds only whole vector environments is recorded
-    by Gymnasium's recorder for these, which puts the pictures of all side by side.
+    It builds the environment with `render_mode="rgb_array"`. Play one environment at a time: the frames of an episode
+    stay in memory until it ends. Gymnasium's vector recorder, with all pictures side by side, records a source that
+    builds only whole vector environments.
 
-    Raises:
-        ImportError: moviepy isn't installed.
-        ValueError: `env` can't be resolved; when it is built: it draws no pictures.
+    Raises ImportError without moviepy, ValueError if `env` can't be resolved or, on the build, draws no pictures.
     """
     if importlib.util.find_spec("moviepy") is None:
         raise ImportError("videos need moviepy: pip install 'actor-learner[video]'")
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, and looks for no display
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory and needs no display
     options: dict[str, Any] = {
         "video_folder": os.fspath(directory),
         "episode_trigger": lambda episode: episode < episodes,
@@ -51,8 +49,8 @@ def recorded(
     def record(built: Any) -> Any:
         if built.render_mode in NO_VIDEO:
             raise EnvError(
-                f"`{factory.name}` has no renderer that gives pictures; a video needs an environment that can be built "
-                f'with render_mode="rgb_array". Received: render_mode={built.render_mode!r}'
+                f"`{factory.name}` has no renderer for pictures; a video needs an environment with "
+                f'render_mode="rgb_array". Received: render_mode={built.render_mode!r}'
             )
         if isinstance(built, VectorEnv):
             return gym.wrappers.vector.RecordVideo(built, **options)
@@ -62,16 +60,16 @@ def recorded(
 
 
 def in_a_window(env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[str, Any] | None) -> Callable[..., Any]:
-    """A factory for `evaluate` whose environment shows itself: it is built with `render_mode="human"`.
+    """Return a factory for `evaluate` that builds the environment with `render_mode="human"`.
 
-    Raises ValueError if `env` can't be resolved; when it is built: if it has no window.
+    Raises ValueError if `env` can't be resolved; on the build: if it has no window.
     """
     factory = _drawing(env, env_kwargs, "human")
 
     def check(built: Any) -> Any:
         if built.render_mode != "human":
             raise EnvError(
-                f'`{factory.name}` has no window to show: it can\'t be built with render_mode="human". '
+                f'`{factory.name}` has no window: it can\'t be built with render_mode="human". '
                 f"Received: render_mode={built.render_mode!r}"
             )
         return built
@@ -82,7 +80,7 @@ def in_a_window(env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[
 def _drawing(
     env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[str, Any] | None, render_mode: str
 ) -> EnvFactory:
-    """What builds the environment with this render mode: a single one where there is one."""
+    """Return a factory with this render mode, of single environments where possible."""
     factory = resolve_env(env, env_kwargs, check_pickle=False)
     source, kwargs = factory.source, {**factory.env_kwargs}
     if isinstance(source, EnvSpec):
@@ -92,7 +90,7 @@ def _drawing(
     parameters = inspect.signature(source).parameters.values()
     if any(p.name == "render_mode" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
         kwargs["render_mode"] = render_mode
-    return dataclasses.replace(factory, env_kwargs=kwargs)  # else it may draw as it is
+    return dataclasses.replace(factory, env_kwargs=kwargs)  # without the parameter it may draw anyway
 
 
 def _maker(factory: EnvFactory, wrap: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -103,12 +101,12 @@ def _maker(factory: EnvFactory, wrap: Callable[[Any], Any]) -> Callable[..., Any
         return wrap(_with_renderer(factory, lambda: factory.make(num_envs, seed)))
 
     made = make_vector if factory.native else make
-    made.__qualname__ = factory.name  # what messages call it
+    made.__qualname__ = factory.name  # its name in messages
     return made
 
 
 def _with_renderer(factory: EnvFactory, build: Callable[[], Any]) -> Any:
-    """Builds; an environment that doesn't know the render mode has no renderer, and that is all there is to say."""
+    """Build; replace the error of an environment without `render_mode` by one line."""
     try:
         return build()
     except (TypeError, EnvError) as error:

@@ -51,8 +51,7 @@ class MaskLayout:
             rows: Number of environments.
             label: Name of the value in messages.
 
-        Raises:
-            ValueError: a wrong length, or entries other than booleans, 0 and 1.
+        Raises ValueError for a wrong length, or entries other than booleans, 0 and 1.
         """
         if isinstance(value, (dict, tuple, list)) and not self._structure.plain:
             columns = self._read_nest(self._structure.space, value, rows, label)

@@ -247,7 +247,7 @@ class TestLifeLoss:
 
     def test_an_environment_without_lives(self):
         environments = Environments(LifeLoss(Arrays()))
-        with pytest.raises(EnvError, match=r"needs an environment that tells its lives. Received: \[\].*env `Arrays`"):
+        with pytest.raises(EnvError, match=r"needs `lives` in every info. Received: \[\].*env `Arrays`"):
             environments.reset(0)
 
     def test_single_environments_may_say_it_themselves(self):

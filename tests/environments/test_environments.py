@@ -115,7 +115,7 @@ class TestAutoresetModes:
 class TestMisbehaviour:
     def test_no_mode_names_the_three(self):
         with pytest.raises(
-            EnvError, match=r"names no autoreset mode.*autoreset_mode.*'next_step', 'same_step' or 'disa"
+            EnvError, match=r"declares no autoreset mode.*autoreset_mode.*'next_step', 'same_step' or 'disa"
         ):
             Environments(Arrays(mode=None))
 
@@ -139,7 +139,7 @@ class TestMisbehaviour:
 
     def test_argument_against_sync_vector_env(self):
         vector_env = sync([functools.partial(Script, [(2, True, False)])], AutoresetMode.DISABLED)
-        with pytest.raises(EnvError, match=r"runs in autoreset mode DISABLED. Received: autoreset_mode='same_step'"):
+        with pytest.raises(EnvError, match=r"has the autoreset mode DISABLED. Received: autoreset_mode='same_step'"):
             Environments(vector_env, autoreset_mode="same_step")
 
     def test_an_atari_environment_in_the_process_gives_nobody_its_mode(self):
@@ -150,9 +150,9 @@ class TestMisbehaviour:
         try:
             assert "autoreset_mode" in Arrays(mode=None).metadata  # what every other VectorEnv inherits
             factory = resolve_env(lambda num_envs: Arrays(num_envs, mode=None), check_pickle=False)
-            with pytest.raises(EnvError, match="names no autoreset mode"):
+            with pytest.raises(EnvError, match="declares no autoreset mode"):
                 Environments(factory.make(2))
-            with pytest.raises(EnvError, match="names no autoreset mode"):
+            with pytest.raises(EnvError, match="declares no autoreset mode"):
                 Environments(Arrays(mode=None))
             assert VectorEnv.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP  # put back
         finally:

@@ -104,7 +104,9 @@ class TestChecks:
 
         envs = [Script([(5, True, False)]), Wrong([(5, True, False)])]
         environments = Environments(SerialVectorEnv(envs), name="Wrong-v0")
-        with pytest.raises(EnvError, match=rf"`{when}` of environment 1 must return an observation of.*{received}"):
+        with pytest.raises(
+            EnvError, match=rf"`{when}` of environment 1: `observation` must have the shape.*{received}"
+        ):
             play(environments, 1)
 
     @pytest.mark.parametrize(

@@ -383,7 +383,7 @@ class TestObservations:
         one, other = (Observations(spaces.observation_structure(space), 3) for _ in range(2))
         one.write(batched.sample())
         assert one.fault() is None
-        assert one.surely_fine(np.zeros(3, np.float32))
+        assert one.surely_valid(np.zeros(3, np.float32))
         rows = np.array([True, False, True])
         other.take(one, rows)
         assert other.equals(one, rows)
@@ -394,16 +394,16 @@ class TestObservations:
         ("space", "raw"),
         [(Box(-9, 9, (2,)), [[0, 0], [0, np.nan]]), (Discrete(3), [0, 3]), (MultiBinary(1), [[0], [-1]])],
     )
-    def test_what_is_not_surely_fine_has_a_fault(self, space, raw):
+    def test_what_is_not_surely_valid_has_a_fault(self, space, raw):
         observations = Observations(spaces.observation_structure(space), 2)
         observations.write(np.array(raw))
-        assert not observations.surely_fine(np.zeros(2, np.float32))
+        assert not observations.surely_valid(np.zeros(2, np.float32))
         assert observations.fault().row == 1
 
     def test_large_numbers_are_looked_at_again(self):
         observations = Observations(spaces.observation_structure(Box(-np.inf, np.inf, (1,))), 1)
         observations.write(np.array([[3e38]]))
-        assert not observations.surely_fine(np.zeros(1, np.float32))
+        assert not observations.surely_valid(np.zeros(1, np.float32))
         assert observations.fault() is None
 
 

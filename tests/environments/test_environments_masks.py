@@ -304,7 +304,7 @@ class TestRefused:
         message = self.message(
             make(mode, [[(5, True, False)]] * 2, spoil=lambda mask, count: mask if count else None), 1
         )
-        assert "`info['action_mask']` must be there from the first reset on" in message
+        assert "`info['action_mask']` must be present from the first reset on" in message
 
     @pytest.mark.parametrize("mode", ["serial", *MODES])
     @pytest.mark.parametrize("when", [2, 3])
@@ -313,7 +313,7 @@ class TestRefused:
         scripts = [[(3, True, False)], [(9, True, False)]]
         environments = make(mode, scripts, spoil=lambda mask, count: mask if count == when else None)
         message = self.message(environments, when)
-        assert "`info['action_mask']` must be there from the first reset on, or never. Received: a mask of" in message
+        assert "`info['action_mask']` must be present from the first reset on, or never. Received: a mask of" in message
         assert f"of env `Masked-v0`, at step {when} of its episode (env step {when})" in message
 
     def test_masks_that_only_a_later_reset_gives(self):

@@ -53,7 +53,7 @@ class TestSource:
 
     @pytest.mark.parametrize("option", ["batch_size", "env_type"])
     def test_what_the_actors_set(self, option):
-        with pytest.raises(EnvError, match=rf"EnvPool's `{option}` is set by the actors. Received: env_kwargs="):
+        with pytest.raises(EnvError, match=rf"The actors set EnvPool's `{option}`. Received: env_kwargs="):
             EnvPoolSource("CartPole-v1")(2, **{option: 4})
 
 
@@ -63,7 +63,7 @@ class TestResolve:
         with pytest.raises(EnvError, match=r"EnvPool has no `CartPol-v1`; did you mean `envpool:CartPole-v") as caught:
             resolve_env("envpool:CartPol-v1")
         assert "\n" not in str(caught.value)
-        with pytest.raises(EnvError, match="`envpool.list_all_envs\\(\\)` has the ids. Received: env='envpool:Quux'"):
+        with pytest.raises(EnvError, match="`envpool.list_all_envs\\(\\)` lists the ids. Received: env='envpool:Quux'"):
             resolve_env("envpool:Quux")
 
     def test_an_unknown_option(self):
@@ -219,5 +219,5 @@ class TestAtari:
 
     def test_a_task_without_lives(self):
         environments = environments_of("envpool:CartPole-v1", episodic_life=True)
-        with pytest.raises(EnvError, match="needs an environment that tells its lives"):
+        with pytest.raises(EnvError, match="needs `lives` in every info"):
             environments.reset(0)

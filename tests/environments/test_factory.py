@@ -138,7 +138,7 @@ class TestMake:
             (lambda num_envs: Script([]), r"has a parameter `num_envs` and must return a gymnasium VectorEnv"),
             (lambda num_envs: Arrays(num_envs + 1), r"VectorEnv of 2 environments. Received: num_envs=3"),
             (lambda: SHARED, r"must build a new environment at each call"),
-            (lambda: 1 / 0, r"can't be built: ZeroDivisionError: division by zero \(.*test_env_factory.py, line \d+"),
+            (lambda: 1 / 0, r"can't be built: ZeroDivisionError: division by zero \(.*test_factory.py, line \d+"),
         ],
     )
     def test_what_comes_back_is_wrong(self, env, message):

@@ -156,5 +156,5 @@ def test_env_kwargs_that_are_no_dict():
 
 
 def test_a_module_of_python_makes_no_environments():
-    with pytest.raises(EnvError, match=r"must name a module that makes environments.*Received: env='os:system'"):
+    with pytest.raises(EnvError, match=r"must name a module of environments.*Received: env='os:system'"):
         resolve_env("os:system")

@@ -238,12 +238,12 @@ def test_made_directly_there_is_no_time_limit():
 def test_ended_environments_must_be_reset():
     env = make("CartPole-v1", 3, max_episode_steps=1)
     step = functools.partial(env.step, np.ones(3, int))
-    with pytest.raises(ResetNeeded, match="Received: 3 such, the first of them number 0"):
+    with pytest.raises(ResetNeeded, match="Received: 3 of them, the first with number 0"):
         step()
     env.reset()
     step()
     env.reset(options={"reset_mask": [True, False, True]})
-    with pytest.raises(ResetNeeded, match="Received: 1 such, the first of them number 1"):
+    with pytest.raises(ResetNeeded, match="Received: 1 of them, the first with number 1"):
         step()
     env.reset(options={"reset_mask": [False, True, False]})
     step()
@@ -266,7 +266,7 @@ def test_refused_arguments(env_id, kwargs, received):
 @pytest.mark.parametrize(
     ("call", "received"),
     [
-        (lambda env: env.reset(seed=[1, 2]), "2 of them"),
+        (lambda env: env.reset(seed=[1, 2]), "2 seeds"),
         (lambda env: env.reset(options={"reset_mask": np.ones(3)}), r"dtype=float64, shape=\(3,\)"),
         (lambda env: env.reset(options={"reset_mask": np.ones(2, bool)}), r"dtype=bool, shape=\(2,\)"),
         (lambda env: env.step(np.ones((3, 1), int)), r"actions.shape=\(3, 1\)"),
