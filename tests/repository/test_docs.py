@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import actor_learner as al
+from tests.repository.test_repository import FLOORS
 
 ROOT = Path(__file__).parents[2]
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "object": "data"}
@@ -102,10 +103,20 @@ def test_the_reference_has_every_public_name(name, pages):
     assert (f"actor_learner.{name}.{name}" if is_module else f"actor_learner.{name}") in anchors
 
 
-def test_how_it_works_lists_every_folder_of_the_package():
+def test_how_it_works_lists_the_floors_and_every_folder_of_the_package():
     page = (ROOT / "docs" / "how_it_works.md").read_text(encoding="utf-8")
-    listed = re.findall(r"`([a-z/_]+)/` \|", page)
+    rows = re.findall(r"^\| (\d*) ?\| ((?:`[a-z/_.]+`(?:, )?)+) \|", page, re.MULTILINE)
+    floors, names = [], []
+    for number, cell in rows:
+        if number:
+            floors.insert(0, set())
+        listed = [name.rstrip("/").removesuffix(".py") for name in re.findall("`(.*?)`", cell)]
+        names += listed
+        floors[0] |= {name.partition("/")[0] for name in listed}
     package = ROOT / "actor_learner"
-    assert sorted(listed) == sorted(
+    assert {name for name in names if (package / name).is_dir()} == {
         file.parent.relative_to(package).as_posix() for file in package.glob("*/**/__init__.py")
-    )
+    }
+    expected = [set(line.split()) - {"__init__"} for line in FLOORS.strip().splitlines()]
+    assert floors == expected
+    assert [number for number, _ in rows if number] == [str(number) for number in range(len(floors), 0, -1)]
