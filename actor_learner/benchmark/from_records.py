@@ -68,7 +68,6 @@ def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def show_run(found: Mapping[str, Any]) -> str:
-    """Return the result of `of_run` as text."""
     lines = [f"{found['env']}, {found['algorithm']}: {printable(found['run_dir'])}"]
     for process, labels in (("learner", LEARNER_TIME), ("actors", ACTOR_TIME)):
         shares = [f"{label} {found['shares'][name]:.0%}" for name, label in labels.items() if name in found["shares"]]

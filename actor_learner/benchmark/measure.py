@@ -51,12 +51,10 @@ class Measured:
 
     @property
     def achieved(self) -> float:
-        """The env steps per second of the whole system."""
         return statistics.median(each.run.steps_per_second for each in self.rounds)
 
     @property
     def roof(self) -> Roof:
-        """The roof of the median parts."""
         return roof(self.parts)
 
     @property
@@ -66,7 +64,6 @@ class Measured:
 
     @property
     def prospects(self) -> list[Prospect]:
-        """The changes that would raise the roof."""
         return prospects(self.parts)
 
     @property

@@ -52,7 +52,6 @@ class Parts:
 
     @property
     def actor(self) -> Cost:
-        """The cost of one actor's part of a batch."""
         return self.env + self.acting + self.copying
 
 

@@ -26,7 +26,6 @@ _NOTABLE = 1.15
 
 
 def show(measured: Measured, console: Console) -> None:
-    """Print parts, shares of time, achieved speed and roof, and advice."""
     config, others = measured.config, measured.cores_used["others"]
     for item in (
         f"{config.env_name}, {config.algorithm_name}: {config.num_actors} actors x {config.envs_per_actor} "
@@ -84,7 +83,6 @@ def sentence(measured: Measured) -> str:
 
 
 def limited_by(measured: Measured) -> Bottleneck | None:
-    """Return the bottleneck according to the shares of time."""
     actors, config = dict(measured.shares), measured.config
     learner = actors.pop(LEARNER)
     metrics = {f"time/{name}": learner.get(label, 0.0) for name, label in LEARNER_TIME.items()}

@@ -119,7 +119,6 @@ class System(contextlib.AbstractContextManager["System"]):
         return Run(elapsed, batches, steps, rows, cpu, max(0.0, others), _within(spans, started, started + elapsed))
 
     def wait_until_idle(self) -> None:
-        """Wait until the actors have finished their assignments."""
         deadline = time.monotonic() + self.config.actor_timeout
         while not self.actors.idle and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
@@ -171,7 +170,6 @@ def _spans_of(unroll: Any) -> list[Span]:
 
 
 def _within(spans: list[Span], start: float, end: float) -> list[Span]:
-    """Return the spans cut to an interval, in order."""
     cut = [span._replace(start=max(span.start, start), end=min(span.end, end)) for span in spans]
     return sorted((span for span in cut if span.end > span.start), key=lambda span: (span.process, span.start))
 

@@ -54,7 +54,6 @@ class Curve:
 
     @property
     def label(self) -> str:
-        """The entry of the legend."""
         return f"{self.group} ({self.num_runs} runs)" if self.num_runs > 1 else self.group
 
 

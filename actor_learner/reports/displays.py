@@ -253,7 +253,6 @@ def choose_display(
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether the stream is a terminal."""
     return bool(getattr(stream, "isatty", lambda: False)())
 
 

@@ -195,7 +195,6 @@ def _shares(status: RunStatus, labels: Mapping[str, str]) -> list[Share]:
 
 
 def _restarts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    """Env steps, time and cause of each restart of an actor."""
     return [
         (_number(row["env_steps"]), _time(row.get("time_seconds", math.nan)), str(cause))
         for row in rows
@@ -212,7 +211,6 @@ def _incident(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _last_values(rows: Sequence[Mapping[str, Any]], prefix: str) -> list[tuple[str, str]]:
-    """The last value of each metric with this prefix."""
     last: dict[str, float] = {}
     for row in rows:
         last |= {name: value for name, value in row.items() if name.startswith(prefix) and math.isfinite(value)}

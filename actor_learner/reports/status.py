@@ -207,7 +207,6 @@ class _History:
 
 
 def line(status: RunStatus) -> str:
-    """A run in one line of text."""
     parts = [f"{status.part_done:4.0%}", f"{status.env_steps:,} steps"]
     if not math.isnan(status.episode_return):
         parts.append(f"return {status.episode_return:,.1f}")
