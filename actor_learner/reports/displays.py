@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import sys
 import threading
@@ -70,8 +71,8 @@ class Terminal:
     """Draws a view in place, below the lines that Python writes to the same terminal.
 
     rich's own redirection would end each unfinished line that is flushed: a progress bar would print a line a step,
-    and the view would be drawn over a prompt. Here the view gives way to a prompt until `resume`. The cursor stays
-    visible, so a killed process leaves the terminal usable. Output that bypasses Python isn't noticed.
+    and the view would be drawn over a prompt. Here the view gives way to a prompt, of `input` too, until `resume`. The
+    cursor stays visible, so a killed process leaves the terminal usable. Output that bypasses Python isn't noticed.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -89,6 +90,8 @@ class Terminal:
         self._redirections = {name: _Redirection(getattr(sys, name), self) for name in terminals}
         for name, redirection in self._redirections.items():
             setattr(sys, name, redirection)
+        self._input = builtins.input
+        builtins.input = self._ask
 
     def draw(self, status: Callable[[], RunStatus], note: str = "") -> None:
         self._write(lambda: self._show(status, note))
@@ -96,19 +99,19 @@ class Terminal:
     def say(self, text: str) -> None:
         self._write(lambda: self._console.out(text, highlight=False))
 
-    def prompt(self, text: str, stream: TextIO) -> None:
-        """Removes the view, and writes text that ends within a line."""
+    def pause(self) -> None:
+        """Removes the view for a prompt."""
         with self._lock:
             self._prompted = True
             self._write(self._remove)
-            stream.write(text)
-            stream.flush()
 
     def resume(self) -> None:
         """Draws again after a prompt was answered."""
         self._prompted = False
 
     def close(self, status: RunStatus | None, note: str = "") -> None:
+        if builtins.input == self._ask:
+            builtins.input = self._input
         for name, redirection in self._redirections.items():
             if getattr(sys, name) is redirection:
                 setattr(sys, name, redirection.stream)
@@ -117,6 +120,11 @@ class Terminal:
             self._write(lambda: self._console.print(self._fit(self._console, status, note, whole=True)))
         for redirection in self._redirections.values():
             redirection.finish()
+
+    def _ask(self, prompt: object = "", /) -> str:
+        """Replaces `input`, which on a terminal writes its prompt past `sys.stdout`."""
+        self.pause()
+        return self._input(prompt)
 
     def _show(self, status: Callable[[], RunStatus], note: str) -> None:
         if self._prompted:
@@ -168,8 +176,9 @@ class _Redirection:
     def flush(self) -> None:
         """Shows an unfinished line as a prompt, unless it is a progress bar, which the next write overwrites."""
         if self._unfinished and not {"\r", "\b"} & set(self._unfinished):
-            text, self._unfinished = self._unfinished, ""
-            self._terminal.prompt(text, self.stream)
+            self._terminal.pause()
+            self.finish()
+            self.stream.flush()
 
     def finish(self) -> None:
         if self._unfinished:

@@ -188,6 +188,22 @@ def test_a_prompt_has_the_terminal_to_itself_until_the_program_goes_on(start, te
     assert terminal.lines()[0] == "(Pdb)"
 
 
+def test_input_removes_the_view_and_is_what_it_was_in_the_end(start, terminal, monkeypatch):
+    seen = []
+    monkeypatch.setattr("builtins.input", read := lambda prompt: seen.append((prompt, terminal.lines())) or "an answer")
+    progress = start(terminal.stream)
+    progress.update(row(1))
+    assert shown(terminal, "100 of 10,000")
+    assert input("(Pdb) ") == "an answer"
+    assert seen == [("(Pdb) ", [""])]
+    time.sleep(1.2)  # longer than the thread waits between two views
+    assert terminal.lines() == [""]
+    progress.update(row(2))
+    assert shown(terminal, "200 of 10,000")
+    progress.close()
+    assert input is read
+
+
 def test_a_terminal_that_is_closed_is_not_the_end(start, terminal):
     progress = start(terminal.stream)
     progress.update(row(1))
