@@ -1,4 +1,4 @@
-"""The base of all algorithms: hyperparameters, schedules, an optimizer, a loss, and the rows that it is taken of."""
+"""The base of all algorithms: hyperparameters, schedules, an optimizer, rows to learn from and a loss."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class RewardOptions(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(NamedFields, ABC):
-    """The hyperparameters of any algorithm, and what a learner asks of it.
+    """The hyperparameters of any algorithm, and the methods that a learner calls.
 
-    An algorithm of one's own subclasses this, `ActorCritic`, `A2C` or `PPO`, as a frozen dataclass, and overrides
-    `loss`. `rows`, `loss` and `batch_metrics` are pure functions, traced into the compiled update; in them, fields
-    named in `SCHEDULED` are tensors with the value of the moment.
+    A new algorithm subclasses this, `ActorCritic`, `A2C` or `PPO`, as a frozen dataclass, and overrides `loss`. `rows`,
+    `loss` and `batch_metrics` are pure functions, traced into the compiled update; in them, the fields in `SCHEDULED`
+    are tensors with this update's values.
 
     Raises ValueError for a value out of range.
     """

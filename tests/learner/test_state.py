@@ -78,6 +78,27 @@ def test_weights_are_read_as_the_network_gives_them():
     assert not same_weights(before, after)
 
 
+@pytest.mark.parametrize("counts", [False, True], ids=["float32", "with-integers"])
+def test_flat_weights_are_the_weights_side_by_side(counts):
+    network = linear_network()
+    if counts:
+        network.add_weight(name="steps", shape=(3,), dtype="int32", initializer="ones", trainable=False)
+    learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+    flat = learner.flat_weights()
+    assert flat.dtype == np.float32
+    np.testing.assert_array_equal(flat, np.concatenate([weight.ravel() for weight in network.get_weights()]))
+    flat[:] = 0.0
+    assert not same_weights(learner.get_weights(), [np.zeros_like(weight) for weight in network.get_weights()])
+
+
+def test_a_network_that_is_not_built_has_no_weights_yet():
+    network = keras.Sequential([keras.layers.Dense(2)])
+    learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
+    assert learner.get_weights() == []
+    with pytest.raises(ValueError, match="has weights once it is built"):
+        learner.flat_weights()
+
+
 ALGORITHMS = {
     "ppo-schedules": al.PPO(
         normalize_reward=True, learning_rate="linear_1e-3", clip_range="linear", epochs=2, minibatch_size=24
