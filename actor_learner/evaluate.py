@@ -265,13 +265,12 @@ def _play(player: _Player, quotas: list[int], seed: int) -> list[_Episode]:
 def _episodes(player: _Player, seed: int) -> Iterator[tuple[int, _Episode]]:
     """Yields finished episodes without end, each with the number of its environment."""
     policy, environments = player.policy, player.environments
-    noise_is_held = policy.exported.noise_hold > 1
     observation = environments.reset(seed)
     policy.renew_noise()
     while True:
         transition = environments.step(player.choose(observation))
         observation = transition.observation
-        if noise_is_held:  # as in an actor's unroll
+        if policy.holds_noise:  # as in an actor's unroll
             policy.renew_noise(transition.terminated | transition.truncated | ~transition.valid)
         if transition.episodes is not None:
             indices, returns, lengths, info = transition.episodes

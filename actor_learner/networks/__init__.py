@@ -1,1 +1,1 @@
-"""Keras networks: the default ones, the layers that they are made of, and the contract that any network keeps."""
+"""Keras networks: the contract that every network keeps, the default network, its layers, and files of networks."""

@@ -1,4 +1,4 @@
-"""The default networks: features of each leaf of an observation, joined; trunks; heads for each leaf of an action."""
+"""The default network: joined features of an observation's leaves, trunks, and heads for an action's leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Space
 from keras import layers, ops
 
-from actor_learner.networks.contract import arrange, normalization_layers, takes_mask
+from actor_learner.networks.contract import arrange, check_noise_hold, normalization_layers, takes_mask
 from actor_learner.networks.distributions import distribution_for
 from actor_learner.networks.images import check_channel_axis, image_features, is_image
 from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot
@@ -37,41 +37,35 @@ def default_network(
     channel_axis: int | None = None,
     seed: int = 0,
 ) -> keras.Model:
-    """A network for these spaces: two separate MLP trunks, or one shared trunk where there are images.
+    """Returns a network for these spaces: separate MLP trunks for policy and value, or a shared trunk for images.
 
-    Orthogonal initialization as in SB3 (gain sqrt 2; policy head .01, value head 1), or uniform
-    +-1 / sqrt(fan in), torch's default, with `orthogonal_init=False`; biases 0. An observation is an
-    image if it is uint8 of rank 2 (one channel), 3, or 4 (a stack, merged into the channels); discrete
-    ones become one-hot vectors. Several leaves of a composite observation are joined; if one of them is an
-    image, a shared MLP of `hidden_sizes` stands behind them, while a single image's features go straight to the heads.
+    Initialization is orthogonal as in SB3 (gain sqrt 2; policy head .01, value head 1), or with `orthogonal_init=False`
+    uniform +-1 / sqrt(fan in) as in torch; biases are 0. An observation is an image if it is uint8 of rank 2 (one
+    channel), 3, or 4 (a stack, merged into the channels). Discrete observations become one-hot vectors. The features of
+    several leaves are joined; if one is an image, they pass a shared MLP of `hidden_sizes`. The features of a single
+    image go straight to the heads.
 
-    Raises ValueError for spaces or options that aren't supported.
+    Raises ValueError for unsupported spaces or options.
     """
     structure = spaces.observation_structure(spaces.without_mask(observation_space))
     action = spaces.action_structure(action_space)
-    _check_noise_hold(noise_hold, distribution, action)
+    distribution_for(action, distribution)  # raises ValueError if it doesn't fit
+    check_noise_hold(noise_hold, action)
     _check_activation(activation)
     check_channel_axis(structure, channel_axis)
     if normalize_observation:
         _check_normalizable(structure)
     inputs = _inputs(structure)
     build = _Builder(orthogonal_init, seed, taken=[tensor.name for tensor in inputs])
-    features = [
-        image_features(
-            tensor,
-            leaf,
-            image_network=image_network,
-            channel_axis=channel_axis,
-            initialize=build.initializer,
-            prefix=_prefix(structure, leaf),
-        )
-        if is_image(leaf.space)
-        else _vector_features(tensor, leaf, normalize_observation, _prefix(structure, leaf))
-        for leaf, tensor in zip(structure.leaves, inputs, strict=True)
-    ]
-    policy_features, value_features = _trunks(
-        features, build, hidden_sizes, activation, images=any(is_image(leaf.space) for leaf in structure.leaves)
-    )
+    features = []
+    for leaf, tensor in zip(structure.leaves, inputs, strict=True):
+        prefix = _prefix(structure, leaf)
+        if is_image(leaf.space):
+            features.append(image_features(tensor, leaf, image_network, channel_axis, build.initializer, prefix))
+        else:
+            features.append(_vector_features(tensor, leaf, normalize_observation, prefix))
+    images = any(is_image(leaf.space) for leaf in structure.leaves)
+    policy_features, value_features = _trunks(features, build, hidden_sizes, activation, images)
     parameters = _policy_head(policy_features, action, build, initial_log_std)
     parameters = ActionDistribution(distribution, noise_hold, name=build.name("parameters"))(parameters)
     value = build.dense(value_features, 1, 1.0, "value")
@@ -79,13 +73,13 @@ def default_network(
 
 
 def with_normalization(network: keras.Model, observation_space: Space[Any]) -> keras.Model:
-    """`network` behind `ObservationNormalization` layers, one for each vector of numbers.
+    """Returns `network` behind `ObservationNormalization` layers, one for each vector of numbers.
 
-    Raises ValueError if it holds one already, or if nothing is there to be normalized.
+    Raises ValueError if it has such a layer already, or if there is no vector of numbers.
     """
     if normalization_layers(network):
         raise ValueError(
-            "`normalize_observation` would normalize twice: the network holds an ObservationNormalization layer. "
+            "`normalize_observation` would normalize twice: the network has an ObservationNormalization layer. "
             f"Received: network={network.name!r}"
         )
     space = observation_space if takes_mask(network) else spaces.without_mask(observation_space)
@@ -101,7 +95,7 @@ def with_normalization(network: keras.Model, observation_space: Space[Any]) -> k
 
 
 def _inputs(structure: spaces.Structure) -> list[Tensor]:
-    """A symbolic input for each leaf, named as `named_leaves` does."""
+    """Returns a symbolic input for each leaf, with the names of `named_leaves`."""
     return [
         keras.Input(leaf.shape, dtype=str(leaf.dtype), name=_leaf_name(leaf) or structure.root)
         for leaf in structure.leaves
@@ -113,7 +107,7 @@ def _leaf_name(leaf: spaces.Leaf) -> str:
 
 
 def _prefix(structure: spaces.Structure, leaf: spaces.Leaf) -> str:
-    """What the names of a leaf's layers start with: nothing where it is the only one; no letter TensorFlow refuses."""
+    """Returns the prefix of the names of a leaf's layers: "" for the only leaf, else letters that TensorFlow takes."""
     if structure.plain:
         return ""
     name = _leaf_name(leaf)
@@ -128,15 +122,6 @@ def _check_activation(activation: str) -> None:
         raise ValueError(
             f"`activation` must be a Keras name, such as 'tanh', 'relu' or 'silu'. Received: activation={activation!r}"
         ) from None
-
-
-def _check_noise_hold(noise_hold: int, distribution: str, action: spaces.Structure) -> None:
-    _, normals = distribution_for(action, distribution).noise
-    if noise_hold > 1 and not normals:
-        raise ValueError(
-            "`noise_hold` holds the noise of continuous actions; it must be 1 for an action space without a Box. "
-            f"Received: noise_hold={noise_hold} with {action.space}"
-        )
 
 
 def _is_normalizable(leaf: spaces.Leaf) -> bool:
@@ -156,7 +141,7 @@ def _normalization(leaf: spaces.Leaf, prefix: str) -> ObservationNormalization:
 
 
 class _Builder:
-    """Makes layers: kernels from seeds of their own, derived from one; names that no input has."""
+    """Builds layers, each kernel with its own seed, derived from one seed, and with names that no input has."""
 
     def __init__(self, orthogonal: bool, seed: int, taken: Sequence[str]) -> None:
         self._orthogonal = orthogonal
@@ -164,33 +149,30 @@ class _Builder:
         self._taken = frozenset(taken)
 
     def initializer(self, gain: float) -> keras.initializers.Initializer:
-        """Of the next kernel."""
+        """Returns the initializer of the next kernel."""
         seed = int(next(self._seeds))
         if self._orthogonal:
             return keras.initializers.Orthogonal(gain, seed=seed)
         return keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", seed=seed)
 
     def name(self, name: str) -> str:
-        """`name`, or another where an observation has a key of that name."""
+        """Returns `name`, or another if an observation has a key of that name."""
         return f"{name}_layer" if name in self._taken else name
 
     def dense(self, x: Tensor, size: int, gain: float, name: str, activation: str | None = None) -> Tensor:
-        """A Dense layer on `x`."""
         return layers.Dense(size, activation, kernel_initializer=self.initializer(gain), name=self.name(name))(x)
 
     def mlp(self, x: Tensor, hidden_sizes: Sequence[int], activation: str, name: str) -> Tensor:
-        """Dense layers, one behind the other."""
         for index, size in enumerate(hidden_sizes):
             x = self.dense(x, size, math.sqrt(2), f"{name}_hidden_{index + 1}", activation)
         return x
 
     def join(self, columns: Sequence[Tensor], name: str) -> Tensor:
-        """Side by side."""
         return columns[0] if len(columns) == 1 else layers.Concatenate(name=self.name(name))(columns)
 
 
 def _vector_features(observation: Tensor, leaf: spaces.Leaf, normalize: bool, prefix: str) -> Tensor:
-    """`[N, *shape]` of anything but an image -> float32 `[N, size]`."""
+    """Computes features of a leaf that isn't an image: `[N, *shape]` -> float32 `[N, size]`."""
     space = leaf.space
     if isinstance(space, Discrete):
         return ops.one_hot(observation, int(space.n), dtype="float32")
@@ -206,9 +188,9 @@ def _vector_features(observation: Tensor, leaf: spaces.Leaf, normalize: bool, pr
 
 
 def _trunks(
-    features: Sequence[Tensor], build: _Builder, hidden_sizes: Sequence[int], activation: str, *, images: bool
+    features: Sequence[Tensor], build: _Builder, hidden_sizes: Sequence[int], activation: str, images: bool
 ) -> tuple[Tensor, Tensor]:
-    """What the heads of policy and value stand on: one trunk each, or where there are images a shared one."""
+    """Returns the features for the heads of policy and value: a trunk each, or a shared one for images."""
     joined = build.join(features, "observations")
     if not images:
         policy = build.mlp(joined, hidden_sizes, activation, "policy")
@@ -218,7 +200,7 @@ def _trunks(
 
 
 def _policy_head(x: Tensor, structure: spaces.Structure, build: _Builder, initial_log_std: float) -> Tensor:
-    """The parameters of each leaf of an action, side by side."""
+    """Returns the parameters of all leaves of an action, joined."""
     heads = []
     for leaf in structure.leaves:
         prefix, columns = _prefix(structure, leaf), spaces.leaf_parameter_size(leaf.space)

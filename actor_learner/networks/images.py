@@ -56,13 +56,7 @@ def check_channel_axis(structure: Structure, channel_axis: int | None) -> None:
 
 
 def image_features(
-    image: Tensor,
-    leaf: Leaf,
-    *,
-    image_network: str,
-    channel_axis: int | None,
-    initialize: Initialize,
-    prefix: str = "",
+    image: Tensor, leaf: Leaf, image_network: str, channel_axis: int | None, initialize: Initialize, prefix: str
 ) -> Tensor:
     """Computes features of images: `[N, *leaf.shape]` bytes -> `[N, 512]` ("nature") or `[N, 256]` ("impala").
 

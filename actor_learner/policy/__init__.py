@@ -1,1 +1,1 @@
-"""Acting: `policy` runs an exported network without TensorFlow; `export` makes it from a Keras one."""
+"""Policies: `policy` acts with an exported network, without TensorFlow; `export` exports a Keras network."""

@@ -1,4 +1,4 @@
-"""What an actor needs of a network, as bytes, arrays and JSON; saved and read without pickle."""
+"""Everything that an actor needs of a network, as bytes, arrays and JSON; saved and read without pickle."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ Array = np.ndarray[Any, Any]
 _VERSION = 2
 _SUFFIX = {"litert": "tflite", "tensorflow": "pb"}
 _DESCRIPTION, _WEIGHTS = "policy.json", "weights.npy"
+_GRAPHS = ("step_graph", "value_graph")
 
 
 @dataclass(frozen=True)
 class ExportedPolicy:
-    """A network as an actor needs it; made by `export.export_policy`. Arrays, bytes and JSON only."""
+    """A network as an actor needs it; `export_policy` returns one."""
 
     step_graph: Graph
     """observation leaves [b, ...], noise [b, U + N], mask [b, M] if `masked`
@@ -36,24 +37,23 @@ class ExportedPolicy:
     """The weights at export, as `Policy.set_flat_weights` takes them."""
     batch_size: int
     observation_space: dict[str, Any]
-    """As `spaces.to_json` writes it."""
+    """The space as `kinds.to_json` describes it; so is the next."""
     action_space: dict[str, Any]
-    """As `spaces.to_json` writes it."""
     distribution: str
-    """Of Box leaves, which says what the environment gets: "gaussian" is clipped to the bounds, "squashed" by tanh."""
+    """The distribution of Box leaves: "gaussian" (clipped to the bounds) or "squashed" (into them, by tanh)."""
     masked: bool
-    """Whether the step graph takes a mask, float32 `[b, M]`, 1 for what is allowed."""
+    """True if the step graph takes a mask, float32 `[b, M]`, 1 for allowed choices."""
     input_names: tuple[str, ...]
-    """Of each observation leaf, the noise, and the mask if `masked`; a graph lacks those that it doesn't use."""
+    """Names of the observation leaves, the noise, and the mask if `masked`; a graph lacks those that it doesn't use."""
     noise_uniform: int
-    """First columns of the noise, uniform in (0, 1]."""
+    """Number of the noise's first columns, uniform in (0, 1]."""
     noise_normal: int
-    """Columns that follow, standard-normal."""
+    """Number of the columns that follow, standard-normal."""
     noise_hold: int
     """Steps for which an environment keeps its standard-normal draw."""
     weight_names: tuple[str, ...]
     weight_shapes: tuple[tuple[int, ...], ...]
-    """In the order of `network.get_weights()`."""
+    """Shapes in the order of `network.get_weights()`; so are the names."""
 
     def as_vector(self, weights: Sequence[Any] | Array) -> Array:
         """Return the arrays of `network.get_weights()`, or a vector of them, as one float32 vector.
@@ -78,18 +78,18 @@ class ExportedPolicy:
         return flatten_weights(weights)
 
     def spaces(self) -> Spaces:
-        """Return both spaces, built from their descriptions."""
+        """Returns both spaces, built from their descriptions."""
         return Spaces.from_json(vars(self))
 
     @property
     def fallback(self) -> bool:
-        """Whether acting needs TensorFlow, because LiteRT can't express the network."""
+        """True if acting needs TensorFlow, because LiteRT can't express the network."""
         return "tensorflow" in (self.step_graph.format, self.value_graph.format)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes `policy.json`, the two graphs and `weights.npy`, with a manifest of them, as the folder `directory`.
+        """Writes `policy.json`, the two graphs and `weights.npy`, with a manifest, as the folder `directory`.
 
-        It is replaced as a whole, or stays as it was; see `files.write_folder_atomically`.
+        A previous folder is replaced as a whole, or stays as it was; see `files.write_folder_atomically`.
 
         Raises:
             OSError: the disk is full or can't be written.
@@ -98,33 +98,22 @@ class ExportedPolicy:
         write_folder_atomically(directory, self.write)
 
     def write(self, folder: Path) -> None:
-        """`save` into a folder that is being filled, for `write_folder_atomically`."""
-        for name in ("step", "value"):
-            graph = self._graph(name)
+        """Writes the files of `save` into a folder that `write_folder_atomically` fills."""
+        description = {"version": _VERSION, **vars(self)}
+        del description["weights"]
+        for name in _GRAPHS:
+            graph: Graph = description[name]
             (folder / _file_name(name, graph.format)).write_bytes(graph.content)
+            description[name] = {key: value for key, value in asdict(graph).items() if key != "content"}
         with (folder / _WEIGHTS).open("wb") as stream:
             np.save(stream, self.weights, allow_pickle=False)
-        text = json.dumps(self._description(), indent=1) + "\n"
-        (folder / _DESCRIPTION).write_text(text, encoding="utf-8")
-
-    def _graph(self, name: str) -> Graph:
-        return self.step_graph if name == "step" else self.value_graph
-
-    def _description(self) -> dict[str, Any]:
-        description = {key: value for key, value in vars(self).items() if key not in _IN_FILES_OF_THEIR_OWN}
-        for name in ("step", "value"):
-            graph = vars(self._graph(name))
-            description[f"{name}_graph"] = {
-                **{key: value for key, value in graph.items() if key != "content"},
-                "constants": [asdict(constant) for constant in graph["constants"]],
-            }
-        return {"version": _VERSION, **description}
+        (folder / _DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> ExportedPolicy:
-        """Reads what `save` wrote: each file is compared with the manifest before anything looks inside.
+        """Reads the folder that `save` wrote; compares each file with the manifest before it parses one.
 
-        Raises ValueError if `directory` holds no exported policy, one of another version, or one that was damaged.
+        Raises ValueError if `directory` holds no exported policy, one of another version, or a damaged one.
         """
         folder = Path(directory)
         if not (folder / _DESCRIPTION).is_file():
@@ -135,7 +124,7 @@ class ExportedPolicy:
         contents = read_folder(folder)
         try:
             return cls._parse(contents)
-        except Exception as error:  # a folder of a stranger may hold anything
+        except Exception as error:  # see networks.untrusted
             raise DamagedError(
                 f"This exported policy can't be read: {one_line(error)}. Received: folder={str(folder)!r}"
             ) from error
@@ -146,15 +135,12 @@ class ExportedPolicy:
         if (version := description.pop("version", None)) != _VERSION:
             raise ValueError(f"it was written by another version ({version!r}); export it again")
         Spaces.from_json(description)
-        graphs = {f"{name}_graph": _read_graph(contents, name, description) for name in ("step", "value")}
+        graphs = {name: _read_graph(contents, name, description[name]) for name in _GRAPHS}
         return cls(**{**_with_tuples(description), **graphs, "weights": read_array(contents[_WEIGHTS])})
 
 
-_IN_FILES_OF_THEIR_OWN = ("step_graph", "value_graph", "weights")
-
-
 def _with_tuples(description: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows lists only; nested ones here are tuples of tuples (of shapes)."""
+    """Converts lists, nested ones too, to the tuples that they were before JSON; spaces keep theirs."""
 
     def convert(value: Any) -> Any:
         return tuple(convert(item) for item in value) if isinstance(value, list) else value
@@ -162,12 +148,12 @@ def _with_tuples(description: dict[str, Any]) -> dict[str, Any]:
     return {key: value if key.endswith("_space") else convert(value) for key, value in description.items()}
 
 
-def _file_name(name: str, kind: str) -> str:
-    return f"{name}.{_SUFFIX[kind]}"
+def _file_name(graph: str, kind: str) -> str:
+    return f"{graph.removesuffix('_graph')}.{_SUFFIX[kind]}"
 
 
 def _read_graph(contents: Mapping[str, bytes], name: str, description: dict[str, Any]) -> Graph:
-    graph = _with_tuples(description[f"{name}_graph"])
+    graph = _with_tuples(description)
     constants = tuple(Constant(**_with_tuples(constant)) for constant in graph.pop("constants"))
     content = contents[_file_name(name, graph["format"])]
     if graph["format"] == "tensorflow":
@@ -178,7 +164,7 @@ def _read_graph(contents: Mapping[str, bytes], name: str, description: dict[str,
 
 
 def flatten_weights(weights: Sequence[Any]) -> Array:
-    """The arrays of `network.get_weights()` as one float32 vector."""
+    """Concatenates the arrays of `network.get_weights()`, each raveled, to one float32 vector."""
     if not weights:
         return np.zeros(0, np.float32)
     return np.concatenate([np.asarray(array, np.float32).reshape(-1) for array in weights])

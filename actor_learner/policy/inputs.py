@@ -1,4 +1,4 @@
-"""Reads what users give a policy: one observation or a batch, nested as its space is, and masks in any form."""
+"""Reads the inputs of a policy: one observation or a batch, nested as its space is, and masks in any form."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from typing import Any
 import numpy as np
 
 from actor_learner.policy.exported import Array
-from actor_learner.spaces import structure
 from actor_learner.spaces.kinds import Box, Dict, Discrete, MultiDiscrete
 from actor_learner.spaces.masks import with_batch_axis
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY, Leaf
 
 
 class ObservationReader:
-    """Takes observations, and masks of the actions, apart into arrays `[N, ...]`.
-
-    Args:
-        spaces: What environments give; in a Trajectory discrete observations are counted from 0.
-    """
+    """Converts observations and masks to arrays `[N, ...]`, in which discrete values are counted from 0."""
 
     def __init__(self, spaces: Spaces) -> None:
         self._structure, self._masks = spaces.observation, spaces.masks
@@ -29,19 +25,19 @@ class ObservationReader:
         self._plain_box = (first.dtype, first.shape) if plain_box else None
 
     def read(self, observation: Any, *, from_environment: bool = False) -> tuple[tuple[Array, ...], bool]:
-        """The leaves, `[N, ...]` each as in a trajectory, and whether it was a single observation.
+        """Returns the leaves, `[N, ...]` each as in a trajectory, and True for a single observation.
 
-        from_environment: whether discrete values are counted from their space's `start`, and not from 0.
+        from_environment: True if discrete values are counted from their space's `start`, not from 0.
 
-        Raises ValueError, naming the leaf, for other keys, shapes or numbers of rows, and for discrete values that
-        the space doesn't have.
+        Raises ValueError, naming the leaf, for other keys, shapes or numbers of rows, and for discrete values outside
+        the space.
         """
-        # The usual case, for the sake of speed.
+        # The common case comes first, for speed.
         if type(observation) is np.ndarray and (observation.dtype, observation.shape[1:]) == self._plain_box:
             return (observation,), False
         if self._takes_dicts and not self._has_mask_leaf and isinstance(observation, dict):
-            # The network alone told the space: it may have no input for the mask that the environment gives.
-            observation = {key: value for key, value in observation.items() if key != structure.MASK_KEY}
+            # A space that was derived from the network's inputs may lack the mask that the environment gives.
+            observation = {key: value for key, value in observation.items() if key != MASK_KEY}
         arrays = [np.asarray(value) for value in self._structure.flatten(observation)]
         rows = self._common_rows(arrays)
         pairs = zip(self._structure.leaves, arrays, strict=True)
@@ -55,15 +51,13 @@ class ObservationReader:
                 raise ValueError(f"`{leaf.label}` must hold numbers. Received: NaN")
 
     def read_mask(self, observation: Any, action_mask: Any, rows: int, single: bool) -> Array | None:
-        """The mask that is given or, failing that, stands in the observation: bool `[rows, M]`; None without one.
+        """Returns the given mask, else the observation's, as bool `[rows, M]`; None if there is neither.
 
-        Raises ValueError for one that isn't right for the action space, or allows nothing somewhere.
+        Raises ValueError for a mask that doesn't fit the action space or forbids all of a choice.
         """
-        label = structure.MASK_KEY
-        if action_mask is None:
-            label = f"observation[{structure.MASK_KEY!r}]"
-            if self._masks.size and isinstance(observation, dict):
-                action_mask = observation.get(structure.MASK_KEY)
+        label = MASK_KEY
+        if action_mask is None and self._masks.size and isinstance(observation, dict):
+            label, action_mask = f"observation[{MASK_KEY!r}]", observation.get(MASK_KEY)
         if action_mask is None:
             return None
         if not self._masks.size:
@@ -72,19 +66,15 @@ class ObservationReader:
                 f"Received: a {type(action_mask).__name__}"
             )
         mask = self._masks.read(with_batch_axis(action_mask) if single else action_mask, rows, label)
-        self._check_something_allowed(mask, label)
+        if (empty := self._masks.first_empty(mask)) is not None:
+            row, choice = empty
+            count = len(self._masks.choices)
+            of = f", for choice {choice} of {count}" if count > 1 else ""
+            raise ValueError(f"`{label}` must allow an action in every row. Received: none allowed in row {row}{of}")
         return mask
 
-    def _check_something_allowed(self, mask: Array, label: str) -> None:
-        if (empty := self._masks.first_empty(mask)) is None:
-            return
-        row, choice = empty
-        count = len(self._masks.choices)
-        of = f", for choice {choice} of {count}" if count > 1 else ""
-        raise ValueError(f"`{label}` must allow an action in every row. Received: none allowed in row {row}{of}")
-
     def _common_rows(self, leaves: list[Array]) -> int | None:
-        """The number of rows that all leaves have; None for a single observation."""
+        """Returns the number of rows that all leaves have; None for a single observation."""
         first, *others = self._structure.leaves
         rows = _rows(first, leaves[0])
         for leaf, array in zip(others, leaves[1:], strict=True):
@@ -97,7 +87,7 @@ class ObservationReader:
         return rows
 
 
-def _rows(leaf: structure.Leaf, array: Array) -> int | None:
+def _rows(leaf: Leaf, array: Array) -> int | None:
     if array.shape == leaf.shape:
         return None
     if array.ndim != len(leaf.shape) + 1 or array.shape[1:] != leaf.shape:
@@ -107,8 +97,8 @@ def _rows(leaf: structure.Leaf, array: Array) -> int | None:
     return len(array)
 
 
-def _as_in_trajectory(leaf: structure.Leaf, array: Array, from_environment: bool) -> Array:
-    """In the trajectory's dtype, discrete values counted from 0."""
+def _as_in_trajectory(leaf: Leaf, array: Array, from_environment: bool) -> Array:
+    """Converts a leaf to the trajectory's dtype, discrete values counted from 0."""
     if array.dtype.kind == "f" and leaf.dtype.kind in "iu" and not (array == np.round(array)).all():
         wrong = array[array != np.round(array)].reshape(-1)[0]
         raise ValueError(f"`{leaf.label}` must hold whole numbers. Received: {wrong}")
@@ -120,8 +110,8 @@ def _as_in_trajectory(leaf: structure.Leaf, array: Array, from_environment: bool
     return array.astype(leaf.dtype, copy=False)
 
 
-def _check_range(leaf: structure.Leaf, array: Array, lowest: Array, from_environment: bool) -> None:
-    """A graph gives anything for what isn't in the space, mostly zeros for a one-hot vector."""
+def _check_range(leaf: Leaf, array: Array, lowest: Array, from_environment: bool) -> None:
+    """Raises ValueError for values outside the space, for which a graph may return anything."""
     assert isinstance(leaf.space, (Discrete, MultiDiscrete))
     highest = lowest + np.asarray(leaf.space.n if isinstance(leaf.space, Discrete) else leaf.space.nvec, np.int64) - 1
     wrong = (array < lowest) | (array > highest)

@@ -4,41 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.policy.graph import Constant, Graph
+from actor_learner.policy.graph import Array, Constant, Graph, LoadedGraph
 from actor_learner.policy.tensorflow_graph import TensorFlowGraph
 from actor_learner.system.keras_import import silent_stderr
 
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import Interpreter
-
-Array = np.ndarray[Any, Any]
-
-
-class LoadedGraph(Protocol):
-    """A graph with weights, ready to run.
-
-    Its inputs are arrays for all of `ExportedPolicy.input_names` (for the value graph without noise and mask); the
-    graph ignores those that it doesn't use. Its outputs are chosen by position.
-    """
-
-    resizable: bool
-
-    def run(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on the exported batch size and returns new arrays."""
-
-    def run_resized(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on another batch size, if `resizable`."""
-
-    def renew(self) -> None:
-        """Reads the weights again, now."""
-
-    def discard(self) -> None:
-        """Lets the next run read the weights again: cheaper than `renew` for a graph that seldom runs."""
 
 
 def load_graph(graph: Graph, exported: ExportedPolicy, weights: Array) -> LoadedGraph:
@@ -49,20 +25,22 @@ def load_graph(graph: Graph, exported: ExportedPolicy, weights: Array) -> Loaded
         for end, shape in zip(ends, exported.weight_shapes, strict=True)
     ]
     kind = LiteRTGraph if graph.format == "litert" else TensorFlowGraph
-    return kind(graph, views, exported.input_names)
+    return kind(graph, views, exported.input_names, exported.batch_size)
 
 
-class LiteRTGraph:
-    """A `LoadedGraph` of LiteRT. Weights are written into its bytes; new weights get a new interpreter.
+class LiteRTGraph(LoadedGraph):
+    """A graph of LiteRT. Weights are written into its bytes; new weights get a new interpreter.
 
     Args:
         graph: The exported graph.
         weights: Views on memory that the caller changes before it calls `renew` or `discard`.
         input_names: Names of the arrays that `run` gets.
+        batch_size: The exported batch size.
     """
 
-    def __init__(self, graph: Graph, weights: Sequence[Array], input_names: Sequence[str]) -> None:
-        self.resizable = graph.resizable
+    def __init__(self, graph: Graph, weights: Sequence[Array], input_names: Sequence[str], batch_size: int) -> None:
+        super().__init__(batch_size)
+        self._resizable = graph.resizable
         self._input_names, self._output_names = input_names, graph.outputs
         self._content = bytearray(graph.content)
         self._copies = [_copy_pair(self._content, constant, weights) for constant in graph.constants]
@@ -72,21 +50,22 @@ class LiteRTGraph:
 
     def discard(self) -> None:
         self._interpreter: Interpreter | None = None
-        self._resized: tuple[int, Interpreter | None] = (0, None)  # one interpreter, of the last other batch size
+        self._resized: tuple[int, Any] = (0, None)  # one interpreter, of the last other batch size
 
     def renew(self) -> None:
         self.discard()
         self._interpreter = self._build()
 
-    def run(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
+    def _run_batch(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
         return self._invoke(self._interpreter or self._first_interpreter(), inputs, outputs)
 
-    def run_resized(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        rows, interpreter = self._resized
-        if interpreter is None or rows != len(inputs[0]):
-            interpreter = self._build(inputs)
-            self._resized = (len(inputs[0]), interpreter)
-        return self._invoke(interpreter, inputs, outputs)
+    def _run_rows(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
+        rows = len(inputs[0])
+        if not (self._resizable and rows):
+            return super()._run_rows(inputs, outputs)
+        if rows != self._resized[0]:
+            self._resized = rows, self._build(inputs)
+        return self._invoke(self._resized[1], inputs, outputs)
 
     def _first_interpreter(self) -> Interpreter:
         self._interpreter = self._build()

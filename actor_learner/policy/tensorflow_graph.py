@@ -7,20 +7,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from actor_learner.policy.graph import Graph
+from actor_learner.policy.graph import Array, Graph, LoadedGraph
 from actor_learner.system.keras_import import check_tensorflow
 
-Array = np.ndarray[Any, Any]
 
+class TensorFlowGraph(LoadedGraph):
+    """A graph of TensorFlow; all its weights are inputs."""
 
-class TensorFlowGraph:
-    """A `LoadedGraph` of TensorFlow, of one batch size; all its weights are inputs."""
-
-    resizable = False
-
-    def __init__(self, graph: Graph, weights: Sequence[Array], input_names: Sequence[str]) -> None:
+    def __init__(self, graph: Graph, weights: Sequence[Array], input_names: Sequence[str], batch_size: int) -> None:
+        super().__init__(batch_size)
         self._tensorflow = _import_tensorflow()
         self._weights = [weights[index] for index in graph.inputs]
         self._function = self._import(graph, input_names)
@@ -41,16 +36,13 @@ class TensorFlowGraph:
 
     renew = discard
 
-    def run(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
+    def _run_batch(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
         constant = self._tensorflow.constant
         with self._tensorflow.device("cpu"):
             if self._fed is None:
                 self._fed = [constant(weight) for weight in self._weights]
             results = self._function(*(constant(inputs[position]) for position in self._positions), *self._fed)
         return [results[output].numpy() for output in outputs]
-
-    def run_resized(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        raise NotImplementedError
 
 
 def parse_graph(content: bytes) -> Any:

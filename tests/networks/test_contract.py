@@ -1,4 +1,4 @@
-"""What any network must keep to, and how composite observations reach it."""
+"""The contract of networks, and the arrangement of composite observations for them."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_dict_reaches_inputs_by_name_without_its_mask(make, masked):
 
 
 def test_each_input_gets_its_own_leaf():
-    """Not by position: Keras sorts a dict's keys."""
+    """Leaves aren't matched by position: Keras sorts a dict's keys."""
     inputs = {name: keras.Input((1,), name=name) for name in ("b", "a")}
     network = keras.Model(inputs, (layers.Concatenate()([inputs["a"], inputs["b"]]), inputs["b"]))
     found = outputs(network, {"b": np.full((3, 1), 2.0, np.float32), "a": np.zeros((3, 1), np.float32)})

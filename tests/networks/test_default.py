@@ -244,7 +244,7 @@ def test_an_unknown_activation_is_one_line():
 
 
 def sample(space, rows=3, seed=0):
-    """A batch of observations, as a trajectory holds them."""
+    """Returns a batch of observations as in a trajectory."""
     rng = np.random.default_rng(seed)
     structure = spaces.observation_structure(space)
     return structure.unflatten([random_leaf(rng, leaf, (rows,), np.ones(rows, bool)) for leaf in structure.leaves])
@@ -253,7 +253,7 @@ def sample(space, rows=3, seed=0):
 def test_every_kind_of_leaf_reaches_the_heads():
     network = default_network(SENSES, HYBRID, normalize_observation=True)
     check_network(network, Spaces(SENSES, HYBRID))
-    # 512 of the image, 4 + 5 of the pair, 2 + 3 + 4 + 5 one-hot, 4 bits; a shared trunk behind them.
+    # The shared trunk takes 512 features of the image, 4 + 5 of the pair, 2 + 3 + 4 + 5 one-hot ones, and 4 bits.
     assert network.get_layer("shared_hidden_1").kernel.shape == (4 * 1 + 5 + 14 + 4 + 512, 64)
     found = outputs(network, sample(SENSES))
     assert found["parameters"].shape == (3, spaces.parameter_size(HYBRID))
@@ -294,7 +294,7 @@ def test_one_hot_is_read_back(nvec, seed):
 
 
 def test_parameters_stand_in_leaf_order():
-    """A Box leaf's log-std beside its own means; every other column starts near 0."""
+    """A Box leaf's log-std follows its own means; every other column starts near 0."""
     network = default_network(VECTOR, HYBRID, initial_log_std=-2.0)
     found = outputs(network, np.ones((1, 4), np.float32))["parameters"][0]
     start = 0

@@ -20,7 +20,7 @@ from tests.support.litert import run_litert
 from tests.support.trajectories import HYBRID
 
 EDGES = [2.0**-32, 2.0**-24, 0.5, 1 - 2.0**-24, 1.0]
-"""Smallest and largest uniforms that an actor draws, and smaller ones."""
+"""The smallest and largest uniforms that an actor draws, and smaller ones."""
 
 seeds = st.integers(0, 2**16)
 
@@ -30,14 +30,14 @@ def numpy(tensor):
 
 
 def random_mask(rng, rows, n, rate=0.6):
-    """At least one choice allowed in each row."""
+    """Returns masks that allow at least one choice in each row."""
     mask = rng.random((rows, n)) < rate
     mask[np.arange(rows), rng.integers(0, n, rows)] = True
     return mask
 
 
 def masked(logits, mask):
-    """What a mask means: logits of minus infinity, in float64."""
+    """Applies a mask as logits of minus infinity, in float64."""
     return np.where(mask, logits.astype(np.float64), -np.inf)
 
 
@@ -123,7 +123,7 @@ def test_samples_follow_the_probabilities():
 
 
 def edge_draws(n=6, rows=1_000_000):
-    """A million random masks and logits, some far apart; noise at the edges, just beside them, and anywhere."""
+    """Takes a million random masks and logits, some far apart; noise at the edges, beside them, and anywhere."""
     rng = np.random.default_rng(1)
     logits = (rng.choice([0.0, 1.0, 30.0], (rows, 1)) * rng.normal(size=(rows, n))).astype(np.float32)
     noise = (1 - rng.random((rows, 1))).astype(np.float32)
@@ -252,7 +252,7 @@ def hybrid_inputs(rows=5, seed=0):
 
 
 def test_a_composite_is_the_product_of_its_leaves():
-    """Each leaf has its own columns of parameters, noise and mask, in leaf order; uniforms stand before normals."""
+    """Each leaf has its own columns of parameters, noise and mask, in leaf order; uniforms come before normals."""
     distribution, parameters, noise, mask = hybrid_inputs()
     leaves = structure.action_structure(HYBRID).leaves
     assert distribution.noise == (1 + 3 + 3, 3)
@@ -263,7 +263,7 @@ def test_a_composite_is_the_product_of_its_leaves():
     for leaf, part, drawn, likeliest in zip(leaves, distribution.parts, sample, mode, strict=True):
         own = parameters[:, column : column + structure.leaf_parameter_size(leaf.space)]
         allowed = mask[:, choice : choice + structure.choices(leaf.space)] if structure.choices(leaf.space) else None
-        u, n = part.noise
+        u, n = part.columns.uniform, part.columns.normal
         own_noise = noise[:, uniform : uniform + u] if u else noise[:, normal : normal + n]
         np.testing.assert_allclose(numpy(drawn), numpy(part.sample(own, own_noise, allowed)), rtol=1e-6)
         np.testing.assert_allclose(numpy(likeliest), numpy(part.mode(own, allowed)), rtol=1e-6)

@@ -38,7 +38,7 @@ def test_gaussian_equals_scipy(shape, rows, seed):
 
 @pytest.mark.parametrize("distribution", [Gaussian((2,)), SquashedGaussian((2,), (1.0, 5.0))])
 def test_samples_are_mean_plus_std_times_noise(distribution):
-    """Before squashing too: the environment's side squashes."""
+    """The sample isn't squashed: that is left to the environment's side."""
     parameters = np.array([[1.0, 2.0, 0.0, np.log(3.0)]], np.float32)
     noise = np.array([[0.5, -1.0]], np.float32)
     assert distribution.noise == (0, 2)
@@ -47,7 +47,7 @@ def test_samples_are_mean_plus_std_times_noise(distribution):
 
 
 def squashed_density(action, mean, std, low, high):
-    """Density of low + (high - low) (tanh(u) + 1) / 2, u normal, by the textbook's change of variables."""
+    """Computes the density of low + (high - low) (tanh(u) + 1) / 2, u normal, by the textbook's change of variables."""
     unit = 2 * (action - low) / (high - low) - 1
     return scipy.stats.norm(mean, std).pdf(np.arctanh(unit)) / (1 - unit**2) / ((high - low) / 2)
 
@@ -87,7 +87,7 @@ def test_squashed_log_prob_is_exact_where_tanh_rounds_to_one(u):
 
 
 def exact_entropy(mean, std, scale):
-    """Of one element: the normal's entropy + the expectation of log |d action / d u|, by adaptive quadrature."""
+    """Integrates one element: the normal's entropy + the expectation of log |d action / d u|, by quadrature."""
     normal = scipy.stats.norm(mean, std)
 
     def integrand(u):

@@ -45,7 +45,7 @@ def same_weights(first, second):
 
 def test_a_network_with_layers_of_this_package_there_and_back(tmp_path):
     network = al.default_network(OBSERVATION, ACTION, normalize_observation=True, initial_log_std=-1.5, noise_hold=3)
-    network.optimizer = keras.optimizers.Adam()  # as a Learner leaves it
+    network.optimizer = keras.optimizers.Adam()  # as a Learner sets it
     network.optimizer.build(network.trainable_variables)
     assert save_network(network, tmp_path) == tmp_path / "network.keras"
     assert os.listdir(tmp_path) == ["network.keras"]
@@ -58,7 +58,7 @@ def test_a_network_with_layers_of_this_package_there_and_back(tmp_path):
 
 def test_layers_are_registered_where_nothing_else_was_imported(tmp_path):
     network = al.default_network(OBSERVATION, Discrete(2), normalize_observation=True)
-    network = acting_network(network, OBSERVATION, Discrete(2))  # has layers of its own beside the network's
+    network = acting_network(network, OBSERVATION, Discrete(2))  # adds layers of this package
     save_network(network, tmp_path)
     program = f"import actor_learner as al; print(al.load_network({str(tmp_path)!r}).name)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -135,7 +135,7 @@ def test_no_network_there(tmp_path):
 
 
 def test_a_class_of_a_script_keeps_its_weights_only(tmp_path):
-    """The script itself could load it, no other program."""
+    """Only the script itself could load it."""
     script = tmp_path / "script.py"
     script.write_text(
         "import keras, numpy as np\n"
@@ -186,7 +186,7 @@ for limit in 20_000, 4_096, 100:
 
 
 def test_a_disk_that_fills_up_while_a_network_is_saved(tmp_path):
-    """A limit on the size of files stands in for the end of the disk: both are an OSError in the middle of a write."""
+    """A limit on the size of files simulates a full disk: both raise an OSError in the middle of a write."""
     (tmp_path / "weights alone").mkdir()
     command = [sys.executable, "-c", FILL_THE_DISK]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Files that were damaged, or that a stranger made: refused in one line; nothing they name is run or followed."""
+"""Damaged and hostile files are refused in one line; nothing that they name is run or followed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.system.test_files import Hostile
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """A saved learner, policy and trajectory, and a network alone, as a run leaves it."""
+    """A saved learner, policy and trajectory, and a network alone, as a run saves it."""
     folder = tmp_path_factory.mktemp("sources")
     network = linear_network()
     al.Learner(network, al.PPO(normalize_reward=True), action_space=TWO_ACTIONS).save(folder / "learner")
@@ -56,7 +56,7 @@ def refused(load, *arguments, match="", **options):
 
 
 def outcome(load, path):
-    """What `load` gives, or the line with which it refuses."""
+    """Returns the result of `load`, or the line with which it refuses."""
     try:
         return load(path)
     except ValueError as error:
@@ -68,7 +68,7 @@ def outcome(load, path):
 
 
 def damage_one_file(folder, data):
-    """Damages one of the files in a folder; returns how to mend it."""
+    """Damages one of the files in a folder; returns a function that repairs it."""
     name = data.draw(st.sampled_from(sorted(file.name for file in folder.iterdir())))
     whole = (folder / name).read_bytes()
     (folder / name).write_bytes(data.draw(damaged(whole)))
@@ -85,7 +85,7 @@ def test_a_damaged_learner_is_never_loaded_wrong(sources, data):
         mend()
     if isinstance(found, str):
         return
-    assert found.updates == 0  # a manifest that means the same
+    assert found.updates == 0  # the changed manifest means the same
     for ours, theirs in zip(found.get_weights(), linear_network().get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -109,7 +109,7 @@ def test_a_damaged_trajectory_is_never_loaded_wrong(sources, tmp_path_factory, d
     file = tmp_path_factory.getbasetemp() / "damaged trajectory.npz"
     file.write_bytes(data.draw(damaged((sources / "trajectory.npz").read_bytes())))
     found = outcome(al.load_trajectory, file)
-    if not isinstance(found, str):  # what changed has no meaning, such as a time of the archive
+    if not isinstance(found, str):  # the changed bytes have no meaning, such as a time of the archive
         assert_same_trajectory(found, al.load_trajectory(sources / "trajectory.npz"))
 
 
@@ -124,7 +124,7 @@ def test_a_trajectory_cut_at_any_length_is_refused(sources, tmp_path):
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_damaged_network_alone_is_never_loaded_wrong(sources, tmp_path_factory, data):
-    """Without a manifest, the checksums of its archive say so."""
+    """Without a manifest, the checksums of its archive show the damage."""
     file = tmp_path_factory.getbasetemp() / "network.keras"
     file.write_bytes(data.draw(damaged((sources / "run" / "network.keras").read_bytes())))
     found = outcome(al.load_network, file)
@@ -160,12 +160,12 @@ def test_a_link_out_of_a_folder_is_not_followed(copied):
         refused(load, copied / folder, match=f"'{name}' is a link")
 
 
-# Strangers. Their manifests are right.
+# Hostile files, with right manifests.
 
 
 @pytest.fixture
 def mark(tmp_path):
-    """A file that appears if something hostile runs; looked for at the end."""
+    """A file that appears if something hostile runs; checked at the end."""
     mark = tmp_path / "executed"
     yield mark
     assert not mark.exists()
@@ -192,7 +192,7 @@ def test_a_pickle_in_a_learner_a_trajectory_and_a_policy(copied, mark):
 
 
 def network_file(folder, layer, **weights):
-    """A .keras file of a stranger: a network with one layer of this configuration."""
+    """Writes a hostile .keras file: a network with one layer of this configuration."""
     config = {
         "module": "keras",
         "class_name": "Sequential",
@@ -213,7 +213,7 @@ def empty_weights():
 
 
 def refused_everywhere(copied, match, layer, weights=None):
-    """By `load_network` and by `Learner.load`."""
+    """Checks that `load_network` and `Learner.load` refuse a network."""
     for folder in ("run", "learner"):
         network_file(copied / folder, layer, weights=weights or empty_weights())
     write_manifest(copied / "learner")
@@ -317,7 +317,7 @@ def description(**changes):
         (description(random_state=None), "isn't what `Learner.save` writes"),
     ],
 )
-def test_a_state_of_a_stranger(copied, change, message):
+def test_a_hostile_state(copied, change, message):
     file = copied / "learner" / "learner.json"
     state = json.loads(file.read_text())
     change(state)
@@ -344,7 +344,7 @@ def test_arrays_that_have_no_place(copied):
         (json.dumps({"format": 1, "fields": dict.fromkeys(al.Trajectory._fields)}), "it holds more than a trajectory"),
     ],
 )
-def test_a_trajectory_of_a_stranger(tmp_path, structure, message):
+def test_a_hostile_trajectory(tmp_path, structure, message):
     write_arrays(tmp_path / "file.npz", {"structure": np.array(structure), "reward": np.zeros((1, 1))})
     refused(al.load_trajectory, tmp_path / "file.npz", match=message)
 
@@ -359,7 +359,7 @@ def test_a_trajectory_that_lacks_a_field(tmp_path):
     [("WriteFile", "operation WriteFile"), ("ReadFile", "operation ReadFile"), ("PrintV2", "operation PrintV2")],
 )
 def test_a_graph_that_does_more_than_compute(copied, mark, name, message):
-    """TensorFlow stands in where LiteRT can't express a network, and its graphs can write files."""
+    """TensorFlow runs the graphs that LiteRT can't express, and such graphs can write files."""
     with tf.Graph().as_default() as graph:
         if name == "WriteFile":
             tf.raw_ops.WriteFile(filename=str(mark), contents="evil")
@@ -377,7 +377,7 @@ def test_a_graph_that_does_more_than_compute(copied, mark, name, message):
 
 
 @pytest.mark.parametrize("change", [{"step_graph": None}, {"evil": 1}, {"action_space": {"type": "Evil"}}])
-def test_a_policy_of_a_stranger(copied, change):
+def test_a_hostile_policy(copied, change):
     file = copied / "policy" / "policy.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
     write_manifest(copied / "policy")

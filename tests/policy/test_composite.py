@@ -1,4 +1,4 @@
-"""Nested observations and actions: what the policy takes, what the environment gets, and what is refused."""
+"""Nested observations and actions: the policy's inputs, the environment's actions, and refused inputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def policy():
 
 
 def row(observation, index):
-    """One observation of a batch."""
+    """Returns one observation of a batch."""
     structure = spaces.observation_structure(SENSES)
     return structure.unflatten([leaf[index] for leaf in structure.flatten(observation)])
 
@@ -183,7 +183,7 @@ class TestRefused:
 
 
 class Digits(keras.Model):
-    """Logits that prefer the observation's number, counted from 0: of all its entries, read as decimal digits."""
+    """Returns a network whose logits prefer the observation's number: its entries from 0, read as decimal digits."""
 
     def call(self, observation):
         digits = [
@@ -195,7 +195,7 @@ class Digits(keras.Model):
 
 
 class TestStart:
-    """`act` takes what the environment gives; `step` and `value` what stands in a Trajectory."""
+    """`act` takes the environment's observations; `step` and `value` take those of a Trajectory."""
 
     @pytest.mark.parametrize(
         ("space", "given", "number"),

@@ -54,7 +54,7 @@ def assert_follows_new_weights(network, observation_space, tolerance=1e-5):
 
 @pytest.mark.parametrize("name", VECTOR_NETWORKS)
 def test_new_weights_are_followed(name):
-    # Half precision in Keras itself: the exported graph computes in float32.
+    # Keras itself computes in half precision, the exported graph in float32.
     tolerance = 0.05 if name in ("mixed precision", "float16") else 1e-5
     assert_follows_new_weights(VECTOR_NETWORKS[name](), VECTOR, tolerance)
 
@@ -119,7 +119,7 @@ def test_weights_that_a_graph_does_not_use_are_in_neither_table():
 
 
 def test_a_constant_that_looks_like_a_weight_is_left_alone():
-    """1/32 is where patterns would start, were they not odd."""
+    """Patterns would start at 1/32, were they not odd."""
     network = vector_network(layers.Dense(8, "tanh"), layers.Rescaling(1 / 32))
     assert_follows_new_weights(network, VECTOR)
 
@@ -135,7 +135,7 @@ def test_the_network_is_left_as_it_is():
 
 
 def test_zero_weights_hide_nothing():
-    """With a policy head of zeros, no change before it would show in any output."""
+    """No change before a policy head of zeros shows in any output."""
     network = vector_network(Scale(), layers.Dense(8))
     network.set_weights([np.zeros_like(weight) for weight in network.get_weights()])
     assert_follows_new_weights(network, VECTOR)
@@ -172,17 +172,17 @@ def test_noise_hold_is_the_networks_and_only_for_normals():
     observation = keras.Input((6,))
     parameters = ActionDistribution(noise_hold=4)(layers.Dense(3)(observation))
     network = keras.Model(observation, (parameters, layers.Dense(1)(observation)))
-    with pytest.raises(ValueError, match=r"must be 1 for an action space without one. Received: noise_hold=4"):
+    with pytest.raises(ValueError, match=r"must be 1 for an action space without a Box. Received: noise_hold=4"):
         export_policy(network, ACTIONS, 2, VECTOR)
 
 
 def test_wrong_heads_are_one_clear_error():
     observation = keras.Input((6,))
     wide = keras.Model(observation, (layers.Dense(4)(observation), layers.Dense(1)(observation)))
-    with pytest.raises(ValueError, match=r"`parameters` must have 3 columns.*Received: shape=\(8, 4\)"):
+    with pytest.raises(ValueError, match=r"`parameters` must have shape \[B, 3\].*Received: \[B, 4\]"):
         export_policy(wide, ACTIONS, BATCH, VECTOR)
     two_values = keras.Model(observation, (layers.Dense(3)(observation), layers.Dense(2)(observation)))
-    with pytest.raises(ValueError, match=r"`value` must be one number.*Received: 16 for 8"):
+    with pytest.raises(ValueError, match=r"`value` must have shape \[B\] or \[B, 1\].*Received: \[16\]"):
         export_policy(two_values, ACTIONS, BATCH, VECTOR)
     with pytest.raises(ValueError, match=r"`batch_size` must be an integer of at least 1\. Received: batch_size=0"):
         export_policy(wide, ACTIONS, 0, VECTOR)
@@ -194,7 +194,7 @@ def test_export_is_silent(capfd):
 
 
 def test_pieces_of_weights_are_not_taken_for_weights():
-    """A graph that only holds a slice of a kernel: nothing can be written there."""
+    """The graph holds only a slice of a kernel: the whole weight can't be written there."""
 
     class Half(layers.Layer):
         def build(self, input_shape):
@@ -222,7 +222,7 @@ def test_observations_of_any_other_dtype_need_no_fallback(dtype):
 
 
 def test_actors_agree_with_the_learner_after_training():
-    """Within the bound for continuous spaces: 1e-5 / min(1, smallest std)."""
+    """The bound for continuous spaces is 1e-5 / min(1, smallest std)."""
     box = Box(-1, 1, (3,), np.float32)
     network = default_network(VECTOR, box)
     policy = Policy.from_network(network, box, batch_size=64, observation_space=VECTOR)

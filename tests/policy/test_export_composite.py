@@ -1,4 +1,4 @@
-"""Exported graphs of composite spaces: log-probabilities are the learner's, and inputs and outputs go by name."""
+"""Exported graphs of composite spaces: the learner's log-probabilities; inputs and outputs matched by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WITH_BOX = [name for name, space in KINDS.items() if "Box" in str(space)]
 
 
 def check_agreement(observation_space, action_space, *, masked=True, **options):
-    """At initialization and after a change of all weights, with and without masks that forbid nearly everything."""
+    """Compares at initialization and after a change of all weights, with and without masks that forbid most choices."""
     network = default_network(observation_space, action_space, image_network="impala", **options)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "LiteRT can't run")
@@ -130,7 +130,7 @@ NAMES = ["zebra", "A", "a", "my camera", "my_camera", "größe", "x.y", "0"]
     ],
 )
 def test_equal_input_leaves_are_told_apart(space):
-    """Whatever they are called: each has a weight of its own in the value."""
+    """Each input has its own weight in the value, whatever its name."""
     structure = spaces.observation_structure(space)
     count = len(structure.leaves)
 
@@ -150,7 +150,7 @@ def test_equal_input_leaves_are_told_apart(space):
 
 
 class Picky(keras.Model):
-    """Acts on one leaf, values by another, and ignores the rest."""
+    """The network acts on one leaf, values by another, and ignores the rest."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What LiteRT can't express runs on TensorFlow, with a warning that names the layer."""
+"""TensorFlow runs the graphs that LiteRT can't express; a warning names the layer."""
 
 from __future__ import annotations
 

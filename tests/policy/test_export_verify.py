@@ -1,4 +1,4 @@
-"""How weights are found in a converted graph, and how what was found is checked."""
+"""Finding weights in a converted graph, and verifying them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras import layers
 from actor_learner.networks import default
 from actor_learner.policy.export.convert import InexpressibleError, output_names, to_litert
 from actor_learner.policy.export.litert import export_policy
-from actor_learner.policy.export.trace import Tracer, other_variables
+from actor_learner.policy.export.trace import Tracer
 from actor_learner.policy.export.verify import Probe, agree, draw_inputs, draw_leaf, draw_mask
 from actor_learner.policy.export.weight_table import find_constants, pattern_values, permutation_of, scaled_by
 from actor_learner.spaces import structure as spaces
@@ -62,8 +62,8 @@ def test_agreement_forgives_a_rare_draw_but_no_float():
 
 
 def probe_of(network, batch_size=BATCH):
-    """(the exported step graph, what it is checked with, its traced function)."""
-    tracer = Tracer(network, Spaces(VECTOR, ACTIONS), other_variables(network))
+    """Returns (the exported step graph, its probe, its traced function)."""
+    tracer = Tracer(network, Spaces(VECTOR, ACTIONS))
     traced = tracer.trace("step", batch_size)
     probe = Probe(traced, draw_inputs(tracer, batch_size), network)
     return to_litert(traced, probe, network), probe, traced
@@ -106,11 +106,11 @@ def test_small_batches_are_checked_on_as_many_rows(batch_size):
 
 
 def test_the_check_finds_outputs_in_another_order():
-    """Two leaves that look alike: only their values tell which is which."""
+    """The two leaves look alike: only their values tell them apart."""
     space = Tuple([Discrete(3), Discrete(3)])
     observation = keras.Input((6,))
     network = keras.Model(observation, (layers.Dense(6)(observation), layers.Dense(1)(observation)))
-    tracer = Tracer(network, Spaces(VECTOR, space), other_variables(network))
+    tracer = Tracer(network, Spaces(VECTOR, space))
     traced = tracer.trace("step", BATCH)
     probe = Probe(traced, draw_inputs(tracer, BATCH), network)
     graph = to_litert(traced, probe, network)
@@ -156,7 +156,7 @@ def test_drawn_observations_use_the_whole_space():
 
 
 def test_integers_without_bounds_are_drawn_small():
-    """A network with an embedding may have said no more than that its input is an int32."""
+    """A network with an embedding may declare no more than an int32 input."""
     limits = np.iinfo(np.int32)
     (leaf,) = spaces.observation_structure(Box(limits.min, limits.max, (), np.int32)).leaves
     assert set(draw_leaf(leaf, np.random.default_rng(0), 50).tolist()) == {0, 1}
@@ -164,7 +164,7 @@ def test_integers_without_bounds_are_drawn_small():
 
 def drawn(observation_space, action_space, masked, rows=4):
     network = default.default_network(observation_space, action_space)
-    tracer = Tracer(network, Spaces(observation_space, action_space, masked), other_variables(network))
+    tracer = Tracer(network, Spaces(observation_space, action_space, masked))
     return draw_inputs(tracer, rows)
 
 

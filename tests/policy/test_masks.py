@@ -1,4 +1,4 @@
-"""Masks: what is forbidden is never chosen, and log-probabilities are those of what is left."""
+"""Masks: forbidden choices are never sampled, and log-probabilities are those of the allowed ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TORQUES = Box(-1, 1, (1,), np.float32)
 
 @pytest.fixture(scope="module")
 def exported():
-    """The observation is the logits; `bits` stand between `dials` and `last`."""
+    """The observation is the logits; `bits` lie between `dials` and `last`."""
     return export_policy(logits_network(PARAMETERS), CHOICES, 1000, masked=True)
 
 
@@ -46,7 +46,7 @@ def masks(rows, seed=0, space=CHOICES):
 
 
 def chosen_columns(action):
-    """For each row, the columns of the mask that were chosen, `[rows, 5]`."""
+    """Returns the chosen columns of the mask for each row, `[rows, 5]`."""
     dials = action["dials"] + np.array([4, 7, 8])
     return np.column_stack([action["kind"], dials, action["last"] + 13])
 
@@ -55,9 +55,9 @@ def test_a_million_masked_samples_are_allowed(exported):
     policy, rows = Policy(exported), np.arange(1000)[:, None]
     assert Spaces(None, CHOICES).masks.size == COLUMNS
     seen = np.zeros(COLUMNS, bool)
-    for seed in range(200):  # of 1000 rows, five choices each
+    for seed in range(200):  # 1000 rows of five choices each
         mask = masks(1000, seed)
-        # Now and then a forbidden logit is the highest by far.
+        # Some forbidden logits are the highest by far.
         action, log_prob = policy.step(logits(1000, seed, scale=3.0 if seed % 2 else 300.0), mask)
         columns = chosen_columns(action)
         assert mask[rows, columns].all()
@@ -69,7 +69,7 @@ def test_a_million_masked_samples_are_allowed(exported):
 @pytest.mark.parametrize("draw", [0.0, 1 - 2**-24, 2**-24, 0.5])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4, 1e25])
 def test_nothing_forbidden_at_the_edges_of_the_noise(exported, draw, scale):
-    """At noise 1, and at the smallest above 0."""
+    """The noise is 1, or the smallest above 0."""
     policy = Policy(exported)
     policy._noise._generator = GivenDraws([draw])
     for rows in (1000, 7):
@@ -119,7 +119,7 @@ def test_a_mask_that_allows_everything_changes_nothing():
 
 
 def test_masks_of_either_form(exported):
-    """Flat, or mirroring the action space, as Gymnasium's `sample(mask=...)` has it."""
+    """A mask is flat, or mirrors the action space, as in Gymnasium's `sample(mask=...)`."""
     flat = masks(6, 5)
     dials = flat[:, 4:13]
     nests = [
@@ -156,7 +156,7 @@ def test_the_mask_in_an_observation_is_read(mask_space):
     vector, allowed = np.float32([5, 0, 9]), np.array([1, 1, 0], mask_space.dtype)
     observation = {"vector": vector, "action_mask": allowed}
     assert policy.act(observation) == 0
-    assert policy.act(observation, action_mask=[0, 1, 1]) == 2  # what is given wins
+    assert policy.act(observation, action_mask=[0, 1, 1]) == 2  # the argument wins
     batch = {"vector": np.tile(vector, (500, 1)), "action_mask": np.tile(allowed, (500, 1))}
     assert set(policy.step(batch)[0].tolist()) <= {0, 1}
     assert policy.value(observation) == policy.value({**observation, "action_mask": 1 - allowed})
@@ -173,7 +173,7 @@ def test_a_nested_mask_in_an_observation_is_read():
 
 
 def test_a_mask_beside_what_the_network_takes_is_read():
-    """The space is the network's inputs; the environment's observation has a mask as well."""
+    """The network's inputs define the space; the environment's observation also has a mask."""
     observation_space = Dict({"vector": Box(-9, 9, (4,), np.float32)})
     policy = Policy.from_network(default.default_network(observation_space, Discrete(3)), Discrete(3))
     assert policy.observation_space.spaces.keys() == {"vector"}

@@ -1,4 +1,4 @@
-"""Noise: its kinds and edges, and how long it is held."""
+"""Noise: its kinds, its edges, and the steps for which it is held."""
 
 from __future__ import annotations
 
@@ -17,26 +17,8 @@ from tests.support.policies import (
     BATCH,
     TORQUES,
     VECTOR,
-    discrete_network,
-    discrete_policy,
-    gaussian_policy,
     observations,
 )
-
-
-@pytest.fixture(scope="module")
-def network():
-    return discrete_network()
-
-
-@pytest.fixture(scope="module")
-def exported():
-    return discrete_policy()
-
-
-@pytest.fixture(scope="module")
-def gaussian():
-    return gaussian_policy()
 
 
 def test_uniform_noise_is_above_zero_and_at_most_one(exported):
@@ -48,7 +30,7 @@ def test_uniform_noise_is_above_zero_and_at_most_one(exported):
 
 
 def test_noise_is_held(gaussian):
-    """Three steps each; a renewed row alone is drawn anew, and starts its own three steps."""
+    """Each row holds its noise for three steps; only a renewed row draws again, and starts its own three steps."""
     noise = Noise(gaussian, 0)
     draws = [noise.draw(BATCH).copy() for _ in range(4)]
     np.testing.assert_array_equal(draws[0], draws[1])
@@ -114,7 +96,7 @@ def test_another_number_of_rows_draws_anew(gaussian):
 
 def test_renewing_no_rows_keeps_all(gaussian):
     noise = Noise(gaussian, 0)
-    noise.renew(np.ones(BATCH, bool))  # before anything was drawn
+    noise.renew(np.ones(BATCH, bool))  # before the first draw
     first = noise.draw(BATCH).copy()
     noise.renew(np.zeros(BATCH, bool))
     np.testing.assert_array_equal(noise.draw(BATCH), first)

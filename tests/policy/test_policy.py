@@ -1,4 +1,4 @@
-"""The policy acts without TensorFlow, repeats exactly, and never picks what is impossible."""
+"""The policy acts without TensorFlow, repeats exactly, and never picks an impossible action."""
 
 from __future__ import annotations
 
@@ -17,31 +17,13 @@ from tests.support.policies import (
     BATCH,
     TORQUES,
     VECTOR,
-    discrete_network,
-    discrete_policy,
-    gaussian_policy,
     observations,
 )
 
 
 @pytest.fixture(scope="module")
-def network():
-    return discrete_network()
-
-
-@pytest.fixture(scope="module")
-def exported():
-    return discrete_policy()
-
-
-@pytest.fixture(scope="module")
-def gaussian():
-    return gaussian_policy()
-
-
-@pytest.fixture(scope="module")
 def five_actions():
-    """The observation is the logits; for all 31 sets of possible actions at once, and for four rows."""
+    """The observation is the logits; graphs for all 31 sets of possible actions at once, and for four rows."""
     return [export_policy(logits_network(5), Discrete(5), batch_size) for batch_size in (31, 4)]
 
 
@@ -151,7 +133,7 @@ def test_samples_have_the_normal_distribution():
 @pytest.mark.parametrize("impossible", [-1e9, -np.inf, np.finfo(np.float32).min, -200.0])
 @pytest.mark.parametrize("draw", [0.0, 1 - 2**-24, 0.5, 2**-24])
 def test_an_action_of_probability_zero_is_never_chosen(five_actions, impossible, draw):
-    """At the edges of the noise, 1 and the smallest above 0, and for every place of the possible actions."""
+    """The noise is 1 or the smallest above 0; the possible actions have every place."""
     possible = np.array([[bits >> place & 1 for place in range(5)] for bits in range(1, 32)], bool)
     logits = np.where(possible, np.float32(0.3), np.float32(impossible)).astype(np.float32)
     for each in five_actions:
@@ -240,7 +222,7 @@ def test_wrong_weights_are_one_clear_error(network, exported):
 
 
 def test_a_policy_acts_in_a_simulator_of_the_readers_own(network):
-    """Exported for one observation, used with as many as come."""
+    """The policy is exported for one observation and takes any number."""
     policy = Policy.from_network(network, ACTIONS, seed=0)
     assert repr(policy).startswith("Policy(Box(shape=")
     assert " -> Discrete(n=" in repr(policy)

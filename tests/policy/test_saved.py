@@ -20,18 +20,8 @@ from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.structure import observation_structure
 from actor_learner.system.files import write_manifest
 from actor_learner.system.keras_import import silent_stderr
-from tests.support.policies import ACTIONS, BATCH, TORQUES, VECTOR, discrete_policy, gaussian_policy, observations
+from tests.support.policies import ACTIONS, BATCH, TORQUES, VECTOR, observations
 from tests.support.trajectories import HYBRID, SENSES
-
-
-@pytest.fixture(scope="module")
-def exported():
-    return discrete_policy()
-
-
-@pytest.fixture(scope="module")
-def gaussian():
-    return gaussian_policy()
 
 
 def test_saved_and_loaded(tmp_path, exported, gaussian):
@@ -109,10 +99,9 @@ def test_another_process_acts_the_same_without_tensorflow(tmp_path, kind, reques
 ACT_ON_COMPOSITES = """
 import sys
 import numpy as np
-from actor_learner import spaces
 from actor_learner.policy.policy import load_policy
 policy = load_policy(sys.argv[1], seed=9)
-structure = spaces.observation_structure(policy.observation_space)
+structure = policy.spaces.observation
 observation = structure.unflatten([np.ones((3, *leaf.shape), leaf.dtype) for leaf in structure.leaves])
 mask = {"kind": np.array([[0, 1, 0], [1, 0, 0], [0, 0, 1]])}
 action, log_prob = policy.step(observation, mask)
@@ -167,7 +156,7 @@ print(load_policy(sys.argv[1]).act(np.zeros(4)))
 
 
 def test_fallback_in_another_process(tmp_path):
-    """Needs TensorFlow, but not the code of the layers, and sees no GPU."""
+    """The process needs TensorFlow, but not the code of the layers, and sees no GPU."""
 
     class Inexpressible(layers.Layer):
         def call(self, x):

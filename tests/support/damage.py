@@ -1,4 +1,4 @@
-"""What happens to files: they are cut off, or bits in them change."""
+"""Damage to files: they are cut off, or bits in them change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def damaged(content):
 
 
 def flipped(content, places):
-    """`content` with these bits flipped."""
+    """Returns `content` with these bits flipped."""
     changed = bytearray(content)
     for place in places:
         changed[place // 8] ^= 1 << place % 8

@@ -1,4 +1,4 @@
-"""Networks that are hard to export, and what an exported one is held against."""
+"""Networks that are hard to export, and checks of exported ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Scale(layers.Layer):
 
 
 class Softplus(layers.Layer):
-    """Multiplies by softplus(weight), which the converter computes once and for all."""
+    """Multiplies by softplus(weight), which the converter folds."""
 
     def build(self, input_shape):
         self.raw = self.add_weight(shape=(input_shape[-1], 5), name="raw")
@@ -72,7 +72,7 @@ class Counter(layers.Layer):
 
 
 class RawAndExponential(layers.Layer):
-    """One weight both as it is and inside a function that the converter folds."""
+    """Uses one weight directly and inside a function that the converter folds."""
 
     def build(self, input_shape):
         self.raw = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="raw")
@@ -89,7 +89,7 @@ class Inexpressible(layers.Layer):
 
 
 class Untracked(layers.Layer):
-    """A TensorFlow variable that Keras doesn't know of."""
+    """Uses a TensorFlow variable that Keras doesn't track."""
 
     def build(self, input_shape):
         self.variable = tf.Variable(2.0)
@@ -188,7 +188,7 @@ IMAGE_NETWORKS = {
 
 
 def changed_weights(network):
-    """Other values for all weights, of usual sizes; variances stay positive."""
+    """Returns other values for all weights, of usual sizes; variances stay positive."""
     generator = np.random.default_rng(5)
 
     def change(weight):
@@ -201,14 +201,14 @@ def changed_weights(network):
 
 
 def observations(space, rows, seed=6):
-    """Valid observations of a space as a trajectory has them: a nest of arrays `[rows, ...]`."""
+    """Returns valid observations of a space as in a trajectory: a nest of arrays `[rows, ...]`."""
     generator = np.random.default_rng(seed)
     structure = spaces.observation_structure(space)
     return structure.unflatten([draw_leaf(leaf, generator, rows) for leaf in structure.leaves])
 
 
 def assert_agrees(policy, network, action_space, observation, tolerance=1e-5, mask=None):
-    """The policy's log-probabilities, modes and values are Keras's."""
+    """Compares the policy's log-probabilities, modes and values with Keras's."""
     structure = spaces.action_structure(action_space)
     outputs = contract.call_network(network, keras.tree.map_structure(ops.convert_to_tensor, observation))
     distribution = contract.network_distribution(network, Spaces(None, action_space))
@@ -218,7 +218,7 @@ def assert_agrees(policy, network, action_space, observation, tolerance=1e-5, ma
     np.testing.assert_allclose(log_prob, expected, atol=tolerance, rtol=0)
     np.testing.assert_allclose(policy.value(observation), outputs["value"], atol=tolerance, rtol=1e-5)
     modes = distribution.mode(outputs["parameters"], mask)
-    if tolerance > COARSE:  # two actions may be as likely as each other, as far as half precision can tell
+    if tolerance > COARSE:  # in half precision two actions may be equally likely
         likeliest = policy.mode_leaves(structure_of(policy).flatten(observation), mask)
         log_probs = [distribution.log_prob(outputs["parameters"], leaves, mask) for leaves in (likeliest, modes)]
         np.testing.assert_allclose(*log_probs, atol=tolerance, rtol=0)
@@ -230,12 +230,12 @@ def assert_agrees(policy, network, action_space, observation, tolerance=1e-5, ma
 
 
 def structure_of(policy):
-    """Of the policy's observations."""
+    """Returns the structure of the policy's observations."""
     return spaces.observation_structure(policy.observation_space)
 
 
 def as_the_environment_gives_it(policy, observation):
-    """Observations of a trajectory, which count from 0, counted from the space's start."""
+    """Converts observations of a trajectory, counted from 0, to the environment's, counted from the space's start."""
     structure = structure_of(policy)
     if all(leaf.start is None for leaf in structure.leaves):
         return observation
@@ -244,14 +244,14 @@ def as_the_environment_gives_it(policy, observation):
 
 
 def logits_network(columns):
-    """The observation itself is the logits."""
+    """Returns a network whose logits are the observation itself."""
     observation = keras.Input((columns,))
     parameters = layers.Identity()(observation)
     return keras.Model(observation, (parameters, layers.Dense(1)(observation)))
 
 
 class GivenDraws:
-    """A generator whose uniforms are given: 1 - these is the noise."""
+    """A generator that returns given uniforms; the noise is 1 minus these."""
 
     def __init__(self, draws):
         self.draws = np.asarray(draws, np.float32)

@@ -8,7 +8,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 
 def run_litert(function, *arrays):
-    """What the converted function gives for these arrays: a list, one for each of its outputs."""
+    """Converts a function, runs it on these arrays, and returns a list of its outputs."""
     specs = [tf.TensorSpec(array.shape, array.dtype, name=f"input_{i}") for i, array in enumerate(arrays)]
     concrete = tf.function(lambda *inputs: list(function(*inputs)), autograph=False).get_concrete_function(*specs)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete])

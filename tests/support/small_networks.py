@@ -1,4 +1,4 @@
-"""A network whose gradients can be written down, and its weights."""
+"""A small network with gradients by hand, one that Keras can't rebuild, and comparisons of weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from keras import layers
 
 
 def linear_network(columns=2):
-    """Parameters and value are linear in the observation, so that gradients can be written down."""
+    """Returns a network that is linear in the observation, so that its gradients can be computed by hand."""
     x = keras.Input((4,))
     rng = np.random.default_rng(7)
     parameters, value = layers.Dense(columns, use_bias=False), layers.Dense(1, use_bias=False)

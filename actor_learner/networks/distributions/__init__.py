@@ -1,38 +1,33 @@
-"""Action distributions, one for each kind of leaf of an action space. Pure functions of `parameters`, in keras.ops.
+"""Action distributions: one part for each leaf of an action space, and their product. Pure functions in keras.ops.
 
-The same code runs in the learner's loss and, converted to LiteRT, in the actors, so that both agree
-on log-probabilities. Randomness is an input (`noise`), never drawn here.
+The same code runs in the learner's loss and, converted to LiteRT, in the actors, so that both agree on
+log-probabilities. Randomness is an input (`noise`).
+
+Each part has the methods of `Distribution`, on its own columns of parameters, noise (of one kind) and mask, and on
+arrays `[N, ...]` of actions.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from actor_learner.networks.distributions.columns import Columns
 from actor_learner.networks.distributions.continuous import Gaussian, SquashedGaussian
 from actor_learner.networks.distributions.discrete import Bernoulli, Categorical, MultiCategorical
 from actor_learner.spaces.kinds import Box, Discrete, MultiBinary, MultiDiscrete
 from actor_learner.spaces.structure import Leaf, Structure
 
-__all__ = [
-    "NAMES",
-    "Bernoulli",
-    "Categorical",
-    "Distribution",
-    "Gaussian",
-    "MultiCategorical",
-    "SquashedGaussian",
-    "distribution_for",
-]
-
 Tensor = Any
 Part = Categorical | MultiCategorical | Bernoulli | Gaussian | SquashedGaussian
 
-NAMES = ("gaussian", "squashed")
-"""What a Box action may be drawn from."""
+_NAMES = ("gaussian", "squashed")
+"""Distributions of Box leaves."""
 
 
 @dataclass(frozen=True)
@@ -47,74 +42,65 @@ class Distribution:
 
     @property
     def noise(self) -> tuple[int, int]:
-        """(U, N): how many uniforms in (0, 1] and how many standard normals a sample needs, in this order."""
-        uniform, normal = zip(*(part.noise for part in self.parts), strict=True)
-        return sum(uniform), sum(normal)
+        """(U, N): the numbers of uniforms in (0, 1] and of standard normals that a sample needs, in this order."""
+        return sum(columns.uniform for columns in self._columns), sum(columns.normal for columns in self._columns)
+
+    @property
+    def _columns(self) -> list[Columns]:
+        return [part.columns for part in self.parts]
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
-        """`noise [N, U + N']`, uniforms in (0, 1] first, then standard normals -> one array for each leaf."""
-        return tuple(
-            part.sample(own, drawn, allowed)
-            for part, own, drawn, allowed in zip(
-                self.parts, self._parameters(parameters), self._noise(noise), self._masks(mask), strict=True
-            )
-        )
+        """Samples with `noise [N, U + N']`, uniforms in (0, 1] before standard normals; an array for each leaf."""
+        draws = zip(self._zipped(parameters, mask), self._noise(noise), strict=True)
+        return tuple(part.sample(own, drawn, allowed) for (part, own, allowed), drawn in draws)
 
     def mode(self, parameters: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
-        """The most likely action; of a squashed Gaussian the mean before squashing."""
+        """Returns the most likely action; for a squashed Gaussian the mean before squashing."""
         return tuple(part.mode(own, allowed) for part, own, allowed in self._zipped(parameters, mask))
 
     def log_prob(self, parameters: Tensor, action: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-        """Log-probability `[N]` of an action, given as its leaves."""
+        """Returns the log-probability `[N]` of an action, given as its leaves."""
         terms = zip(self._zipped(parameters, mask), action, strict=True)
         return _total([part.log_prob(own, leaf, allowed) for (part, own, allowed), leaf in terms])
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Entropy `[N]`, in nats."""
+        """Returns the entropy `[N]`, in nats."""
         return _total([part.entropy(own, allowed) for part, own, allowed in self._zipped(parameters, mask)])
 
     def _zipped(self, parameters: Tensor, mask: Tensor | None) -> Any:
-        return zip(self.parts, self._parameters(parameters), self._masks(mask), strict=True)
-
-    def _parameters(self, parameters: Tensor) -> list[Tensor]:
-        return _cut(parameters, [part.columns for part in self.parts])
-
-    def _masks(self, mask: Tensor | None) -> list[Tensor | None]:
-        """The columns of each leaf; None where a leaf has none."""
-        sizes = [part.choices for part in self.parts]
+        """Yields each part with its parameters and its mask, None for a part without choices."""
+        own = _cut(parameters, [columns.parameters for columns in self._columns])
+        sizes = [columns.mask for columns in self._columns]
         cut = [None] * len(sizes) if mask is None else _cut(mask, sizes)
-        return [allowed if size else None for allowed, size in zip(cut, sizes, strict=True)]
+        masks = [allowed if size else None for allowed, size in zip(cut, sizes, strict=True)]
+        return zip(self.parts, own, masks, strict=True)
 
     def _noise(self, noise: Tensor) -> list[Tensor]:
-        """Each leaf needs one kind alone: the uniforms of those that need them come first."""
-        kinds = [part.noise for part in self.parts]
-        uniform = [u for u, _ in kinds]
-        cut = _cut(noise, [*uniform, *(n for _, n in kinds)])
-        return [cut[i] if u else cut[len(kinds) + i] for i, u in enumerate(uniform)]
+        """Returns the noise of each leaf, which is of one kind: all uniforms come first."""
+        uniform = [columns.uniform for columns in self._columns]
+        cut = _cut(noise, [*uniform, *(columns.normal for columns in self._columns)])
+        return [cut[i if size else len(uniform) + i] for i, size in enumerate(uniform)]
 
 
 def _cut(columns: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """`[N, sum(sizes)]` -> one `[N, size]` each; what is whole already isn't cut (an operation less in the graph)."""
+    """Cuts `[N, sum(sizes)]` into `[N, size]` each; one part takes it whole, which saves an operation in the graph."""
     ends = np.cumsum(sizes).tolist()
     return [
         columns if size == ends[-1] else columns[:, end - size : end] for end, size in zip(ends, sizes, strict=True)
     ]
 
 
-def _total(terms: list[Tensor]) -> Tensor:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+def _total(terms: Sequence[Tensor]) -> Tensor:
+    return functools.reduce(operator.add, terms)
 
 
 def distribution_for(action: Structure, name: str = "gaussian") -> Distribution:
-    """The distribution over actions; `name` is that of its Box leaves: "gaussian" or "squashed".
+    """Returns the distribution over actions; `name` is that of its Box leaves: "gaussian" or "squashed".
 
-    Raises ValueError for a name that isn't known, and for "squashed" without a Box or with infinite bounds.
+    Raises ValueError for an unknown name, and for "squashed" without a Box or with infinite bounds.
     """
-    if name not in NAMES:
-        raise ValueError(f"`distribution` must be one of {list(NAMES)}. Received: distribution={name!r}")
+    if name not in _NAMES:
+        raise ValueError(f"`distribution` must be one of {list(_NAMES)}. Received: distribution={name!r}")
     if name == "squashed" and not any(isinstance(leaf.space, Box) for leaf in action.leaves):
         raise ValueError(
             "`distribution='squashed'` needs an action space with a Box. "
@@ -136,7 +122,7 @@ def _part(leaf: Leaf, name: str) -> Part:
 
 
 def _scale(leaf: Leaf) -> tuple[float, ...]:
-    """Half of what lies between the bounds, for each element."""
+    """Returns half the distance between the bounds, for each element."""
     low, high = (np.asarray(bound, np.float64) for bound in (leaf.space.low, leaf.space.high))
     wrong = ~np.isfinite(low) | ~np.isfinite(high) | (low >= high)
     if wrong.any():

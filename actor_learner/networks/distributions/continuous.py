@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from actor_learner.networks.distributions.columns import Columns
+
 Tensor = Any
 
 # Trapezoidal rule in standard deviations: for a smooth function under a normal density it converges exponentially,
@@ -33,16 +35,8 @@ class Gaussian:
         return math.prod(self.shape)
 
     @property
-    def columns(self) -> int:
-        return 2 * self.size
-
-    @property
-    def choices(self) -> int:
-        return 0
-
-    @property
-    def noise(self) -> tuple[int, int]:
-        return 0, self.size
+    def columns(self) -> Columns:
+        return Columns(parameters=2 * self.size, normal=self.size)
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         mean, log_std = self._split(parameters)

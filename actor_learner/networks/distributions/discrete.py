@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from actor_learner.networks.distributions.columns import Columns
+
 Tensor = Any
 Array = np.ndarray[Any, Any]
 
-FORBIDDEN = -1e30
+_FORBIDDEN = -1e30
 """Logit of a forbidden choice: its probability is exactly 0, and unlike infinity it leaves no NaN in gradients."""
 
 
@@ -27,16 +29,8 @@ class Categorical:
     n: int
 
     @property
-    def columns(self) -> int:
-        return self.n
-
-    @property
-    def choices(self) -> int:
-        return self.n
-
-    @property
-    def noise(self) -> tuple[int, int]:
-        return 1, 0
+    def columns(self) -> Columns:
+        return Columns(parameters=self.n, mask=self.n, uniform=1)
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         return _sample(_allowed_logits(parameters, mask), noise)
@@ -65,16 +59,8 @@ class MultiCategorical:
     """Shape of one environment's action: `prod(shape) == len(sizes)`."""
 
     @property
-    def columns(self) -> int:
-        return sum(self.sizes)
-
-    @property
-    def choices(self) -> int:
-        return sum(self.sizes)
-
-    @property
-    def noise(self) -> tuple[int, int]:
-        return len(self.sizes), 0
+    def columns(self) -> Columns:
+        return Columns(parameters=sum(self.sizes), mask=sum(self.sizes), uniform=len(self.sizes))
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         noise = ops.reshape(noise, (-1, len(self.sizes), 1))
@@ -97,7 +83,7 @@ class MultiCategorical:
             return ops.reshape(logits, (-1, len(self.sizes), longest))
         index, present = self._layout
         padded = ops.reshape(ops.take(logits, index, axis=1), (-1, len(self.sizes), longest))
-        return ops.where(present, padded, FORBIDDEN)
+        return ops.where(present, padded, _FORBIDDEN)
 
     @functools.cached_property
     def _layout(self) -> tuple[Array, Array]:
@@ -122,16 +108,9 @@ class Bernoulli:
     shape: tuple[int, ...]
 
     @property
-    def columns(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def choices(self) -> int:
-        return 0
-
-    @property
-    def noise(self) -> tuple[int, int]:
-        return self.columns, 0
+    def columns(self) -> Columns:
+        size = math.prod(self.shape)
+        return Columns(parameters=size, uniform=size)
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._bits(noise <= ops.sigmoid(parameters))
@@ -140,7 +119,7 @@ class Bernoulli:
         return self._bits(parameters > 0.0)
 
     def log_prob(self, parameters: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
-        bits = ops.cast(ops.reshape(action, (-1, self.columns)), "float32")
+        bits = ops.cast(ops.reshape(action, (-1, math.prod(self.shape))), "float32")
         return ops.sum(-_softplus((1.0 - 2.0 * bits) * parameters), axis=-1)
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -151,11 +130,11 @@ class Bernoulli:
 
 
 def _allowed_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Returns `logits`, with `FORBIDDEN` where `mask` (booleans, or 0 and 1) forbids a choice."""
+    """Returns `logits`, with `_FORBIDDEN` where `mask` (booleans, or 0 and 1) forbids a choice."""
     if mask is None:
         return logits
     allowed = mask if ops.dtype(mask) == "bool" else mask > 0
-    return ops.where(allowed, logits, FORBIDDEN)
+    return ops.where(allowed, logits, _FORBIDDEN)
 
 
 def _softplus(x: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""From a Keras network to a LiteRT graph."""
+"""Exports a Keras network to graphs that actors run, and to a Keras model for deployment."""

@@ -50,7 +50,7 @@ def to_litert(traced: Traced, probe: Probe, network: keras.Model) -> Graph:
             return dataclasses.replace(graph, resizable=probe.is_resizable(graph, traced))
         if not failed - fed:
             names = sorted(network.weights[index].path for index in failed)
-            raise InexpressibleError(f"its outputs differ from Keras's, which shows at the weights {names}.")
+            raise InexpressibleError(f"its outputs differ from Keras's if these weights change: {names}.")
         failed -= fed
         fed |= {index for index in failed if len(traced.weights[index].shape) <= 1} or failed
 

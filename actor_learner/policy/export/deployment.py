@@ -1,4 +1,4 @@
-"""A network and what stands around it when it acts: raw observations in, actions as environments take them out."""
+"""Builds a Keras model that takes an environment's observations and returns its actions."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from actor_learner.networks.layers import EnvironmentAction, EnvironmentObservat
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY, Leaf, Structure, observation_structure
+from actor_learner.spaces.structure import MASK_KEY, Structure, observation_structure
 
 Tensor = Any
 
 
 def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
-    """A Keras model from an environment's observations to the actions that it takes, deterministic ones.
+    """Returns a Keras model from an environment's observations to its most probable actions.
 
     Inputs `[N, ...]`, in the dtypes of the observation space: "observation", or "observation.<keys and indices, joined
-    by dots>" for each leaf; where masked also "action_mask", bool `[N, M]`, unless a Dict observation holds the mask.
+    by dots>" for each leaf; if masked, also "action_mask", bool `[N, M]`, unless a Dict observation holds the mask.
     Outputs: "action", or "action.<...>" for each leaf, `[N, ...]` in the dtypes of the action space; "parameters"
-    `[N, P]`, float32: what the distribution of actions is made of, before masks.
+    `[N, P]`, float32: the parameters of the distribution of actions, before masks.
 
-    Raises ValueError where the network's outputs don't fit the action space.
+    Raises ValueError if the network's outputs don't fit the action space.
     """
     observation = spaces.observation
     inputs = [
         keras.Input(leaf.shape, dtype=str(np.dtype(leaf.space.dtype)), name=name)
         for name, leaf in zip(tensor_names(leaf.name for leaf in observation.leaves), observation.leaves, strict=True)
     ]
-    leaves = [_in_trajectory(leaf, tensor) for leaf, tensor in zip(observation.leaves, inputs, strict=True)]
+    leaves = [
+        EnvironmentObservation(str(leaf.dtype), None if leaf.start is None else leaf.start.tolist())(tensor)
+        for leaf, tensor in zip(observation.leaves, inputs, strict=True)
+    ]
     if not network.built:
         call_network(network, observation.zeros(1))
     parameters = call_network(network, observation.unflatten(leaves))["parameters"]
@@ -50,13 +53,8 @@ def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
     return keras.Model({tensor.name: tensor for tensor in inputs}, {**actions, "parameters": parameters}, name="policy")
 
 
-def _in_trajectory(leaf: Leaf, tensor: Tensor) -> Tensor:
-    start = None if leaf.start is None else leaf.start.tolist()
-    return EnvironmentObservation(str(leaf.dtype), start)(tensor)
-
-
 def _mask_of(observation: Structure, layout: MaskLayout, leaves: Sequence[Tensor]) -> Tensor:
-    """The mask `[N, M]` that stands in observations, given as their leaves."""
+    """Returns the mask `[N, M]` in observations, given as their leaves."""
     own = observation_structure(observation.space.spaces[MASK_KEY])
     found = [leaf for leaf, of in zip(leaves, observation.leaves, strict=True) if of.path[0] == MASK_KEY]
     flat = [ops.reshape(ops.cast(leaf, "float32"), (-1, size)) for leaf, size in zip(found, _sizes(own), strict=True)]
@@ -69,9 +67,9 @@ def _sizes(structure: Structure) -> list[int]:
 
 
 def _sources(own: Structure, layout: MaskLayout) -> Iterator[int]:
-    """For each column of a mask, the entry of the flattened mask leaves that says it; one beyond them if none does.
+    """Yields for each column of a mask its entry in the flattened mask leaves; the number of entries if it has none.
 
-    `MaskLayout.read` knows the forms that a mask may have: it is given masks with a single entry forbidden each.
+    Finds them by masks with a single forbidden entry each, since `MaskLayout.read` reads all forms of masks.
     """
     sizes = _sizes(own)
     count = sum(sizes)

@@ -1,7 +1,8 @@
-"""Checks a converted graph: random inputs and weights, each weight changed alone, all outputs compared."""
+"""Compares a converted graph with TensorFlow: random inputs and weights, each weight changed alone, all outputs."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,29 +10,28 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from gymnasium.spaces import Space
 
 from actor_learner.policy.export.trace import Traced, Tracer
 from actor_learner.policy.export.weight_table import patterns
 from actor_learner.policy.exported import Array
 from actor_learner.policy.graph import Graph
 from actor_learner.policy.runtime import LiteRTGraph
-from actor_learner.spaces import structure
-from actor_learner.spaces.kinds import Box, Discrete, MultiBinary, MultiDiscrete
+from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.masks import MaskLayout
+from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.system.keras_import import silent_stderr
 
 ROWS = 8
-"""At least as many rows are compared."""
+"""The least number of rows to compare."""
 
 _TOLERANCE = 1e-4
 _MINIMUM_EFFECT = 30 * _TOLERANCE
 _DENSITIES = (0.1, 0.5, 0.9)
-"""Of what is allowed in the masks, row by row: those that forbid nearly everything are the hardest."""
+"""Fractions of allowed choices, row by row: masks that forbid nearly everything are the hardest."""
 
 
 def draw_inputs(tracer: Tracer, rows: int) -> list[tuple[Array, ...]]:
-    """Random inputs of the step graph, valid ones, for at least `ROWS` observations in batches of `rows`."""
+    """Draws valid inputs of the step graph for at least `ROWS` observations, in batches of `rows`."""
     generator = np.random.default_rng(0)
     return [_draw_batch(tracer, generator, rows) for _ in range(math.ceil(ROWS / rows))]
 
@@ -40,7 +40,7 @@ def _draw_batch(tracer: Tracer, generator: np.random.Generator, rows: int) -> tu
     mask = draw_mask(tracer.spaces.masks, generator, rows)
     leaves = [
         _draw_mask_leaf(leaf, mask)
-        if tracer.spaces.has_mask_leaf and leaf.path[0] == structure.MASK_KEY
+        if tracer.spaces.has_mask_leaf and leaf.path[0] == MASK_KEY
         else draw_leaf(leaf, generator, rows)
         for leaf in tracer.spaces.observation.leaves
     ]
@@ -52,52 +52,46 @@ def _draw_batch(tracer: Tracer, generator: np.random.Generator, rows: int) -> tu
 
 
 def draw_mask(layout: MaskLayout, generator: np.random.Generator, rows: int) -> Array:
-    """Masks, float32 `[rows, M]`, that allow few, half and most of the choices, and always one."""
+    """Draws masks, float32 `[rows, M]`, that allow few, half and most of the choices, and always one."""
     density = np.resize(_DENSITIES, (rows, 1))
-    groups = [_some_allowed(generator.random((rows, choice.size)), density) for choice in layout.choices]
-    return np.concatenate([np.zeros((rows, 0)), *groups], axis=1).astype(np.float32)
+    columns = [np.zeros((rows, 0))]
+    for choice in layout.choices:
+        draws = generator.random((rows, choice.size))
+        columns.append((draws < density) | (draws == draws.min(axis=1, keepdims=True)))
+    return np.concatenate(columns, axis=1).astype(np.float32)
 
 
-def _some_allowed(draws: Array, density: Array) -> Array:
-    allowed: Array = (draws < density) | (draws == draws.min(axis=1, keepdims=True))
-    return allowed
-
-
-def _draw_mask_leaf(leaf: structure.Leaf, mask: Array) -> Array:
-    """The mask itself where it is one leaf, for networks that read it; a part of a mask allows everything."""
+def _draw_mask_leaf(leaf: Leaf, mask: Array) -> Array:
+    """Returns the mask itself for a leaf that holds all of it, which a network may read; else allows everything."""
     if leaf.shape == mask.shape[1:]:
         return mask.astype(leaf.dtype)
     return np.ones((len(mask), *leaf.shape), leaf.dtype)
 
 
-def draw_leaf(leaf: structure.Leaf, generator: np.random.Generator, rows: int) -> Array:
-    """Random values `[rows, ...]` of a leaf of observations, as they stand in a trajectory."""
-    shape = (rows, *leaf.shape)
-    if isinstance(leaf.space, Box) and leaf.dtype.kind == "f":
-        normal = generator.standard_normal(shape)
-        return np.clip(normal, leaf.space.low, leaf.space.high).astype(leaf.dtype)
-    low, high = _integer_bounds(leaf.space, leaf.dtype)
+def draw_leaf(leaf: Leaf, generator: np.random.Generator, rows: int) -> Array:
+    """Draws values `[rows, ...]` of a leaf of observations, as in a trajectory."""
+    space, shape = leaf.space, (rows, *leaf.shape)
+    if isinstance(space, Box) and leaf.dtype.kind == "f":
+        return np.clip(generator.standard_normal(shape), space.low, space.high).astype(leaf.dtype)
+    low, high = _integer_bounds(leaf)
     return generator.integers(low, high, shape, endpoint=True).astype(leaf.dtype)
 
 
-def _integer_bounds(space: Space[Any], dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """Lowest and highest integers to probe with: the space's, where they say something and aren't huge."""
-    if isinstance(space, Discrete):
-        return 0, int(space.n) - 1
-    if isinstance(space, MultiDiscrete):
-        return 0, space.nvec.astype(np.int64) - 1
-    if isinstance(space, MultiBinary):
-        return 0, 1
-    assert isinstance(space, Box)
-    limits = np.iinfo(dtype)
-    if dtype != np.uint8 and (space.low == limits.min).all() and (space.high == limits.max).all():
-        return 0, 1  # the dtype's whole range: an index, perhaps
+def _integer_bounds(leaf: Leaf) -> tuple[Any, Any]:
+    """Returns the lowest and highest integers to probe with: the space's, if it bounds them and they are small."""
+    space = leaf.space
+    if counts := choice_counts(space):
+        return 0, np.reshape(counts, leaf.shape) - 1
+    limits = np.iinfo(leaf.dtype)
+    unbounded = isinstance(space, Box) and (space.low == limits.min).all() and (space.high == limits.max).all()
+    if not isinstance(space, Box) or (unbounded and leaf.dtype != np.uint8):
+        return 0, 1  # bits; or integers without bounds, which may be indices
     low, high = (np.clip(bound.astype(np.float64), -255, 255).astype(np.int64) for bound in (space.low, space.high))
     return low, high
 
 
 class Probe:
-    """What TensorFlow gives for random inputs and weights, and for each weight changed alone."""
+    """TensorFlow's outputs for random inputs and weights, and for each weight changed alone."""
 
     def __init__(self, reference: Traced, inputs: Sequence[tuple[Array, ...]], network: keras.Model) -> None:
         self._reference = reference
@@ -109,7 +103,7 @@ class Probe:
         self._changed: dict[int, tuple[Array, list[Array], bool]] = {}
 
     def _choose_base(self) -> tuple[list[Array], list[Array]]:
-        """Random weights: at an initialization with zeros in it, a wrong weight could go unseen."""
+        """Draws random weights: zeros of an initialization could hide a wrong weight."""
         for spread in (1.0, 0.1, 0.01):
             base = [self._random(index, spread) for index in range(len(self._current))]
             expected = self._run_reference(base)
@@ -118,7 +112,7 @@ class Probe:
         return base, expected
 
     def _random(self, index: int, spread: float = 1.0) -> Array:
-        """Another value of a weight, of a usual size; what is positive stays so (variances, say)."""
+        """Draws another value of a weight, of a usual size; positive weights (such as variances) stay positive."""
         current = self._current[index]
         if not self._floating[index] or not current.size:
             return current
@@ -136,7 +130,7 @@ class Probe:
         return [np.concatenate([output.numpy() for output in outputs]) for outputs in zip(*batches, strict=True)]
 
     def failing_weights(self, graph: Graph, traced: Traced) -> set[int]:
-        """The weights whose change the graph doesn't follow in all outputs, as far as these can tell."""
+        """Returns the weights whose change the graph doesn't follow in all outputs, as far as these show it."""
         runner = _Runner(graph, self._base, traced)
         if not agree(self._expected, runner.outputs(self._inputs)):
             return self._responsible_weights(graph, traced)
@@ -144,26 +138,29 @@ class Probe:
         for index in traced.used:
             if not self._floating[index]:
                 continue
-            changed, expected, telling = self._change(index)
+            changed, expected, shows = self._change(index)
             outputs = runner.outputs(self._inputs, {index: changed})
-            if not agree(expected, outputs) or not (telling or index in graph.inputs):
+            if not agree(expected, outputs) or not (shows or index in graph.inputs):
                 failed.add(index)
         return failed
 
     def _change(self, index: int) -> tuple[Array, list[Array], bool]:
-        """(another value of a weight, the outputs with it, whether they differ enough to tell a stale weight)."""
+        """Returns (another value of a weight, the outputs with it, True if they differ enough to show a stale one)."""
         if index not in self._changed:
             for _ in range(3):
                 changed = self._random(index)
                 expected = self._run_reference([*self._base[:index], changed, *self._base[index + 1 :]])
-                telling = not agree(self._expected, expected, _MINIMUM_EFFECT, floats_only=True)
-                if telling:
+                shows = not agree(self._expected, expected, _MINIMUM_EFFECT, floats_only=True)
+                if shows:
                     break
-            self._changed[index] = changed, expected, telling
+            self._changed[index] = changed, expected, shows
         return self._changed[index]
 
     def _responsible_weights(self, graph: Graph, traced: Traced) -> set[int]:
-        """Which weights make the outputs wrong: goes from the patterns, where a graph is right, to the base."""
+        """Returns the weights that make the outputs wrong: changes one after the other from its pattern to the base.
+
+        A graph whose weights are the patterns is right.
+        """
         weights = patterns([weight.shape for weight in self._current])
         for index in set(range(len(weights))) - traced.used | set(graph.inputs):
             weights[index] = self._base[index]
@@ -175,18 +172,18 @@ class Probe:
                 failed.add(index)
                 weights[index] = pattern
             else:
-                runner.keep(index, weights[index])
+                runner.assign(index, weights[index])
         return failed or set(traced.used)
 
     def is_resizable(self, graph: Graph, traced: Traced) -> bool:
-        """Whether the graph gives the same at a smaller and at a larger batch size."""
+        """Returns True if the graph computes the same at a smaller and at a larger batch size."""
         rows = [np.concatenate(arrays) for arrays in zip(*self._inputs, strict=True)]
-        runner = _Runner(graph, self._base, traced)
+        runner = _Runner(dataclasses.replace(graph, resizable=True), self._base, traced)
         for size in (1 if traced.rows > 1 else 2, traced.rows + 1):
             picked = np.arange(size) % len(rows[0])
             try:
                 with silent_stderr():
-                    outputs = runner.resized_outputs(tuple(array[picked] for array in rows))
+                    outputs = runner.outputs([tuple(array[picked] for array in rows)])
             except (RuntimeError, ValueError):
                 return False
             if not agree([expected[picked] for expected in self._expected], outputs):
@@ -199,43 +196,31 @@ class _Runner:
 
     def __init__(self, graph: Graph, weights: Sequence[Array], traced: Traced) -> None:
         self._weights = [weight.copy() for weight in weights]
-        self._graph = LiteRTGraph(graph, self._weights, [spec.name for spec in traced.inputs])
-        self._rows = traced.rows
+        self._graph = LiteRTGraph(graph, self._weights, [spec.name for spec in traced.inputs], traced.rows)
         self._positions = tuple(range(len(traced.function.outputs)))
 
     def outputs(self, batches: Sequence[tuple[Array, ...]], changed: dict[int, Array] | None = None) -> list[Array]:
-        """The outputs for some batches, with weights changed for this call."""
+        """Returns the outputs for some batches, with the weights in `changed` for this call alone."""
         saved = {index: self._weights[index].copy() for index in changed or {}}
         for index, weight in (changed or {}).items():
-            self.keep(index, weight)
+            self.assign(index, weight)
         self._graph.discard()
-        results = [self._run(batch) for batch in batches]
+        results = [self._graph.run(batch, self._positions) for batch in batches]
         for index, weight in saved.items():
-            self.keep(index, weight)
+            self.assign(index, weight)
         return [np.concatenate(outputs) for outputs in zip(*results, strict=True)]
 
-    def keep(self, index: int, weight: Array) -> None:
-        """Changes a weight for good."""
+    def assign(self, index: int, weight: Array) -> None:
         self._weights[index][...] = weight
-
-    def _run(self, batch: tuple[Array, ...]) -> list[Array]:
-        """A batch may have fewer rows than the graph, which then gets them repeatedly."""
-        rows = len(batch[0])
-        repeated = tuple(np.resize(array, (self._rows, *array.shape[1:])) for array in batch)
-        return [output[:rows] for output in self._graph.run(repeated, self._positions)]
-
-    def resized_outputs(self, batch: tuple[Array, ...]) -> list[Array]:
-        """The outputs at the batch's own size."""
-        return self._graph.run_resized(batch, self._positions)
 
 
 def agree(
     expected: Sequence[Array], outputs: Sequence[Array], tolerance: float = _TOLERANCE, *, floats_only: bool = False
 ) -> bool:
-    """Whether outputs are the same but for rounding.
+    """Returns True if outputs differ by rounding only.
 
-    Rounding may turn a rare draw into the next action: three quarters of the rows must agree in their
-    integers, and these rows in their floats.
+    Rounding may turn a rare draw into the next action: three quarters of the rows must agree in their integers, and
+    these rows in their floats.
     """
     if any(a.shape != b.shape for a, b in zip(expected, outputs, strict=True)):
         return False
