@@ -48,15 +48,8 @@ def find_env(env: str) -> EnvSpec | Callable[..., Any]:
     module_name, separator, attribute = env.partition(":")
     if not separator:
         return find_spec(env)
-<<<<<<< HEAD
     if module_name.partition(".")[0] in sys.stdlib_module_names:  # see the threat model in networks/untrusted.py
         raise EnvError(f"`env` must name a module of environments, not one of Python's own. Received: env={env!r}")
-=======
-    if module_name.partition(".")[0] in sys.stdlib_module_names:  # such as `os:system`; see networks.untrusted
-        raise EnvError(
-            f"`env` must name a module that makes environments, not one of Python's own. Received: env={env!r}"
-        )
->>>>>>> d992913 (Policy and networks in plain English: one LoadedGraph runs any number of rows, one check of a network's outputs, Tracer and distributions without repeats)
     module = _import_module(module_name, env)
     if not hasattr(module, attribute):
         return find_spec(attribute, env, module)
