@@ -6,12 +6,15 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-ASIDE = frozenset(
+WITHOUT_EFFECT = frozenset(
     """run_dir overwrite quiet callbacks device info_keys updates_per_epoch checkpoint_minutes checkpoint_updates
     keep_checkpoints milestone_steps on_env_error max_restarts actor_timeout start_timeout max_undone_updates
-    tensorboard histogram_updates versions machine git chosen finished""".split()
+    tensorboard histogram_updates""".split()
 )
-"""Fields of config.json that don't change what is learned, or that were added later."""
+"""Fields of the config that don't change what is learned."""
+
+ASIDE = WITHOUT_EFFECT | {"versions", "machine", "git", "chosen", "finished"}
+"""Those fields, and what config.json records beside the config."""
 
 Value = bool | int | float | str
 

@@ -22,6 +22,7 @@ from actor_learner.actors.processes.restarts import ActorError
 from actor_learner.config.config import TrainConfig
 from actor_learner.runs import directory
 from actor_learner.runs.checkpoints import FINAL, RunState, checkpoint_folders, newest_whole, remove_folder
+from actor_learner.runs.config_table import WITHOUT_EFFECT
 from actor_learner.runs.directory import RunDirectory
 from actor_learner.runs.lock import RunLock, check_unlocked
 from actor_learner.runs.log import run_log
@@ -30,34 +31,10 @@ from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.tensorboard import PREFIX
 from actor_learner.system.files import DamagedError, one_line
 
-MAY_DIFFER = frozenset(
-    {
-        "run_dir",
-        "overwrite",
-        "quiet",
-        "verbose",
-        "callbacks",
-        "device",
-        "learner_threads",
-        "info_keys",
-        "updates_per_epoch",
-        "num_actors",
-        "envs_per_actor",
-        "total_steps",
-        "checkpoint_minutes",
-        "checkpoint_updates",
-        "keep_checkpoints",
-        "milestone_steps",
-        "tensorboard",
-        "histogram_updates",
-        "on_env_error",
-        "max_restarts",
-        "actor_timeout",
-        "start_timeout",
-        "max_undone_updates",
-        "undone_rate_factor",
-    }
-)
+MAY_DIFFER = WITHOUT_EFFECT | {
+    *("verbose", "learner_threads", "num_actors", "envs_per_actor", "total_steps", "undone_rate_factor")
+}
+"""Fields of the config that may differ when a run is resumed."""
 
 _log = logging.getLogger("actor_learner")
 
