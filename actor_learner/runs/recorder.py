@@ -73,7 +73,7 @@ class Recorder:
         self._tried = (start.state.env_steps, start.state.updates)
         self._failed = False
         self._updating = False
-        self._learned: list[np.ndarray[Any, Any]] | None = None
+        self._learned: np.ndarray[Any, Any] | None = None
         self._undone_in_a_row = 0
         self._started = self._previous = time.perf_counter()
         self._env_steps, self._ahead = learner.env_steps, 0
@@ -137,7 +137,7 @@ class Recorder:
     def end_epoch(self) -> None:
         """Keeps the learned weights, which a checkpoint needs: callbacks may now put in averages or the best ones."""
         if self._learned is None:
-            self._learned = self._learner.get_weights()
+            self._learned = self._learner.flat_weights()
 
     def learned(self, trajectory: Trajectory, losses: Mapping[str, float]) -> bool:
         """Returns False for an undone update, which is saved as an incident and lowers the learning rate."""
@@ -242,11 +242,11 @@ class Recorder:
         return True
 
     def _is_finite(self) -> bool:
-        return all(np.isfinite(weight).all() for weight in self._learner.get_weights())
+        return bool(np.isfinite(self._learner.flat_weights()).all())
 
     def _has_other_weights(self) -> bool:
         """True if callbacks have put in other weights since the epoch's end."""
-        return self._learned is not None and not all(map(np.array_equal, self._learned, self._learner.get_weights()))
+        return self._learned is not None and not np.array_equal(self._learned, self._learner.flat_weights())
 
     def _state(self) -> RunState:
         if self._events is not None:
