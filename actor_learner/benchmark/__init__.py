@@ -1,1 +1,1 @@
-"""Measures how fast a setting is, how fast it could be, and which setting is the fastest."""
+"""Measures the speed of a setting and the speed that it could reach, and finds the fastest setting."""

@@ -85,7 +85,7 @@ class RunCallbacks:
 
     @property
     def epoch_is_over(self) -> bool:
-        """Whether the last update ended an epoch."""
+        """True after the last update of an epoch."""
         return self._learner.updates % self._updates_per_epoch == 0
 
     def begin(self) -> None:

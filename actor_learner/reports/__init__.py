@@ -1,1 +1,1 @@
-"""What people look at: live view, plots, reports."""
+"""The live view, plots and reports of runs."""

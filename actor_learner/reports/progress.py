@@ -56,7 +56,7 @@ class Progress:
 
     @property
     def shows_interrupts(self) -> bool:
-        """Whether it reports a signal, so that nobody else has to."""
+        """True if the view itself reports signals."""
         return self._thread is not None
 
     def update(self, row: Mapping[str, Any]) -> None:
