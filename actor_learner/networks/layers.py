@@ -1,6 +1,6 @@
 """The layers of this package, registered with Keras when this module is imported.
 
-Their registered names stand in saved networks: they must not change.
+Saved networks contain their registered names: they must not change.
 """
 
 from __future__ import annotations

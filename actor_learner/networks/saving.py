@@ -24,7 +24,7 @@ _NAMES = ("network.keras", "network.weights.h5")
 _HDF5_OVERHEAD = 8192  # bytes, more than an array or a group takes beside its contents
 
 _can_be_rebuilt: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
-"""Whether Keras can load each network that was saved before: trying it again takes as long as saving."""
+"""For each network that was saved before, True if Keras can load it: another try takes as long as saving."""
 
 
 def save_network(network: keras.Model, directory: str | os.PathLike[str]) -> Path:

@@ -4,8 +4,8 @@ Anyone may have written a run directory, checkpoint, policy, trajectory or netwo
 opens no file outside it:
 
 - Bytes: `system.files` opens plain files only, follows no link, unpickles nothing, and compares each file with the
-  manifest. A manifest proves that nothing was damaged since, not who wrote it. Parsers of descriptions may fail in any
-  way; their callers turn every exception into a one-line `DamagedError`.
+  manifest. A manifest shows damage, but proves no origin. Parsers may fail in any way; their callers turn every
+  exception into a `DamagedError` of one line.
 - Networks: Keras refuses Python lambdas, imports only its own modules, and looks up other classes among the registered
   ones. `check_network_file` refuses what some supported versions of Keras still let through.
 - Graphs: TensorFlow graphs can read and write files. `check_graph` refuses operations that do more than compute.

@@ -56,7 +56,7 @@ class ExportedPolicy:
     """Shapes in the order of `network.get_weights()`; so are the names."""
 
     def as_vector(self, weights: Sequence[Any] | Array) -> Array:
-        """Return the arrays of `network.get_weights()`, or a vector of them, as one float32 vector.
+        """Returns the arrays of `network.get_weights()`, or a vector of them, as one float32 vector.
 
         Raises ValueError if their number or a shape differs from the network's.
         """
