@@ -112,8 +112,8 @@ class ActorGroup(Protocol):
     def assign(self, actor: int, batch: int, block: int, start: int) -> None:
         """Erase the columns of a block from `start` on, as many as an actor has, and assign them to this actor.
 
-        The actor fills them by the newest version of the weights at this time, and whatever takes the actor's place
-        does so, too. The columns of a batch are assigned in their order, beginning with 0.
+        The actor, or the process that takes its place, fills them by the newest version of the weights at this time.
+        The columns of a batch are assigned in their order, beginning with 0.
         """
 
     def end_early(self, block: int) -> None:

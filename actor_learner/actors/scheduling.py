@@ -1,4 +1,4 @@
-"""Which actor fills which columns of which block, and which block the learner gets next.
+"""The schedules: they decide which actor fills which columns of which block, and which block the learner gets next.
 
 `LockStep` assigns whole batches, reproducibly. With `FreeRunning` no actor ever waits for another.
 """

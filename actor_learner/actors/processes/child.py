@@ -71,7 +71,7 @@ class ActorProcess:
         """The process id, which is the id of its process group and session as well."""
         return self._process.pid
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether the process has ended; doesn't reap it, so that its id isn't used again."""
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -37,7 +37,7 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.machine import available_cores
 
 _SHOW_SECONDS = 0.2
-"""How often the lines that actors print are shown while the caller waits."""
+"""The interval at which the actors' output is shown while the caller waits."""
 _SWEEP_SECONDS = 1.0
 
 
@@ -97,7 +97,7 @@ class ProcessActors(ActorGroup):
     def payload(self, actor: int) -> bytes:
         self._starting.add(actor)
         self._calls_passed_on[actor] = 0
-        self._heartbeats.started(actor)
+        self._heartbeats.start(actor)
         startup = dataclasses.replace(self._startups[actor], incarnation=self._restarts.incarnation(actor))
         return pickle.dumps((startup, sys.argv, self._factory))
 
@@ -108,8 +108,8 @@ class ProcessActors(ActorGroup):
         assert message is Message.DONE, message
         self._memory.finish(actor, payload.batch)
         if not self._memory.is_pending(actor):
-            self._heartbeats.idle(actor)
-        self._restarts.unroll_finished(actor)
+            self._heartbeats.pause(actor)
+        self._restarts.finish_unroll(actor)
         return self._schedule.finish(actor, payload)
 
     def _receive_spaces(self, actor: int, spaces: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ class ProcessActors(ActorGroup):
         self._one_first = False
         return True
 
-    def ended(self, end: ActorEnd) -> Exception | None:
+    def judge_end(self, end: ActorEnd) -> Exception | None:
         self._record_restart(end.actor)  # of an actor that ended before it was ready
         if (error := self._restarts.judge(end)) is not None:
             return error
@@ -154,7 +154,7 @@ class ProcessActors(ActorGroup):
         for actor, silent, where in self._heartbeats.find_silent(seconds, self._starting, busy):
             self._supervisor.end(actor, f"gave no sign of life for {silent:.3g} s, {where}")
 
-    def closing(self) -> None:
+    def stop(self) -> None:
         self._memory.stop()
 
     # Called by the pool.

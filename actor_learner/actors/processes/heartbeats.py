@@ -43,13 +43,13 @@ class Heartbeats:
         """Set the counters, `[num_actors]`; None takes them away."""
         self._words = words
 
-    def started(self, actor: int) -> None:
+    def start(self, actor: int) -> None:
         """Begin anew with an actor whose process has just been started."""
         self._last[actor] = self._beat(actor)
         self._loaded.discard(actor)
         self._silent[actor] = 0.0
 
-    def idle(self, actor: int) -> None:
+    def pause(self, actor: int) -> None:
         """Forget the silence of an actor that has nothing to do."""
         self._silent[actor] = 0.0
 

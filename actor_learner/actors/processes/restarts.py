@@ -70,7 +70,7 @@ class RestartPolicy:
         """Return how many processes had this actor's number before its present one."""
         return self._incarnations[actor]
 
-    def unroll_finished(self, actor: int) -> None:
+    def finish_unroll(self, actor: int) -> None:
         """End the actor's series of deaths."""
         del self._in_a_row[actor]
 

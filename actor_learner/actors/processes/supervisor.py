@@ -57,7 +57,7 @@ class Owner(Protocol):
     def receive(self, actor: int, message: Message, payload: Any) -> bool:
         """Take any message but FAILED; return whether to notify the threads that wait on the condition."""
 
-    def ended(self, end: ActorEnd) -> Exception | None:
+    def judge_end(self, end: ActorEnd) -> Exception | None:
         """Judge the end of an actor's process. None: another one takes its place; else all actors end with this."""
 
     def may_start(self, actor: int) -> bool:
@@ -66,7 +66,7 @@ class Owner(Protocol):
     def tick(self, seconds: float) -> None:
         """Do what is due from time to time. seconds: since the last call."""
 
-    def closing(self) -> None:
+    def stop(self) -> None:
         """Prepare for the end of all actors, which are about to get CLOSE."""
 
 
@@ -254,7 +254,7 @@ class Supervisor:
 
     def _check_processes(self) -> None:
         now = time.monotonic()
-        for actor in [self._actors[number] for number in self._without_pidfd if self._actors[number].ended()]:
+        for actor in [self._actors[number] for number in self._without_pidfd if self._actors[number].has_ended()]:
             self._on_death(actor)
         for number in [number for number, since in self._disconnected.items() if now - since > _DISCONNECTED_SECONDS]:
             self._disconnected[number] = now
@@ -307,7 +307,7 @@ class Supervisor:
             if self._closing:
                 return
             end = ActorEnd(actor.number, failure, None if failure else exit_code, actor.tail, reason)
-            error = self._owner.ended(end)
+            error = self._owner.judge_end(end)
             if error is None:
                 self._missing[actor.number] = time.monotonic()
             else:
@@ -329,7 +329,7 @@ class Supervisor:
         """Ask the actors to close, wait, kill them, wait, close everything. A failed step doesn't stop the others."""
         failed = self.error is not None
         for step in (
-            self._owner.closing,
+            self._owner.stop,
             self._ask_to_close,
             functools.partial(self._await_deaths, _GRACE_AFTER_FAILURE_SECONDS if failed else _GRACE_SECONDS),
             self._kill_all,

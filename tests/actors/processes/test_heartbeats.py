@@ -18,7 +18,7 @@ def heartbeats(words):
     heartbeats = Heartbeats(timeout=8.0, start_timeout=40.0)
     heartbeats.attach(words)
     for actor in (0, 1):
-        heartbeats.started(actor)
+        heartbeats.start(actor)
     return heartbeats
 
 
@@ -52,7 +52,7 @@ def test_starting_and_loading_take_longer(heartbeats, words):
     assert (second, silence.where) == (40, "outside of env.step")
     words[0] = 5  # loaded, and gone in the midst of a step
     looks(heartbeats, 1, busy=(0,))
-    heartbeats.started(0)
+    heartbeats.start(0)
     assert looks(heartbeats, 60, busy=(0,))[0] == 40
 
 
@@ -61,7 +61,7 @@ def test_who_has_nothing_to_do_is_not_judged(heartbeats, words):
     heartbeats.find_silent(1.0, (), (0,))
     for _ in range(10):
         assert looks(heartbeats, 6, busy=(0,)) is None
-        heartbeats.idle(0)
+        heartbeats.pause(0)
 
 
 def test_time_in_which_the_judge_stood_still_does_not_count(heartbeats, words):
