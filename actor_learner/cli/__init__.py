@@ -76,7 +76,7 @@ def _open_closed_streams() -> None:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether this package raised an error, in one line; any other error keeps its traceback."""
+    """Return True if this package raised the error, in one line; any other error keeps its traceback."""
     frames = list(traceback.walk_tb(error.__traceback__))
     package = str(frames[-1][0].f_globals.get("__package__")) if frames else ""
     return package.partition(".")[0] == "actor_learner"

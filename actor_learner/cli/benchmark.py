@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.cli.flags import add_config_flags, add_env, converter, named_before
-from actor_learner.cli.output import one_line_warnings, origin
+from actor_learner.cli.flags import add_config_flags, add_env, add_number, named_before
+from actor_learner.cli.output import one_line_warnings, origin, progress
 from actor_learner.cli.train import prepare_process, train_config
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NO_FILE
@@ -43,13 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.set_defaults(config_file=NO_FILE)
     add_env(parser, "as for train (default: CartPole-v1), or the directory of a run")
     group = parser.add_argument_group("measuring")
-    group.add_argument("--rounds", type=converter(int), default=5, metavar="N", help="number of rounds (default: 5)")
-    group.add_argument(
-        "--seconds",
-        type=converter(float),
-        default=1.0,
-        metavar="X",
-        help="seconds for each part and for the whole, in each round; at least one batch (default: 1)",
+    add_number(group, "--rounds", 5, "N", "number of rounds")
+    add_number(
+        group, "--seconds", 1.0, "X", "seconds for each part and for the whole, in each round; at least one batch"
     )
     group.add_argument(
         "--devices", nargs="+", choices=["cpu", "gpu"], help="learn on each of these devices, and print which is faster"
@@ -118,7 +114,7 @@ def _measure(arguments: argparse.Namespace, config: TrainConfig) -> int:
     from actor_learner.benchmark.measure import as_json, measure_setting
     from actor_learner.benchmark.timeline import draw, write_trace
 
-    with contextlib.redirect_stdout(sys.stderr), _progress() as say:  # environments may print, too
+    with contextlib.redirect_stdout(sys.stderr), progress() as say:  # environments may print, too
         measured = measure_setting(config, rounds=arguments.rounds, seconds=arguments.seconds, say=say)
     last = measured.rounds[-1].run.spans
     if arguments.output is not None:
@@ -141,7 +137,7 @@ def _measure_devices(arguments: argparse.Namespace, config: TrainConfig) -> int:
     devices, missing = present(arguments.devices)
     if missing:
         print(f"There is no {missing[0]} here; only {devices[0]} is measured.", file=sys.stderr)
-    with contextlib.redirect_stdout(sys.stderr), _progress() as say:
+    with contextlib.redirect_stdout(sys.stderr), progress() as say:
         found = compare_devices(
             config,
             {device: device for device in devices},
@@ -199,7 +195,7 @@ def _comparison(found: Sequence[dict[str, Any]]) -> str:
 
 
 def _is_run(env: str) -> bool:
-    """Whether the argument is a run's directory, and not an environment with the name of a folder."""
+    """Return True for a run's directory, and False for an environment with the name of a folder."""
     is_path = env in (os.curdir, os.pardir) or env.startswith((f".{os.sep}", f"..{os.sep}", os.sep))
     return os.path.isdir(env) and (is_path or os.path.exists(os.path.join(env, "config.json")))
 
@@ -223,22 +219,6 @@ def _show(measured: Measured) -> None:
     from actor_learner.benchmark.text import show
 
     show(measured, Console(soft_wrap=not sys.stdout.isatty()))
-
-
-@contextlib.contextmanager
-def _progress() -> Any:
-    """Yield a function that shows progress in one line of a terminal."""
-    shows = sys.stderr is not None and sys.stderr.isatty()
-
-    def say(text: str) -> None:
-        if shows:
-            print(f"\r\033[K{text} ...", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield say
-    finally:
-        if shows:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

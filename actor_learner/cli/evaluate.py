@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.cli.flags import converter, json_object
+from actor_learner.cli.flags import add_number, json_object
 from actor_learner.config.config import check_backend
 
 if TYPE_CHECKING:
@@ -26,10 +26,8 @@ DESCRIPTION = "Plays episodes with the policy that a run trained, without Tensor
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run")
     group = parser.add_argument_group("episodes")
-    group.add_argument(
-        "--episodes", type=converter(int), default=20, metavar="N", help="number of episodes (default: 20)"
-    )
-    group.add_argument("--seed", type=converter(int), default=0, metavar="N", help="seed of the episodes (default: 0)")
+    add_number(group, "--episodes", 20, "N", "number of episodes")
+    add_number(group, "--seed", 0, "N", "seed of the episodes")
     group.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely")
     group.add_argument("--env", metavar="ENV", help="environment to play instead of the run's")
     group.add_argument(

@@ -51,6 +51,12 @@ def _recorded_algorithm(run_dir: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def add_number(group: Any, flag: str, default: float, metavar: str, help: str) -> None:
+    """Add a flag for a number of the default's type, with the default in its help."""
+    text = f"{help} (default: {flag_text(default)})"
+    group.add_argument(flag, type=converter(type(default)), default=default, metavar=metavar, help=text)
+
+
 _ENV = "Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)"
 
 

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,30 @@ def one_line_warnings() -> Iterator[None]:
 
 def _format_warning(message: object) -> str:
     return f"actor-learner: warning: {message}\n"
+
+
+@contextlib.contextmanager
+def progress(*, quiet: bool = False, stages: bool = False) -> Iterator[Callable[..., None]]:
+    """Yield a function that shows a stage, and its detail, in one line of a terminal on standard error.
+
+    stages: without a terminal, print each stage once.
+    """
+    is_terminal = not quiet and sys.stderr is not None and sys.stderr.isatty()
+    shown: set[str] = set()
+
+    def say(stage: str, detail: str = "") -> None:
+        if is_terminal:
+            text = f"{': '.join(filter(None, (stage, detail)))} ..."
+            print(f"\r\033[K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+        elif stages and not quiet and stage not in shown:
+            print(stage, file=sys.stderr, flush=True)
+        shown.add(stage)
+
+    try:
+        yield say
+    finally:
+        if is_terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def own_command() -> str:

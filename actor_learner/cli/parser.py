@@ -26,7 +26,7 @@ Commands = Mapping[str, ModuleType]
 
 
 class Formatter(argparse.HelpFormatter):
-    """Prints a flag and its opposite as one word, and texts of several lines unchanged."""
+    """A formatter that prints a flag and its opposite as one word, and texts of several lines unchanged."""
 
     def __init__(self, prog: str, **options: Any) -> None:
         width = min(100, shutil.get_terminal_size().columns - 2)
@@ -51,7 +51,7 @@ class Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises ValueError with one line instead of printing the usage and exiting. Flags can't be abbreviated."""
+    """A parser that raises ValueError with one line instead of exiting. Flags can't be abbreviated."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": Formatter, **options})

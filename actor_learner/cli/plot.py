@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from actor_learner.cli.flags import converter
+from actor_learner.cli.flags import add_number
 from actor_learner.cli.output import one_line_warnings
 
 _BANDS = ("range", "quartiles", "bootstrap", "none")
@@ -42,13 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
         help="line and band of several runs. range: mean, minimum to maximum; quartiles: interquartile mean, "
         "quartiles; bootstrap: interquartile mean, its 95%% interval (as rliable); none: mean only (default: range)",
     )
-    parser.add_argument(
-        "--smoothing",
-        type=converter(float),
-        default=0.02,
-        metavar="X",
-        help="share of a run's updates that each point averages; 0: no smoothing (default: 0.02)",
-    )
+    smoothing = "share of a run's updates that each point averages; 0: no smoothing"
+    add_number(parser, "--smoothing", 0.02, "X", smoothing)
 
 
 def run(arguments: argparse.Namespace) -> int:

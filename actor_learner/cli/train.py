@@ -163,7 +163,7 @@ def _print_preset(arguments: argparse.Namespace, config: TrainConfig) -> None:
     listed = ", ".join(f"{name}={flag_text(value)}" for name, value in fields if name not in {*given, *file.fields})
     if listed and not config.quiet:
         name = arguments.preset or file.fields.get("preset") or config.env
-        print(f"Preset for {name} (flags override it, --preset none refuses it): {listed}")
+        print(f"Preset for {name} (flags override it, --preset none disables it): {listed}")
 
 
 def _warn_of_differences(file: ConfigFile) -> None:

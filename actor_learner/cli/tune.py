@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import re
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.cli.flags import add_config_flags, add_env, converter, named_before
-from actor_learner.cli.output import origin, own_command
+from actor_learner.cli.flags import add_config_flags, add_env, add_number, converter, named_before
+from actor_learner.cli.output import origin, own_command, progress
 from actor_learner.cli.train import train_config
 from actor_learner.config.file import config_toml
 from actor_learner.system.signals import exiting_on_signals
@@ -44,13 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.set_defaults(config_file=file)
     add_env(parser)
     group = parser.add_argument_group("search")
-    group.add_argument(
-        "--budget",
-        type=converter(float),
-        default=120.0,
-        metavar="SECONDS",
-        help="seconds for the whole search (default: 120)",
-    )
+    add_number(group, "--budget", 120.0, "SECONDS", "seconds for the whole search")
     group.add_argument(
         "--allow",
         nargs="+",
@@ -79,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_memory(config.num_actors)
     from actor_learner.benchmark.tune import tune
 
-    with _progress(config.quiet) as say:
+    with progress(quiet=config.quiet, stages=True) as say:
         tuning = tune(
             config,
             budget=arguments.budget,
@@ -116,26 +108,6 @@ def _new_file(path: str | None, config: TrainConfig) -> Path:
         raise ValueError(f"`--output` must be a new file, since none is overwritten. Received: --output {output}")
     check_folder("output", output)
     return output
-
-
-@contextlib.contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[str, str], None]]:
-    """Yield a function that shows progress on standard error: in one line of a terminal, else a line per stage."""
-    from rich.console import Console
-
-    console = Console(stderr=True, quiet=quiet, force_jupyter=False)
-    if console.is_terminal and not console.is_dumb_terminal:
-        with console.status("") as status:
-            yield lambda stage, detail: status.update(": ".join(filter(None, (stage, detail))))
-        return
-    shown: set[str] = set()
-
-    def say(stage: str, detail: str) -> None:
-        if stage not in shown and not quiet:
-            print(stage, file=sys.stderr, flush=True)
-        shown.add(stage)
-
-    yield say
 
 
 def _print(tuning: Tuning) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from actor_learner.cli.flags import converter
+from actor_learner.cli.flags import add_number
 
 HELP = "show the progress of a run in another process"
 DESCRIPTION = "Shows a run, live until it ends, or as it ended. Only reads the run's files."
@@ -13,13 +13,7 @@ DESCRIPTION = "Shows a run, live until it ends, or as it ended. Only reads the r
 
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of a run")
-    parser.add_argument(
-        "--interval",
-        type=converter(float),
-        default=1.0,
-        metavar="X",
-        help="seconds between two updates of the view (default: 1)",
-    )
+    add_number(parser, "--interval", 1.0, "X", "seconds between two updates of the view")
 
 
 def run(arguments: argparse.Namespace) -> int:

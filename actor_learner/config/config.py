@@ -375,7 +375,7 @@ class TrainConfig(NamedFields):
 
 
 def unknown_field(owner: str, name: str, value: object, known: Iterable[str]) -> ValueError:
-    """Return the error for a field that nobody has, with the close match. owner: "PPO has"."""
+    """Return the error for an unknown field, with the close match. owner: "PPO has"."""
     return ValueError(f"{owner} no such field{close_match(name, known)}. Received: {name}={value!r}")
 
 

@@ -23,7 +23,7 @@ def _settings(total_steps: int, envs_per_actor: int, unroll_length: int, **other
 _NORMALIZED = {"normalize_observation": True, "normalize_reward": True}
 
 _MUJOCO = _settings(1_000_000, 4, 128, learning_rate="linear_4e-4", clip_range=0.1, initial_log_std=-1.0, **_NORMALIZED)
-"""For all of MuJoCo; Ant, Humanoid and the others in `_MUJOCO_NAMES` have no measured results."""
+"""The settings for all of MuJoCo; the environments in `_MUJOCO_NAMES` have no measured results."""
 
 _WALKING = {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}
 

@@ -80,7 +80,7 @@ def recorded_network(reference: str) -> Any:
 
 
 def is_pythons_own(reference: str) -> bool:
-    """Whether a reference is to Python's standard library, which a file from someone else must not call."""
+    """Return True for a reference into Python's standard library, which a file from someone else must not call."""
     return reference.partition(":")[0].partition(".")[0] in sys.stdlib_module_names
 
 

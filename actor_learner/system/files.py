@@ -97,7 +97,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def has_manifest(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder has an entry with the manifest's name, of any kind."""
+    """Return True if a folder has an entry of any kind with the manifest's name."""
     return os.path.lexists(Path(folder) / MANIFEST)
 
 

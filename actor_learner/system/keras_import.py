@@ -66,7 +66,7 @@ def _deferring(names: Iterable[str]) -> Iterator[None]:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a module's package is installed; importers of a missing package must get an ImportError."""
+    """Return True if a module's package is installed; importers of a missing one must get an ImportError."""
     top = name.partition(".")[0]
     return top in sys.modules or importlib.util.find_spec(top) is not None
 

@@ -20,10 +20,10 @@ _UNLIMITED = 1 << 62
 """Numbers from here on mean "no limit" in cgroups of version 1."""
 
 _LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
-"""By cgroup version. Above `memory.high` nothing is killed, but everything is slowed down."""
+"""The files with limits, by cgroup version. Above `memory.high` nothing is killed, but everything is slowed down."""
 
 _USAGE = {1: ("memory.usage_in_bytes", "total_inactive_file"), 2: ("memory.current", "inactive_file")}
-"""By cgroup version: the usage, and the entry of memory.stat for its reclaimable part."""
+"""The file with the usage, and memory.stat's entry for its reclaimable part, by cgroup version."""
 
 _suggested: str | None = None
 

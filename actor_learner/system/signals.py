@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -29,25 +29,21 @@ class Interrupts:
         self.quiet = quiet
         self.received: int | None = None
         self.saving = False
-        self._previous: dict[int, Any] = {}
+        self._handlers = contextlib.ExitStack()
 
     @property
     def requested(self) -> bool:
-        """Whether a signal has arrived."""
+        """True once a signal has arrived."""
         return self.received is not None
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                    self._previous[number] = signal.signal(number, self._receive)
+        self._handlers.enter_context(_handling(_SIGNALS, self._receive))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        self._handlers.close()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
@@ -77,19 +73,25 @@ def exiting_on_signals() -> Iterator[None]:
     def exit_with(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    previous: dict[signal.Signals, Any] = {}
+    with _handling((signal.SIGTERM, signal.SIGHUP), exit_with):
+        yield
+
+
+@contextlib.contextmanager
+def _handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Set a handler for the signals that aren't ignored, and restore the former ones; in the main thread only."""
+    previous: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for ending in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(ending) not in (signal.SIG_IGN, None):
-                previous[ending] = signal.signal(ending, exit_with)
+        numbers = [number for number in numbers if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+        previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for ending, handler in previous.items():
-            signal.signal(ending, handler)
+        for number, former in previous.items():
+            signal.signal(number, former)
 
 
 def stop_requested() -> bool:
-    """Whether a signal has asked this process's run to stop, so that nothing in it should go on waiting."""
+    """Return True if a signal has asked this process's run to stop, so that nothing in it should wait any longer."""
     owners = [getattr(signal.getsignal(number), "__self__", None) for number in _SIGNALS]
     return any(isinstance(owner, Interrupts) and owner.requested for owner in owners)

@@ -283,7 +283,7 @@ def test_train_says_where_the_result_is_and_what_to_type_next(trained):
 
 def test_train_prints_what_the_preset_set_and_no_flag_did(trained):
     line = trained[1].stdout.splitlines()[0]
-    assert line.startswith("Preset for CartPole-v1 (flags override it, --preset none refuses it): ")
+    assert line.startswith("Preset for CartPole-v1 (flags override it, --preset none disables it): ")
     assert "gae_lambda=0.8" in line
     assert "gamma=" not in line.replace("gae_lambda", "")
 
