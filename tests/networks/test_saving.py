@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Discrete
 import actor_learner as al
 from actor_learner.networks.saving import network_file, save_network, write_network
 from actor_learner.policy.export.deployment import acting_network
+from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.files import check_folder, write_folder_atomically
 
 pytestmark = pytest.mark.usefixtures("without_xla")
@@ -58,7 +59,7 @@ def test_a_network_with_layers_of_this_package_there_and_back(tmp_path):
 
 def test_layers_are_registered_where_nothing_else_was_imported(tmp_path):
     network = al.default_network(OBSERVATION, Discrete(2), normalize_observation=True)
-    network = acting_network(network, OBSERVATION, Discrete(2))  # adds layers of this package
+    network = acting_network(network, Spaces(OBSERVATION, Discrete(2)))  # adds layers of this package
     save_network(network, tmp_path)
     program = f"import actor_learner as al; print(al.load_network({str(tmp_path)!r}).name)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
