@@ -1,1 +1,1 @@
-"""Environments: looked up, made and stepped."""
+"""Lookup, construction and stepping of environments."""

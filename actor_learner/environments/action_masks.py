@@ -44,7 +44,7 @@ class ActionMasks:
         self._label = f"info['{MASK_KEY}']"
         self._leaf: Structure | None = None
         self._places: list[int] = []
-        self._decided = self.in_use
+        self._use_is_known = self.in_use
         if self.in_use:
             self._label = f"observation['{MASK_KEY}']"
             self._leaf = observation_structure(spaces.observation.space.spaces[MASK_KEY])
@@ -55,8 +55,8 @@ class ActionMasks:
 
     def reset(self, infos: dict[str, Any], leaves: Leaves) -> None:
         """Read the masks after a reset of all environments. Raises EnvError as `read` does, or if no action has any."""
-        if not self._decided:
-            self._decided = True
+        if not self._use_is_known:
+            self._use_is_known = True
             self.in_use = MASK_KEY in infos
             if self.in_use:
                 try:

@@ -44,7 +44,7 @@ class Calls:
 
     def add(self, call: Call) -> None:
         """Add a call at the end. Raises ValueError if all together are too large."""
-        calls = {name: kept for name, kept in self._calls.items() if name != call.name}
+        calls = {name: entry for name, entry in self._calls.items() if name != call.name}
         calls[call.name] = self.count + 1, call
         size = len(encode(call for _, call in calls.values()))
         if size > LARGEST_CALLS:
@@ -56,7 +56,7 @@ class Calls:
 
     def since(self, number: int) -> tuple[Call, ...]:
         """Return the calls after the first `number`."""
-        return tuple(call for made, call in self._calls.values() if made > number)
+        return tuple(call for position, call in self._calls.values() if position > number)
 
 
 def make_call(name: str, args: Sequence[Any], *, optional: bool = False) -> Call:

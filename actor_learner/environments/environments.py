@@ -32,9 +32,9 @@ Array = np.ndarray[Any, Any]
 Leaves = tuple[Array, ...]
 # Gymnasium's vector RecordEpisodeStatistics zeroes every row at a masked reset, and before 1.4 it omits the first step
 # of each episode with SAME_STEP. In other modes than these, `Environments` ignores its episodes.
-_RECORDED_RIGHT = {AutoresetMode.NEXT_STEP}
+_RECORDING_MODES = {AutoresetMode.NEXT_STEP}
 if tuple(int(number) for number in gym.__version__.split(".")[:2]) >= (1, 4):
-    _RECORDED_RIGHT.add(AutoresetMode.SAME_STEP)
+    _RECORDING_MODES.add(AutoresetMode.SAME_STEP)
 _SEEDS = 2**31  # the limit of simulators in C
 
 
@@ -77,6 +77,9 @@ class Environments:
         actor: Number of the actor, for messages.
         name: Name of the environment, for messages; by default its id.
 
+    Attributes:
+        spaces: Those of one environment; for masks in `infos`, `masked` is known after the first reset.
+
     Raises EnvError for unsupported spaces, or no autoreset mode.
     """
 
@@ -113,16 +116,11 @@ class Environments:
         self._statistics = EpisodeStatistics(
             self.num_envs, info_keys, only_recorded=_has(vector_env, gym.wrappers.RecordEpisodeStatistics)
         )
-        self._trust_recorded = self.autoreset_mode in _RECORDED_RIGHT or not _has(
+        self._uses_recorded_episodes = self.autoreset_mode in _RECORDING_MODES or not _has(
             vector_env, vector_wrappers.RecordEpisodeStatistics
         )
         if not actor:
             self._warn_of_normalization()
-
-    @property
-    def uses_masks(self) -> bool:
-        """True if the environments give action masks; for masks in `infos`, known after `reset`."""
-        return self._masks.in_use
 
     @property
     def action_mask(self) -> Array | None:
@@ -274,7 +272,7 @@ class Environments:
 
     def _last_infos(self, infos: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the vector infos to search for the ended episodes' last info; SAME_STEP has them in `final_info`."""
-        if not self._trust_recorded:
+        if not self._uses_recorded_episodes:
             infos = {key: value for key, value in infos.items() if key != "episode"}
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
             return [infos]

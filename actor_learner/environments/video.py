@@ -100,9 +100,9 @@ def _maker(factory: EnvFactory, wrap: Callable[[Any], Any]) -> Callable[..., Any
     def make_vector(num_envs: int, seed: int | None = None) -> Any:
         return wrap(_with_renderer(factory, lambda: factory.make(num_envs, seed)))
 
-    made = make_vector if factory.native else make
-    made.__qualname__ = factory.name  # its name in messages
-    return made
+    function = make_vector if factory.native else make
+    function.__qualname__ = factory.name  # its name in messages
+    return function
 
 
 def _with_renderer(factory: EnvFactory, build: Callable[[], Any]) -> Any:

@@ -1,1 +1,1 @@
-"""What values look like: spaces, masks, trajectories."""
+"""The structure of values: spaces, masks, trajectories, and their checks."""

@@ -87,7 +87,7 @@ class TestMasks:
         scripts = [[(length, cut, not cut) for length, cut in script] for script in scripts]
         environments = make(mode, scripts, leaf=leaf)
         observation = environments.reset(0)
-        assert environments.uses_masks
+        assert environments.spaces.masked
         acts = np.ones(len(scripts), bool)
         for _ in range(15):
             mask = environments.action_mask
@@ -127,7 +127,7 @@ class TestMasks:
         environments.reset(0)
         environments.step(np.zeros(1, np.int64))
         assert environments.action_mask is None
-        assert not environments.uses_masks
+        assert not environments.spaces.masked
 
     def test_a_second_reset(self):
         environments = make("serial", [[(5, True, False)]])

@@ -174,7 +174,7 @@ class TestOthers:
         for masked in (True, False):
             random = np.random.default_rng(0)
             observation = environments.reset(0)
-            assert environments.uses_masks
+            assert environments.spaces.masked
             assert len(observation) == len(environments.observation_space.spaces)
             ends[masked] = 0
             for _ in range(100):
