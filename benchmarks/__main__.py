@@ -14,7 +14,6 @@ TOPICS = {
     "speed": "benchmarks.speed.speed",
     "roof": "benchmarks.speed.roof",
     "startup": "benchmarks.speed.startup",
-    "threads": "benchmarks.speed.threads",
     "update": "benchmarks.speed.update",
     "actor": "benchmarks.speed.actor",
     "free-running": "benchmarks.speed.free_running",

@@ -12,12 +12,12 @@ import subprocess
 import tempfile
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT, Found
-from benchmarks.peers.venvs import last_line
+from benchmarks.peers.libraries import Peer, last_line
 from benchmarks.processes import command_line, marked, memory_of
 
 PROGRAMS = ROOT / "benchmarks/peers/programs"
@@ -29,34 +29,6 @@ _MARK = "COMPARE_PEERS_RUN"
 
 class RunFailedError(Exception):
     """A run gave no figure; the message is one line."""
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A measured library: `script` in programs/, run by the interpreter of `venv` (None: ours)."""
-
-    title: str
-    script: str
-    venv: str | None
-    packages: tuple[str, ...] = ()
-    """The packages whose versions the table names."""
-    works: tuple[str, ...] = ()
-    options: Found = field(default_factory=dict)
-    """Options of every task."""
-    note: str = ""
-    """A remark on its figures."""
-    settings: tuple[Found, ...] | None = None
-    """The settings to try; None: one thread, and one for each core."""
-    worker: str = r"$^"
-    """A pattern of the command lines of its worker processes."""
-    deadline: float = 75.0
-    """Seconds for a run."""
-    with_processes: bool = False
-    """True for a library that can step environments in processes of their own, but by default doesn't."""
-    solves: bool = True
-    """True for a library with settings of its own for CartPole-v1."""
-    clock: str = ""
-    """The signal that an update has ended."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +66,9 @@ def run_peer(peer: Peer, python: Path, task: Found, deadline: float | None = Non
         command = [str(python), "-P", str(PROGRAMS / f"{peer.script}.py"), json.dumps(task)]
         with open(Path(folder, "stderr"), "w+") as stderr:
             shared, begun = _shared(), time.monotonic()
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=_environment(peer, task, mark, folder),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                start_new_session=True,
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": stderr}
+            variables = _environment(peer, task, mark, folder)
+            process = subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True, **streams)
             try:
                 memory = _watch(process, clock, mark, peer, begun + deadline)
             finally:

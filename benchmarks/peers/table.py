@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.harness import table
-from benchmarks.peers.known import OURS, PEERS
+from benchmarks.peers.libraries import OURS, PEERS
 
 Found = Mapping[str, Any]
 Runs = Sequence[Mapping[str, Any] | None]
@@ -167,8 +167,7 @@ def _solve_table(solved: Found) -> list[str]:
         f"## solve: CartPole-v1, from the start of the process to {solved['goal']} over the last 100 training episodes",
         "",
         "Each with its own settings: ours the preset, SB3 and SBX the Zoo's, CleanRL's those of ppo.py, Sample Factory",
-        "and RLlib those of their examples. Median (least to largest) of the seeds that reached it; `it / ours` is of",
-        "medians.",
+        "those of its example. Median (least to largest) of the seeds that reached it; `it / ours` is of medians.",
         "",
         *table(("", "seconds", "env steps", "seeds that reached it", "it / ours"), rows),
         *_footnotes(solved),

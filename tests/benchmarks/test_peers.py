@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers import compare as compare_peers
+from benchmarks.peers import libraries
 from benchmarks.peers import runs as peer_runs
 from benchmarks.peers import table as peer_table
-from benchmarks.peers import venvs as peer_venvs
-from benchmarks.peers.known import OURS, PEERS
+from benchmarks.peers.libraries import OURS, PEERS
 from benchmarks.processes import marked
 from benchmarks.works import WORKS
 
@@ -44,7 +44,7 @@ def test_a_ratio_is_of_the_two_runs_of_a_round_and_leaves_failed_rounds_out(work
 
 def test_the_fastest_is_by_median_and_a_peer_without_figures_is_none(work):
     assert peer_table.fastest(work["runs"], ["lag0", "lag1"]) == "lag1"
-    assert peer_table.fastest(work["runs"], ["sb3", "sbx", "rllib"]) == "sbx"
+    assert peer_table.fastest(work["runs"], ["sb3", "sbx", "cleanrl_jax"]) == "sbx"
     assert peer_table.fastest({"sb3": runs(None)}, ["sb3"]) is None
 
 
@@ -58,7 +58,7 @@ def test_the_table_has_every_figure_and_says_who_failed_or_is_missing(work):
     }
     found = {
         "versions": {"sb3": {"torch": "2.13"}, "ours": {"keras": "3.15"}},
-        "not_installed": {"rllib": "no wheel"},
+        "not_installed": {"sample_factory": "no wheel"},
         "works": {"cartpole": work},
         "solve": solved,
     }
@@ -68,7 +68,7 @@ def test_the_table_has_every_figure_and_says_who_failed_or_is_missing(work):
     assert "| SB3 | 20 (10 to 38) | 1 thread | 6.00 (2.89 to 10.00) | 10.00 (5.00 to 21.00) | 2.0 |  |  |" in text
     assert "| ours, lag 0 | 110 (100 to 120) | 2 actors |  |  | 2.0 |  |  |" in text
     assert "- SBX failed: `Killed`" in text
-    assert "- RLlib is left out, it can't be installed: no wheel" in text
+    assert "- Sample Factory is left out, it can't be installed: no wheel" in text
     assert "| SB3 | 12.2 (10.5 to 14.0) | 45,000 | 2 of 3 | 1.75x |" in text
     assert "| ours, lag 0 | 7.0 (6.0 to 8.0) | 25,000 | 3 of 3 |  |" in text
 
@@ -78,7 +78,7 @@ def test_every_peer_has_a_script_a_venv_and_works_that_there_are():
         assert (peer_runs.PROGRAMS / f"{peer.script}.py").exists()
         assert set(peer.works) <= set(compare_peers.ALL_WORKS)
         assert peer.clock
-    assert {peer.venv for peer in PEERS.values()} == set(peer_venvs.VENVS)
+    assert {peer.venv for peer in PEERS.values()} == set(libraries.VENVS)
     assert all(set(WORKS) <= set(peer.works) for peer in OURS.values())
 
 
@@ -166,28 +166,19 @@ def made(folder, program):
     [("echo Traceback >&2; echo 'it is gone' >&2; exit 1", "it is gone"), ("exec sleep 9", "timed out")],
 )
 def test_a_venv_that_is_broken_is_left_out_and_the_others_go_on(program, reason, tmp_path, monkeypatch):
-    monkeypatch.setattr(peer_venvs, "_VERSIONS_SECONDS", 0.3)
+    monkeypatch.setattr(libraries, "_VERSIONS_SECONDS", 0.3)
     made(tmp_path / "sb3", program)
-    made(tmp_path / "rllib", 'echo \'{"ray": "1.0"}\'')
-    pythons, installed, failures = compare_peers.prepare_all(["sb3", "rllib"], tmp_path)
-    assert list(pythons) == [*OURS, "rllib"]
-    assert installed["rllib"] == {"ray": "1.0"}
+    made(tmp_path / "cleanrl_jax", 'echo \'{"jax": "1.0"}\'')
+    pythons, installed, failures = compare_peers.prepare_all(["sb3", "cleanrl_jax"], tmp_path)
+    assert list(pythons) == [*OURS, "cleanrl_jax"]
+    assert installed["cleanrl_jax"] == {"jax": "1.0"}
     assert "keras" in installed["ours"]
     assert list(failures) == ["sb3"]
     assert reason in failures["sb3"]
 
 
-def test_a_venv_without_its_folders_is_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(peer_venvs, "_run", lambda command, environment: None)
-    with pytest.raises(peer_venvs.NotInstallableError, match="no site-packages"):
-        peer_venvs.prepare("sb3", tmp_path)
-    (tmp_path / "pufferlib" / "lib" / "python3" / "site-packages" / "no_games.pth").mkdir(parents=True)
-    with pytest.raises(peer_venvs.NotInstallableError, match="Is a directory"):
-        peer_venvs.prepare("pufferlib", tmp_path)
-
-
 def test_of_what_pip_says_its_error_is_told():
     said = "WARNING: a\nERROR: No matching distribution found for ray==0.1\n\nnotice: there is a newer pip\n"
-    assert peer_venvs.last_line(said, prefix="ERROR") == "ERROR: No matching distribution found for ray==0.1"
-    assert peer_venvs.last_line(said) == "notice: there is a newer pip"
-    assert peer_venvs.last_line("") == "without a message"
+    assert libraries.last_line(said, prefix="ERROR") == "ERROR: No matching distribution found for ray==0.1"
+    assert libraries.last_line(said) == "notice: there is a newer pip"
+    assert libraries.last_line("") == "without a message"
