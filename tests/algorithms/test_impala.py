@@ -48,7 +48,7 @@ def test_the_defaults():
 @pytest.mark.parametrize("name", ["rho_clip", "c_clip", "pg_rho_clip"])
 @pytest.mark.parametrize("value", [0, -1.0, "1", float("inf"), float("nan"), True])
 def test_refused_clips(name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be above 0, or None. Received: {name}="):
+    with pytest.raises(ValueError, match=f"`{name}` must be a finite number above 0, or None. Received: {name}="):
         al.Impala(**{name: value})
 
 
