@@ -121,7 +121,3 @@ def time_program(python: str, program: str, *arguments: str) -> dict[str, float]
 def run_program(python: str, program: str, *arguments: str) -> str:
     """Run a program by an interpreter, which imports only what is installed there; return what it prints."""
     return run_python(["-c", program, *arguments], python=python, environment={"PYTHONPATH": None})
-
-
-if __name__ == "__main__":
-    main()

@@ -107,7 +107,3 @@ def compare(found: Found, logits: Array, sampled: Array) -> Found:
         "samples_equal_to_here": int((np.array(found["sampled"]) == sampled).sum()),
         "largest_difference_of_log_probs_to_keras": float(np.abs(expected - found["log_prob"]).max()),
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -42,11 +43,13 @@ class PolicyCheck:
         ]
         self._lag = max_policy_lag
         self._versions = {0: network.get_weights()}
+        self._shapes = [weight.shape for weight in self._versions[0]]
         self.columns = 0
 
     def add(self, version: int, weights: Any) -> None:
-        """Add the published weights of a version."""
-        self._versions[version] = weights
+        """Add the published weights of a version, one vector."""
+        parts = np.split(weights, np.cumsum([math.prod(shape) for shape in self._shapes])[:-1])
+        self._versions[version] = [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
         self._versions.pop(version - self._lag - 2, None)
 
     def check(self, trajectory: Any) -> None:

@@ -48,7 +48,7 @@ def main() -> None:
 
 def _run_child(core: int, job: Found) -> Found:
     """Run a job in a process of its own, on a core."""
-    words = ["-m", "benchmarks.faults.faulty_runs", "nan", "--one", json.dumps(job)]
+    words = ["-m", "benchmarks", "faulty-runs", "nan", "--one", json.dumps(job)]
     result: Found = json.loads(run_on_core(core, words, stdout=subprocess.PIPE, check=True).stdout.splitlines()[-1])
     print(json.dumps(result), flush=True)
     return result
@@ -170,7 +170,3 @@ def _chaos(total_steps: int, faults: int, seed: int) -> Any:
                 self.count += 1
 
     return Chaos()
-
-
-if __name__ == "__main__":
-    main()

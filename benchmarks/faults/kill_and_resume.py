@@ -168,7 +168,3 @@ def main() -> int:
     report({**origin(parser), **found}, arguments.output, leave_out=("each",))
     survived = found["resumed"] == arguments.kills and not found["older_than_the_last_checkpoint"]
     return 0 if survived and exit_code == 128 + signal.SIGTERM and not found["damaged_checkpoints"] else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

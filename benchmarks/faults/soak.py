@@ -239,7 +239,3 @@ def page(result: Found) -> str:
         *table(("fault", "caused", "alone", "best", "median", "90%", "worst"), rows),
     ]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    main()

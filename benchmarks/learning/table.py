@@ -162,7 +162,3 @@ def _table_row(row: Row, found: Found) -> tuple[str, ...]:
         f"{statistics.mean(seed['seconds'] for seed in seeds):,.0f}",
         str(seeds[0]["cores"]),
     )
-
-
-if __name__ == "__main__":
-    main()

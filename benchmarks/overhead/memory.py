@@ -105,7 +105,3 @@ def draw(minutes: Sequence[float], sizes: Mapping[str, Sequence[float]], path: P
         axes.legend(loc="lower right", ncols=4)
     actors.set_xlabel("minutes")
     figure.savefig(path, metadata={"Date": None})
-
-
-if __name__ == "__main__":
-    main()

@@ -187,7 +187,7 @@ def run_child(arguments: argparse.Namespace, kind: str) -> Found:
             words += ["--histogram-updates", arguments.histogram_updates]
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
         try:
-            run_python(["-m", __spec__.name, *words], environment={"TERM": "xterm-256color"}, **streams)
+            run_python(["-m", "benchmarks", "overhead", *words], environment={"TERM": "xterm-256color"}, **streams)
         except RunFailedError:
             tell(text[-2000:].decode(errors="replace"))
             raise
@@ -240,7 +240,3 @@ def run_checkout(checkout: Path, steps: int) -> Found:
     wall, cpu = time.monotonic(), cpu_seconds(children_only=True)
     run_python(["-c", _WHOLE_RUN, steps], path=checkout)
     return {"seconds": time.monotonic() - wall, "cpu_seconds": cpu_seconds(children_only=True) - cpu}
-
-
-if __name__ == "__main__":
-    main()

@@ -189,7 +189,3 @@ def _report_failure(what: str, peer: Peer, error: Exception) -> str:
     """Print why a peer failed, and return it."""
     print(f"{what}: {peer.title} failed, the others continue: {error}", flush=True)
     return str(error)
-
-
-if __name__ == "__main__":
-    main()

@@ -58,7 +58,3 @@ def save_svg(console: Any, path: Path, name: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     style = {"theme": DIMMED_MONOKAI, "code_format": _SVG, "font_aspect_ratio": 0.602}
     path.write_text(console.export_svg(title="", unique_id=name, **style))
-
-
-if __name__ == "__main__":
-    main()

@@ -97,7 +97,3 @@ def run_terminal(folder: Path) -> str:
         return subprocess.run(capture, check=True, capture_output=True, text=True).stdout.rstrip()
     finally:
         subprocess.run([*tmux, "kill-server"], check=False)
-
-
-if __name__ == "__main__":
-    main()

@@ -288,7 +288,3 @@ def _cpu_of_thread(number: int) -> float:
 
 def _schedstat(file: Path) -> float:
     return int(file.read_text().split()[0]) / 1e9
-
-
-if __name__ == "__main__":
-    main()

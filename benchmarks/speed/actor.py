@@ -62,7 +62,3 @@ def weight_version_milliseconds(actors: al.ActorPool, envs: int) -> float:
     for _ in range(VERSIONS):
         policy.set_weights(weights)
     return (time.perf_counter() - started) / VERSIONS * 1e3
-
-
-if __name__ == "__main__":
-    main()

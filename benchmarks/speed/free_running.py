@@ -72,7 +72,3 @@ def seed_with_one_slow_actor() -> int:
         return sum(map(step_time.is_slow, seeds))
 
     return next(seed for seed in range(1000) if slow(seed) == 1)
-
-
-if __name__ == "__main__":
-    main()

@@ -37,7 +37,3 @@ def line(name: str, lag: int, found: Found) -> str:
         f"{name:11} lag {lag}: {found['achieved_steps_per_second']:>9,.0f} / {found['roof_steps_per_second']:>9,.0f} = "
         f"{found['ratio']:.1%}, limit {found['limit']}; cores: {shares}; slower than alone: {slower}"
     )
-
-
-if __name__ == "__main__":
-    main()

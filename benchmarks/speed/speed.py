@@ -151,7 +151,3 @@ def write(found: Found, folder: Path) -> Path:
             number += 1
         else:
             return path
-
-
-if __name__ == "__main__":
-    main()

@@ -77,7 +77,3 @@ def _timed(checkout: Path, *words: object, **environment: str) -> list[float]:
     started, before = time.monotonic(), cpu_seconds(children_only=True)
     run_python(words, path=checkout, environment={"STARTED": str(started), **environment})
     return [time.monotonic() - started, cpu_seconds(children_only=True) - before]
-
-
-if __name__ == "__main__":
-    main()

@@ -121,7 +121,3 @@ def make_steps(size: int, with_xla: bool) -> Callable[[], Any]:
         return tf.reduce_mean(tf.stack(metrics), axis=0).numpy()
 
     return steps
-
-
-if __name__ == "__main__":
-    main()

@@ -22,7 +22,7 @@ ENVS = 2
 
 def test_a_soak_in_small(tmp_path):
     words = ["--minutes", "0.15", "--fault-every", "0.6", "--actors", "2", "--actor-timeout", "2"]
-    command = [sys.executable, "-m", "benchmarks.faults.soak", *words, "--output", tmp_path / "soak"]
+    command = [sys.executable, "-m", "benchmarks", "soak", *words, "--output", tmp_path / "soak"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "soak.json").read_text())
