@@ -1,18 +1,27 @@
-"""Faults of actors at random moments: their kind, moment, actor, and the replacement that each must cause."""
+"""Faults of actors at random moments, the replacement that each must cause, and the check of every batch meanwhile."""
 
 from __future__ import annotations
 
+import argparse
+import math
 import os
 import random
 import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.faults.stamped import EXIT_CODE, MISDEEDS, Board
+import keras
+import numpy as np
+from gymnasium.spaces import Box
+
+import actor_learner as al
+from benchmarks.faults.stamped import EXIT_CODE, MISDEEDS, STATE_COLUMNS, BatchCheck, Board, WrongBatchError
+from benchmarks.harness import tell
+from benchmarks.processes import memory_of
 
 _SILENT = r"gave no sign of life for [\d.]+ s, in env\.step"
 _STOPPED = r"gave no sign of life for [\d.]+ s, (in|outside of) env\.step"
@@ -34,12 +43,11 @@ CAUSES: dict[str, str | None] = {
 }
 """The kinds of faults, and the cause that the pool must report for the replacement; None: no replacement."""
 
-_SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGKILL twice": signal.SIGKILL, "SIGSEGV": signal.SIGSEGV}
-_SIGNALS["SIGSTOP"] = signal.SIGSTOP
+_SIGNALS = {kind: getattr(signal, kind.split()[0]) for kind in CAUSES if kind.startswith("SIG")}
 _BAG = [*CAUSES, "SIGKILL", "SIGKILL"]
-_LONGEST_PAUSE = 0.4
-"""Seconds between the two kills: the second process is somewhere in its start."""
-_POLL_SECONDS = 0.005
+_LONGEST_PAUSE = 0.4  # seconds between the two kills: the second process is somewhere in its start
+_POLL_SECONDS, _MEMORY_SECONDS, _SETTLE_SECONDS = 0.005, 1.0, 120.0
+_CHECK_POLICY_EVERY, _TOLERANCE = 20, 1e-4
 
 
 @dataclass(frozen=True)
@@ -67,14 +75,11 @@ class Caused:
 
     kind: str
     actor: int
-    at: float
-    """Seconds after the beginning."""
-    caused_at: int
-    """Nanoseconds of the monotonic clock; of the last kill, where there were two."""
+    at: float  # seconds after the beginning
+    caused_at: int  # nanoseconds of the monotonic clock; of the last kill, where there were two
     lives: int
     taken: int
-    steps: int
-    """Steps of the actor's first environment at that moment."""
+    steps: int  # of the actor's first environment at that moment
     processes: list[int] = field(default_factory=list)
     """The processes that end by it."""
     recovery: float | None = None
@@ -93,26 +98,18 @@ class Chaos(threading.Thread):
 
     A fault comes only to an actor that has recovered from the one before, by a whole unroll: three in a row without
     one would rightly end the pool.
-
-    pids: returns the process of each actor, `ActorPool.pids`. log: gets a line for each fault.
     """
 
     def __init__(
-        self,
-        board: Board,
-        pids: Callable[[], dict[int, int]],
-        planned: Iterator[Planned],
-        seconds: float,
-        unroll_length: int,
-        log: Callable[[str], None],
+        self, board: Board, actors: Any, unroll_length: int, planned: Iterator[Planned], seconds: float
     ) -> None:
         super().__init__(name="chaos", daemon=True)
         self.caused: list[Caused] = []
-        self.over = threading.Event()
-        """Set when no fault comes any more, and all actors have recovered."""
+        self.over = threading.Event()  # set when no fault comes any more, and all actors have recovered
         self.error: BaseException | None = None
-        self._board, self._pids, self._planned, self._seconds = board, pids, planned, seconds
-        self._unroll_length, self._log = unroll_length, log
+        self.lines: list[str] = []
+        self._board, self._actors, self._unroll_length = board, actors, unroll_length
+        self._planned, self._seconds = planned, seconds
         self._newest: dict[int, Caused] = {}
         self._end = threading.Event()
         self.started = time.monotonic()
@@ -146,15 +143,14 @@ class Chaos(threading.Thread):
             self._cause(planned, actor)
 
     def _next_settled(self, first: int) -> int | None:
-        count = len(self._board.words)
-        actors = [(first + place) % count for place in range(count)]
-        return next((actor for actor in actors if self._is_settled(actor)), None)
+        actors = list(range(len(self._board.words)))
+        return next((actor for actor in actors[first:] + actors[:first] if self._is_settled(actor)), None)
 
     def _is_settled(self, actor: int) -> bool:
         """Return whether the actor, or its replacement, has made an unroll since its last fault."""
         words, caused = self._board.words[actor], self._newest.get(actor)
         process, needed = int(words[Board.PROCESS_ID]), self._unroll_length
-        if self._pids().get(actor) != process:
+        if self._actors.pids.get(actor) != process:
             return False
         if caused is not None and CAUSES[caused.kind] is None:
             if words[Board.TAKEN] == caused.taken:
@@ -176,16 +172,17 @@ class Chaos(threading.Thread):
                 caused.caused_at = int(words[Board.TAKEN_AT])
             caused.recovery = (caused.over_at - caused.caused_at) / 1e9
             after = f" {caused.recovery:.3f} s"
-        self._log(f"{self._now():8.2f} s  actor {caused.actor}: continues{after} after {caused.kind}")
+        self._log(time.monotonic() - self.started, f"actor {caused.actor}: continues{after} after {caused.kind}")
 
-    def _now(self) -> float:
-        return time.monotonic() - self.started
+    def _log(self, at: float, text: str) -> None:
+        self.lines.append(f"{at:8.2f} s  {text}")
+        tell(self.lines[-1])
 
     def _cause(self, planned: Planned, actor: int) -> None:
-        words, process = self._board.words[actor], self._pids()[actor]
+        words, process = self._board.words[actor], self._actors.pids[actor]
         numbers = (int(words[word]) for word in (Board.LIVES, Board.TAKEN, Board.STEPS_DONE))
-        caused = Caused(planned.kind, actor, self._now(), time.monotonic_ns(), *numbers, [process])
-        self._log(f"{caused.at:8.2f} s  actor {actor}: {planned.kind}")
+        caused = Caused(planned.kind, actor, time.monotonic() - self.started, time.monotonic_ns(), *numbers, [process])
+        self._log(caused.at, f"actor {actor}: {planned.kind}")
         if planned.kind in _SIGNALS:
             os.kill(process, _SIGNALS[planned.kind])
         else:
@@ -197,7 +194,7 @@ class Chaos(threading.Thread):
 
     def _kill_replacement(self, caused: Caused, pause: float) -> None:
         """Kill the replacement during its start."""
-        while (process := self._pids().get(caused.actor)) in (None, *caused.processes):
+        while (process := self._actors.pids.get(caused.actor)) in (None, *caused.processes):
             if self._end.wait(_POLL_SECONDS):
                 return
         time.sleep(pause)
@@ -235,3 +232,112 @@ def unexplained(caused: Sequence[Caused], restarts: Sequence[Any]) -> list[str]:
                 problems.append(f"actor {actor}, {fault.kind} after {fault.at:.2f} s: reported as {causes}")
         problems += [f"actor {actor}: no fault explains {restart.cause!r}" for restart in reports]
     return problems
+
+
+def make_network(observation_space: Any, action_space: Any) -> keras.Model:
+    """Return the default network for CartPole's own columns, without the stamps."""
+    network = al.default_network(Box(-np.inf, np.inf, (STATE_COLUMNS,)), action_space)
+    inputs = keras.Input(observation_space.shape)
+    return keras.Model(inputs, network(inputs[:, :STATE_COLUMNS]))
+
+
+class PolicyCheck:
+    """Compares log-probabilities with those of the weights that a column names, recomputed in NumPy."""
+
+    def __init__(self, network: keras.Model, max_policy_lag: int) -> None:
+        paths = [variable.path for variable in network.weights]
+        self._places = [
+            next(place for place, path in enumerate(paths) if path.endswith(f"{layer}/{kind}"))
+            for layer in ("policy_hidden_1", "policy_hidden_2", "logits")
+            for kind in ("kernel", "bias")
+        ]
+        self._lag = max_policy_lag
+        self._versions = {0: network.get_weights()}
+        self._shapes = [weight.shape for weight in self._versions[0]]
+        self.columns = 0
+
+    def add(self, version: int, weights: Any) -> None:
+        """Add the published weights of a version, one vector."""
+        parts = np.split(weights, np.cumsum([math.prod(shape) for shape in self._shapes])[:-1])
+        self._versions[version] = [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        self._versions.pop(version - self._lag - 2, None)
+
+    def check(self, trajectory: Any) -> None:
+        """Check a batch. Raises WrongBatchError."""
+        for column, version in enumerate(trajectory.policy_version.tolist()):
+            if version not in self._versions:
+                raise WrongBatchError(f"Column {column} names version {version}, which is too old or none.")
+            rows = trajectory.valid[:, column]
+            logits = self._logits(trajectory.observation[:-1, column][rows], self._versions[version])
+            log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+            chosen = np.take_along_axis(log_probs, trajectory.action[:, column][rows, None].astype(np.int64), -1)[:, 0]
+            if not np.allclose(chosen, trajectory.behaviour_log_prob[:, column][rows], atol=_TOLERANCE):
+                raise WrongBatchError(f"Column {column}: log-probabilities aren't those of version {version}.")
+            self.columns += 1
+
+    def _logits(self, observation: Any, weights: Any) -> Any:
+        kernel_1, bias_1, kernel_2, bias_2, kernel_3, bias_3 = (weights[place] for place in self._places)
+        hidden = np.tanh(observation[:, :STATE_COLUMNS] @ kernel_1 + bias_1)
+        logits = np.tanh(hidden @ kernel_2 + bias_2) @ kernel_3 + bias_3
+        return logits - logits.max(-1, keepdims=True)
+
+
+class Watch(al.callbacks.Callback):  # type: ignore[misc]
+    """Checks what the pool collects, and starts a `Chaos` among its actors."""
+
+    policies: PolicyCheck
+    chaos: Chaos
+
+    def __init__(self, board: Board, arguments: argparse.Namespace) -> None:
+        super().__init__()
+        self._board, self._arguments = board, arguments
+        self.batches = BatchCheck(al.preset("CartPole-v1").envs_per_actor, arguments.lag)
+        self.restarts: list[Any] = []
+        self.memory: list[dict[str, float]] = []
+        self._measured_at = 0.0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Wrap the pool's `collect` and `publish`: callbacks see no batches."""
+        self.policies = PolicyCheck(self.model, self._arguments.lag)
+        self._collect, self._publish = self.actors.collect, self.actors.publish
+        self.actors.collect, self.actors.publish = self._collect_and_check, self._publish_and_keep
+        faults = schedule(self._arguments.seed, self._arguments.fault_every, self._arguments.actors)
+        seconds = 60 * self._arguments.minutes
+        self.chaos = Chaos(self._board, self.actors, self.config.unroll_length, faults, seconds)
+
+    def _collect_and_check(self, *arguments: Any, **options: Any) -> Any:
+        trajectory = self._collect(*arguments, **options)
+        self.restarts += self.actors.restarts
+        self.batches.check(trajectory, self.actors.restarts)
+        if self.actors.restarts or self.batches.batches % _CHECK_POLICY_EVERY == 0:
+            self.policies.check(trajectory)
+        return trajectory
+
+    def _publish_and_keep(self, weights: Any) -> None:
+        self._publish(weights)
+        self.policies.add(self.actors.version, weights)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Measure memory, let schedules end with the time, and end the run when all actors have recovered."""
+        now, seconds = time.monotonic(), 60 * self._arguments.minutes
+        if self.chaos.ident is None:  # the first update compiles, and all actors wait for it
+            self.chaos.start()
+        if now - self._measured_at > _MEMORY_SECONDS:
+            self._measured_at = now
+            self.memory.append(memory_of())
+        elapsed = time.monotonic() - self.chaos.started
+        self.learner.total_steps = int(self.learner.env_steps * max(1.0, seconds / elapsed))
+        overdue = elapsed > seconds + _SETTLE_SECONDS
+        if (self.chaos.over.is_set() and elapsed > seconds) or overdue or self.chaos.error:
+            self.model.stop_training = True
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.chaos.stop()
+
+    def problems(self) -> list[str]:
+        """Describe what was wrong with the faults and the replacements."""
+        found = unexplained(self.chaos.caused, self.restarts)
+        found += [f"actor {fault.actor} never recovered from {fault.kind}" for fault in self.chaos.unsettled()]
+        if self.chaos.error is not None:
+            found.append(f"the driver failed: {self.chaos.error!r}")
+        return found

@@ -2,9 +2,8 @@
 
     scripts/measure kill-and-resume --kills 50 --output benchmarks/faults/kill_and_resume.json
 
-The run writes a checkpoint after every update. Every second kill comes while the run starts, the others while it learns
-and saves. After each kill all checkpoints must be whole. The next process must report that it resumes from the newest
-one, and its rows must follow those up to there; then the kill counts as resumed.
+Every second kill comes while the run starts, the others while it learns and saves. After each kill all checkpoints must
+be whole, and the next process must resume from the newest one.
 """
 
 from __future__ import annotations

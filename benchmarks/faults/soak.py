@@ -4,19 +4,15 @@
     scripts/measure soak --what learner --times 100                               # kills the learner's process instead
     scripts/measure soak --what resources                                         # takes descriptors, memory, disk
 
-Each observation carries a stamp: actor, environment, process, step, last action, checksum. The program checks every
-batch that the learner gets: no row is missing, doubled, or from another environment or process; it begins with the
-observation that ended the batch before; each action and each episode's end is where the environment had it;
-log-probabilities are those of the weights that the column names. Afterwards: each replacement was reported with the
-fault's own cause, and no other; metrics count up; nothing is left (processes, descriptors, threads, memory, files); the
-network has learned. --seed decides the faults, their order, moments and actors. Exits with 1 if anything was wrong.
+The stamps of the observations show whether a row is missing, doubled, or from elsewhere; log-probabilities must be
+those of the weights that a column names. Afterwards: each replacement was reported with the fault's own cause, metrics
+count up, nothing is left, the network has learned. Exits with 1 if anything was wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import importlib
 import io
 import itertools
@@ -31,7 +27,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.chaos import alone
 from benchmarks.harness import Found, make_parser, origin, table, tell
 from benchmarks.processes import Leftovers, command_line, growth
 
@@ -39,10 +34,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 SOLVED = 475.0
 GROWTH = 0.01
 RECOVERY_MEDIAN, RECOVERY_WORST = 0.5, 2.0
-LONG_ENOUGH_MINUTES = 5.0
-"""Shorter runs aren't held to the return and the growth of memory."""
-_LARGEST_LOG = 17 << 20
-"""Bytes: an actor's output is kept in two files of 16 MiB."""
+LONG_ENOUGH_MINUTES = 5.0  # shorter runs aren't held to the return and the growth of memory
+_LARGEST_LOG = 17 << 20  # bytes: an actor's output is kept in two files of 16 MiB
 _SUBJECTS = {
     "actors": "benchmarks.faults.soak",
     "learner": "benchmarks.faults.soak_learner",
@@ -80,7 +73,7 @@ def main() -> None:
 def soak(folder: Path, arguments: argparse.Namespace) -> Found:
     """Train for so many minutes with faults in the actors. Returns figures, and the "problems"."""
     import actor_learner as al
-    from benchmarks.faults.checks import Watch, make_network
+    from benchmarks.faults.chaos import Watch, make_network
     from benchmarks.faults.stamped import Board, StampedCartPole
 
     board = Board(folder / "board", arguments.actors)
@@ -100,13 +93,12 @@ def soak(folder: Path, arguments: argparse.Namespace) -> Found:
     al.train(config.replace(total_steps=1, run_dir=folder / "before"))  # what is loaded once is no leak
     board.words.fill(0)
     before = Leftovers.now(folder / "tmp")
-    lines: list[str] = []
-    watch = Watch(board, arguments, functools.partial(_log, lines))
+    watch = Watch(board, arguments)
     printed = _Drain()
     with contextlib.redirect_stdout(printed):
         result = al.train(config.replace(run_dir=folder / "run", callbacks=[watch]))
     evaluation = al.evaluate(result.network, env=StampedCartPole, env_kwargs={}, episodes=20)
-    watch.check_end()
+    watch.batches.finish()
     rows = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
     logs = {file.name: file.stat().st_size for file in (result.run_dir / "logs").glob("actor-*")}
     pids = watch.batches.processes.values()
@@ -122,11 +114,8 @@ def soak(folder: Path, arguments: argparse.Namespace) -> Found:
     if arguments.minutes >= LONG_ENOUGH_MINUTES:
         problems += _check_figures(evaluation.mean, memory, recovery.get("SIGKILL", {}))
     return {
-        "minutes": arguments.minutes,
-        "actors": arguments.actors,
+        **{name: getattr(arguments, name) for name in ("minutes", "actors", "seed", "actor_timeout")},
         "max_policy_lag": arguments.lag,
-        "seed": arguments.seed,
-        "actor_timeout": arguments.actor_timeout,
         "problems": problems,
         "faults_caused": len(watch.chaos.caused),
         "faults_by_kind": dict(Counter(caused.kind for caused in watch.chaos.caused)),
@@ -139,7 +128,7 @@ def soak(folder: Path, arguments: argparse.Namespace) -> Found:
         "seconds_from_fault_to_first_row": recovery,
         "seconds_from_detection_to_replacement": _distribution([restart.seconds for restart in watch.restarts]),
         "learner_memory_mb": memory,
-        "faults": lines,
+        "faults": watch.chaos.lines,
     }
 
 
@@ -151,11 +140,6 @@ class _Drain(io.TextIOBase):
     def write(self, text: str) -> int:
         self.characters += len(text)
         return len(text)
-
-
-def _log(lines: list[str], line: str) -> None:
-    lines.append(line)
-    tell(line)
 
 
 def _check_metrics(rows: Sequence[Found], watch: Any) -> list[str]:
@@ -188,6 +172,8 @@ def _check_figures(mean: float, memory: Found, recovery: dict[str, float]) -> li
 
 def _recovery(caused: Sequence[Any]) -> dict[str, dict[str, float]]:
     """Return the recoveries by kind, without those during which another actor was out."""
+    from benchmarks.faults.chaos import alone
+
     by_kind: dict[str, list[float]] = {}
     for fault in caused:
         if fault.recovery is not None and alone(fault, caused):

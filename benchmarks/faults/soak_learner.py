@@ -135,7 +135,7 @@ def _lifetime(folder: Path, program: str) -> float:
 def main() -> None:
     """Run a program in this process: `train` to its end, `stuck` until it is killed."""
     import actor_learner as al
-    from benchmarks.faults.checks import make_network
+    from benchmarks.faults.chaos import make_network
     from benchmarks.faults.stamped import StampedCartPole
 
     program, folder = sys.argv[1], Path(sys.argv[2])

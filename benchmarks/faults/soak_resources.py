@@ -27,15 +27,13 @@ import keras
 
 import actor_learner as al
 from actor_learner.runs.checkpoints import newest_whole
-from benchmarks.faults.checks import make_network
+from benchmarks.faults.chaos import make_network
 from benchmarks.faults.stamped import BatchCheck, StampedCartPole
 from benchmarks.harness import Found, tell
 from benchmarks.processes import Leftovers
 
 _DISK_BYTES = 24 << 20
-_UPDATES = 60
-_FULL_FROM, _FULL_TO = 15, 40
-_ENVS = 4
+_ENVS, _UPDATES, _FULL_FROM, _FULL_TO = 4, 60, 15, 40
 
 
 class BrokenPromiseError(Exception):
@@ -43,7 +41,7 @@ class BrokenPromiseError(Exception):
 
 
 def soak(folder: Path, _: argparse.Namespace) -> Found:
-    """Run each case. Returns what was seen, and the "problems"."""
+    """Run each case. Returns what it reports, and the "problems"."""
     logging.getLogger("actor_learner").addHandler(logging.NullHandler())
     with _pool() as actors:  # what is loaded once is no leak
         actors.collect()

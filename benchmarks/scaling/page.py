@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Found, svg_figure, table
-from benchmarks.scaling.model import line_through
+from benchmarks.scaling.pool_simulation import line_through
 
 _SIZE = (6.4, 7.6)
 """Inches: a column's width, so that letters stay as large as the text's."""

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.harness import Found, in_turns, make_parser, medians, origin, tell
 from benchmarks.processes import memory_of
-from benchmarks.scaling.model import line_through, simulate
 from benchmarks.scaling.page import draw, page
+from benchmarks.scaling.pool_simulation import line_through, simulate
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 

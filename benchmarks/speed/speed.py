@@ -4,10 +4,8 @@
     scripts/measure speed --against v0.1.0          # this working tree and that commit, in turns; two minutes
     scripts/measure speed --against HEAD~3 --works halfcheetah pong --rounds 10
 
-Each work (benchmarks/works.py, max_policy_lag=1) is compared with a loop in plain NumPy and TensorFlow
-(reference_loop.py, CartPole alone), in turns, each run in a process of its own and counted from the end of its first
-updates; and with the roof of this machine, by `actor-learner benchmark`. Steps per second are written beside the
-ratios, and mean little elsewhere. The reference loop is pinned by its hash, hence the old paths in its docstring.
+Each work (benchmarks/works.py, max_policy_lag=1) is compared, in turns, with a loop in plain NumPy and TensorFlow
+(reference_loop.py, CartPole alone; pinned by its hash, hence the old paths in its docstring), and with the roof.
 """
 
 from __future__ import annotations
@@ -15,10 +13,13 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
+import io
 import json
 import os
 import statistics
+import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,13 +37,13 @@ from benchmarks.harness import (
     ratio_of,
     run_python,
 )
-from benchmarks.speed.trees import UnknownRefError, commit_of, tree_of, working_tree
 from benchmarks.works import WORKS
 
 HISTORY = ROOT / "benchmarks/speed/history"
 REFERENCE = Path(__file__).with_name("reference_loop.py")
 UPDATES = {"cartpole": 12, "cartpole64": 200, "halfcheetah": 6, "pong": 5}
 REFERENCE_UPDATES = {"cartpole": 1, "cartpole64": 40}
+PACKAGES = {"actor_learner": "actor_learner", "actor_learner_envs": "envs"}  # the folder of each in the repository
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -151,3 +152,43 @@ def write(found: Found, folder: Path) -> Path:
             number += 1
         else:
             return path
+
+
+class UnknownRefError(ValueError):
+    """There is no such commit."""
+
+
+def commit_of(ref: str, repository: Path = ROOT) -> str:
+    """Return the commit of a name. Raises UnknownRefError, in one line."""
+    found = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", ref + "^{commit}")
+    if found.returncode:
+        raise UnknownRefError(
+            f"there is no such commit, branch or tag; `git log` and `git branch -a` list them. Received: {ref!r}"
+        )
+    return found.stdout.decode().strip()
+
+
+def working_tree(folder: Path, repository: Path = ROOT) -> Path:
+    """Make a folder with links to the packages as they are now."""
+    folder.mkdir()
+    for package, source in PACKAGES.items():
+        (folder / package).symlink_to(repository / source)
+    return folder
+
+
+def tree_of(commit: str, folder: Path, repository: Path = ROOT) -> Path:
+    """Make a folder with the packages of a commit; the repository doesn't refer to it."""
+    archive = _git(repository, "archive", "--format=tar", commit, *PACKAGES.values())
+    if archive.returncode:
+        raise UnknownRefError(f"that commit has no {' and '.join(PACKAGES.values())}. Received: {commit!r}")
+    folder.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        tar.extractall(folder, filter="data")
+    for package, source in PACKAGES.items():
+        if package != source:
+            (folder / source).rename(folder / package)
+    return folder
+
+
+def _git(repository: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", *words], cwd=repository, capture_output=True, check=False)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.processes import growth
-from benchmarks.scaling.model import line_through, own_seconds
-from benchmarks.scaling.pool_simulation import Setting, Update, fit_update, throughput
+from benchmarks.scaling.pool_simulation import Setting, Update, fit_update, line_through, own_seconds, throughput
 
 ACTORS, ENVS, ROWS, STEP = 4, 8, 16, 0.01
 IDEAL = ACTORS * ENVS / STEP
