@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,9 @@ from actor_learner.runs.incidents import DESCRIPTION, MAXIMUM_INCIDENTS
 from actor_learner.runs.log import NAME as RUN_LOG
 from actor_learner.system.files import open_plain
 
-VIDEO_SUFFIXES = (".mp4", ".webm")
+_VIDEO_SUFFIXES = (".mp4", ".webm")
 
-_LARGEST_DESCRIPTION = 1 << 16
-_LARGEST_LOG = 1 << 16
+_LARGEST = 1 << 16  # bytes of a description or of the end of the log
 
 
 def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None:
@@ -37,12 +35,12 @@ def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None
 
 def log_lines(run: RunDirectory, count: int) -> list[str]:
     """Returns the last lines of run.log."""
-    content = read_plain(run.logs / RUN_LOG, _LARGEST_LOG, from_end=True) or b""
+    content = read_plain(run.logs / RUN_LOG, _LARGEST, from_end=True) or b""
     return content.decode("utf-8", errors="replace").splitlines()[-count:]
 
 
 def incidents(run: RunDirectory) -> list[dict[str, Any]]:
-    """Returns the descriptions of the incidents, ordered by update, with the name of the folder as "folder"."""
+    """Returns the descriptions of the incidents, ordered by update; "folder" is the folder's name."""
     found = []
     if run.incidents.is_dir() and not run.incidents.is_symlink():
         for folder in sorted(run.incidents.iterdir())[: 2 * MAXIMUM_INCIDENTS]:
@@ -54,21 +52,14 @@ def incidents(run: RunDirectory) -> list[dict[str, Any]]:
 
 def videos(run: RunDirectory, count: int) -> list[Path]:
     """Returns the newest videos in the directory, the newest first."""
-    files = [file for file in _walk(run.path) if file.suffix.lower() in VIDEO_SUFFIXES]
+    files = [Path(parent, name) for parent, _, names in os.walk(run.path) for name in names]
+    files = [file for file in files if file.suffix.lower() in _VIDEO_SUFFIXES and stat.S_ISREG(file.lstat().st_mode)]
     return sorted(files, key=lambda file: (-file.lstat().st_mtime, file))[:count]
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            file = Path(parent, name)
-            if stat.S_ISREG(file.lstat().st_mode):
-                yield file
 
 
 def _object(file: Path) -> dict[str, Any]:
     try:
-        value = json.loads(read_plain(file, _LARGEST_DESCRIPTION) or b"")
+        value = json.loads(read_plain(file, _LARGEST) or b"")
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

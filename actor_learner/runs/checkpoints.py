@@ -26,8 +26,6 @@ RUN_FILE = "run.json"
 FINAL = "final"
 
 _NAME = re.compile(r"\d{10}")
-_REMOVED = ".removed"
-
 _log = logging.getLogger("actor_learner")
 
 
@@ -42,8 +40,8 @@ class RunState:
         actor_restarts: Actors replaced so far.
         episodes: "return", "length" and entries of `info` of the last finished episodes.
         best_return: The highest `episode_return` of any checkpoint so far; None before the first.
-        best: This checkpoint has the highest return.
-        milestone: This checkpoint is never removed.
+        best: True if this checkpoint has the highest return.
+        milestone: True if this checkpoint is never removed.
         metrics_size: Bytes of metrics.jsonl.
         event_files: Bytes of each of TensorBoard's files in the run's directory.
         calls: Calls of the environments' methods, as `ActorPool.calls` gives them.
@@ -63,7 +61,7 @@ class RunState:
 
     @classmethod
     def read(cls, folder: Path) -> RunState:
-        """Returns the state of a checkpoint.
+        """Returns a checkpoint's state.
 
         Raises DamagedError for a damaged file, ValueError if it can't be read or another version wrote it.
         """
@@ -78,10 +76,7 @@ class RunState:
             state = cls(**data) if known else cls()
             state._check()
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise DamagedError(
-                f"The folder is damaged: {RUN_FILE} holds no state of a run ({one_line(error)}). "
-                f"Received: folder={str(folder)!r}"
-            ) from error
+            raise _damage(folder, f"{RUN_FILE} holds no state of a run ({one_line(error)})") from error
         if not known:
             raise ValueError(
                 f"{RUN_FILE} was written by another version and can't be read. Received: folder={str(folder)!r}"
@@ -114,12 +109,7 @@ class RunState:
 
 
 class Checkpoints:
-    """The checkpoints of a run.
-
-    Args:
-        folder: The folder of all checkpoints.
-        keep: How many of the newest stay; the best and the milestones always do.
-    """
+    """The checkpoints of a run in `folder`. The `keep` newest stay; the best and the milestones always do."""
 
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder, self._keep = folder, keep
@@ -155,18 +145,14 @@ class Checkpoints:
 
     def _remove_old(self) -> None:
         for path in checkpoint_folders(self.folder)[self._keep :]:
-            if not self._is_permanent(path):
+            if path.name not in self._permanent:
+                try:
+                    state = RunState.read(path)
+                    self._permanent[path.name] = state.best or state.milestone
+                except ValueError:
+                    self._permanent[path.name] = True
+            if not self._permanent[path.name]:
                 remove_folder(path)
-
-    def _is_permanent(self, path: Path) -> bool:
-        """True for a best checkpoint and a milestone, and for one that can't be read."""
-        if path.name not in self._permanent:
-            try:
-                state = RunState.read(path)
-                self._permanent[path.name] = state.best or state.milestone
-            except ValueError:
-                self._permanent[path.name] = True
-        return self._permanent[path.name]
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
@@ -185,21 +171,23 @@ def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError
     for path in checkpoint_folders(folder):
         try:
             if RUN_FILE not in check_folder(path):
-                raise DamagedError(f"The folder is damaged: it has no {RUN_FILE}. Received: folder={str(path)!r}")
+                raise _damage(path, f"it has no {RUN_FILE}")
             state = RunState.read(path)
             if state.updates != int(path.name):
-                raise DamagedError(
-                    f"The folder is damaged: its name states other updates. Received: folder={str(path)!r}"
-                )
+                raise _damage(path, "its name states another number of updates")
             return path, state, damages
         except DamagedError as error:
             damages.append(error)
     return None, RunState(), damages
 
 
+def _damage(folder: Path, problem: str) -> DamagedError:
+    return DamagedError(f"The folder is damaged: {problem}. Received: folder={str(folder)!r}")
+
+
 def remove_folder(path: Path) -> None:
     """Removes a checkpoint, renamed first so that none is half removed. If it can't be renamed, it stays."""
-    removed = path.with_name(_REMOVED)
+    removed = path.with_name(".removed")
     shutil.rmtree(removed, ignore_errors=True)  # left by a killed process
     try:
         path.rename(removed)

@@ -30,17 +30,13 @@ def flat_config(data: Mapping[str, Any], *, skip: Collection[str] = ()) -> dict[
     """
     flat: dict[str, Value] = {}
     for name, value in data.items():
-        if name not in skip:
-            _add(flat, name, value)
+        if name in skip:
+            continue
+        if isinstance(value, Mapping) and set(value) != {"callable"}:
+            flat |= {f"{name}.{key}": item for key, item in flat_config(value).items()}
+        else:
+            flat[name] = _simple(value)
     return flat
-
-
-def _add(flat: dict[str, Value], name: str, value: Any) -> None:
-    if isinstance(value, Mapping) and set(value) != {"callable"}:
-        for key, item in value.items():
-            _add(flat, f"{name}.{key}", item)
-    else:
-        flat[name] = _simple(value)
 
 
 def _simple(value: Any) -> Value:

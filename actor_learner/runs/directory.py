@@ -13,15 +13,16 @@ logs/            run.log, and stdout and stderr of the actors
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from actor_learner.config.config import TrainConfig
 from actor_learner.networks.saving import network_file
@@ -32,19 +33,8 @@ from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.files import parse_json, write_atomically
 
-T = TypeVar("T")
-
-_CONTENTS = (
-    "config.json",
-    "metrics.jsonl",
-    "network.keras",
-    "network.weights.h5",
-    "checkpoints",
-    "policy",
-    "incidents",
-    "logs",
-    "report.html",
-)
+_FILES = ("config.json", "metrics.jsonl", "network.keras", "network.weights.h5", "report.html")
+_FOLDERS = ("checkpoints", "policy", "incidents", "logs")
 _REPLACED = ".replaced"  # holds the old run until the new one has made its first update
 
 
@@ -69,7 +59,7 @@ class RunDirectory:
 def claim_run(config: TrainConfig) -> RunDirectory:
     """Returns the run's directory: `run_dir`, or a free name, whose folder is made here so that no other run takes it.
 
-    Raises ValueError for what `check_run_dir` refuses.
+    Raises ValueError as `check_run_dir` does.
     """
     if config.run_dir is None:
         return _free_run(config)
@@ -87,15 +77,17 @@ def begin_run(run: RunDirectory, config: TrainConfig) -> None:
     """
     if config.run_dir is not None:
         _check_free(run.path, config)
-        writing(run.path, lambda: run.path.mkdir(parents=True, exist_ok=True))
-        writing(run.path, lambda: _set_aside(run))
+        with writing(run.path):
+            run.path.mkdir(parents=True, exist_ok=True)
+            _set_aside(run)
     write_config(run, config)
 
 
 def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
     """Writes config.json. Raises ValueError if the directory can't be written."""
     data = {**config.to_json(), "run_dir": str(run.path), **provenance(), **more}
-    writing(run.path, lambda: _write_json(run.config, data))
+    with writing(run.path):
+        _write_json(run.config, data)
 
 
 def check_run_dir(config: TrainConfig) -> None:
@@ -105,7 +97,11 @@ def check_run_dir(config: TrainConfig) -> None:
     `init_from` holds no network.
     """
     if config.init_from is not None:
-        _check_init_from(Path(config.init_from))
+        try:
+            network_file(Path(config.init_from))
+        except ValueError as error:
+            expected = "a directory with a trained network (network.keras)"
+            raise refusal("init_from", expected, str(config.init_from)) from error
     if config.run_dir is None:
         return
     path = Path(config.run_dir)
@@ -146,18 +142,14 @@ def abandon_run(run: RunDirectory) -> None:
             folder.rmdir()
 
 
-def _close_run(path: Path) -> str:
-    """Suggests a run with a similar path: environment ids are written differently in paths."""
-    runs = path.parent.parent.glob("*/*/config.json") if len(path.parts) > 2 else ()
-    return close_match(str(path), [str(config.parent) for config in runs])
-
-
 def open_run(path: str | os.PathLike[str]) -> RunDirectory:
     """Returns the run in a directory. Raises ValueError if there is none, or if a part of it is a link or a pipe."""
     run = RunDirectory(Path(path))
     if not run.config.exists():
-        what = "has no config.json" if run.path.is_dir() else f"isn't there{_close_run(run.path)}"
-        raise ValueError(f"`run_dir` holds no run: the directory {what}. Received: run_dir={str(path)!r}")
+        runs = run.path.parent.parent.glob("*/*/config.json") if len(run.path.parts) > 2 else ()
+        similar = close_match(str(run.path), [str(file.parent) for file in runs])
+        reason = "has no config.json" if run.path.is_dir() else f"isn't there{similar}"
+        raise ValueError(f"`run_dir` holds no run: the directory {reason}. Received: run_dir={str(path)!r}")
     check_no_links(run)
     for file in (run.config, run.metrics):
         if file.exists() and not file.is_file():  # a reader would wait forever at a pipe
@@ -166,7 +158,7 @@ def open_run(path: str | os.PathLike[str]) -> RunDirectory:
 
 
 def read_config(path: str | os.PathLike[str]) -> RecordedConfig:
-    """Return a run's config.json. Raises ValueError if there is none, or if it isn't readable."""
+    """Returns a run's config.json. Raises ValueError if there is none, or if it isn't readable."""
     file = open_run(path).config
     try:
         data = parse_json(file.read_text(encoding="utf-8"))
@@ -200,10 +192,11 @@ def check_no_links(run: RunDirectory) -> None:
             )
 
 
-def writing(path: Path, write: Callable[[], T]) -> T:
-    """Calls `write`; turns an OSError into a ValueError that names the argument."""
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns an OSError into a ValueError that names the argument."""
     try:
-        return write()
+        yield
     except FileExistsError:
         if path.is_dir():
             raise
@@ -221,23 +214,15 @@ def _check_free(path: Path, config: TrainConfig) -> None:
         )
 
 
-def _check_init_from(path: Path) -> None:
-    try:
-        network_file(path)
-    except ValueError as error:
-        raise refusal("init_from", "a directory with a trained network (network.keras)", str(path)) from error
-
-
 def _free_run(config: TrainConfig) -> RunDirectory:
     parent = Path("runs") / re.sub(r"[^\w.-]+", "-", config.env_name).strip("-")
-    writing(parent, lambda: parent.mkdir(parents=True, exist_ok=True))
+    with writing(parent):
+        parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
         path = parent / f"{config.algorithm_name}-{config.seed}-{number}"
-        try:
-            writing(path, path.mkdir)
-        except FileExistsError:
-            continue
-        return RunDirectory(path)
+        with contextlib.suppress(FileExistsError), writing(path):
+            path.mkdir()
+            return RunDirectory(path)
     raise AssertionError("unreachable")
 
 
@@ -245,8 +230,7 @@ def _set_aside(run: RunDirectory) -> None:
     replaced = run.path / _REPLACED
     if replaced.is_dir():  # left by a run that was killed before its first update, of which nothing is kept
         _remove_contents(run.path)
-        return
-    if run.exists:
+    elif run.exists:
         replaced.mkdir()
         for name in _contents(run.path):
             if (run.path / name).exists():
@@ -254,8 +238,7 @@ def _set_aside(run: RunDirectory) -> None:
 
 
 def _contents(path: Path) -> list[str]:
-    """Returns the names of the parts that a run in this directory has or may have."""
-    return [*_CONTENTS, *(file.name for file in path.glob(f"{tensorboard.PREFIX}*"))]
+    return [*_FILES, *_FOLDERS, *(file.name for file in path.glob(f"{tensorboard.PREFIX}*"))]
 
 
 def _remove_contents(path: Path) -> None:
@@ -269,15 +252,12 @@ def _remove_contents(path: Path) -> None:
 
 def check_writable(path: Path) -> None:
     """Raises ValueError if a directory can't be made or written, as far as permissions show."""
-    writing(path, lambda: _check_writable(path.absolute()))
-
-
-def _check_writable(path: Path) -> None:
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
-    if not existing.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    with writing(path):
+        existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+        if not existing.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _write_json(file: Path, data: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.files import write_folder_atomically
@@ -24,28 +24,22 @@ if TYPE_CHECKING:
 
 MAXIMUM_INCIDENTS = 20
 """The most incidents of one run; a run that fails again and again doesn't fill the disk."""
-
 DESCRIPTION = "incident.json"
-
-REPEAT = "al.Learner.load(incident).update(al.load_trajectory(incident / 'trajectory.npz'))"
+_REPEAT = "al.Learner.load(incident).update(al.load_trajectory(incident / 'trajectory.npz'))"
 """Repeats an incident, with byte-equal metrics on the same kind of machine."""
 
 
 def write_incident(folder: Path, learner: Learner, trajectory: Trajectory, metrics: Mapping[str, float]) -> Path | None:
     """Saves an update that `learner` has just undone; call it before the learner changes.
 
+    Returns the incident's folder, `<updates>-<n>`, written whole or not at all. Returns None, and writes nothing, if
+    there are `MAXIMUM_INCIDENTS` already. Raises OSError if the disk is full or can't be written.
+
     Args:
         folder: The folder of the run's incidents; made if needed.
-        learner: The learner after the undone update, and so before it.
+        learner: The learner, which has the same state before and after an undone update.
         trajectory: The batch of the update.
         metrics: The metrics that the update returned.
-
-    Returns:
-        The incident's folder, `<updates>-<n>`, written whole or not at all. None, and nothing is written, if there are
-        `MAXIMUM_INCIDENTS` already.
-
-    Raises:
-        OSError: The disk is full or can't be written.
     """
     if sum(1 for _ in folder.glob(f"*/{DESCRIPTION}")) >= MAXIMUM_INCIDENTS:
         return None
@@ -59,21 +53,14 @@ def _write(partial: Path, learner: Learner, trajectory: Trajectory, metrics: Map
     learner.write_files(partial)
     trajectory.save(partial / "trajectory.npz")
     finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-    _write_json(partial / "metrics.json", finite)
-    _write_json(partial / DESCRIPTION, _describe(learner, metrics))
-
-
-def _describe(learner: Learner, metrics: Mapping[str, float]) -> dict[str, Any]:
-    return {
+    description = {
         "what": "an update that was undone, because something of it was NaN or infinite",
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "update": learner.updates + 1,
         "env_steps": learner.env_steps,
         "metrics_not_finite": [name for name in learner.not_finite if name in metrics],
         "state_not_finite": [name for name in learner.not_finite if name not in metrics],
-        "repeat": REPEAT,
+        "repeat": _REPEAT,
     }
-
-
-def _write_json(file: Path, value: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    for name, value in (("metrics.json", finite), (DESCRIPTION, description)):
+        (partial / name).write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")

@@ -7,19 +7,18 @@ import errno
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from actor_learner.system.files import open_plain
 
 NAME = ".lock"
-_TRIES, _TRY_SECONDS = 20, 0.01
-"""`is_locked` holds the lock for a moment, on a busy machine for longer."""
+_TRIES, _TRY_SECONDS = 20, 0.01  # `is_locked` holds the lock for a moment, on a busy machine for longer
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # some network file systems
 
 
-class RunLock:
+@contextlib.contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
     """Holds the lock while entered. The kernel releases it when the process ends; actors never inherit it.
 
     Makes the folder if needed, and removes it if it stays empty. On a file system without locks, nothing is checked.
@@ -28,28 +27,19 @@ class RunLock:
         ValueError: A living run holds the lock.
         OSError: The folder can't be written.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        while self._descriptor < 0:
-            self._descriptor = _lock(self._folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    while (descriptor := _lock(folder)) is None:
+        pass
+    try:
         with contextlib.suppress(OSError):  # on a full disk the lock holds, but names no process
-            os.truncate(self._descriptor, 0)
-            os.write(self._descriptor, f"{os.getpid()}\n".encode())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+            os.truncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+        yield
+    finally:
         with contextlib.suppress(OSError):  # the folder isn't empty, or was removed
-            (self._folder / NAME).unlink(missing_ok=True)
-            self._folder.rmdir()
-        os.close(self._descriptor)
-        self._descriptor = -1
+            (folder / NAME).unlink(missing_ok=True)
+            folder.rmdir()
+        os.close(descriptor)
 
 
 def check_unlocked(folder: Path) -> None:
@@ -82,8 +72,8 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def _lock(folder: Path) -> int:
-    """Returns the descriptor of the locked file, or -1 if its last owner has just removed it."""
+def _lock(folder: Path) -> int | None:
+    """Returns the descriptor of the locked file; None if its last owner has just removed it."""
     descriptor = open_plain(folder / NAME, os.O_RDWR | os.O_CREAT)
     try:
         _take(descriptor, folder)
@@ -95,29 +85,23 @@ def _lock(folder: Path) -> int:
         os.close(descriptor)
         raise
     os.close(descriptor)
-    return -1
+    return None
 
 
 def _take(descriptor: int, folder: Path) -> None:
-    try:
-        _try_to_take(descriptor)
-    except BlockingIOError:
-        owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
-        process = f" (process {owner})" if owner.isdigit() else ""
-        raise ValueError(
-            f"`run_dir` is in use by a living run{process}; wait for it or stop it. Received: run_dir={str(folder)!r}"
-        ) from None
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-
-
-def _try_to_take(descriptor: int) -> None:
     for tries_left in reversed(range(_TRIES)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if not tries_left:
+            if tries_left:
+                time.sleep(_TRY_SECONDS)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
                 raise
-            time.sleep(_TRY_SECONDS)
+            return
+    owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+    process = f" (process {owner})" if owner.isdigit() else ""
+    raise ValueError(
+        f"`run_dir` is in use by a living run{process}; wait for it or stop it. Received: run_dir={str(folder)!r}"
+    )

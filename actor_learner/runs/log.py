@@ -21,7 +21,7 @@ def run_log(folder: Path, *, verbose: bool = False) -> Iterator[None]:
 
     The file is made with its first line. If the program has set up logging itself, its handlers show the warnings.
 
-    verbose: Shows information at the terminal, too.
+    verbose: Also shows information at the terminal.
     """
     logger = logging.getLogger("actor_learner")
     handlers: list[logging.Handler] = [_File(folder / NAME)]

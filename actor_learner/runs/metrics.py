@@ -34,12 +34,12 @@ class MetricsFile:
     def __init__(self, file: Path) -> None:
         self.file = file
         self._waiting: list[bytes] = []
-        self._lost = 0
-        self._failed = False
+        self._lost, self._failed = 0, False
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Appends a row of numbers (null if not finite) and lists of strings."""
-        self._waiting.append(_line(row))
+        values = {name: _json(value) for name, value in row.items()}
+        self._waiting.append((json.dumps(values, allow_nan=False) + "\n").encode())
         try:
             self._flush()
         except OSError as error:
@@ -51,10 +51,7 @@ class MetricsFile:
             self._failed = True
 
     def sync(self) -> int:
-        """Writes all rows to the disk. Returns the file's length in bytes.
-
-        Raises OSError if they can't be written.
-        """
+        """Writes all rows to the disk. Returns the file's length in bytes. Raises OSError if they can't be written."""
         self._flush()
         if not self.file.exists():
             return 0
@@ -86,12 +83,11 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            values = dict(parse_json(line))
+            rows.append(_numbers(dict(parse_json(line))))
         except (ValueError, TypeError, RecursionError) as error:
             if number == len(lines):
                 break
             raise ValueError(f"metrics.jsonl is damaged in line {number}. Received: run_dir={str(path)!r}") from error
-        rows.append(_numbers(values))
     if not rows:
         raise ValueError(f"The directory has no metrics (metrics.jsonl). Received: run_dir={str(path)!r}")
     return rows
@@ -105,13 +101,11 @@ def last_metrics(file: Path) -> dict[str, float]:
 class MetricsReader:
     """Reads new rows of a metrics.jsonl while a run writes it, is resumed from an earlier row or is replaced.
 
-    file: may not exist yet. Damaged lines are left out.
+    The file may not exist yet. Damaged lines are left out.
     """
 
     def __init__(self, file: Path) -> None:
-        self._file = file
-        self._offset = 0
-        self._last = b""
+        self._file, self._offset, self._last = file, 0, b""
         self.generation = 0
         """Counts how often rows that were read have been removed; the next `read` starts with the first row then."""
 
@@ -144,13 +138,11 @@ def _row(line: bytes) -> dict[str, Any]:
     """Returns the row of a line; {} if it is damaged."""
     try:
         values = dict(parse_json(line))
-        row: dict[str, Any] = {
-            name: value if math.isfinite(value) else math.nan for name, value in _numbers(values).items()
-        }
+        finite = {name: value if math.isfinite(value) else math.nan for name, value in _numbers(values).items()}
     except (ValueError, TypeError, RecursionError, OverflowError):
         return {}
     causes = values.get("actor_restart_causes")
-    return {**row, "actor_restart_causes": list(map(str, causes))} if isinstance(causes, list) else row
+    return {**finite, "actor_restart_causes": list(map(str, causes))} if isinstance(causes, list) else {**finite}
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
@@ -164,16 +156,10 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def trim_metrics(file: Path, updates: int, size: int) -> int:
-    """Removes rows that were written after a checkpoint, and a cut-off last line.
+    """Removes rows that were written after a checkpoint, and a cut-off last line. Returns their number.
 
-    Args:
-        file: metrics.jsonl.
-        updates: The updates at the checkpoint.
-        size: The bytes of the file at the checkpoint. If no row of the checkpoint ends there (the file was edited, or
-            lost its end in a power failure), rows are compared by their `updates`.
-
-    Returns:
-        The number of removed rows, a cut-off one included.
+    updates, size: The updates and the bytes of the file at the checkpoint. If no row of the checkpoint ends there (the
+    file was edited, or lost its end in a power failure), rows are compared by their `updates`.
     """
     if not file.exists():
         return 0
@@ -188,10 +174,8 @@ def trim_metrics(file: Path, updates: int, size: int) -> int:
 
 
 def _ends_with_row(content: bytes, updates: int) -> bool:
-    if not content:
-        return updates == 0
     last = content[content.rfind(b"\n", 0, -1) + 1 :]
-    return last.endswith(b"\n") and _updates(last) == updates
+    return last.endswith(b"\n") and _updates(last) == updates if content else updates == 0
 
 
 def _size_until(content: bytes, updates: int) -> int:
@@ -215,21 +199,14 @@ def _updates(line: bytes) -> int | None:
 
 def _append(file: Path, content: bytes) -> None:
     """Appends all of the content, or nothing."""
-    descriptor = open_plain(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        size = os.fstat(descriptor).st_size
+    with open(open_plain(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0) as stream:
+        size = os.fstat(stream.fileno()).st_size
         try:
             while content:
-                content = content[os.write(descriptor, content) :]
+                content = content[stream.write(content) :]
         except BaseException:
-            os.ftruncate(descriptor, size)
+            stream.truncate(size)
             raise
-    finally:
-        os.close(descriptor)
-
-
-def _line(row: Mapping[str, Any]) -> bytes:
-    return (json.dumps({name: _json(value) for name, value in row.items()}, allow_nan=False) + "\n").encode()
 
 
 def _json(value: Any) -> float | int | list[str] | None:

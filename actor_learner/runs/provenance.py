@@ -11,18 +11,14 @@ from typing import Any
 from actor_learner.system.machine import machine
 
 PACKAGES = ("tensorflow", "keras", "ai-edge-litert", "gymnasium", "numpy")
-
+"""The packages whose arithmetic decides what is learned."""
 _GIT_SECONDS = 5.0
 
 
 def provenance() -> dict[str, Any]:
     """Returns versions, machine and git commit of this process."""
-    return {"versions": versions(), "machine": machine(), "git": git_commit()}
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages whose arithmetic decides what is learned."""
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
+    versions = {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
+    return {"versions": versions, "machine": machine(), "git": git_commit()}
 
 
 def git_commit(folder: Path | None = None) -> dict[str, Any] | None:

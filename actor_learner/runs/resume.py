@@ -24,7 +24,7 @@ from actor_learner.runs import directory
 from actor_learner.runs.checkpoints import FINAL, RunState, checkpoint_folders, newest_whole, remove_folder
 from actor_learner.runs.config_table import WITHOUT_EFFECT
 from actor_learner.runs.directory import RunDirectory
-from actor_learner.runs.lock import RunLock, check_unlocked
+from actor_learner.runs.lock import check_unlocked, run_lock
 from actor_learner.runs.log import run_log
 from actor_learner.runs.metrics import trim_metrics
 from actor_learner.runs.recorded_config import RecordedConfig
@@ -69,7 +69,8 @@ class Start:
         Raises ValueError if the directory can't be written.
         """
         if self.resumed:
-            directory.writing(self.run.path, lambda: _go_back(self, config))
+            with directory.writing(self.run.path):
+                _go_back(self, config)
 
     def confirm(self, **choices: Any) -> None:
         """Writes the choices made by rule into config.json after the first update; deletes the replaced run."""
@@ -90,7 +91,10 @@ def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
     Raises ValueError as `check_resume` and `check_run_dir` do.
     """
     run = _named_run(config) if resume else directory.claim_run(config)
-    with _locked(run), run_log(run.logs, verbose=config.verbose):
+    with contextlib.ExitStack() as stack:
+        with directory.writing(run.path):
+            stack.enter_context(run_lock(run.path))
+        stack.enter_context(run_log(run.logs, verbose=config.verbose))
         if resume:
             start = check_resume(config, lock=False)
         else:
@@ -124,13 +128,8 @@ def _describe(error: BaseException) -> str:
 def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
     """Returns the point from which the run in `config.run_dir` can be resumed; writes nothing.
 
-    Args:
-        config: The config of the resumed run.
-        lock: Checks also that no living process trains it.
-
-    Raises:
-        ValueError: There is no run, it has another config, it holds links, a living process trains it, or it has
-            checkpoints of which none is whole or one can't be read.
+    Raises ValueError if there is no run, if it has another config or holds links, if a living process trains it (with
+    `lock`), or if it has checkpoints of which none is whole or one can't be read.
     """
     run = _named_run(config)
     directory.check_no_links(run)
@@ -148,15 +147,8 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
             f"Received: run_dir={str(config.run_dir)!r}"
         )
     chosen = recorded.integer("chosen", "updates_per_epoch")
-    return Start(
-        run,
-        checkpoint,
-        state,
-        tuple(damages),
-        finished=finished,
-        updates_per_epoch=chosen if chosen and chosen > 0 else None,
-        resumed=True,
-    )
+    per_epoch = chosen if chosen and chosen > 0 else None
+    return Start(run, checkpoint, state, tuple(damages), finished=finished, updates_per_epoch=per_epoch, resumed=True)
 
 
 def _named_run(config: TrainConfig) -> RunDirectory:
@@ -190,12 +182,8 @@ def _difference(name: str, before: Any, now: Any) -> str:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         names = [key for key in {**before, **now} if not _equal(before.get(key), now.get(key))]
         return ", ".join(_difference(f"{name}.{key}", before.get(key), now.get(key)) for key in names)
-    return f"{name} is {_short(before)} there, {_short(now)} here"
-
-
-def _short(value: Any, most: int = 80) -> str:
-    text = _to_text(value)
-    return text if len(text) <= most else f"{text[:most]}..."
+    texts = [text if len(text) <= 80 else f"{text[:80]}..." for text in (_to_text(before), _to_text(now))]
+    return f"{name} is {texts[0]} there, {texts[1]} here"
 
 
 def _to_text(value: Any) -> str:
@@ -211,23 +199,13 @@ def _equal(before: Any, now: Any) -> bool:
 
 
 def _may_be_callable(before: Any, now: Any) -> bool:
-    """Returns True if a recorded callable that can't be imported may be the one given now."""
+    """True if a recorded callable that can't be imported may be the one given now."""
     if not (isinstance(before, Mapping) and set(before) == {"callable"}) or now is None:
         return False
     module, _, name = str(before["callable"]).partition(":")
     if module == "__main__":  # a script has another module name when it is imported
         return "<" in name or _to_text(now).strip('"').partition(":")[2] == name
     return "<" in name or module.partition(".")[0] in {"keras", *sys.stdlib_module_names}  # a lambda, model or partial
-
-
-@contextlib.contextmanager
-def _locked(run: RunDirectory) -> Iterator[None]:
-    lock = RunLock(run.path)
-    directory.writing(run.path, lock.__enter__)
-    try:
-        yield
-    finally:
-        lock.__exit__(None, None, None)
 
 
 def _go_back(start: Start, config: TrainConfig) -> None:
@@ -244,8 +222,7 @@ def _go_back(start: Start, config: TrainConfig) -> None:
     _set_damaged_aside(run, state.updates)
     if (run.checkpoints / FINAL).is_symlink():
         (run.checkpoints / FINAL).unlink()
-    removed = trim_metrics(run.metrics, state.updates, state.metrics_size)
-    if removed:
+    if removed := trim_metrics(run.metrics, state.updates, state.metrics_size):
         _log.info("%d later rows of metrics.jsonl are removed", removed)
     trim_event_files(run.path, state.event_files)
     directory.write_config(run, config, chosen=directory.read_config(run.path).chosen)
@@ -284,10 +261,6 @@ def trim_event_files(folder: Path, sizes: Mapping[str, int]) -> None:
 
 
 def _event_files(folder: Path) -> list[Path]:
-    """Finds event files; links are left alone, since they may lead out of the folder."""
-    return [
-        Path(parent, name)
-        for parent, _, names in os.walk(folder)
-        for name in names
-        if name.startswith(PREFIX) and not Path(parent, name).is_symlink()
-    ]
+    """Returns the event files, without links, which may lead out of the folder."""
+    files = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names if name.startswith(PREFIX)]
+    return [file for file in files if not file.is_symlink()]

@@ -14,7 +14,7 @@ from actor_learner import cli
 from actor_learner.reports.charts import charts
 from actor_learner.reports.report import report
 from actor_learner.runs.directory import record_finished
-from actor_learner.runs.lock import RunLock
+from actor_learner.runs.lock import run_lock
 from tests.support.run_files import append_metrics, create_run
 
 EVIL = "</pre><script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -117,7 +117,7 @@ def test_a_run_that_is_still_going_and_one_that_stopped(tmp_path):
     run = make_run(tmp_path / "run", rows=20)
     with run.metrics.open("a") as file:
         file.write('{"env_steps": 2100, "upd')
-    with RunLock(run.path):
+    with run_lock(run.path):
         page = Page(report(run.path))
     assert "PPO running run The run is still going" in page.text
     assert "env steps 2,000 of 6,000" in page.text

@@ -16,7 +16,7 @@ import actor_learner as al
 from actor_learner import cli
 from actor_learner.reports.watch import WatchedRun, watch
 from actor_learner.runs.directory import RunDirectory, record_finished
-from actor_learner.runs.lock import RunLock, is_locked
+from actor_learner.runs.lock import is_locked, run_lock
 from actor_learner.runs.metrics import MetricsFile, MetricsReader, trim_metrics
 from tests.support.run_files import create_run
 from tests.support.run_rows import row
@@ -34,7 +34,7 @@ def append(run, *numbers, **changes):
 
 
 def test_it_follows_what_is_written(run):
-    with RunLock(run.path):
+    with run_lock(run.path):
         watched = WatchedRun(run)
         assert watched.refresh()
         assert watched.note() == "Waiting for the first update."
@@ -95,7 +95,7 @@ def test_how_a_run_ended(run, end, note):
 
 def test_a_run_that_is_silent(run, monkeypatch):
     append(run, 1)
-    with RunLock(run.path):
+    with run_lock(run.path):
         for file in (run.metrics, run.config, run.path / ".lock"):
             os.utime(file, (time.time() - 100, time.time() - 100))
         watched = WatchedRun(run)
@@ -124,7 +124,7 @@ def test_it_ends_with_the_run_after_lines_of_what_it_did(run, capsys):
         lock.__exit__(None, None, None)
 
     append(run, 1)
-    lock = RunLock(run.path)
+    lock = run_lock(run.path)
     lock.__enter__()
     thread = threading.Thread(target=end)
     thread.start()
@@ -136,7 +136,7 @@ def test_it_ends_with_the_run_after_lines_of_what_it_did(run, capsys):
 
 
 def test_a_run_that_has_not_written_anything_yet(tmp_path):
-    with RunLock(tmp_path / "run"):
+    with run_lock(tmp_path / "run"):
         watched = WatchedRun(RunDirectory(tmp_path / "run"))
         assert watched.refresh()
         assert (watched.note(), watched.status().env) == ("Waiting for the first update.", "a run")
@@ -196,7 +196,7 @@ def test_whoever_looks_does_not_keep_a_run_from_starting(tmp_path):
         watcher.start()
     try:
         for _ in range(20):
-            with RunLock(tmp_path):
+            with run_lock(tmp_path):
                 assert is_locked(tmp_path)
     finally:
         stop.set()
@@ -209,7 +209,7 @@ def test_whoever_looks_does_not_keep_a_run_from_starting(tmp_path):
 def watching(run):
     """`actor-learner watch` in a process of its own, of a run that lives."""
     append(run, 1)
-    with RunLock(run.path):
+    with run_lock(run.path):
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-m", "actor_learner.cli", "watch", run.path, "--interval", "0.1"]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:

@@ -7,37 +7,37 @@ import sys
 
 import pytest
 
-from actor_learner.runs.lock import NAME, RunLock, check_unlocked
+from actor_learner.runs.lock import NAME, check_unlocked, run_lock
 from tests.support.processes import is_alive
 
 OWNER = """
 import sys, time
 from pathlib import Path
-from actor_learner.runs.lock import RunLock
-with RunLock(Path(sys.argv[1])):
+from actor_learner.runs.lock import run_lock
+with run_lock(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(600)
 """
 
 
 def test_one_at_a_time(tmp_path):
-    with RunLock(tmp_path):
-        for attempt in (check_unlocked, lambda folder: RunLock(folder).__enter__()):
+    with run_lock(tmp_path):
+        for attempt in (check_unlocked, lambda folder: run_lock(folder).__enter__()):
             with pytest.raises(ValueError, match=f"in use by a living run .process {os.getpid()}.; ") as error:
                 attempt(tmp_path)
             assert "\n" not in str(error.value)
     check_unlocked(tmp_path)
-    with RunLock(tmp_path):
+    with run_lock(tmp_path):
         pass
 
 
 def test_it_leaves_no_trace(tmp_path):
-    with RunLock(tmp_path / "run"):
+    with run_lock(tmp_path / "run"):
         assert (tmp_path / "run" / NAME).exists()
     assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "file").touch()
-    with RunLock(tmp_path / "run"):
+    with run_lock(tmp_path / "run"):
         pass
     assert os.listdir(tmp_path / "run") == ["file"]
 
@@ -59,12 +59,12 @@ def test_it_dies_with_its_owner(tmp_path):
         owner.wait(timeout=10)
         owner.stdout.close()
     assert (tmp_path / NAME).exists()
-    with RunLock(tmp_path):
+    with run_lock(tmp_path):
         assert (tmp_path / NAME).read_text() == f"{os.getpid()}\n"
 
 
 def test_what_a_run_starts_does_not_have_its_lock(tmp_path):
-    with RunLock(tmp_path):
+    with run_lock(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
     try:
         assert is_alive(child.pid)
@@ -77,5 +77,5 @@ def test_a_link_is_not_followed(tmp_path):
     (tmp_path / "elsewhere").write_text("somebody's")
     (tmp_path / NAME).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic links"):
-        RunLock(tmp_path).__enter__()
+        run_lock(tmp_path).__enter__()
     assert (tmp_path / "elsewhere").read_text() == "somebody's"

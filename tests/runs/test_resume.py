@@ -18,7 +18,7 @@ from actor_learner.cli.train import resumed_config, train_config
 from actor_learner.runs import tensorboard
 from actor_learner.runs.checkpoints import Checkpoints, RunState, checkpoint_folders
 from actor_learner.runs.directory import RunDirectory, read_config
-from actor_learner.runs.lock import RunLock
+from actor_learner.runs.lock import run_lock
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.resume import MAY_DIFFER, check_fits, check_resume, event_files, trim_event_files
 from tests.support.event_reading import scalars_of
@@ -293,7 +293,7 @@ def test_a_run_goes_on_with_the_network_that_was_named_at_a_shell(tmp_path, monk
 
 def test_a_run_that_is_going_is_refused(run_of):
     run = run_of("killed")
-    with RunLock(run.path):
+    with run_lock(run.path):
         assert "in use by a living run" in refusal(run)
         with pytest.raises(ValueError, match="in use by a living run"):
             al.train(config(run.path, overwrite=True))
