@@ -31,33 +31,19 @@ _log = logging.getLogger("actor_learner")
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """The state of a run beside its learner.
-
-    Attributes:
-        env_steps: Env steps so far.
-        updates: Updates so far.
-        time_seconds: Time of training, earlier processes included.
-        actor_restarts: Actors replaced so far.
-        episodes: "return", "length" and entries of `info` of the last finished episodes.
-        best_return: The highest `episode_return` of any checkpoint so far; None before the first.
-        best: True if this checkpoint has the highest return.
-        milestone: True if this checkpoint is never removed.
-        metrics_size: Bytes of metrics.jsonl.
-        event_files: Bytes of each of TensorBoard's files in the run's directory.
-        calls: Calls of the environments' methods, as `ActorPool.calls` gives them.
-    """
+    """The state of a run beside its learner."""
 
     env_steps: int = 0
     updates: int = 0
-    time_seconds: float = 0.0
+    time_seconds: float = 0.0  # of training, earlier processes included
     actor_restarts: int = 0
-    episodes: Mapping[str, list[float]] = field(default_factory=dict)
-    best_return: float | None = None
-    best: bool = False
-    milestone: bool = False
-    metrics_size: int = 0
-    event_files: Mapping[str, int] = field(default_factory=dict)
-    calls: Sequence[Sequence[Any]] = field(default_factory=list)
+    episodes: Mapping[str, list[float]] = field(default_factory=dict)  # the last of "return", "length", `info_keys`
+    best_return: float | None = None  # the highest `episode_return` of any checkpoint so far
+    best: bool = False  # this checkpoint has the highest return
+    milestone: bool = False  # this checkpoint is never removed
+    metrics_size: int = 0  # bytes of metrics.jsonl
+    event_files: Mapping[str, int] = field(default_factory=dict)  # bytes of each of TensorBoard's files
+    calls: Sequence[Sequence[Any]] = field(default_factory=list)  # as `ActorPool.calls` returns them
 
     @classmethod
     def read(cls, folder: Path) -> RunState:

@@ -35,11 +35,7 @@ def write_incident(folder: Path, learner: Learner, trajectory: Trajectory, metri
     Returns the incident's folder, `<updates>-<n>`, written whole or not at all. Returns None, and writes nothing, if
     there are `MAXIMUM_INCIDENTS` already. Raises OSError if the disk is full or can't be written.
 
-    Args:
-        folder: The folder of the run's incidents; made if needed.
-        learner: The learner, which has the same state before and after an undone update.
-        trajectory: The batch of the update.
-        metrics: The metrics that the update returned.
+    folder: The folder of the run's incidents; made if needed. metrics: The metrics that the update returned.
     """
     if sum(1 for _ in folder.glob(f"*/{DESCRIPTION}")) >= MAXIMUM_INCIDENTS:
         return None

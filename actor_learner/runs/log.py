@@ -19,9 +19,8 @@ NAME = "run.log"
 def run_log(folder: Path, *, verbose: bool = False) -> Iterator[None]:
     """Appends log records to run.log in `folder` while entered, and shows warnings at the terminal.
 
-    The file is made with its first line. If the program has set up logging itself, its handlers show the warnings.
-
-    verbose: Also shows information at the terminal.
+    The file is created with its first line. If the program has set up logging itself, its handlers show the warnings.
+    With `verbose`, the terminal shows information, too.
     """
     logger = logging.getLogger("actor_learner")
     handlers: list[logging.Handler] = [_File(folder / NAME)]

@@ -21,7 +21,6 @@ ACTOR_TIME = {"env": "environments", "acting": "acting", "other": "copying", "wa
 """The shares of time: `time/<key>` in a row of metrics, and the name that people read."""
 
 _MOST_WAITING = 10_000
-
 _log = logging.getLogger("actor_learner")
 
 

@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +31,6 @@ EPISODE_WINDOW = 100
 """Metrics of episodes are means over this many last finished episodes, as in SB3."""
 
 _NAMES = {"return": "episode_return", "length": "episode_length"}
-
 _log = logging.getLogger("actor_learner")
 
 
@@ -67,15 +66,14 @@ class Recorder:
         hyperparameters = flat_config(config.to_json(), skip=ASIDE)
         self._events = EventFile(start.run.path, hyperparameters) if config.tensorboard else None
         self._first = start.state
-        self._saved = start.state
-        self._has_checkpoint = start.checkpoint is not None
-        self._tried_at: float | None = None
-        self._tried = (start.state.env_steps, start.state.updates)
-        self._failed = False
-        self._updating = False
+        self._saved, self._has_checkpoint = start.state, start.checkpoint is not None
+        self._tried_at = self._tried_updates = -math.inf
+        self._tried_env_steps = start.state.env_steps
+        self._failed = self._updating = False
         self._learned: np.ndarray[Any, Any] | None = None
         self._undone_in_a_row = 0
-        self._started = self._previous = time.perf_counter()
+        self._previous = time.perf_counter()
+        self._started = self._previous - start.state.time_seconds
         self._env_steps, self._ahead = learner.env_steps, 0
         self._windows = {
             name: deque[float](start.state.episodes.get(name, ()), maxlen=EPISODE_WINDOW)
@@ -106,7 +104,7 @@ class Recorder:
         return {
             "env_steps": self._learner.env_steps,
             "updates": self._learner.updates,
-            "time_seconds": self._time_seconds(now),
+            "time_seconds": now - self._started,
             "steps_per_second": env_steps / seconds,
             **self._episode_metrics(),
             "policy_lag": float(lag.mean()),
@@ -115,27 +113,27 @@ class Recorder:
             "time/learning": learning / seconds,
             "time/collecting": collecting / seconds,
             **{f"time/{name}": share for name, share in self._actors.timings.items()},
-            "actor_restarts": self._actor_restarts,
+            "actor_restarts": self._first.actor_restarts + self._actors.restart_count,
             **self._memory.metrics(),
         }
 
     def record(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Appends a row to metrics.jsonl, with the causes of restarted actors, and returns it."""
-        causes = [f"actor {restart.actor} {restart.cause}" for restart in self._actors.restarts]
-        row = {**metrics, **({"actor_restart_causes": causes} if causes else {})}
+        row: dict[str, Any] = dict(metrics)
+        if causes := [f"actor {restart.actor} {restart.cause}" for restart in self._actors.restarts]:
+            row["actor_restart_causes"] = causes
         self._metrics.append(row)
-        if self._events is not None:
-            self._append_events(self._events, metrics)
+        self._append_events(metrics)
         self.rows += 1
         self._updating, self._learned = False, None
         return row
 
     def begin_update(self) -> None:
-        """Marks the start of an update: until its row is recorded, the learner isn't saved."""
+        """Marks the start of an update: until its row is recorded, no checkpoint of the learner is written."""
         self._updating = True
 
     def end_epoch(self) -> None:
-        """Keeps the learned weights, which a checkpoint needs: callbacks may now put in averages or the best ones."""
+        """Copies the learned weights, for checkpoints: callbacks may now put in averages or the best ones."""
         if self._learned is None:
             self._learned = self._learner.flat_weights()
 
@@ -145,15 +143,14 @@ class Recorder:
             self._undone_in_a_row = 0
             return True
         self._undone_in_a_row += 1
+        update, names = self._learner.updates + 1, _first_names(self._learner.not_finite)
         where = self._write_incident(trajectory, losses)
-        _log.warning(
-            "update %d was undone because it is not finite: %s%s",
-            self._next,
-            _first_names(self._learner.not_finite),
-            where,
-        )
+        _log.warning("update %d was undone because it is not finite: %s%s", update, names, where)
         if self._config.undone_rate_factor != 1:
-            self._lower_learning_rate()
+            optimizer = self._learner.optimizer
+            rate = float(np.asarray(optimizer.learning_rate)) * self._config.undone_rate_factor
+            optimizer.learning_rate = rate
+            _log.warning("the learning rate is now %g", rate)
         return False
 
     def check_undone(self) -> None:
@@ -168,23 +165,22 @@ class Recorder:
 
     def checkpoint_if_due(self) -> None:
         """Writes a checkpoint after the first update, and when minutes, updates or a milestone require it."""
-        config, updates = self._config, self._learner.updates
-        by_time = config.checkpoint_minutes is not None and (
-            self._tried_at is None or time.monotonic() - self._tried_at >= 60 * config.checkpoint_minutes
-        )
-        by_updates = config.checkpoint_updates is not None and (
-            self._tried_at is None or updates - self._tried[1] >= config.checkpoint_updates
-        )
-        if by_time or by_updates or self._reaches_milestone(since=self._tried[0]):
+        minutes, updates = self._config.checkpoint_minutes, self._config.checkpoint_updates
+        by_time = minutes is not None and time.monotonic() - self._tried_at >= 60 * minutes
+        by_updates = updates is not None and self._learner.updates - self._tried_updates >= updates
+        if by_time or by_updates or self._reaches_milestone(since=self._tried_env_steps):
             self.checkpoint()
 
     def checkpoint(self) -> None:
         """Writes a checkpoint, unless this update has one, nothing was learned, or callbacks put in other weights."""
         if self._learner.updates == self._saved.updates if self._has_checkpoint else not self.rows:
             return
-        if self._updating or self._has_other_weights() or not self._is_finite():
+        weights = self._learner.flat_weights()
+        has_other_weights = self._learned is not None and not np.array_equal(self._learned, weights)
+        if self._updating or has_other_weights or not np.isfinite(weights).all():
             return
-        self._tried_at, self._tried = time.monotonic(), (self._learner.env_steps, self._learner.updates)
+        self._tried_at, self._tried_updates = time.monotonic(), self._learner.updates
+        self._tried_env_steps = self._learner.env_steps
         try:
             state = self._state()
             self._checkpoints.write(state, self._learner.write_files)
@@ -198,9 +194,9 @@ class Recorder:
         self._saved, self._has_checkpoint, self._failed = state, True, False
 
     def close(self) -> None:
-        """Writes the last checkpoint, its link and the waiting rows. Takes back half an update."""
+        """Writes the last checkpoint, its link and the waiting rows. Undoes an update that was cut short."""
         if self._updating:
-            self._restore(f"update {self._next} was cut short")
+            self._restore(f"update {self._learner.updates + 1} was cut short")
         self.checkpoint()
         if self._has_checkpoint:
             try:
@@ -213,40 +209,35 @@ class Recorder:
 
     def ends_finite(self) -> bool:
         """Returns True if the network's weights are finite, or were replaced by the last checkpoint's."""
-        if self._is_finite():
+        if np.isfinite(self._learner.flat_weights()).all():
             return True
-        what = "a callback left weights that are not finite"
-        if not self._has_checkpoint:
-            _log.warning("%s, and there is no checkpoint: no network is saved", what)
-            return False
-        return self._restore(what)
+        reason = "a callback left weights that are not finite"
+        if self._has_checkpoint:
+            return self._restore(reason)
+        _log.warning("%s, and there is no checkpoint: no network is saved", reason)
+        return False
 
-    def _append_events(self, events: EventFile, metrics: Mapping[str, float]) -> None:
+    def _append_events(self, metrics: Mapping[str, float]) -> None:
+        if (events := self._events) is None:
+            return
         env_steps, every = self._learner.env_steps, self._config.histogram_updates
         events.append(env_steps, {name: value for name, value in metrics.items() if name != "env_steps"})
         if every is not None and self._learner.updates % every == 0 and "undone" not in metrics:
             weights = self._learner.network.weights
             events.append_histograms(env_steps, ((weight.path, weight.numpy()) for weight in weights))
 
-    def _restore(self, what: str) -> bool:
-        """Restores the weights of the last checkpoint; returns True on success. what: The reason, for the log."""
+    def _restore(self, reason: str) -> bool:
+        """Restores the weights of the last checkpoint, and logs the reason. Returns True on success."""
         path = self._checkpoints.path(self._saved.updates)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about the optimizer's variables, which aren't needed
                 load_network(path, self._learner.network)
         except (OSError, ValueError) as error:
-            _log.warning("%s; its last checkpoint can't be read: %s", what, one_line(error))
+            _log.warning("%s; its last checkpoint can't be read: %s", reason, one_line(error))
             return False
-        _log.warning("%s; the saved network is that of %s", what, path)
+        _log.warning("%s; the saved network is that of %s", reason, path)
         return True
-
-    def _is_finite(self) -> bool:
-        return bool(np.isfinite(self._learner.flat_weights()).all())
-
-    def _has_other_weights(self) -> bool:
-        """True if callbacks have put in other weights since the epoch's end."""
-        return self._learned is not None and not np.array_equal(self._learned, self._learner.flat_weights())
 
     def _state(self) -> RunState:
         if self._events is not None:
@@ -257,8 +248,8 @@ class Recorder:
         return RunState(
             env_steps=self._learner.env_steps,
             updates=self._learner.updates,
-            time_seconds=self._time_seconds(time.perf_counter()),
-            actor_restarts=self._actor_restarts,
+            time_seconds=time.perf_counter() - self._started,
+            actor_restarts=self._first.actor_restarts + self._actors.restart_count,
             episodes={name: list(values) for name, values in self._windows.items()},
             best_return=now if best else best_return,
             best=best,
@@ -271,17 +262,6 @@ class Recorder:
     def _reaches_milestone(self, since: int) -> bool:
         steps = self._config.milestone_steps
         return steps is not None and self._learner.env_steps // steps > since // steps
-
-    @property
-    def _next(self) -> int:
-        return self._learner.updates + 1
-
-    @property
-    def _actor_restarts(self) -> int:
-        return self._first.actor_restarts + self._actors.restart_count
-
-    def _time_seconds(self, now: float) -> float:
-        return self._first.time_seconds + now - self._started
 
     def _episode_metrics(self) -> dict[str, float]:
         return {
@@ -297,14 +277,7 @@ class Recorder:
             return f" (the incident can't be written: {one_line(error)})"
         return "" if path is None else f" ({path} holds its batch)"
 
-    def _lower_learning_rate(self) -> None:
-        optimizer = self._learner.optimizer
-        rate = float(np.asarray(optimizer.learning_rate)) * self._config.undone_rate_factor
-        optimizer.learning_rate = rate
-        _log.warning("the learning rate is now %g", rate)
 
-
-def _first_names(names: Iterable[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """Returns the first five names, and the number of others."""
-    names = list(names)
     return ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")

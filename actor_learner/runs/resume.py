@@ -35,33 +35,21 @@ MAY_DIFFER = WITHOUT_EFFECT | {
     *("verbose", "learner_threads", "num_actors", "envs_per_actor", "total_steps", "undone_rate_factor")
 }
 """Fields of the config that may differ when a run is resumed."""
-
 _log = logging.getLogger("actor_learner")
 
 
 @dataclass
 class Start:
-    """The point from which a run starts or is resumed.
-
-    Attributes:
-        run: The run's directory.
-        checkpoint: The folder to resume from; None: start from the beginning.
-        state: The state of the run at the checkpoint.
-        damages: The damages of newer checkpoints.
-        finished: The run has taken all its steps.
-        updates_per_epoch: The number chosen when the run began; None: not chosen yet.
-        resumed: The run existed before.
-        confirmed: This process has learned something.
-    """
+    """The point from which a run starts or is resumed."""
 
     run: RunDirectory
-    checkpoint: Path | None = None
-    state: RunState = RunState()
-    damages: tuple[DamagedError, ...] = ()
-    finished: bool = False
-    updates_per_epoch: int | None = None
-    resumed: bool = False
-    confirmed: bool = False
+    checkpoint: Path | None = None  # the folder to resume from; None: start from the beginning
+    state: RunState = RunState()  # at the checkpoint
+    damages: tuple[DamagedError, ...] = ()  # of newer checkpoints
+    finished: bool = False  # the run has taken all its steps
+    updates_per_epoch: int | None = None  # as chosen when the run began; None: not chosen yet
+    resumed: bool = False  # the run existed before
+    confirmed: bool = False  # this process has learned something
 
     def commit(self, config: TrainConfig) -> None:
         """Restores the directory to its state at the checkpoint, once all parts of the run exist.
@@ -113,16 +101,12 @@ def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
 
 def _log_end(error: BaseException) -> None:
     """Logs one line for an error that explains itself, a traceback for others."""
+    described = " ".join((f"{type(error).__name__}: {one_line(error)}", *getattr(error, "__notes__", ())))
     if isinstance(error, KeyboardInterrupt | SystemExit):
-        _log.info("the run was ended by %s", _describe(error))
+        _log.info("the run was ended by %s", described)
     else:
         explains_itself = isinstance(error, ActorError) or "Received: " in str(error)
-        _log.error("the run ended: %s", _describe(error), exc_info=None if explains_itself else error)
-
-
-def _describe(error: BaseException) -> str:
-    notes = " ".join(getattr(error, "__notes__", ()))
-    return f"{type(error).__name__}: {one_line(error)}" + (f" {notes}" if notes else "")
+        _log.error("the run ended: %s", described, exc_info=None if explains_itself else error)
 
 
 def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:

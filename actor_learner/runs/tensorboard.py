@@ -23,7 +23,6 @@ from actor_learner.system.files import one_line
 
 PREFIX = "events.out.tfevents."
 """The beginning of the names of event files."""
-
 _FLUSH_SECONDS = 2.0  # TensorBoard reads every 5 seconds
 _MOST_WAITING = 10_000
 _BUCKETS = 30
@@ -37,9 +36,7 @@ class EventFile:
     """Appends to an event file in `folder`, which is created with the first row.
 
     Rows are written every two seconds. While that fails (a full disk), the last 10,000 wait and follow in a new file:
-    a reader takes files by the order of their names.
-
-    hyperparameters: for TensorBoard's table.
+    a reader takes files by the order of their names. `hyperparameters` fill TensorBoard's table.
     """
 
     def __init__(self, folder: Path, hyperparameters: Mapping[str, Value]) -> None:
@@ -47,9 +44,7 @@ class EventFile:
         self._waiting = deque[bytes]([_session_start(hyperparameters)], maxlen=_MOST_WAITING)
         self._written_at = time.monotonic()
         self._writer: Any = None
-        self._file = Path()
-        self._size = 0
-        self._failed = False
+        self._file, self._size, self._failed = Path(), 0, False
 
     def append(self, env_steps: int, row: Mapping[str, float]) -> None:
         """Adds the finite numbers of a row of metrics."""
@@ -68,7 +63,12 @@ class EventFile:
         for name, values in arrays:
             finite = np.asarray(values, np.float64)[np.isfinite(values)]
             if finite.size:
-                _fill(event.summary.value.add(tag=name).histo, finite)
+                counts, edges = np.histogram(finite, _BUCKETS)
+                histogram = event.summary.value.add(tag=name).histo
+                histogram.min, histogram.max, histogram.sum = finite.min(), finite.max(), finite.sum()
+                histogram.num, histogram.sum_squares = finite.size, np.square(finite).sum()
+                histogram.bucket_limit.extend(edges[1:])
+                histogram.bucket.extend(counts)
         self._waiting.append(event.SerializeToString())
 
     def flush(self) -> None:
@@ -95,15 +95,18 @@ class EventFile:
             self._waiting.clear()
 
     def close(self, *, finished: bool) -> None:
-        """Ends the file. finished: the run has taken all its steps."""
-        self._waiting.append(_session_end(_SUCCESS if finished else _UNKNOWN))
+        """Ends the file. finished: True if the run has taken all its steps."""
+        data = _plugin_data()
+        data.session_end_info.status = _SUCCESS if finished else _UNKNOWN
+        data.session_end_info.end_time_secs = time.time()
+        self._waiting.append(_session_event("_hparams_/session_end_info", data))
         self.flush()
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
     def _open(self) -> None:
-        """Opens a file whose name follows those of all others, whatever the clock says."""
+        """Opens a file whose name follows those of all others, whatever the time is."""
         import tensorflow as tf
 
         others = [_timestamp(file.name) for file in self._folder.glob(f"{PREFIX}*")]
@@ -141,14 +144,6 @@ def _event(env_steps: int) -> Any:
     return tf.compat.v1.Event(wall_time=time.time(), step=env_steps)
 
 
-def _fill(histogram: Any, values: np.ndarray[Any, Any]) -> None:
-    counts, edges = np.histogram(values, _BUCKETS)
-    histogram.min, histogram.max = values.min(), values.max()
-    histogram.num, histogram.sum, histogram.sum_squares = values.size, values.sum(), np.square(values).sum()
-    histogram.bucket_limit.extend(edges[1:])
-    histogram.bucket.extend(counts)
-
-
 def _session_start(hyperparameters: Mapping[str, Value]) -> bytes:
     from google.protobuf.struct_pb2 import Struct
 
@@ -158,12 +153,6 @@ def _session_start(hyperparameters: Mapping[str, Value]) -> bytes:
     data.session_start_info.MergeFromString(hparams.SerializeToString())  # both begin with a map<string, Value>
     data.session_start_info.start_time_secs = time.time()
     return _session_event("_hparams_/session_start_info", data)
-
-
-def _session_end(status: int) -> bytes:
-    data = _plugin_data()
-    data.session_end_info.status, data.session_end_info.end_time_secs = status, time.time()
-    return _session_event("_hparams_/session_end_info", data)
 
 
 def _session_event(tag: str, data: Any) -> bytes:
