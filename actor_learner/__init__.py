@@ -15,33 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner.system.version import __version__
 
-# public name -> its module in this package
-_HOME = {
-    "A2C": "algorithms",
-    "ActionDistribution": "networks.layers",
-    "ActorError": "actors.processes.restarts",
-    "ActorPool": "actors.pool",
-    "Evaluation": "evaluate",
-    "Impala": "algorithms",
-    "Learner": "learner.learner",
-    "LogStd": "networks.layers",
-    "ObservationNormalization": "networks.layers",
-    "PPO": "algorithms",
-    "Policy": "policy.policy",
-    "Result": "train",
-    "TrainConfig": "config.config",
-    "Trajectory": "spaces.trajectory",
-    "default_network": "networks.default",
-    "evaluate": "evaluate",
+_PUBLIC = {
+    "actors.pool": "ActorPool",
+    "actors.processes.restarts": "ActorError",
+    "algorithms": "A2C Impala PPO",
+    "config.config": "TrainConfig",
+    "config.file": "load_config",
+    "config.presets": "preset",
+    "evaluate": "Evaluation evaluate",
     "export": "export",
-    "load_config": "config.file",
-    "load_network": "networks.saving",
-    "load_policy": "policy.policy",
-    "load_trajectory": "spaces.trajectory",
-    "parameter_size": "spaces.structure",
-    "preset": "config.presets",
-    "train": "train",
+    "learner.learner": "Learner",
+    "networks.default": "default_network",
+    "networks.layers": "ActionDistribution LogStd ObservationNormalization",
+    "networks.saving": "load_network",
+    "policy.policy": "Policy load_policy",
+    "spaces.structure": "parameter_size",
+    "spaces.trajectory": "Trajectory load_trajectory",
+    "train": "Result train",
 }
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 _WITH_KERAS = ("learner.learner", "networks.layers", "networks.default")
 _MODULES = ("algorithms", "callbacks")
 

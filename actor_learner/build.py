@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def check_run(config: TrainConfig, *, resume: bool) -> None:
-    """Raises what would keep a run from starting, and writes nothing. Prepares the compile cache."""
+    """Raises an error if a run can't start, and writes nothing. Prepares the compile cache."""
     if resume:
         check_resume(config)
     else:
@@ -43,11 +44,8 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
 
 
 def start_actors(config: TrainConfig, start: Start) -> ActorPool:
-    """Starts the actors of a run. In a resumed run they don't play its first episodes again."""
-
-    def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
-        return make_network(config, start.checkpoint, observation_space, action_space)
-
+    """Starts the actors of a run. The actors of a resumed run don't play its first episodes again."""
+    network = functools.partial(make_network, config, start.checkpoint)
     seed, updates = config.seed, start.state.updates
     if updates:
         seed = int(np.random.SeedSequence([seed, updates]).generate_state(1)[0])
@@ -56,11 +54,9 @@ def start_actors(config: TrainConfig, start: Start) -> ActorPool:
 
 def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
     """Starts the actors that a config describes. network: as for `ActorPool`."""
-    names = (
-        *("vectorization", "num_actors", "envs_per_actor", "unroll_length", "max_policy_lag", "info_keys"),
-        *("autoreset_mode", "start_timeout", "actor_timeout", "on_env_error", "max_restarts"),
-    )
-    fields = {name: getattr(config, name) for name in names}
+    names = """vectorization num_actors envs_per_actor unroll_length max_policy_lag info_keys
+        autoreset_mode start_timeout actor_timeout on_env_error max_restarts"""
+    fields = {name: getattr(config, name) for name in names.split()}
     return ActorPool(config.env, network, env_kwargs=dict(config.env_kwargs), seed=seed, logs_dir=logs_dir, **fields)
 
 
@@ -113,7 +109,6 @@ def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
 
 
 def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
-    """Returns how many cores TensorFlow should use for these observations."""
     from actor_learner.networks.images import is_image
 
     images = any(is_image(leaf.space) for leaf in structure.observation_structure(observation_space).leaves)
@@ -138,14 +133,8 @@ def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
     """Returns a new learner that a config describes, of the actors' network."""
     from actor_learner.learner.learner import Learner
 
-    return Learner(
-        actors.network,
-        config.algorithm,
-        action_space=actors.action_space,
-        total_steps=config.total_steps,
-        seed=config.seed,
-        device=config.device,
-    )
+    fields = {name: getattr(config, name) for name in ("total_steps", "seed", "device")}
+    return Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
 
 
 def save_result(run: RunDirectory, learner: Learner, observation_space: Space[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     import keras
 
 Array = np.ndarray[Any, Any]
+_Env = str | Callable[..., Any] | EnvFactory
 _Episode = tuple[float, float, dict[str, float]]  # return, length, entries of the last step's info
 MOST_ENVS = 8
-"""Environments that are stepped together, unless told otherwise."""
+"""The environments that are stepped together by default."""
 _RESAMPLES = 10_000
 
 
@@ -111,22 +113,21 @@ def evaluate(
         ValueError: The folder holds no run, its environment must be passed again, or the environment has other spaces
             than the policy.
     """
-    for name, value, least in (("episodes", episodes, 1), ("num_envs", num_envs, 1), ("seed", seed, 0)):
-        check_count(name, value, least, optional=name == "num_envs")
+    check_count("episodes", episodes)
+    check_count("num_envs", num_envs, optional=True)
+    check_count("seed", seed, 0)
     num_envs = min(num_envs or MOST_ENVS, episodes)
     config: dict[str, Any] = {}
     if isinstance(run_dir_or_network, (str, os.PathLike)):
         config = read_config(run_dir_or_network)
     env, env_kwargs = run_environment(config, env, env_kwargs)
     factory = resolve_env(env, env_kwargs, vectorization or config.get("vectorization", "auto"), check_pickle=False)
-    vector_env = factory.make(num_envs, seed)
-    try:
+    with contextlib.closing(factory.make(num_envs, seed)) as vector_env:
         mode = autoreset_mode or config.get("autoreset_mode")
         environments = Environments(vector_env, autoreset_mode=mode, info_keys=_info_keys(config), name=factory.name)
         player = _Player(_policy(run_dir_or_network, environments, seed), environments, deterministic)
-        played = _play(player, _quotas(episodes, num_envs), seed)
-    finally:
-        vector_env.close()
+        quotas = [episodes // num_envs + (index < episodes % num_envs) for index in range(num_envs)]
+        played = _play(player, quotas, seed)
     returns, lengths, infos = zip(*played, strict=True)
     names = dict.fromkeys(name for info in infos for name in info)
     info = {name: np.array([info.get(name, np.nan) for info in infos], dtype=np.float64) for name in names}
@@ -135,19 +136,14 @@ def evaluate(
 
 def check_playable(policy: Policy, factory: EnvFactory, autoreset_mode: str | None = None) -> None:
     """Makes an environment and closes it. Raises ValueError if it has other spaces than the policy."""
-    vector_env = factory.make(1, 0)
-    try:
+    with contextlib.closing(factory.make(1, 0)) as vector_env:
         environments = Environments(vector_env, autoreset_mode=autoreset_mode, name=factory.name)
         _Player(policy, environments, deterministic=True)
-    finally:
-        vector_env.close()
 
 
 def run_environment(
-    config: Mapping[str, Any],
-    env: str | Callable[..., Any] | EnvFactory | None,
-    env_kwargs: Mapping[str, Any] | None,
-) -> tuple[str | Callable[..., Any] | EnvFactory, Mapping[str, Any] | None]:
+    config: Mapping[str, Any], env: _Env | None, env_kwargs: Mapping[str, Any] | None
+) -> tuple[_Env, Mapping[str, Any] | None]:
     """Returns the environment to evaluate on and its keyword arguments: the given ones, else the run's.
 
     Raises ValueError if none is given and the run's was a callable: config.json holds only its name.
@@ -170,18 +166,12 @@ def _info_keys(config: Mapping[str, Any]) -> Sequence[str]:
 
 def _policy(source: Any, environments: Environments, seed: int) -> Policy:
     if isinstance(source, Policy):
-        policy = source
-    elif isinstance(source, (str, os.PathLike)):
-        policy = load_policy(source, seed=seed)
-    else:
-        policy = Policy.from_network(
-            source,
-            environments.action_space,
-            seed=seed,
-            batch_size=environments.num_envs,
-            observation_space=environments.observation_space,
-        )
-    return policy
+        return source
+    if isinstance(source, (str, os.PathLike)):
+        return load_policy(source, seed=seed)
+    action_space, observation_space = environments.action_space, environments.observation_space
+    size = environments.num_envs
+    return Policy.from_network(source, action_space, seed, batch_size=size, observation_space=observation_space)
 
 
 class _Player:
@@ -227,7 +217,7 @@ def _places(ours: Sequence[Leaf], spaces: Spaces) -> list[int] | None:
 
 
 def _fits(ours: Leaf, theirs: Leaf) -> bool:
-    """Returns True if a policy can take an environment's leaf: same shape, castable dtype, as many discrete values.
+    """True if a policy can take an environment's leaf: same shape, castable dtype, as many discrete values.
 
     A policy whose space was derived from the network's inputs takes any number of discrete values.
     """
@@ -237,7 +227,7 @@ def _fits(ours: Leaf, theirs: Leaf) -> bool:
 
 
 def _describe(leaf: Leaf) -> str:
-    return f"shape {leaf.shape} in {leaf.dtype}" if not choice_counts(leaf.space) else " ".join(str(leaf.space).split())
+    return " ".join(str(leaf.space).split()) if choice_counts(leaf.space) else f"shape {leaf.shape} in {leaf.dtype}"
 
 
 def _outline(description: Any) -> Any:
@@ -247,19 +237,15 @@ def _outline(description: Any) -> Any:
     return [_outline(part) for part in description] if isinstance(description, list) else description
 
 
-def _quotas(episodes: int, num_envs: int) -> list[int]:
-    return [episodes // num_envs + (index < episodes % num_envs) for index in range(num_envs)]
-
-
 def _play(player: _Player, quotas: list[int], seed: int) -> list[_Episode]:
     """Returns the first `quotas[i]` episodes of each environment i."""
     played: list[list[_Episode]] = [[] for _ in quotas]
     for index, episode in _episodes(player, seed):
         if len(played[index]) < quotas[index]:
             played[index].append(episode)
-        if all(len(done) == quota for done, quota in zip(played, quotas, strict=True)):
+        if list(map(len, played)) == quotas:
             break
-    return [episode for of_environment in played for episode in of_environment]
+    return [episode for episodes in played for episode in episodes]
 
 
 def _episodes(player: _Player, seed: int) -> Iterator[tuple[int, _Episode]]:

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ def export(
     format: str = "litert",
     network: keras.Model | None = None,
 ) -> Path:
-    """Writes the policy of a run into a new folder, for use elsewhere.
+    """Writes the policy of a run into a new folder, for use elsewhere, and returns the folder.
 
     `al.load_policy` reads "litert" with NumPy and ai-edge-litert alone. Each of the others holds one model, from the
     environment's observations to deterministic actions for it (normalization, masks, clipping and scaling inside), and
@@ -49,9 +49,6 @@ def export(
         format: "litert", "keras", "onnx" or "saved_model".
         network: A built network that gets the weights, for a run whose network Keras can't rebuild from its file; not
             for "litert".
-
-    Returns:
-        The folder.
 
     Raises:
         ValueError: The format is unknown, `output` exists, or the run has no policy or a damaged one.
@@ -78,7 +75,11 @@ def export(
     _check_packages(format)
     exported = ExportedPolicy.load(run.policy)
     if format == "litert":
-        _check_litert(exported)
+        if exported.fallback:
+            raise ValueError(
+                "LiteRT can't run the network of this run; export it as keras, onnx or saved_model. "
+                "Received: format='litert'"
+            )
         write_folder_atomically(output, lambda folder: _write_litert(exported, folder))
     else:
         import_keras()
@@ -97,21 +98,13 @@ def _check_packages(format: str) -> None:
         raise ImportError("`format='onnx'` needs tf2onnx: pip install 'actor-learner[onnx]'")
 
 
-def _check_litert(exported: ExportedPolicy) -> None:
-    if exported.fallback:
-        raise ValueError(
-            "LiteRT can't run the network of this run; export it as keras, onnx or saved_model. "
-            "Received: format='litert'"
-        )
-
-
 def _write_litert(exported: ExportedPolicy, folder: Path) -> None:
     exported.write(folder)
-    _write_json(folder / SPACES, _describe_spaces(exported))
+    _write_spaces(exported, folder)
 
 
 def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, format: str, folder: Path) -> None:
-    """Writes the acting network in float32 as one model. masked: masks are an input."""
+    """Writes the acting network in float32 as one model. masked: True if masks are an input."""
     from actor_learner.policy.export.deployment import acting_network
     from actor_learner.policy.export.trace import computing_in_float32
 
@@ -124,14 +117,19 @@ def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, f
     inputs = {name.replace(".", "_") if format == "saved_model" else name: x for name, x in model.input.items()}
     named = {"inputs": inputs, "outputs": model.output}
     tensors = {kind: {name: _describe(x) for name, x in group.items()} for kind, group in named.items()}
-    _write_json(folder / SPACES, {**_describe_spaces(exported), **tensors})
+    _write_spaces(exported, folder, **tensors)
 
 
 def _convert(model: keras.Model, format: str, folder: Path) -> None:
     """Raises ValueError if the format can't express the network, OSError if the folder can't be written."""
     try:
         with _quietly():
-            _WRITERS[format](model, folder)
+            if format == "saved_model":
+                model.export(folder, format="tf_saved_model", verbose=False)
+            elif format == "onnx":
+                model.export(folder / "policy.onnx", format="onnx", verbose=False, input_signature=[model.input])
+            elif write_network(model, folder).suffix != ".keras":
+                raise ValueError("Keras can't rebuild it from a file")
     except OSError:
         raise
     except Exception as error:  # converters raise any type
@@ -141,29 +139,9 @@ def _convert(model: keras.Model, format: str, folder: Path) -> None:
         ) from error
 
 
-def _write_keras(model: keras.Model, folder: Path) -> None:
-    if write_network(model, folder).suffix != ".keras":
-        raise ValueError("Keras can't rebuild it from a file")
-
-
-def _write_onnx(model: keras.Model, folder: Path) -> None:
-    model.export(folder / "policy.onnx", format="onnx", verbose=False, input_signature=[model.input])
-
-
-def _write_saved_model(model: keras.Model, folder: Path) -> None:
-    model.export(folder, format="tf_saved_model", verbose=False)
-
-
-_WRITERS: dict[str, Callable[[Any, Path], None]] = {
-    "keras": _write_keras,
-    "onnx": _write_onnx,
-    "saved_model": _write_saved_model,
-}
-
-
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Silences the converters' messages; errors come as exceptions."""
+    """Silences the converters' messages; converters raise errors as exceptions."""
     loggers = [logging.getLogger(name) for name in ("tf2onnx", "tensorflow", "absl")]
     levels = [logger.level for logger in loggers]
     try:
@@ -177,13 +155,10 @@ def _quietly() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _describe_spaces(exported: ExportedPolicy) -> dict[str, Any]:
-    return {"observation_space": exported.observation_space, "action_space": exported.action_space}
-
-
 def _describe(tensor: Any) -> dict[str, Any]:
     return {"shape": list(tensor.shape), "dtype": str(tensor.dtype)}
 
 
-def _write_json(file: Path, value: dict[str, Any]) -> None:
-    file.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+def _write_spaces(exported: ExportedPolicy, folder: Path, **tensors: Any) -> None:
+    spaces = {"observation_space": exported.observation_space, "action_space": exported.action_space, **tensors}
+    (folder / SPACES).write_text(json.dumps(spaces, indent=1) + "\n", encoding="utf-8")
