@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 _Env = str | Callable[..., Any] | EnvFactory
 _Episode = tuple[float, float, dict[str, float]]  # return, length, entries of the last step's info
-MOST_ENVS = 8
-"""The environments that are stepped together by default."""
+MOST_ENVS = 8  # stepped together by default
 _RESAMPLES = 10_000
 
 
