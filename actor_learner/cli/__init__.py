@@ -16,26 +16,12 @@ from actor_learner.cli import benchmark, completion, doctor, evaluate, export, p
 REFUSED = 2
 INTERRUPTED = 130
 
-COMMANDS = {
-    "train": train,
-    "benchmark": benchmark,
-    "tune": tune,
-    "watch": watch,
-    "evaluate": evaluate,
-    "plot": plot,
-    "report": report,
-    "export": export,
-    "doctor": doctor,
-    "completion": completion,
-}
+_MODULES = (train, benchmark, tune, watch, evaluate, plot, report, export, doctor, completion)
+COMMANDS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command.
-
-    Returns:
-        Exit code: 0; 2 with a line on stderr after a refusal or a failure; 130 after Ctrl-C.
-    """
+    """Run a command, and return the exit code: 0; 2, with a line on stderr, after a failure; 130 after Ctrl-C."""
     _open_closed_streams()
     # The working directory comes last, so that it shadows nothing; never a run's, which may be someone else's.
     if os.getcwd() not in sys.path and not os.path.exists("config.json"):

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, add_number, named_before
 from actor_learner.cli.output import one_line_warnings, origin, progress
@@ -22,13 +22,9 @@ from actor_learner.system.fields import check_count, check_seconds
 from actor_learner.system.keras_import import import_keras
 from actor_learner.system.signals import exiting_on_signals
 
-if TYPE_CHECKING:
-    from actor_learner.benchmark.measure import Measured
-
 _GROUPS = ("environment", "actors", "network")
 _FIELDS = ("algorithm", "seed", "device", "actor_timeout", "start_timeout")
-"""The groups and fields that change the speed, or whether the environment runs at all."""
-
+"""The fields, beside those of the groups, that change the speed, or that an environment may need to run at all."""
 
 HELP = "measure the speed of a setting, and what limits it"
 DESCRIPTION = (
@@ -87,7 +83,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Raise ValueError for unusable arguments, before anything is started."""
     from actor_learner.benchmark.timeline import check_folder, check_picture
 
     check_count("rounds", arguments.rounds)
@@ -98,11 +93,10 @@ def _check(arguments: argparse.Namespace) -> None:
         check_folder("trace", arguments.trace)
     several = len(getattr(arguments, "num_actors", ())) > 1
     for flag in ("output", "trace", "devices"):
-        if getattr(arguments, flag) is not None and (several or (flag != "devices" and arguments.devices)):
+        value = getattr(arguments, flag)
+        if value is not None and (several or (flag != "devices" and arguments.devices)):
             beside = "several `--num-actors`" if several else "`--devices`"
-            raise ValueError(
-                f"`--{flag}` can't be combined with {beside}. Received: --{flag} {getattr(arguments, flag)}"
-            )
+            raise ValueError(f"`--{flag}` can't be combined with {beside}. Received: --{flag} {value}")
 
 
 def _config(arguments: argparse.Namespace, num_actors: int | None) -> TrainConfig:
@@ -111,7 +105,10 @@ def _config(arguments: argparse.Namespace, num_actors: int | None) -> TrainConfi
 
 
 def _measure(arguments: argparse.Namespace, config: TrainConfig) -> int:
+    from rich.console import Console
+
     from actor_learner.benchmark.measure import as_json, measure_setting
+    from actor_learner.benchmark.text import show
     from actor_learner.benchmark.timeline import draw, write_trace
 
     with contextlib.redirect_stdout(sys.stderr), progress() as say:  # environments may print, too
@@ -122,9 +119,8 @@ def _measure(arguments: argparse.Namespace, config: TrainConfig) -> int:
     if arguments.trace is not None:
         write_trace(last, arguments.trace)
     if arguments.json:
-        print(json.dumps({**as_json(measured), **origin("benchmark", arguments.argv)}))
-    else:
-        _show(measured)
+        return _print_json(arguments, as_json(measured))
+    show(measured, Console(soft_wrap=not sys.stdout.isatty()))
     return 0
 
 
@@ -139,16 +135,11 @@ def _measure_devices(arguments: argparse.Namespace, config: TrainConfig) -> int:
         print(f"There is no {missing[0]} here; only {devices[0]} is measured.", file=sys.stderr)
     with contextlib.redirect_stdout(sys.stderr), progress() as say:
         found = compare_devices(
-            config,
-            {device: device for device in devices},
-            rounds=arguments.rounds,
-            seconds=arguments.seconds,
-            say=say,
+            config, {device: device for device in devices}, rounds=arguments.rounds, seconds=arguments.seconds, say=say
         )
     if arguments.json:
-        print(json.dumps({**found, "missing": missing, **origin("benchmark", arguments.argv)}))
-    else:
-        show_devices(found, Console(soft_wrap=not sys.stdout.isatty()))
+        return _print_json(arguments, {**found, "missing": missing})
+    show_devices(found, Console(soft_wrap=not sys.stdout.isatty()))
     return 0
 
 
@@ -156,23 +147,29 @@ def _several(arguments: argparse.Namespace, configs: Sequence[TrainConfig]) -> i
     """Measure each setting in a process of its own, because TensorFlow's threads can't be changed."""
     found = []
     for config in configs:
-        words = [*_without_num_actors(arguments.argv), "--num-actors", str(config.num_actors)]
-        own = [word for word in words if word != "--json"]
-        command = [sys.executable, "-P", "-m", "actor_learner.cli", "benchmark", *own, "--json"]
+        own = [word for word in _without_num_actors(arguments.argv) if word != "--json"]
+        own += ["--num-actors", str(config.num_actors), "--json"]
+        command = [sys.executable, "-P", "-m", "actor_learner.cli", "benchmark", *own]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             return done.returncode
         found.append(json.loads(done.stdout))
     best = max(found, key=lambda each: each["achieved_steps_per_second"])
     if arguments.json:
-        print(json.dumps({**best, "settings": found, **origin("benchmark", arguments.argv)}))
-    else:
-        print(_comparison(found))
+        return _print_json(arguments, {**best, "settings": found})
+    print("num_actors   achieved       roof   ratio")
+    for each in found:
+        achieved, roof = each["achieved_steps_per_second"], each["roof_steps_per_second"]
+        print(f"{each['num_actors']:>10} {achieved:>10,.0f} {roof:>10,.0f} {each['ratio']:>7.0%}")
+    return 0
+
+
+def _print_json(arguments: argparse.Namespace, found: dict[str, Any]) -> int:
+    print(json.dumps({**found, **origin("benchmark", arguments.argv)}))
     return 0
 
 
 def _without_num_actors(argv: Sequence[str]) -> list[str]:
-    """Return the arguments without that flag and its numbers."""
     words: list[str] = []
     in_flag = False
     for word in argv:
@@ -182,16 +179,6 @@ def _without_num_actors(argv: Sequence[str]) -> list[str]:
             in_flag = False
             words.append(word)
     return words
-
-
-def _comparison(found: Sequence[dict[str, Any]]) -> str:
-    lines = ["num_actors   achieved       roof   ratio"]
-    lines += [
-        f"{each['num_actors']:>10} {each['achieved_steps_per_second']:>10,.0f} "
-        f"{each['roof_steps_per_second']:>10,.0f} {each['ratio']:>7.0%}"
-        for each in found
-    ]
-    return "\n".join(lines)
 
 
 def _is_run(env: str) -> bool:
@@ -207,18 +194,9 @@ def _run_of_directory(arguments: argparse.Namespace) -> int:
         raise ValueError(f"The directory of a run can only be combined with `--json`. Received: {given[0]}")
     found = of_run(arguments.env)
     if arguments.json:
-        print(json.dumps({**found, **origin("benchmark", arguments.argv)}))
-    else:
-        print(show_run(found))
+        return _print_json(arguments, found)
+    print(show_run(found))
     return 0
-
-
-def _show(measured: Measured) -> None:
-    from rich.console import Console
-
-    from actor_learner.benchmark.text import show
-
-    show(measured, Console(soft_wrap=not sys.stdout.isatty()))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,9 @@ from actor_learner.config.presets import PRESETS
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
-_INSTALL = """\
+HELP = "print a script for completion in a shell"
+DESCRIPTION = "Prints a script by which a shell completes commands, flags, files and names."
+EPILOG = """\
 for the current bash:
   eval "$(actor-learner completion bash)"
 for every bash:
@@ -20,11 +22,6 @@ for every bash:
 for every zsh, in a folder of $fpath:
   actor-learner completion zsh > _actor-learner
 """
-
-
-HELP = "print a script for completion in a shell"
-DESCRIPTION = "Prints a script by which a shell completes commands, flags, files and names."
-EPILOG = _INSTALL
 
 
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:

@@ -21,34 +21,12 @@ from typing import Any
 
 from actor_learner.config.config import check_backend
 from actor_learner.runs.provenance import PACKAGES
-from actor_learner.system.machine import (
-    allowed_cores,
-    available_cores,
-    cgroup_limit,
-    cpu_quota,
-    machine,
-    system_available,
-)
+from actor_learner.system import machine
 from actor_learner.system.version import __version__
 
-SECONDS = 2.0
-"""Seconds that the self-test trains for, after compilation."""
-
-DEADLINE = 180.0
-"""Seconds for the whole self-test; on a busy machine, importing TensorFlow takes ten."""
-
-_OPTIONAL = (
-    "cloudpickle",
-    "rich",
-    "matplotlib",
-    "moviepy",
-    "mujoco",
-    "ale-py",
-    "box2d-py",
-    "box2d",
-    "envpool",
-    "wandb",
-)
+SECONDS = 2.0  # of training in the self-test, after compilation
+DEADLINE = 180.0  # seconds for the whole self-test; on a busy machine, importing TensorFlow takes ten
+_OPTIONAL = "cloudpickle rich matplotlib moviepy mujoco ale-py box2d-py box2d envpool wandb".split()
 _LEAST_DESCRIPTORS = 256
 _LEAST_PROCESSES = 64
 _LEAST_MEMORY = 1e9
@@ -61,15 +39,10 @@ _VARIABLES = re.compile(
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of `examine`.
+    """The result of `examine`."""
 
-    Attributes:
-        sections: name of a section -> name of an entry -> its value, as text or numbers.
-        problems: a line for each problem, with what to do.
-    """
-
-    sections: Mapping[str, Mapping[str, Any]]
-    problems: tuple[str, ...]
+    sections: Mapping[str, Mapping[str, Any]]  # name of a section -> name of an entry -> its value
+    problems: tuple[str, ...]  # a line for each problem, with what to do
 
     def as_json(self) -> dict[str, Any]:
         return {"ok": not self.problems, "problems": list(self.problems), **self.sections}
@@ -89,15 +62,11 @@ class Diagnosis:
 def examine(*, self_test: bool = True) -> Diagnosis:
     """Collect versions, machine and limits, and look for problems.
 
-    self_test: train for two seconds, which also finds the GPUs that TensorFlow sees.
+    self_test: train for two seconds, and list the GPUs that TensorFlow finds.
     """
-    sections: dict[str, Mapping[str, Any]] = {
-        "versions": _versions(),
-        "machine": _machine(),
-        "shared memory": _shared_memory(),
-        "limits": _limits(),
-        "environment": _environment(),
-    }
+    environment = {name: value for name, value in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)}
+    sections: dict[str, Mapping[str, Any]] = {"versions": _versions(), "machine": _machine()}
+    sections |= {"shared memory": _shared_memory(), "limits": _limits(), "environment": environment}
     problems = [*_requirements(), *_shortages(sections)]
     try:
         check_backend()
@@ -125,18 +94,17 @@ def _version(name: str) -> str | None:
 
 
 def _machine() -> dict[str, Any]:
-    here = machine()
-    available = system_available()
+    here, available = machine.machine(), machine.system_available()
     return {
         "system": here["system"],
         "cpu": here["cpu"],
         "cores of the machine": os.cpu_count(),
-        "cores allowed": allowed_cores(),
-        "cores by cgroup quota": _finite(cpu_quota()),
-        "cores used": available_cores(),
+        "cores allowed": machine.allowed_cores(),
+        "cores by cgroup quota": _finite(machine.cpu_quota()),
+        "cores used": machine.available_cores(),
         "memory, GB": here["memory_gb"],
         "memory available, GB": _gigabytes(math.inf if available is None else available),
-        "memory by cgroup limit, GB": _gigabytes(cgroup_limit()),
+        "memory by cgroup limit, GB": _gigabytes(machine.cgroup_limit()),
     }
 
 
@@ -167,10 +135,6 @@ def _limits() -> dict[str, Any]:
 
     names = {"open files": "RLIMIT_NOFILE", "processes": "RLIMIT_NPROC", "address space": "RLIMIT_AS"}
     return {f"{what} (soft, hard)": soft_and_hard(name) for what, name in names.items() if hasattr(resource, name)}
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)}
 
 
 def _requirements() -> Iterator[str]:
@@ -217,8 +181,7 @@ def try_it(deadline: float = DEADLINE) -> dict[str, Any]:
     except OSError as error:
         return {"failed": f"no process could be started ({error.strerror})"}
     if done.returncode == 0:
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found
+        return dict(json.loads(done.stdout.splitlines()[-1]))
     lines = done.stderr.strip().splitlines()
     how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
     return {"failed": f"{lines[-1] if lines else 'it printed nothing'} ({how})"}
@@ -237,10 +200,9 @@ def _self_test() -> dict[str, Any]:
     from actor_learner.learner.learner import Learner
 
     found: dict[str, Any] = {"seconds to import TensorFlow": round(time.perf_counter() - start, 1)}
+    details = tf.config.experimental.get_device_details
     gpus = tf.config.list_physical_devices("GPU")
-    found["GPUs that TensorFlow sees"] = [
-        tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name) for gpu in gpus
-    ]
+    found["GPUs that TensorFlow sees"] = [details(gpu).get("device_name", gpu.name) for gpu in gpus]
     start = time.perf_counter()
     with ActorPool("CartPole-v1", num_actors=2, envs_per_actor=4, unroll_length=32) as actors:
         learner = Learner(actors.network, PPO(minibatch_size=64, epochs=2), action_space=actors.action_space)

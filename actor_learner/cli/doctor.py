@@ -7,9 +7,6 @@ import json
 import sys
 from collections.abc import Sequence
 
-PROBLEMS = 1
-
-
 HELP = "check this installation, for a bug report"
 DESCRIPTION = (
     "Trains for two seconds, and prints versions, CPU, GPU, memory and limits for a bug report. The exit code is 1 if "
@@ -32,4 +29,4 @@ def run(arguments: argparse.Namespace) -> int:
         print("Loading TensorFlow and training for two seconds ...", file=sys.stderr)
     diagnosis = examine(self_test=not arguments.no_self_test)
     print(json.dumps(diagnosis.as_json()) if arguments.json else diagnosis.as_markdown())
-    return PROBLEMS if diagnosis.problems else 0
+    return 1 if diagnosis.problems else 0

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 LEVEL = 0.95
 
-
 HELP = "play episodes with a trained policy"
 DESCRIPTION = "Plays episodes with the policy that a run trained, without TensorFlow."
 
@@ -30,12 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     add_number(group, "--seed", 0, "N", "seed of the episodes")
     group.add_argument("--stochastic", action="store_true", help="sample actions instead of taking the most likely")
     group.add_argument("--env", metavar="ENV", help="environment to play instead of the run's")
-    group.add_argument(
-        "--env-kwargs",
-        type=json_object,
-        metavar="JSON",
-        help="keyword arguments for the environment instead of the run's",
-    )
+    env_kwargs = "keyword arguments for the environment instead of the run's"
+    group.add_argument("--env-kwargs", type=json_object, metavar="JSON", help=env_kwargs)
     group = parser.add_argument_group("output")
     group.add_argument("--table", action="store_true", help="print a line for each episode")
     group.add_argument("--json", action="store_true", help="print one JSON object")
@@ -51,16 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     check_backend()
     from actor_learner.evaluate import evaluate
 
-    environment = _environment(arguments)
+    options = {**_environment(arguments), "episodes": arguments.episodes, "seed": arguments.seed}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"gymnasium\.")  # an existing folder, the making of a window
-        evaluation = evaluate(
-            arguments.run_dir,
-            **environment,
-            episodes=arguments.episodes,
-            seed=arguments.seed,
-            deterministic=not arguments.stochastic,
-        )
+        evaluation = evaluate(arguments.run_dir, **options, deterministic=not arguments.stochastic)
     if arguments.json:
         print(json.dumps(_as_json(evaluation, arguments)))
     else:
@@ -71,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of the environment: one at a time if it is shown or recorded."""
+    """Return the arguments of the environment, of which there is only one if it is shown or recorded."""
     if arguments.video is None and arguments.render is None:
         return {"env": arguments.env, "env_kwargs": arguments.env_kwargs}
     if arguments.video is not None and arguments.render is not None:
@@ -109,7 +98,8 @@ def _as_text(evaluation: Evaluation, *, table: bool) -> str:
     )
     if math.isfinite(low):
         lines.append(f"mean: {_number(low)} to {_number(high)} ({LEVEL:.0%} confidence, bootstrap)")
-    lines += [f"{name}: {mean}" for name, mean in _info_means(evaluation).items()]
+    # The mean of each entry of the environment's info over the episodes that have it.
+    lines += [f"{name}: {_number(values[values == values].mean())}" for name, values in evaluation.info.items()]
     return "\n".join(lines)
 
 
@@ -126,22 +116,16 @@ def _table(evaluation: Evaluation) -> list[str]:
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
-def _info_means(evaluation: Evaluation) -> dict[str, str]:
-    """Return the mean of each info entry over the episodes that have it."""
-    return {name: _number(values[values == values].mean()) for name, values in evaluation.info.items()}
-
-
 def _number(value: float) -> str:
     """Format large numbers to a tenth, and small ones to three digits."""
     return f"{value:,.1f}" if not math.isfinite(value) or abs(value) >= 10 or value == round(value) else f"{value:.3g}"
 
 
 def _as_json(evaluation: Evaluation, arguments: argparse.Namespace) -> dict[str, Any]:
-    interval = evaluation.confidence_interval(LEVEL)
     return {
         "return_mean": float(evaluation.mean),
         "return_std": float(evaluation.std),
-        "return_interval": [_finite(end) for end in interval],
+        "return_interval": [_finite(end) for end in evaluation.confidence_interval(LEVEL)],
         "interval": {"level": LEVEL, "method": "bootstrap"},
         "length_mean": evaluation.mean_length,
         "episodes": len(evaluation.returns),

@@ -66,10 +66,7 @@ def add_env(parser: argparse.ArgumentParser, help: str = _ENV) -> None:
 
 
 def add_config_flags(
-    parser: argparse.ArgumentParser,
-    groups: dict[str, Any],
-    algorithm: type[Any],
-    leave_out: Collection[str] = ("env",),
+    parser: argparse.ArgumentParser, groups: dict[str, Any], algorithm: type[Any], leave_out: Collection[str] = ("env",)
 ) -> None:
     """Add a flag for each field of TrainConfig and each hyperparameter, and `--preset`.
 
@@ -82,11 +79,8 @@ def add_config_flags(
     title = f"{algorithm.__name__} (--algorithm NAME --help lists another algorithm's)"
     hyperparameters = parser.add_argument_group(title)
     groups["network"] = parser.add_argument_group("network")
-    groups["algorithm"].add_argument(
-        "--preset",
-        metavar="NAME",
-        help="take the settings of this environment's preset; none: of no preset (default: ENV's preset)",
-    )
+    preset = "take the settings of this environment's preset; none: of no preset (default: ENV's preset)"
+    groups["algorithm"].add_argument("--preset", metavar="NAME", help=preset)
     hints = typing.get_type_hints(TrainConfig)
     for field in fields:
         _add_flag(groups[field.metadata["group"]], field, hints[field.name])
@@ -125,7 +119,7 @@ def _help(field: dataclasses.Field[Any]) -> str:
 
 
 def flag_text(value: Any) -> str:
-    """Return a value as one types it."""
+    """Return a value as text for a flag."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     if isinstance(value, bool):

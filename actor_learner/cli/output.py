@@ -1,4 +1,4 @@
-"""Output that commands have in common: warnings, what to type next, how a result was made."""
+"""Output that commands have in common: warnings, progress, the next command, a result's origin."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def progress(*, quiet: bool = False, stages: bool = False) -> Iterator[Callable[
 
 
 def own_command() -> str:
-    """Return what to type to get this command: its name if the shell finds it, else its path."""
+    """Return the text to type for this command: its name if the shell finds it, else its path."""
     if shutil.which("actor-learner"):
         return "actor-learner"
     path = Path(sys.prefix) / "bin" / "actor-learner"

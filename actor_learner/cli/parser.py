@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from actor_learner.system.fields import close_match
 from actor_learner.system.version import __version__
 
+_TEXTS = ("help", "description", "usage", "epilog")
 _NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?|-inf", re.IGNORECASE)
 
 _EXAMPLES = """\
@@ -73,9 +74,7 @@ def make_parser(commands: Commands, argv: Sequence[str]) -> tuple[Parser, dict[s
     group = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     parsers: dict[str, argparse.ArgumentParser] = {}
     for name, module in commands.items():
-        texts: dict[str, Any] = {
-            text: getattr(module, text.upper(), None) for text in ("help", "description", "usage", "epilog")
-        }
+        texts: Any = {text: getattr(module, text.upper(), None) for text in _TEXTS}
         parsers[name] = group.add_parser(name, **texts)
         parsers[name].set_defaults(command=module.run)
         module.add_arguments(parsers[name], argv[1:] if argv[:1] == [name] else ())

@@ -11,7 +11,6 @@ from actor_learner.cli.output import one_line_warnings
 _BANDS = ("range", "quartiles", "bootstrap", "none")
 _AXES = ("steps", "seconds", "updates")
 
-
 HELP = "draw learning curves"
 DESCRIPTION = "Draws learning curves: a panel for each environment and metric, a curve for each group of runs."
 
@@ -19,13 +18,8 @@ DESCRIPTION = "Draws learning curves: a panel for each environment and metric, a
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.add_argument("run_dirs", nargs="+", metavar="RUN_DIR", help="directories of runs")
     parser.add_argument("--output", default="curve.png", metavar="FILE", help=".png, .svg, .pdf (default: curve.png)")
-    parser.add_argument(
-        "--metric",
-        type=_names,
-        default=("episode_return",),
-        metavar="NAME,NAME",
-        help="metrics of metrics.jsonl (default: episode_return)",
-    )
+    metric = "metrics of metrics.jsonl (default: episode_return)"
+    parser.add_argument("--metric", type=_names, default=("episode_return",), metavar="NAME,NAME", help=metric)
     parser.add_argument("--x", choices=_AXES, default="steps", help="what the x-axis counts (default: steps)")
     parser.add_argument(
         "--group-by",

@@ -23,7 +23,6 @@ from actor_learner.system.machine import learner_cores, suggest_threads
 
 _GROUPS = ("run", "checkpoints", "environment", "actors", "faults", "algorithm")
 
-
 HELP = "train, and keep the run in a directory"
 DESCRIPTION = (
     "Trains with num_actors processes and keeps the run in a directory. The environment's preset, if "
@@ -37,19 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.set_defaults(config_file=file)
     add_env(parser)
     groups = {name: parser.add_argument_group(name) for name in _GROUPS}
-    groups["run"].add_argument(
-        "--resume",
-        metavar="RUN_DIR",
-        help="continue this run from its newest intact checkpoint; flags that change what is learned are refused",
-    )
-    groups["run"].add_argument(
-        "--config",
-        metavar="FILE",
-        help="settings from a TOML or JSON file, which flags override; a run's config.json repeats that run",
-    )
-    groups["run"].add_argument(
-        "--print-config", action="store_true", help="print all settings as a file for --config, and exit"
-    )
+    resume = "continue this run from its newest intact checkpoint; flags that change what is learned are refused"
+    config = "settings from a TOML or JSON file, which flags override; a run's config.json repeats that run"
+    print_config = "print all settings as a file for --config, and exit"
+    groups["run"].add_argument("--resume", metavar="RUN_DIR", help=resume)
+    groups["run"].add_argument("--config", metavar="FILE", help=config)
+    groups["run"].add_argument("--print-config", action="store_true", help=print_config)
     add_config_flags(parser, groups, algorithm)
 
 
@@ -167,15 +159,14 @@ def _print_preset(arguments: argparse.Namespace, config: TrainConfig) -> None:
 
 
 def _warn_of_differences(file: ConfigFile) -> None:
-    """Warn of versions and machine that differ from those of the run to repeat."""
     if found := differences(file.recorded, provenance()) if file.recorded else []:
         warn(f"the run was made with {', '.join(found)}; results may differ in the last bits")
 
 
 def _what_next(run_dir: str | os.PathLike[str]) -> str:
     command, run = shlex.quote(own_command()), shlex.quote(str(run_dir))
-    lines = [f"The run is in {run}. Next:", f"  {command} evaluate {run}", f"  {command} plot {run} --output curve.png"]
-    lines.append(f"  {command} report {run}")
+    next_commands = (f"evaluate {run}", f"plot {run} --output curve.png", f"report {run}")
+    lines = [f"The run is in {run}. Next:", *(f"  {command} {words}" for words in next_commands)]
     if any(Path(run_dir).glob(f"{tensorboard.PREFIX}*")):
         missing = "" if importlib.util.find_spec("tensorboard") else ", after pip install 'actor-learner[tensorboard]'"
         folder = shlex.quote(_folder_of_runs(Path(run_dir)))

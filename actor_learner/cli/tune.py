@@ -20,12 +20,10 @@ from actor_learner.system.signals import exiting_on_signals
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from actor_learner.benchmark.trial_worker import Setting
     from actor_learner.benchmark.tune import Trial, Tuning
     from actor_learner.config.config import TrainConfig
 
 _LEFT_OUT = ("env", "run_dir", "overwrite")
-
 
 HELP = "find the fastest setting for this machine"
 DESCRIPTION = (
@@ -61,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 @exiting_on_signals()
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print the result, write the config file."""
+    """Measure, print the result and write the config file."""
+    from rich.console import Console
+
     from actor_learner.actors.capacity import check_memory
     from actor_learner.environments.factory import resolve_env
 
@@ -84,13 +84,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**_as_json(tuning, output), **origin("tune", arguments.argv)}))
     else:
-        _print(tuning)
+        Console(force_jupyter=False).print(_table(tuning))
+        print(*(_verdict(tuning), *_notes(tuning)), sep="\n")
     with open(output, "x", encoding="utf-8") as file:
         file.write(config_toml(tuning.config))
     if not arguments.json:
-        print(f"The config is in {output}. Next:")
-        print(f"  {_command(output)}")
-        print(f"The same as flags: {' '.join(_flags(tuning.best.setting))}")
+        print(f"The config is in {output}. Next:\n  {_command(output)}")
+        flags = [f"--{name.replace('_', '-')} {value}" for name, value in tuning.best.setting._asdict().items()]
+        print(f"The same as flags: {' '.join(flags)}")
     return 0
 
 
@@ -110,15 +111,6 @@ def _new_file(path: str | None, config: TrainConfig) -> Path:
     return output
 
 
-def _print(tuning: Tuning) -> None:
-    from rich.console import Console
-
-    Console(force_jupyter=False).print(_table(tuning))
-    print(_verdict(tuning))
-    for note in _notes(tuning):
-        print(note)
-
-
 def _verdict(tuning: Tuning) -> str:
     """Describe the best setting, if it was compared with another."""
     best, before = tuning.best, tuning.before
@@ -128,7 +120,8 @@ def _verdict(tuning: Tuning) -> str:
         return "No other setting could be measured."
     if best is before:
         return "The current setting is the fastest, or as fast as the fastest."
-    return f"{best.rate:,.0f} steps/s with {best.setting}{_gain(best, before)}."
+    gain = f", {best.rate / before.rate:.2f} times the current setting's" if before.rate else ""
+    return f"{best.rate:,.0f} steps/s with {best.setting}{gain}."
 
 
 def _compared(tuning: Tuning) -> bool:
@@ -136,12 +129,7 @@ def _compared(tuning: Tuning) -> bool:
 
 
 def _not_measured(tuning: Tuning) -> int:
-    """Count the settings that there was no time for."""
     return sum(not trial.measured and trial.failure is None for trial in tuning.trials)
-
-
-def _gain(best: Trial, before: Trial) -> str:
-    return f", {best.rate / before.rate:.2f} times the current setting's" if before.rate else ""
 
 
 def _notes(tuning: Tuning) -> list[str]:
@@ -168,8 +156,7 @@ def _table(tuning: Tuning) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    headings = ("actors", "envs each", "steps", "lag", "threads", "steps/s", "ratio", "rounds")
-    for heading in headings:
+    for heading in ("actors", "envs each", "steps", "lag", "threads", "steps/s", "ratio", "rounds"):
         table.add_column(heading, justify="right")
     before = tuning.before.rate
     for trial in tuning.trials:
@@ -182,10 +169,6 @@ def _table(tuning: Tuning) -> Table:
 
 def _command(output: Path) -> str:
     return f"{shlex.quote(own_command())} train --config {shlex.quote(str(output))}"
-
-
-def _flags(setting: Setting) -> list[str]:
-    return [f"--{name.replace('_', '-')} {value}" for name, value in setting._asdict().items()]
 
 
 def _as_json(tuning: Tuning, output: Path) -> dict[str, Any]:

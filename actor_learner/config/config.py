@@ -19,63 +19,47 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.ppo import PPO
-from actor_learner.config.references import (
-    algorithm_class,
-    algorithm_from_json,
-    algorithm_reference,
-    ask_again,
-    callable_marks,
-    callable_name,
-    importable_name,
-    recorded_network,
-)
-from actor_learner.system.fields import (
-    NamedFields,
-    check_choice,
-    check_count,
-    check_flag,
-    check_info_keys,
-    check_number,
-    check_seconds,
-    close_match,
-    refusal,
-)
+from actor_learner.config import references
+from actor_learner.config.references import algorithm_class, callable_name
+from actor_learner.system import fields as checks
+from actor_learner.system.fields import close_match, refusal
 
 T = TypeVar("T")
 
-_LARGEST_INTEGER = 2**53
-"""A float, the type of metrics, holds every integer up to this one."""
-
+_LARGEST_INTEGER = 2**53  # a float, the type of metrics, holds every integer up to this one
 
 Check = Callable[[str, Any], Any]
 """Name and value of a field -> the value in its final form; raises ValueError if it can't be used."""
 
+RECORDED = ("versions", "machine", "git", "chosen", "finished")
+"""Entries of config.json beside the fields of the config."""
+
 
 def _field(default: Any, group: str = "run", help: str | None = None, check: Check | None = None) -> Any:
-    """A dataclass field. group: the heading of its flag; help: the flag's text, if the docstring's doesn't fit."""
-    metadata = {"group": group, "check": check} if help is None else {"group": group, "check": check, "help": help}
+    """Return a dataclass field. group: its flag's heading; help: its flag's text, if the docstring's doesn't fit."""
+    metadata = {"group": group, "check": check} | ({} if help is None else {"help": help})
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def _count(default: int | None, least: int | None, group: str = "run", help: str | None = None) -> Any:
-    """An integer of at least `least`; it may be None if the default is."""
-    check = functools.partial(check_count, least=least, most=_LARGEST_INTEGER, optional=default is None)
+    """Return a field for an integer of at least `least`; it may be None if the default is."""
+    check = functools.partial(checks.check_count, least=least, most=_LARGEST_INTEGER, optional=default is None)
     return _field(default, group, help, check)
 
 
 def _flag(default: bool, group: str = "run") -> Any:
-    return _field(default, group, check=check_flag)
+    return _field(default, group, check=checks.check_flag)
 
 
 def _choice(choices: tuple[Any, ...], group: str = "run") -> Any:
-    """One of the choices; the first is the default."""
-    return _field(choices[0], group, check=functools.partial(check_choice, choices=choices))
+    """Return a field for one of the choices; the first is the default."""
+    return _field(choices[0], group, check=functools.partial(checks.check_choice, choices=choices))
 
 
 def _number(default: float | None, group: str = "run", **bounds: Any) -> Any:
-    return _field(default, group, check=functools.partial(check_number, **bounds))
+    return _field(default, group, check=functools.partial(checks.check_number, **bounds))
 
 
 def _env(name: str, value: Any) -> Any:
@@ -101,13 +85,13 @@ def _hidden_sizes(name: str, value: Any) -> tuple[int, ...]:
         raise refusal(name, "a sequence of integers", value)
     sizes = tuple(value)
     try:
-        return tuple(check_count(name, size) for size in sizes)
+        return tuple(checks.check_count(name, size) for size in sizes)
     except ValueError:
         raise refusal(name, "integers of at least 1", sizes) from None
 
 
 def _info_keys(name: str, value: Any) -> tuple[str, ...]:
-    keys = check_info_keys(value)
+    keys = checks.check_info_keys(value)
     if not all(keys) or len(set(keys)) < len(keys):
         raise refusal(name, "different, non-empty strings", keys)
     return keys
@@ -140,7 +124,7 @@ def _with_help(cls: type[T]) -> type[T]:
 
 @dataclass(frozen=True, kw_only=True)
 @_with_help
-class TrainConfig(NamedFields):
+class TrainConfig(checks.NamedFields):
     """All settings of a run. Every field but `callbacks` is a flag of `actor-learner train`.
 
     An unusable value raises ValueError here, before anything is started or written.
@@ -222,7 +206,7 @@ class TrainConfig(NamedFields):
     learner_threads: int | None = _count(
         None, 1, "actors", "cores that TensorFlow computes on; default: all with lag 0, else those that actors leave"
     )
-    seed: int = _field(0, check=functools.partial(check_count, least=0, most=2**32 - 1))
+    seed: int = _field(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1))
     device: Literal["auto", "cpu", "gpu"] = _choice(("auto", "cpu", "gpu"))
     run_dir: str | os.PathLike[str] | None = _field(None, check=_path)
     overwrite: bool = _flag(False)
@@ -235,8 +219,8 @@ class TrainConfig(NamedFields):
     milestone_steps: int | None = _count(None, 1, "checkpoints")
     on_env_error: Literal["restart", "raise"] = _choice(("restart", "raise"), "faults")
     max_restarts: int = _count(1000, 0, "faults")
-    actor_timeout: float = _field(60.0, "faults", check=check_seconds)
-    start_timeout: float = _field(120.0, "faults", check=check_seconds)
+    actor_timeout: float = _field(60.0, "faults", check=checks.check_seconds)
+    start_timeout: float = _field(120.0, "faults", check=checks.check_seconds)
     max_undone_updates: int = _count(10, 1, "faults")
     undone_rate_factor: float = _number(1.0, "faults", above=0, most=1)
     tensorboard: bool = _flag(True)
@@ -271,10 +255,7 @@ class TrainConfig(NamedFields):
     def _check_algorithm(self) -> None:
         is_instance = dataclasses.is_dataclass(self.algorithm) and not isinstance(self.algorithm, type)
         if not is_instance or not hasattr(self.algorithm, "loss"):
-            raise ValueError(
-                "`algorithm` must be an instance of an algorithm's dataclass, such as PPO(). "
-                f"Received: algorithm={self.algorithm!r}"
-            )
+            raise refusal("algorithm", "an instance of an algorithm's dataclass, such as PPO()", self.algorithm)
         if isinstance(self.algorithm, Algorithm):
             self.algorithm.check_unroll_length(self.unroll_length)
         if self.undone_rate_factor < 1 and getattr(self.algorithm, "changes_learning_rate", False):
@@ -288,17 +269,17 @@ class TrainConfig(NamedFields):
         given = self.network_fields()
         if self.network is not None:
             if self.init_from is not None:
-                raise ValueError(
-                    f"`network` and `init_from` exclude each other. Received: network, init_from={self.init_from}"
-                )
+                received = f"network, init_from={self.init_from}"
+                raise ValueError(f"`network` and `init_from` exclude each other. Received: {received}")
             if not callable(self.network):
                 raise refusal("network", "a keras.Model or a callable that returns one", self.network)
             given.pop("normalize_observation", None)  # wraps the network that was passed
         if given and (self.network is not None or self.init_from is not None):
             other = "network" if self.network is not None else "init_from"
+            received = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ValueError(
                 f"Fields of the default network can't be combined with `{other}`, which brings a network. "
-                f"Received: {', '.join(f'{name}={value!r}' for name, value in given.items())}"
+                f"Received: {received}"
             )
 
     def network_fields(self, *, all_fields: bool = False) -> dict[str, Any]:
@@ -328,12 +309,12 @@ class TrainConfig(NamedFields):
 
         An environment or network that can be imported by its name becomes "module:name", as at a shell.
         """
-        values = {field.name: _to_json(getattr(self, field.name)) for field in dataclasses.fields(self)}
-        values |= {name: found for name in NAMED_CODE if (found := importable_name(getattr(self, name)))}
-        hyperparameters = {
-            field.name: _to_json(getattr(self.algorithm, field.name)) for field in dataclasses.fields(self.algorithm)
+        values = _fields_to_json(self)
+        values |= {
+            name: found for name in ("env", "network") if (found := references.importable_name(getattr(self, name)))
         }
-        return {**values, "algorithm": {"name": algorithm_reference(type(self.algorithm)), **hyperparameters}}
+        name = references.algorithm_reference(type(self.algorithm))
+        return {**values, "algorithm": {"name": name, **_fields_to_json(self.algorithm)}}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], **passed: Any) -> TrainConfig:
@@ -343,12 +324,12 @@ class TrainConfig(NamedFields):
         """
         known = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in data.items() if name in known} | passed
-        if missing := {name: marks for name, value in values.items() if (marks := callable_marks(value))}:
-            raise ValueError(f"A run's config.json {ask_again(missing)}")
+        if missing := {name: marks for name, value in values.items() if (marks := references.callable_marks(value))}:
+            raise ValueError(f"A run's config.json {references.ask_again(missing)}")
         if isinstance(values.get("network"), str):
-            values["network"] = recorded_network(values["network"])
+            values["network"] = references.recorded_network(values["network"])
         if isinstance(values.get("algorithm"), Mapping):
-            values["algorithm"] = algorithm_from_json(values["algorithm"])
+            values["algorithm"] = references.algorithm_from_json(values["algorithm"])
         return cls(**values)
 
     @classmethod
@@ -379,14 +360,8 @@ def unknown_field(owner: str, name: str, value: object, known: Iterable[str]) ->
     return ValueError(f"{owner} no such field{close_match(name, known)}. Received: {name}={value!r}")
 
 
-NAMED_CODE = ("env", "network")
-"""Fields whose callables a run's config.json names as "module:name", where they can be imported."""
-
-DEFAULT_NETWORK_FIELDS = tuple(
-    field.name
-    for field in dataclasses.fields(TrainConfig)
-    if field.metadata["group"] == "network" and field.name != "network"
-)
+_NETWORK_GROUP = [field.name for field in dataclasses.fields(TrainConfig) if field.metadata["group"] == "network"]
+DEFAULT_NETWORK_FIELDS = tuple(name for name in _NETWORK_GROUP if name != "network")
 
 
 def check_backend() -> None:
@@ -401,8 +376,8 @@ def check_backend() -> None:
         )
 
 
-RECORDED = ("versions", "machine", "git", "chosen", "finished")
-"""Entries of config.json beside the fields of the config."""
+def _fields_to_json(fields: Any) -> dict[str, Any]:
+    return {field.name: _to_json(getattr(fields, field.name)) for field in dataclasses.fields(fields)}
 
 
 def _to_json(value: Any) -> Any:

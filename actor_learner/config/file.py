@@ -21,38 +21,24 @@ from typing import Any
 
 from actor_learner.config.config import RECORDED, TrainConfig, unknown_field
 from actor_learner.config.presets import fields_below, preset_fields, unknown_preset
-from actor_learner.config.references import (
-    algorithm_class,
-    ask_again,
-    callable_marks,
-    is_pythons_own,
-    recorded_network,
-)
+from actor_learner.config.references import algorithm_class, ask_again, callable_marks, is_pythons_own, recorded_network
+from actor_learner.system.fields import refusal
 from actor_learner.system.keras_import import import_keras_before
 
 _MOST_BYTES = 1 << 20
-_ONLY_IN_RUNS = "versions"
-"""A key that every run's config.json has, and no other file."""
+_ONLY_IN_RUNS = "versions"  # a key that every run's config.json has, and no other file
 _NOT_REPEATED = ("run_dir", "overwrite")
-_NAMED = ("env", "algorithm", "network")
-"""Fields whose values may name code."""
+_NAMED = ("env", "algorithm", "network")  # fields whose values may name code
 
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The contents of a config file.
+    """The contents of a config file."""
 
-    Attributes:
-        path: path of the file, for messages.
-        fields: flat fields of TrainConfig and of the algorithm, and `preset`. `algorithm` is its name.
-        lines: line of each field in the file, from 1, where it is known.
-        recorded: versions, machine and git commit, if the file is a run's config.json.
-    """
-
-    path: str
-    fields: Mapping[str, Any]
-    lines: Mapping[str, int]
-    recorded: Mapping[str, Any] = field(default_factory=dict)
+    path: str  # for messages
+    fields: Mapping[str, Any]  # flat fields of TrainConfig and of the algorithm, and `preset`; `algorithm` is its name
+    lines: Mapping[str, int]  # line of each field in the file, from 1, where it is known
+    recorded: Mapping[str, Any] = field(default_factory=dict)  # versions, machine and git commit of a run's config.json
 
     @property
     def algorithm(self) -> str | None:
@@ -105,7 +91,9 @@ def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = Non
     Raises ValueError as `load_config` does.
     """
     fields = _file_layer(file, changes)
-    _check_callables(file, {name: value for name, value in fields.items() if name not in changes})
+    own = {name: value for name, value in fields.items() if name not in changes}
+    if missing := {name: marks for name, value in own.items() if (marks := callable_marks(value))}:
+        raise ValueError(f"{file.where(next(iter(missing)))}: a run's config.json {ask_again(missing)}")
     if isinstance(fields.get("network"), str) and "network" not in changes:
         with file.naming_lines():
             fields["network"] = recorded_network(fields["network"])
@@ -140,12 +128,6 @@ def _file_layer(file: ConfigFile, changes: Mapping[str, Any]) -> dict[str, Any]:
     return fields_below(fields, changes)
 
 
-def _check_callables(file: ConfigFile, fields: Mapping[str, Any]) -> None:
-    missing = {name: marks for name, value in fields.items() if (marks := callable_marks(value))}
-    if missing:
-        raise ValueError(f"{file.where(next(iter(missing)))}: a run's config.json {ask_again(missing)}")
-
-
 def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
     """Read a file and check its keys; `build` checks the values.
 
@@ -157,29 +139,25 @@ def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
     try:
         data = json.loads(text, object_pairs_hook=_without_repeats) if is_json else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        kind = "JSON" if is_json else "TOML"
-        raise ValueError(
-            f"`config` must be a TOML or JSON file; as {kind}: {error}. Received: config={name!r}"
-        ) from error
+        expected = f"a TOML or JSON file; as {'JSON' if is_json else 'TOML'}: {error}"
+        raise refusal("config", expected, name) from error
     return _flat(name, data, text)
 
 
 def _read(name: str) -> str:
     if os.path.isdir(name):
-        raise ValueError(
-            f"`config` must be a file; of a run it is config.json in the run's directory. Received: config={name!r}"
-        )
+        raise refusal("config", "a file; of a run it is config.json in the run's directory", name)
     try:
         with open(name, "rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise ValueError(f"`config` can't be read: {error.strerror}. Received: config={name!r}") from error
     if len(content) > _MOST_BYTES:
-        raise ValueError(f"`config` must be a file of 1 MB at most. Received: config={name!r}")
+        raise refusal("config", "a file of 1 MB at most", name)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"`config` must be text in UTF-8 ({error.reason}). Received: config={name!r}") from error
+        raise refusal("config", f"text in UTF-8 ({error.reason})", name) from error
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -222,13 +200,15 @@ def _flat(path: str, data: Mapping[str, Any], text: str) -> ConfigFile:
 
 def _algorithm_name(file: ConfigFile, name: Any) -> str | None:
     if name is not None and not isinstance(name, str):
-        raise ValueError(
-            f"{file.where('algorithm')}: `algorithm` must be a name, or a table with one. Received: algorithm={name!r}"
-        )
+        raise _refusal(file, "algorithm", "a name, or a table with one", name)
     if name is not None:
         _check_references(file, {"algorithm": name})
         import_keras_before(name)
     return name
+
+
+def _refusal(file: ConfigFile, name: str, expected: str, value: Any) -> ValueError:
+    return ValueError(f"{file.where(name)}: {refusal(name, expected, value)}")
 
 
 def _check_keys(file: ConfigFile, top: Mapping[str, Any], nested: Mapping[str, Any], cls: type[Any]) -> None:
@@ -252,7 +232,7 @@ def _check_kinds(file: ConfigFile, fields: Mapping[str, Any]) -> None:
     """Refuse values that no field can take, and fields that no file can give."""
     preset, callbacks = fields.get("preset", "none"), fields.get("callbacks", ())
     if not isinstance(preset, str):
-        raise ValueError(f"{file.where('preset')}: `preset` must be a name. Received: preset={preset!r}")
+        raise _refusal(file, "preset", "a name", preset)
     if callbacks and not callable_marks(callbacks):
         raise ValueError(
             f"{file.where('callbacks')}: `callbacks` are objects, which only Python can give: "
@@ -260,10 +240,8 @@ def _check_kinds(file: ConfigFile, fields: Mapping[str, Any]) -> None:
         )
     for name, value in fields.items():
         if any(isinstance(leaf, (date, time)) for leaf in _leaves(value)):
-            raise ValueError(
-                f"{file.where(name)}: `{name}` must not be or hold a date or time; quote it to give text. "
-                f"Received: {name}={value!r}"
-            )
+            expected = f"`{name}` must not be or hold a date or time; quote it to give text"
+            raise ValueError(f"{file.where(name)}: {expected}. Received: {name}={value!r}")
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -278,8 +256,8 @@ def _check_references(file: ConfigFile, fields: Mapping[str, Any]) -> None:
     for name in _NAMED:
         reference = fields.get(name)
         if isinstance(reference, str) and ":" in reference and is_pythons_own(reference):
-            where, expected = file.where(name), f"`{name}` must not name one of Python's own modules"
-            raise ValueError(f"{where}: {expected}. Received: {name}={reference!r}")
+            expected = f"`{name}` must not name one of Python's own modules"
+            raise ValueError(f"{file.where(name)}: {expected}. Received: {name}={reference!r}")
 
 
 def _config_names() -> set[str]:

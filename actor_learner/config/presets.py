@@ -16,35 +16,21 @@ from actor_learner.config.references import algorithm_class, algorithm_reference
 from actor_learner.system.fields import close_match
 
 
-def _settings(total_steps: int, envs_per_actor: int, unroll_length: int, **others: Any) -> dict[str, Any]:
-    return {"total_steps": total_steps, "envs_per_actor": envs_per_actor, "unroll_length": unroll_length, **others}
+def _settings(total_steps: int, envs_per_actor: int | None, unroll_length: int, **others: Any) -> dict[str, Any]:
+    envs = {} if envs_per_actor is None else {"envs_per_actor": envs_per_actor}
+    return {"total_steps": total_steps, **envs, "unroll_length": unroll_length, **others}
 
 
 _NORMALIZED = {"normalize_observation": True, "normalize_reward": True}
-
 _MUJOCO = _settings(1_000_000, 4, 128, learning_rate="linear_4e-4", clip_range=0.1, initial_log_std=-1.0, **_NORMALIZED)
 """The settings for all of MuJoCo; the environments in `_MUJOCO_NAMES` have no measured results."""
 
 _WALKING = {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}
-
 _LUNAR_LANDER = _settings(1_000_000, 8, 256, epochs=4, gamma=0.999, gae_lambda=0.98, learning_rate="linear_1e-3")
+_ATARI = _settings(10_000_000, 4, 128, minibatch_size=256, epochs=4, learning_rate="linear_2.5e-4")
+_ATARI |= {"clip_range": "linear_0.1", "ent_coef": 0.01, "clip_reward": "sign"}
 
-_ATARI = _settings(
-    10_000_000,
-    4,
-    128,
-    minibatch_size=256,
-    epochs=4,
-    learning_rate="linear_2.5e-4",
-    clip_range="linear_0.1",
-    ent_coef=0.01,
-    clip_reward="sign",
-)
-
-_MUJOCO_NAMES = (
-    *("Ant", "Humanoid", "HumanoidStandup"),
-    *("InvertedDoublePendulum", "InvertedPendulum", "Pusher", "Reacher"),
-)
+_MUJOCO_NAMES = "Ant Humanoid HumanoidStandup InvertedDoublePendulum InvertedPendulum Pusher Reacher".split()
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "CartPole-v1": {
@@ -78,40 +64,28 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "BipedalWalker-v3": {
         "ppo": _settings(
             5_000_000, 16, 512, minibatch_size=128, learning_rate="linear_5e-4", clip_range=0.18, **_NORMALIZED
-        ),
+        )
     },
     "HalfCheetah-v5": {
-        "ppo": {**_MUJOCO, "gamma": 0.98, "gae_lambda": 0.92, "ent_coef": 4e-4, "vf_coef": 0.58, "max_grad_norm": 0.8},
+        "ppo": {**_MUJOCO, "gamma": 0.98, "gae_lambda": 0.92, "ent_coef": 4e-4, "vf_coef": 0.58, "max_grad_norm": 0.8}
     },
     "Hopper-v5": {"ppo": _WALKING},
     "Walker2d-v5": {"ppo": _WALKING},
     "Swimmer-v5": {
         "ppo": _settings(
             1_000_000, 2, 1024, minibatch_size=256, gamma=0.9999, gae_lambda=0.98, learning_rate=6e-4, **_NORMALIZED
-        ),
+        )
     },
     **{f"{name}-v5": {"ppo": _MUJOCO} for name in _MUJOCO_NAMES},
     "actor_learner/Catch-v0": {
         "ppo": {
-            "total_steps": 30_000,
-            "unroll_length": 32,
-            "minibatch_size": 128,
-            "epochs": 3,
-            "gamma": 0.95,
-            "gae_lambda": 0.9,
+            **_settings(30_000, None, 32, minibatch_size=128, epochs=3, gamma=0.95, gae_lambda=0.9),
             "learning_rate": "linear_2e-3",
             "ent_coef": 0.01,
-        },
+        }
     },
     "actor_learner/MaskedTreasure-v0": {
-        "ppo": {
-            "total_steps": 50_000,
-            "unroll_length": 64,
-            "minibatch_size": 256,
-            "epochs": 6,
-            "learning_rate": 2e-3,
-            "ent_coef": 0.01,
-        },
+        "ppo": _settings(50_000, None, 64, minibatch_size=256, epochs=6, learning_rate=2e-3, ent_coef=0.01)
     },
     "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 875_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
     "ALE/*": {"ppo": _ATARI},

@@ -27,21 +27,12 @@ module, _, function = main.partition(":")
 getattr(import_module(module), function)(*words[int(count):])
 """
 
-ONE_THREAD = dict.fromkeys(
-    (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "BLIS_NUM_THREADS",
-        "VECLIB_MAXIMUM_THREADS",
-        "NUMEXPR_NUM_THREADS",
-    ),
-    "1",
-)
+_LIBRARIES = ("OMP_NUM", "OPENBLAS_NUM", "MKL_NUM", "BLIS_NUM", "VECLIB_MAXIMUM", "NUMEXPR_NUM")
+ONE_THREAD = {f"{library}_THREADS": "1" for library in _LIBRARIES}
 """Environment variables that give BLAS and OpenMP one thread."""
 
+# Errors of a kernel that is short of something for a moment; the last, while TensorFlow is being loaded.
 _TRANSIENT = (errno.EAGAIN, errno.ENOMEM, errno.EFAULT)
-"""Errors of a kernel that is short of something for a moment; the last, while TensorFlow is being loaded."""
 _RETRY_SECONDS = 0.1
 
 
@@ -56,36 +47,29 @@ def start_python(
     stdout: IO[bytes] | int = subprocess.DEVNULL,
     stderr: IO[bytes] | int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
-    """Starts a Python process that has this one's flags and `sys.path`, and calls `main` with `arguments`.
+    """Start a Python process that has this one's flags and `sys.path`, and calls `main` with `arguments`.
 
     On Linux the process is killed when the calling thread ends. It leads a session and a process group of its own: the
     terminal's Ctrl-C, Ctrl-Z and hang-up don't reach it, and `os.killpg` also ends its children.
 
-    Args:
-        main: "package.module:function".
-        arguments: Passed to the function as strings.
-        name: The process's name in the output of `ps`.
-        descriptors: File descriptors that the process inherits.
-        environment: The process's environment variables; None: this process's.
-        stdin: As `subprocess.Popen` takes it.
-        stdout: As `subprocess.Popen` takes it.
-        stderr: As `subprocess.Popen` takes it.
+    main: "package.module:function". arguments: passed to the function as strings. name: as `ps` shows the process.
+    descriptors: file descriptors that the process inherits. environment: variables instead of this process's.
 
-    Raises:
-        RuntimeError: The path of Python's executable is not known.
-        OSError: The process can't be started.
+    Raises RuntimeError if the path of Python's executable is unknown, OSError if the process can't be started.
     """
-    if not sys.executable:
+    if not (python := sys.executable):
         raise RuntimeError(
-            f"A child process needs the path of Python's executable. Received: sys.executable={sys.executable!r}"
+            f"A child process needs the path of Python's executable. Received: sys.executable={python!r}"
         )
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    paths = _search_path()
+    paths = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
+    package_parent = str(Path(__file__).absolute().parents[2])
+    paths += [] if package_parent in paths else [package_parent]
     words = [name, os.getpid(), main, len(paths), *paths, *arguments]
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, *flags, "-P", "-c", _BOOTSTRAP, *map(str, words)],
+            [python, *flags, "-P", "-c", _BOOTSTRAP, *map(str, words)],
             pass_fds=descriptors,
             env=environment,
             start_new_session=True,
@@ -101,10 +85,3 @@ def start_python(
             raise
     time.sleep(_RETRY_SECONDS)
     return start()
-
-
-def _search_path() -> list[str]:
-    """Return this process's `sys.path` with absolute paths, and this package's parent folder in it."""
-    paths = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
-    package_parent = str(Path(__file__).absolute().parents[2])
-    return paths if package_parent in paths else [*paths, package_parent]

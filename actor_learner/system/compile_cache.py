@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -26,12 +27,8 @@ from typing import Any
 
 from actor_learner.system.machine import allowed_cores
 
-MOST_KEPT = 24
-"""The number of programs, of about a megabyte each, beyond which the oldest are removed."""
-
-ROOM = 2**24
-"""Bytes that must be free for a new program."""
-
+MOST_KEPT = 24  # programs of about a megabyte each; the oldest ones beyond are removed
+ROOM = 2**24  # bytes that must be free for a new program
 _DAY = 86_400.0
 _VARIABLES = ("XLA_FLAGS", "TF_XLA_FLAGS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
@@ -44,14 +41,17 @@ class CompileCache:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_is_ours(folder)
+        status = folder.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise PermissionError("others can write to the cache")
         _remove_old(folder)
         self._folder = folder
-        self.flags_before: str | None = None
+        self.flags_before = os.environ.get("TF_XLA_FLAGS")
         self.path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=folder))
         self._process = os.getpid()
         atexit.register(self._close)
-        _check_room(self.path)
+        with tempfile.TemporaryFile(dir=self.path) as room:  # raises OSError if the disk, or this user's quota, is full
+            os.posix_fallocate(room.fileno(), 0, ROOM)
         for file in _programs(folder):
             name, _, digest = file.name.rpartition(".")
             with contextlib.suppress(OSError):  # another process removed it, or two have the same name
@@ -96,22 +96,9 @@ def begin(threads: int | None = None) -> None:
     if _active is None and folder is not None and not taken and not {"tensorflow", "keras"} & set(sys.modules):
         with contextlib.suppress(OSError):
             _active = CompileCache(folder / _compiled_with(threads))
-            _add_flags(_active)
-
-
-def _add_flags(cache: CompileCache) -> None:
-    """Set TensorFlow's flags, which it reads at its first operation; `call` removes them before the first program."""
-    cache.flags_before = os.environ.get("TF_XLA_FLAGS")
-    flags = [cache.flags_before] if cache.flags_before else []
-    flags += [f"--tf_xla_persistent_cache_directory={cache.path}"]
-    flags += ["--tf_xla_persistent_cache_device_types=CPU"]
-    os.environ["TF_XLA_FLAGS"] = " ".join(flags)
-
-
-def _restore_flags(cache: CompileCache) -> None:
-    os.environ.pop("TF_XLA_FLAGS", None)
-    if cache.flags_before is not None:
-        os.environ["TF_XLA_FLAGS"] = cache.flags_before
+            # TensorFlow reads its flags at its first operation; `call` removes these before the first program.
+            flags = f"--tf_xla_persistent_cache_directory={_active.path} --tf_xla_persistent_cache_device_types=CPU"
+            os.environ["TF_XLA_FLAGS"] = f"{_active.flags_before} {flags}" if _active.flags_before else flags
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -121,7 +108,9 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     if _active is None:
         return function(*arguments)
-    _restore_flags(_active)
+    os.environ.pop("TF_XLA_FLAGS", None)
+    if _active.flags_before is not None:
+        os.environ["TF_XLA_FLAGS"] = _active.flags_before
     try:
         result = function(*arguments)
     except Exception as error:
@@ -148,40 +137,17 @@ def _compiled_with(threads: int | None = None) -> str:
     from importlib.metadata import version
 
     tensorflow = version("tensorflow")
-    parts = [
-        tensorflow,
-        sys.version,
-        _processor(),
-        str(allowed_cores()),
-        *(os.environ.get(name, "") for name in _VARIABLES),
-    ]
+    parts = [tensorflow, sys.version, _processor(), str(allowed_cores())]
+    parts += [os.environ.get(name, "") for name in _VARIABLES]
     parts += [] if threads is None else [str(threads)]
     return f"{tensorflow}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
 
 
 def _processor() -> str:
     """Return the constant entries of the first processor in /proc/cpuinfo: its model and its features."""
-    lines = []
+    constant = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if not line.strip():
-                break
-            if line.startswith(("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")):
-                lines.append(line)
-    return "".join(lines)
-
-
-def _check_is_ours(folder: Path) -> None:
-    """Raise OSError if another user could add programs."""
-    status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise PermissionError("others can write to the cache")
-
-
-def _check_room(folder: Path) -> None:
-    """Raise OSError if a program may not fit: the disk, or this user's quota, is full."""
-    with tempfile.TemporaryFile(dir=folder) as file:
-        os.posix_fallocate(file.fileno(), 0, ROOM)
+        return "".join(line for line in itertools.takewhile(str.strip, file) if line.startswith(constant))
 
 
 def _programs(folder: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 
 def refusal(name: str, expected: str, value: object) -> ValueError:
-    """The error for a value that an argument can't take."""
+    """Return the error for a value that an argument can't take."""
     text = repr(value)
     if isinstance(value, int) and len(text) > 24:
         text = f"{text[:20]}..."
@@ -30,7 +30,10 @@ def check_count(
     """Return an integer of at least `least` (NumPy's too) as Python's; None passes if it is optional."""
     if value is None and optional:
         return None
-    number = _as_integer(value)
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
     if number is None or (least is not None and number < least):
         bound = "" if least is None else f" of at least {least}"
         raise refusal(name, f"an integer{bound}{', or None' if optional else ''}", value)
@@ -97,15 +100,8 @@ def _expected(kind: str, least: float | None, above: float | None, most: float |
     return f"{kind} {' and '.join(parts)}".rstrip()
 
 
-def _as_integer(value: Any) -> int | None:
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return None
-
-
 def _as_float(value: Any) -> float:
-    """The number as a float: NaN for what is no number, infinity for an integer larger than any float."""
+    """Return a number as a float: infinity for an integer larger than any float, NaN for any other type."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return math.nan
     try:
@@ -162,18 +158,14 @@ class NamedFields:
     """The owner of the fields, in messages: "did you mean 'epochs' of the algorithm?"."""
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
-        """Raise TypeError for positional arguments and for unknown fields."""
         parameters = _parameters(cls.__init__)
+        own = cls.__name__
         if values and all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters):
-            raise TypeError(
-                f"{cls.__name__} takes its fields by name, as in {cls.__name__}({_fields(cls)[0]}=...). "
-                f"Received: {', '.join(map(repr, values))}"
-            )
+            received = ", ".join(map(repr, values))
+            raise TypeError(f"{own} takes its fields by name, as in {own}({_fields(cls)[0]}=...). Received: {received}")
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             for name in [name for name in named if name not in {parameter.name for parameter in parameters}]:
-                raise TypeError(
-                    f"{cls.__name__} has no such field{_suggestion(cls, name)}. Received: {name}={named[name]!r}"
-                )
+                raise TypeError(f"{own} has no such field{_suggestion(cls, name)}. Received: {name}={named[name]!r}")
         return super().__new__(cls)
 
 
@@ -183,7 +175,7 @@ def _parameters(method: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
 
 
 def _suggestion(cls: type[NamedFields], name: str) -> str:
-    """Suggest a field of this class, or of the other classes with named fields."""
+    """Suggest a field of this class, or of another class with named fields."""
     synonym = ELSEWHERE.get(name, name)
     for family in NamedFields.__subclasses__():
         if not issubclass(cls, family) and any(synonym in _fields(one) for one in _descendants(family)):
@@ -192,7 +184,6 @@ def _suggestion(cls: type[NamedFields], name: str) -> str:
 
 
 def _descendants(cls: type[NamedFields]) -> Iterator[type[NamedFields]]:
-    """Yield a class and all its subclasses."""
     yield cls
     for subclass in cls.__subclasses__():
         yield from _descendants(subclass)

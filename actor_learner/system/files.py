@@ -31,12 +31,18 @@ MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
 
 _LARGEST_MANIFEST = 1 << 20
-_DAMAGES = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENXIO)  # the last: a socket
+_DAMAGES = {errno.ENOENT: "is missing", errno.ELOOP: "is a link", errno.EINVAL: "is no plain file"}
+_DAMAGES |= dict.fromkeys((errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENXIO), "")  # the last: a socket
 _PARTIAL_FOLDER = ".partial-actor-learner-"
 
 
+class _Entry(NamedTuple):
+    sha256: str
+    size: int
+
+
 class DamagedError(ValueError):
-    """A file or folder is not as it was written: it was cut off or changed, or something else wrote it."""
+    """The error for a file or folder that isn't as it was written: it was cut off, changed or written elsewhere."""
 
 
 def write_atomically(file: Path, write: Callable[[Path], object]) -> None:
@@ -64,13 +70,11 @@ def write_folder_atomically(folder: str | os.PathLike[str], write: Callable[[Pat
     filesystems; elsewhere the old one is in `.replaced-<name>` between two renames). Partial folders of killed writers
     are removed.
 
-    Args:
-        folder: made with its parents; an existing link is itself replaced.
-        write: gets an empty folder and makes files in it. Subfolders need manifests of their own.
+    folder: made with its parents; an existing link is itself replaced. write: gets an empty folder and makes files in
+    it; subfolders need manifests of their own.
 
-    Raises:
-        OSError: naming the folder, for example if the disk is full.
-        FileExistsError: the existing folder was not written by this function, or holds further files.
+    Raises OSError naming the folder, for example if the disk is full: FileExistsError if the existing folder wasn't
+    written by this function, or holds further files.
     """
     folder = Path(os.path.abspath(folder))  # not `resolve`, which follows links
     with _naming(folder):
@@ -97,16 +101,15 @@ def write_manifest(folder: Path) -> None:
 
 
 def has_manifest(folder: str | os.PathLike[str]) -> bool:
-    """Return True if a folder has an entry of any kind with the manifest's name."""
+    """Return True if a folder has an entry, of any kind, with the manifest's name."""
     return os.path.lexists(Path(folder) / MANIFEST)
 
 
 def check_folder(folder: str | os.PathLike[str]) -> tuple[str, ...]:
     """Compare every file of a folder with the manifest, and return their names; other files must not be read.
 
-    Raises:
-        DamagedError: a file is missing, has another size or other contents, or is no plain file.
-        ValueError: the system can't read a file now (permissions, too many open files), or another version wrote it.
+    Raises DamagedError if a file is missing, has another size or other contents, or is no plain file; ValueError if
+    the system can't read a file now (permissions, too many open files), or if another version wrote the folder.
     """
     listed = _read_manifest(Path(folder))
     for name, entry in listed.items():
@@ -176,11 +179,6 @@ def one_line(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__)[:200]
 
 
-class _Entry(NamedTuple):
-    sha256: str
-    size: int
-
-
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
     """Raise any OSError of a write again, in one line that names the path."""
@@ -214,7 +212,6 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and its parents, and sync them."""
     if not folder.is_dir():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -238,16 +235,17 @@ def _check_replaceable(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _partial_folder(parent: Path) -> Iterator[Path]:
-    """Make a folder in `parent`, and remove whatever has its name afterwards.
+    """Make a folder in `parent`, lock it, and remove it, or the folder that replaced it, afterwards.
 
-    The folder is locked until then. A lock ends with its owner, so partial folders without one are leftovers.
+    A lock ends with its owner, so partial folders without one are leftovers.
     """
     _remove_leftovers(parent)
     while True:
         partial = parent / f"{_PARTIAL_FOLDER}{secrets.token_hex(4)}"
         partial.mkdir()
         lock = os.open(partial, os.O_RDONLY)
-        _lock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # the filesystem has no locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if partial.exists():
             break
         os.close(lock)  # another writer removed the folder before it was locked
@@ -260,26 +258,17 @@ def _partial_folder(parent: Path) -> Iterator[Path]:
 
 def _remove_leftovers(parent: Path) -> None:
     for leftover in parent.glob(f"{_PARTIAL_FOLDER}*"):
-        with contextlib.suppress(OSError):  # already removed, or another user's
+        with contextlib.suppress(OSError):  # already removed, locked, or another user's
             descriptor = os.open(leftover, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                if _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                    shutil.rmtree(leftover)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(leftover)
             finally:
                 os.close(descriptor)
 
 
-def _lock(descriptor: int, kind: int) -> bool:
-    """Take a lock, and return whether that worked: another process may hold it, or the filesystem has no locks."""
-    try:
-        fcntl.flock(descriptor, kind)
-    except OSError:
-        return False
-    return True
-
-
 def _put_in_place(partial: Path, folder: Path) -> None:
-    """Move `partial` to `folder`; a replaced folder is then at `partial`, or removed."""
+    """Move `partial` to `folder`; an earlier folder is afterwards at `partial`, or removed."""
     if folder.is_symlink():
         folder.unlink()
     try:
@@ -338,16 +327,11 @@ def _open_listed(folder: Path, name: str) -> io.BufferedReader:
     """Open a file of a folder. Raises DamagedError if it is no plain file, ValueError if it can't be read."""
     try:
         return os.fdopen(open_plain(folder / name), "rb")
-    except FileNotFoundError:
-        raise _damaged(folder, f"{name!r} is missing") from None
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _damaged(folder, f"{name!r} is a link") from None
-        if error.errno == errno.EINVAL:
-            raise _damaged(folder, f"{name!r} is no plain file") from None
-        if error.errno in _DAMAGES:
-            raise _damaged(folder, f"{name!r} can't be read ({one_line(error)})") from error
-        raise _unreadable(folder, name, error) from error
+        if error.errno not in _DAMAGES:
+            raise _unreadable(folder, name, error) from error
+        problem = _DAMAGES[error.errno] or f"can't be read ({one_line(error)})"
+        raise _damaged(folder, f"{name!r} {problem}") from error
     except ValueError as error:
         raise _damaged(folder, f"{name!r} can't be read ({one_line(error)})") from error
 
@@ -371,11 +355,7 @@ def _compare(folder: Path, name: str, sha256: str, entry: _Entry) -> None:
 
 
 def _read_manifest(folder: Path) -> dict[str, _Entry]:
-    """Return the manifest's entries.
-
-    Raises DamagedError if there is no manifest, or none that `write_manifest` wrote; ValueError if another version
-    wrote it, or if it can't be read.
-    """
+    """Return the manifest's entries. Raises as `check_folder` does."""
     with _open_listed(folder, MANIFEST) as stream:
         try:
             content = stream.read(_LARGEST_MANIFEST + 1)

@@ -17,6 +17,8 @@ from typing import Any
 _DEFERRED = ("matplotlib", "matplotlib.pyplot", "matplotlib.patches", "scipy.sparse")
 """Modules that Keras imports for its galleries, and TensorFlow for its old Keras: a quarter of the import's time."""
 
+_freezes = False
+
 
 def import_keras() -> None:
     """Import keras, and TensorFlow with it, quietly; do nothing if keras is imported already.
@@ -54,7 +56,7 @@ class _DeferredModule(types.ModuleType):
 
 @contextlib.contextmanager
 def _deferring(names: Iterable[str]) -> Iterator[None]:
-    """Give stand-ins to the importers of these modules, which few of them use; later importers get the modules."""
+    """Give stand-ins to the importers of these modules, few of which use them; later importers get the modules."""
     deferred = {name: _DeferredModule(name) for name in names if name not in sys.modules and _is_installed(name)}
     sys.modules.update(deferred)
     try:
@@ -65,8 +67,7 @@ def _deferring(names: Iterable[str]) -> Iterator[None]:
                 del sys.modules[name]
 
 
-def _is_installed(name: str) -> bool:
-    """Return True if a module's package is installed; importers of a missing one must get an ImportError."""
+def _is_installed(name: str) -> bool:  # importers of a missing module must get an ImportError
     top = name.partition(".")[0]
     return top in sys.modules or importlib.util.find_spec(top) is not None
 
@@ -81,9 +82,8 @@ def keeping_interrupts() -> Iterator[None]:
         interrupted = True
         signal.default_int_handler(signal_number, frame)
 
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    ours = ours and threading.current_thread() is threading.main_thread()
-    if ours:
+    is_main = threading.current_thread() is threading.main_thread()
+    if ours := is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:
         yield
@@ -100,7 +100,7 @@ def keeping_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Disable the garbage collector, which would scan the import's objects repeatedly, and all of them stay."""
+    """Disable the garbage collector, which would repeatedly scan the import's objects, although all of them stay."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -110,9 +110,6 @@ def _without_collector() -> Iterator[None]:
             gc.freeze()
         if enabled:
             gc.enable()
-
-
-_freezes = False
 
 
 def freeze_what_is_imported() -> None:

@@ -15,10 +15,7 @@ THREADS = "TF_NUM_INTRAOP_THREADS"
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _OWN_SESSION = Path("/proc/self/autogroup")
-
-_UNLIMITED = 1 << 62
-"""Numbers from here on mean "no limit" in cgroups of version 1."""
-
+_UNLIMITED = 1 << 62  # in cgroups of version 1, numbers from here on mean "no limit"
 _LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
 """The files with limits, by cgroup version. Above `memory.high` nothing is killed, but everything is slowed down."""
 
@@ -48,18 +45,15 @@ def own_groups(controller: str, mounted: Path = _CGROUPS, own: Path = _OWN_CGROU
     for line in read_lines(own):
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            version, mount = 2, _existing(mounted / "unified", mounted)
+            version, mount, otherwise = 2, mounted / "unified", mounted
         elif controller in controllers.split(","):
-            version, mount = 1, _existing(mounted / controller, mounted / controllers)
+            version, mount, otherwise = 1, mounted / controller, mounted / controllers
         else:
             continue
+        mount = mount if mount.is_dir() else otherwise
         folder = mount / path.strip("/")
         groups += [Group(one, version) for one in (folder, *folder.parents) if one.is_relative_to(mount)]
     return groups
-
-
-def _existing(folder: Path, otherwise: Path) -> Path:
-    return folder if folder.is_dir() else otherwise
 
 
 def read_number(path: Path) -> int | None:
@@ -94,11 +88,9 @@ def cpu_quota(cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUPS) -> floa
 def _quota(group: Group) -> float:
     """Divide the quota by its period; without a limit the quota is "max" in version 2, -1 in version 1."""
     if group.version == 1:
-        quota = read_number(group.folder / "cpu.cfs_quota_us")
-        period = read_number(group.folder / "cpu.cfs_period_us")
+        quota, period = (read_number(group.folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
         return quota / period if quota and period else math.inf
-    quota_and_period = "".join(read_lines(group.folder / "cpu.max")) or "max 100000"
-    first, second = quota_and_period.split()
+    first, second = ("".join(read_lines(group.folder / "cpu.max")) or "max 100000").split()
     return math.inf if first == "max" else float(first) / float(second)
 
 
@@ -115,18 +107,14 @@ def busy_seconds(stat: Path = Path("/proc/stat")) -> float | None:
 def learner_cores(num_actors: int, max_policy_lag: int, *, images: bool = False) -> int:
     """Return TensorFlow's default number of cores: all in lock-step, where actors wait; else those that actors leave.
 
-    Images take all cores: an update of a convolutional network costs several times what the actors cost, and actors of
-    lower priority use the rest.
+    Images take all: an update of a convolutional network costs several times what the actors, of lower priority, cost.
     """
     cores = available_cores()
     return max(1, cores - num_actors) if max_policy_lag and not images else cores
 
 
 def suggest_threads(count: int) -> None:
-    """Set TensorFlow's number of threads, unless the environment does; later suggestions replace earlier ones.
-
-    For the owner of the process, before TensorFlow has started.
-    """
+    """Set the threads of TensorFlow, which hasn't started, unless the environment does. Replaces a suggestion."""
     global _suggested
     if os.environ.get(THREADS, _suggested) == _suggested:
         os.environ[THREADS] = _suggested = str(count)
@@ -157,11 +145,6 @@ def lower_priority(niceness: int) -> bool:
     return True
 
 
-def memory_bytes() -> int:
-    """Return the machine's memory, including what this process may not use."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def available_memory(root: Path = Path("/")) -> int | None:
     """Return the bytes that can be used before something is killed: the least of the system's and each cgroup's.
 
@@ -178,10 +161,7 @@ def system_available(root: Path = Path("/")) -> int | None:
 
 
 def cgroup_limit(root: Path = Path("/")) -> float:
-    """Return the bytes at which this process's cgroups kill or throttle, or infinity.
-
-    root: the folder of `proc` and `sys`.
-    """
+    """Return the bytes at which this process's cgroups kill or throttle, or infinity. root: see `available_memory`."""
     limits = [read_number(group.folder / name) for group in _memory_groups(root) for name in _LIMITS[group.version]]
     return min((limit for limit in limits if limit is not None), default=math.inf)
 
@@ -207,13 +187,9 @@ def size_text(size: float) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Return the CPU model, the cores that this process may use, memory in GB of 10^9 bytes, and operating system."""
-    return {
-        "cpu": cpu_model(),
-        "cores": available_cores(),
-        "memory_gb": round(memory_bytes() / 1e9, 1),
-        "system": platform.platform(),
-    }
+    """Return the CPU model, the cores that this process may use, all memory in GB of 10^9 bytes, and the system."""
+    memory = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1)
+    return {"cpu": cpu_model(), "cores": available_cores(), "memory_gb": memory, "system": platform.platform()}
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

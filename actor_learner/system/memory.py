@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 _LARGEST_SHARE = 0.005
 """The most CPU time that measuring may take. The kernel walks the page tables, about 8 ms for each GB."""
-
 _TICKS = os.sysconf("SC_CLK_TCK")
-
 _PROPORTIONAL = ("Pss", "SwapPss")
 _OWN = ("Private_Dirty", "SwapPss")
 
@@ -33,7 +31,7 @@ class Usage(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Bytes of the whole process tree."""
+        """The bytes of the whole process tree."""
         return self.learner + sum(self.actors.values())
 
 
@@ -108,11 +106,9 @@ def measure(actors: Mapping[int, int], proc: Path = Path("/proc"), counted: Coll
     actors: process id of each actor. Its processes are those in its group, in its session or below it, so that a
         simulator counts although its own parent has ended.
     proc: the folder of processes. Without it (macOS), `ps` is used, and shared memory counts in full in each process.
-    counted: fields of `smaps_rollup` to sum.
-
-    Raises OSError if the processes can't be read.
+    counted: fields of `smaps_rollup` to sum. Raises OSError if the processes can't be read.
     """
-    table = _process_table(proc, counted)
+    table = dict(_processes(proc, counted) if (proc / "self/stat").exists() else _processes_by_ps())
     numbers = {pid: actor for actor, pid in actors.items()}
     sizes: dict[int | None, int] = dict.fromkeys([None, *actors], 0)
     cpu_seconds = {}
@@ -134,7 +130,7 @@ def own_memory(pid: int) -> int:
 
 
 class _Process(NamedTuple):
-    """An entry of the process table; `size` measures its bytes."""
+    """An entry of the process table; `size` measures the process's bytes."""
 
     parent: int
     group: int
@@ -148,18 +144,13 @@ def _root(pid: int, table: Mapping[int, _Process], actors: Collection[int]) -> i
     for _ in range(len(table)):  # the table is read over time: reused ids may even form a circle
         if pid in actors or pid == os.getpid():
             return pid
-        process = table.get(pid)
-        if process is None:
+        if (process := table.get(pid)) is None:
             return None
         for leader in (process.group, process.session):
             if leader in actors:
                 return leader
         pid = process.parent
     return None
-
-
-def _process_table(proc: Path, counted: Collection[str]) -> dict[int, _Process]:
-    return dict(_processes(proc, counted) if (proc / "self/stat").exists() else _processes_by_ps())
 
 
 def _processes(proc: Path, counted: Collection[str]) -> Iterator[tuple[int, _Process]]:
@@ -191,13 +182,9 @@ def _seconds(text: str) -> float:
 
 
 def _size(folder: str, counted: Collection[str]) -> int:
-    """Return the counted bytes of a process, or its resident ones, with swapped ones.
-
-    The counted ones need Linux 4.14 and the right to trace the process, which a set-user-id program denies.
-    """
-    fields = _fields(f"{folder}/smaps_rollup", counted)
-    if not fields:
-        fields = _fields(f"{folder}/status", ("VmRSS", "VmSwap"))
+    """Return the counted bytes of a process, or its resident and swapped ones."""
+    # smaps_rollup needs Linux 4.14 and the right to trace the process, which a set-user-id program denies.
+    fields = _fields(f"{folder}/smaps_rollup", counted) or _fields(f"{folder}/status", ("VmRSS", "VmSwap"))
     return 1024 * sum(fields.values())
 
 
@@ -208,7 +195,7 @@ def _fields(path: str, names: Collection[str]) -> dict[str, int]:
 
 
 def _read(path: str) -> str:
-    """Return the contents of a file of /proc; nothing if the process has ended or belongs to another user."""
+    """Return the contents of a file of /proc; "" if the process has ended or belongs to another user."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read().decode("latin-1")

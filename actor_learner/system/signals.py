@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -20,9 +20,9 @@ class Interrupts:
     and restored at exit. Ignored signals stay ignored: under `nohup`, closing the terminal has no effect.
 
     Attributes:
-        quiet: whether the first signal is acknowledged without a line on standard error.
-        received: number of the first signal, or None.
-        saving: whether the run is being saved, which a second SIGINT doesn't interrupt.
+        quiet: True to write no line on standard error after the first signal.
+        received: the number of the first signal, or None.
+        saving: True while the run is being saved, which a second SIGINT doesn't interrupt.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -33,30 +33,24 @@ class Interrupts:
 
     @property
     def requested(self) -> bool:
-        """True once a signal has arrived."""
+        """True after the first signal."""
         return self.received is not None
 
     def __enter__(self) -> Interrupts:
         self._handlers.enter_context(_handling(_SIGNALS, self._receive))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._handlers.close()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received = number
-            self._acknowledge()
+            if not self.quiet:
+                with contextlib.suppress(OSError):  # not `print`: the signal may have interrupted a write to its buffer
+                    os.write(2, b"\nending this update and saving (Ctrl-C again ends at once)\n")
         elif number == signal.SIGINT and not self.saving:
             raise KeyboardInterrupt
-
-    def _acknowledge(self) -> None:
-        """Write to the descriptor: the handler may have interrupted a write to Python's buffers."""
-        if not self.quiet:
-            with contextlib.suppress(OSError):
-                os.write(2, b"\nending this update and saving (Ctrl-C again ends at once)\n")
 
     def raise_received(self, message: str) -> None:
         """Raise KeyboardInterrupt(message) after SIGINT, and SystemExit(128 + number) after another signal."""
@@ -92,6 +86,6 @@ def _handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None],
 
 
 def stop_requested() -> bool:
-    """Return True if a signal has asked this process's run to stop, so that nothing in it should wait any longer."""
+    """Return True if a signal has asked this process's run to stop, so that nothing should wait any longer."""
     owners = [getattr(signal.getsignal(number), "__self__", None) for number in _SIGNALS]
     return any(isinstance(owner, Interrupts) and owner.requested for owner in owners)

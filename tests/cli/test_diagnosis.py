@@ -68,7 +68,7 @@ def test_what_is_wrong_is_a_line_that_says_what_to_do(monkeypatch, capsys):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1" if name == "cloudpickle" else real(name))
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: requirements)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 128) if which == resource.RLIMIT_NOFILE else (-1, -1))
-    monkeypatch.setattr(diagnosis, "cgroup_limit", lambda: 5e8)
+    monkeypatch.setattr(diagnosis.machine, "cgroup_limit", lambda: 5e8)
     monkeypatch.delitem(sys.modules, "keras", raising=False)
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     assert cli.main(["doctor", "--no-self-test"]) == 1

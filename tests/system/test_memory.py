@@ -273,7 +273,7 @@ def test_without_a_descriptor_left_the_sampler_keeps_what_it_had():
     """Measuring needs one; a run doesn't end because it can't be watched."""
     program = """
 import os, resource
-from actor_learner import memory
+from actor_learner.system import memory
 memory._LARGEST_SHARE = 1e6
 sampler = memory.MemorySampler(dict, seconds=1e-6)
 before = sampler.metrics()
