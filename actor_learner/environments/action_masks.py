@@ -20,12 +20,7 @@ class ActionMasks:
     """The masks of the current observations.
 
     A mask is the Dict observation's entry `action_mask`, or else `infos["action_mask"]`, from the first reset on: the
-    actions that may follow an observation.
-
-    Args:
-        spaces: Those of one environment.
-        num_envs: Number of environments.
-        describe: Names the environment of a row and its step, for messages.
+    actions that may follow an observation. `describe` names the environment of a row and its step, for messages.
 
     Attributes:
         in_use: True if the environments give masks; for those in `infos`, known after the first `reset`.
@@ -91,14 +86,10 @@ class ActionMasks:
     def check_absent(self, infos: dict[str, Any]) -> None:
         """Raise EnvError for masks that were absent at the first reset."""
         if MASK_KEY in infos:
-            row = _first_row(infos)
-            raise EnvError(
-                f"`{self._label}` must be present from the first reset on, or never. "
-                f"Received: a mask of {self._describe(row)}"
-            )
+            rule = "must be present from the first reset on, or never"
+            raise EnvError(f"`{self._label}` {rule}. Received: a mask of {self._describe(_first_row(infos))}")
 
     def _masks(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None) -> Array:
-        """Return the masks of `rows`, bool `[len(rows), M]`."""
         if self._leaf is not None:
             value = self._leaf.unflatten([leaves[place] for place in self._places])
         else:
@@ -138,20 +129,16 @@ class ActionMasks:
         if rows is not None:
             missing = missing & rows
         if missing.any():
-            row = int(np.flatnonzero(missing)[0])
             raise EnvError(
                 f"`{self._label}` must come with every observation, from every environment, or never. "
-                f"Received: none of {self._describe(row)}"
+                f"Received: none of {self._describe(int(np.flatnonzero(missing)[0]))}"
             )
 
     def _check_some_allowed(self, mask: Array) -> None:
         if (empty := self._layout.first_empty(mask)) is not None:
             row, choice = empty
-            which = f" for choice {choice}" if choice else ""
-            raise EnvError(
-                f"`{self._label}` must allow at least one action{which}. Received: none allowed in "
-                f"{self._describe(row)}"
-            )
+            which, where = f" for choice {choice}" if choice else "", self._describe(row)
+            raise EnvError(f"`{self._label}` must allow at least one action{which}. Received: none allowed in {where}")
 
     def _check_possible(self) -> None:
         if not self._layout.size:
@@ -167,7 +154,6 @@ def _first_row(infos: dict[str, Any]) -> int:
 
 
 def _take(value: Any, indices: Array) -> Any:
-    """Return rows of a batched nest."""
     if isinstance(value, dict):
         return {key: _take(part, indices) for key, part in value.items()}
     if isinstance(value, (tuple, list)):

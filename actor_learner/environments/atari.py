@@ -15,11 +15,8 @@ from actor_learner.environments.errors import EnvError
 
 Array = np.ndarray[Any, Any]
 
-LIFE_LOST = "life_lost"
-"""Key of `infos`: bool `[b]`, True where `terminated` marks a lost life while the game goes on."""
-
+LIFE_LOST = "life_lost"  # key of `infos`: bool `[b]`, True where `terminated` marks a lost life in a game that goes on
 LIFE_OPTIONS = ("episodic_life", "life_loss_info")
-
 # By default ALE clips rewards, which the learner does, and starts a thread per core, while an actor has one core.
 _DEFAULTS = {"reward_clipping": False, "num_threads": 1}
 
@@ -37,7 +34,6 @@ class LifeLoss(VectorWrapper):
         self._ended: Array = np.zeros(env.num_envs, bool)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the games and their lives."""
         observation, infos = self.env.reset(seed=seed, options=options)
         if "lives" not in infos:
             raise EnvError(f"`episodic_life=True` needs `lives` in every info. Received: {list(infos)}")
@@ -46,7 +42,6 @@ class LifeLoss(VectorWrapper):
         return observation, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step the games and terminate the rows that lost a life."""
         observation, reward, terminated, truncated, infos = self.env.step(actions)
         lives = np.array(infos["lives"])
         ended = terminated | truncated
@@ -63,10 +58,10 @@ def make_atari(spec: EnvSpec, num_envs: int, env_kwargs: Mapping[str, Any]) -> A
     """Return ALE's vector environment of a game, with raw rewards.
 
     `episodic_life=True` and `life_loss_info=True` both mean `LifeLoss`: ALE's own `episodic_life` starts a new game
-    at each lost life and so never shows the later part of a game, and after its `life_loss_info` nobody knows whether a
-    reset follows.
+    at each lost life and so never shows the later part of a game, and its `life_loss_info` doesn't show whether a reset
+    follows.
     """
     kwargs = {**_DEFAULTS, **env_kwargs}
     lives = [bool(kwargs.pop(option, False)) for option in LIFE_OPTIONS]
-    env: AnyVectorEnv = gym.make_vec(spec, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs)
+    env: AnyVectorEnv = gym.make_vec(spec, num_envs, "vector_entry_point", **kwargs)
     return LifeLoss(env) if any(lives) else env

@@ -42,8 +42,7 @@ def parse_autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
 def declared_autoreset_mode(vector_env: AnyVectorEnv) -> AutoresetMode | None:
     """Return the mode that a VectorEnv declares on its instance or class, or None.
 
-    It ignores the base class's `VectorEnv.metadata`: `AtariVectorEnv` writes its mode there, and every other VectorEnv
-    of the process inherits it.
+    `VectorEnv.metadata` doesn't count: `AtariVectorEnv` writes its mode there, and all other classes inherit it.
     """
     for layer in layers(vector_env):
         if not isinstance(layer, VectorEnv):
@@ -59,15 +58,11 @@ def declared_autoreset_mode(vector_env: AnyVectorEnv) -> AutoresetMode | None:
 
 
 def differing_environments(batched: gym.Space[Any], single: gym.Space[Any], num_envs: int) -> tuple[str, int] | None:
-    """Return (leaf, environment) of the first environment whose bounds differ from the first one's, or None.
-
-    batched: the space of the vector environment. The leaf is written as in `['camera'][0]`.
-    """
+    """Return leaf (`['camera'][0]`) and number of the first environment with other bounds than the first one, or None."""
     parts = dict(children(batched))
     if parts and type(batched) is type(single):
         for key, own in children(single):  # Gymnasium sorts the keys of a batched Dict
-            found = differing_environments(parts[key], own, num_envs) if key in parts else None
-            if found is not None:
+            if key in parts and (found := differing_environments(parts[key], own, num_envs)) is not None:
                 return f"[{key!r}]{found[0]}", found[1]
         return None
     rows = list(batched.spaces) if isinstance(batched, Tuple) else _bounds(batched, single, num_envs)

@@ -24,12 +24,7 @@ class Fault(NamedTuple):
 
 
 class Observations:
-    """Memory for one batch of observations.
-
-    Attributes:
-        structure: The leaves of the space of one observation.
-        leaves: An array `[b, ...]` for each, in the trajectory's dtype, overwritten by each `write`.
-    """
+    """One batch of observations: `leaves`, `[b, ...]` in the trajectory's dtypes, which each `write` overwrites."""
 
     def __init__(self, structure: Structure, num_envs: int) -> None:
         self.structure = structure
@@ -44,10 +39,7 @@ class Observations:
         )
 
     def write(self, raw: Any) -> None:
-        """Copy what a vector environment returned: `[b, ...]`, nested like the space.
-
-        Raises ValueError for other keys or lengths than the space has, or another shape.
-        """
+        """Copy a batch, nested like the space. Raises ValueError for other keys, lengths or shapes."""
         if self._only is not None:
             np.copyto(self._only, raw, casting="unsafe")
             return
@@ -55,7 +47,6 @@ class Observations:
             _write(array, part, start)
 
     def write_row(self, row: int, raw: Any) -> None:
-        """Copy the observation of one environment."""
         for array, start, part in zip(self.leaves, self._starts, self.structure.flatten(raw), strict=True):
             _write(array[row : row + 1], np.asarray(part)[None], start)
 
@@ -65,7 +56,6 @@ class Observations:
             np.copyto(array, source, where=True if rows is None else rows.reshape(-1, *(1,) * (array.ndim - 1)))
 
     def equals(self, other: Observations, rows: Array) -> bool:
-        """Return True if both batches agree in these rows (bool `[b]`)."""
         pairs = zip(self.leaves, other.leaves, strict=True)
         return all(np.array_equal(mine[rows], theirs[rows]) for mine, theirs in pairs)
 

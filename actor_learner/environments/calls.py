@@ -13,9 +13,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from actor_learner.environments.autoreset import AnyVectorEnv, layers
 from actor_learner.environments.errors import EnvError, describe_error, short
 
-LARGEST_CALLS = 15 * 1024
-"""Bytes of JSON: all calls fit into one message to an actor."""
-
+LARGEST_CALLS = 15 * 1024  # bytes of JSON: all calls fit into one message to an actor
 _OWN = ("reset", "step", "close")
 
 
@@ -24,14 +22,11 @@ class CallError(EnvError):
 
 
 class Call(NamedTuple):
-    """A method of every environment, and its arguments as JSON returns them.
-
-    optional: a missing method is a warning, not an error; a checkpoint may hold a call that never worked.
-    """
+    """A method of every environment, and its arguments as JSON returns them."""
 
     name: str
     args: list[Any]
-    optional: bool = False
+    optional: bool = False  # warn of a missing method: a checkpoint may hold a call that never worked
 
 
 class Calls:
@@ -39,8 +34,7 @@ class Calls:
 
     def __init__(self) -> None:
         self._calls: dict[str, tuple[int, Call]] = {}
-        self.count = 0
-        """The number of calls so far."""
+        self.count = 0  # all calls so far
 
     def add(self, call: Call) -> None:
         """Add a call at the end. Raises ValueError if all together are too large."""
@@ -68,23 +62,16 @@ def make_call(name: str, args: Sequence[Any], *, optional: bool = False) -> Call
         raise ValueError(f"`name` must be a public method other than {', '.join(_OWN)}. Received: name={name!r}")
     try:
         given = _as_lists(list(args))
-        text = json.dumps(given, allow_nan=False)
+        read = json.loads(json.dumps(given, allow_nan=False))
+        if read != given:
+            raise ValueError("the keys of a dict must be strings")
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{_must_be_json(name)} ({error}). Received: {_shown(args)}") from error
-    if json.loads(text) != given:
-        raise ValueError(f"{_must_be_json(name)}, whose keys are strings. Received: {_shown(args)}")
-    return Call(name, json.loads(text), optional)
-
-
-def _must_be_json(name: str) -> str:
-    return f"The arguments of `{name}` must be JSON: None, bool, int, float, str, lists and dicts of them"
-
-
-def _shown(args: Sequence[Any]) -> str:
-    try:
-        return short(args)
-    except RecursionError:
-        return "a value that is nested too deep"
+        received = "a value that is nested too deep" if isinstance(error, RecursionError) else short(args)
+        raise ValueError(
+            f"The arguments of `{name}` must be JSON: None, bool, int, float, str, lists and dicts of them, whose keys "
+            f"are strings ({error}). Received: {received}"
+        ) from error
+    return Call(name, read, optional)
 
 
 def _as_lists(value: Any) -> Any:
@@ -94,20 +81,15 @@ def _as_lists(value: Any) -> Any:
 
 
 def encode(calls: Iterable[Call]) -> str:
-    """Return calls as JSON."""
     return json.dumps([list(call) for call in calls])
 
 
 def decode(text: str) -> list[Call]:
-    """Return the calls of `encode`."""
     return [Call(*call) for call in json.loads(text)]
 
 
 def perform(vector_env: AnyVectorEnv, call: Call, where: str) -> None:
-    """Call the method of every environment.
-
-    Raises CallError if there is none or it takes other arguments, EnvError if it raises.
-    """
+    """Call the method of every environment. Raises CallError as `methods` does, EnvError if the method raises."""
     for method in methods(vector_env, call, where):
         try:
             method(*call.args)
@@ -120,7 +102,7 @@ def perform(vector_env: AnyVectorEnv, call: Call, where: str) -> None:
 def methods(vector_env: AnyVectorEnv, call: Call, where: str) -> list[Callable[..., Any]]:
     """Return the method of each sub-environment, like Gymnasium's own `call`, or that of the vector environment.
 
-    Raises CallError as `perform` does.
+    Raises CallError for a missing method or arguments that don't fit.
     """
     found = _find(vector_env, call.name)
     if not found or not all(map(callable, found)):

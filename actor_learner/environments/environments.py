@@ -12,15 +12,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as vector_wrappers
 
+from actor_learner.environments import autoreset
 from actor_learner.environments.action_masks import ActionMasks
 from actor_learner.environments.atari import LIFE_LOST
-from actor_learner.environments.autoreset import (
-    AnyVectorEnv,
-    declared_autoreset_mode,
-    differing_environments,
-    layers,
-    parse_autoreset_mode,
-)
+from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.buffers import Observations, first_fault
 from actor_learner.environments.calls import Call, methods, perform
 from actor_learner.environments.episodes import Episodes, EpisodeStatistics
@@ -39,26 +34,16 @@ _SEEDS = 2**31  # the limit of simulators in C
 
 
 class Transition(NamedTuple):
-    """One step of b environments. Arrays are valid until the next `step` or `reset`.
+    """One step of b environments. Arrays are valid until the next `step` or `reset`."""
 
-    Attributes:
-        observation: The leaves of the observation to act on next, `[b, ...]` each, in the trajectory's dtypes.
-        reward: [b] float32, 0 where the row only resets.
-        terminated: [b] bool.
-        truncated: [b] bool, never True where `terminated` is.
-        valid: [b] bool, False where the row only resets.
-        final_observation: Leaves `[b, ...]` with the last observations of the episodes cut off in this step (in other
-            rows anything finite); None if no row is truncated.
-        episodes: The episodes that ended in this step, or None.
-    """
-
-    observation: Leaves
-    reward: Array
-    terminated: Array
-    truncated: Array
-    valid: Array
+    observation: Leaves  # the observation to act on next, leaves `[b, ...]` in the trajectory's dtypes
+    reward: Array  # [b] float32, 0 where the row only resets
+    terminated: Array  # [b] bool
+    truncated: Array  # [b] bool, never True where `terminated` is
+    valid: Array  # [b] bool, False where the row only resets
+    # The last observations of the episodes cut off in this step, leaves `[b, ...]`, with anything finite in other rows.
     final_observation: Leaves | None
-    episodes: Episodes | None
+    episodes: Episodes | None  # the episodes that ended in this step
 
 
 class Environments:
@@ -74,22 +59,10 @@ class Environments:
         vector_env: A vector environment from `EnvFactory.make`.
         autoreset_mode: `"next_step"`, `"same_step"` or `"disabled"`, for a VectorEnv that declares none.
         info_keys: Numeric entries of the last step's `info` to report with each episode.
-        actor: Number of the actor, for messages.
-        name: Name of the environment, for messages; by default its id.
-
-    Attributes:
-        spaces: Those of one environment; for masks in `infos`, `masked` is known after the first reset.
+        actor, name: The actor's number and the environment's name (by default its id), for messages.
 
     Raises EnvError for unsupported spaces, or no autoreset mode.
     """
-
-    _current: Observations
-    _previous: Observations
-    _final: Observations
-    _scratch: Observations
-    _reward: Array
-    _all_valid: Array
-    _resetting: Array | None
 
     def __init__(
         self,
@@ -104,10 +77,22 @@ class Environments:
         self.num_envs = vector_env.num_envs
         self.observation_space = vector_env.single_observation_space
         self.action_space = vector_env.single_action_space
+        # With masks in `infos`, `masked` becomes True at the first reset.
         self.spaces = Spaces(self.observation_space, self.action_space)
         self.name = name or _name(vector_env)
         self._actor = actor
-        self._allocate()
+        try:
+            structure = self.spaces.observation
+            self._masks = ActionMasks(self.spaces, self.num_envs, self._environment)
+        except ValueError as error:
+            raise EnvError(f"{self._where()}: {error}") from error
+        # The policy reads the previous observation while the current one is written.
+        buffers = [Observations(structure, self.num_envs) for _ in range(4)]
+        self._current, self._previous, self._final, self._scratch = buffers
+        self._reward = np.zeros(self.num_envs, np.float32)
+        self._all_valid: Array = np.ones(self.num_envs, dtype=bool)
+        self._all_valid.flags.writeable = False
+        self._resetting: Array | None = None
         self._check_bounds()
         self.autoreset_mode = self._mode(autoreset_mode)
         self._mode_checked = False
@@ -182,7 +167,6 @@ class Environments:
         methods(self.vector_env, call, self._where())
 
     def close(self) -> None:
-        """Close the environments."""
         self.vector_env.close()
 
     def _step_with_ends(self, terminated: Array, truncated: Array, infos: dict[str, Any]) -> Transition:
@@ -280,44 +264,25 @@ class Environments:
         recorded: dict[str, Any] = {key: infos[key] for key in ("episode", "_episode") if key in infos}
         return [final, recorded] if isinstance(final, dict) else [recorded]
 
-    def _allocate(self) -> None:
-        try:
-            structure = self.spaces.observation
-            self._masks = ActionMasks(self.spaces, self.num_envs, self._environment)
-        except ValueError as error:
-            raise EnvError(f"{self._where()}: {error}") from error
-        # The policy reads the previous observation while the current one is written.
-        self._current, self._previous, self._final, self._scratch = (
-            Observations(structure, self.num_envs) for _ in range(4)
-        )
-        self._reward = np.zeros(self.num_envs, np.float32)
-        self._all_valid = np.ones(self.num_envs, dtype=bool)
-        self._all_valid.flags.writeable = False
-        self._resetting = None
-
     def _mode(self, given: str | AutoresetMode | None) -> AutoresetMode:
-        declared = declared_autoreset_mode(self.vector_env)
-        if given is not None:
-            mode = parse_autoreset_mode(given)
-            if isinstance(self.vector_env.unwrapped, gym.vector.SyncVectorEnv) and declared is not mode:
-                raise EnvError(
-                    f"{self._where()} has the autoreset mode {declared and declared.name}. "
-                    f"Received: autoreset_mode={given!r}"
-                )
-            return mode
-        if declared is None:
+        declared = autoreset.declared_autoreset_mode(self.vector_env)
+        mode = declared if given is None else autoreset.parse_autoreset_mode(given)
+        if mode is None:
             raise EnvError(
                 f"{self._where()} declares no autoreset mode: set `metadata['autoreset_mode']` or pass "
                 "`autoreset_mode=` 'next_step', 'same_step' or 'disabled'. "
                 f"Received: metadata={self.vector_env.metadata}"
             )
-        return declared
+        if mode is not declared and isinstance(self.vector_env.unwrapped, gym.vector.SyncVectorEnv):
+            name = declared and declared.name
+            raise EnvError(f"{self._where()} has the autoreset mode {name}. Received: autoreset_mode={given!r}")
+        return mode
 
     def _check_bounds(self) -> None:
         """Raise EnvError if bounds differ: one environment's scale, clip and check the values of all."""
         for root, single in (("observation", self.observation_space), ("action", self.action_space)):
             batched = getattr(self.vector_env, f"{root}_space", None)
-            found = None if batched is None else differing_environments(batched, single, self.num_envs)
+            found = None if batched is None else autoreset.differing_environments(batched, single, self.num_envs)
             if found is not None:
                 raise EnvError(
                     f"The environments of {self._where()} must have the same bounds, but `{root}{found[0]}` of "
@@ -338,11 +303,9 @@ class Environments:
     def _check_first_step(self, raw: Any, *columns: Any) -> None:
         self._check_batch("step", raw)
         for name, column in zip(("rewards", "terminations", "truncations"), columns, strict=True):
-            if np.shape(column) != (self.num_envs,):
-                raise EnvError(
-                    f"`step` of {self._where()} must return {name} of shape ({self.num_envs},). "
-                    f"Received: shape={np.shape(column)}"
-                )
+            if (shape := np.shape(column)) != (self.num_envs,):
+                expected = f"{name} of shape ({self.num_envs},)"
+                raise EnvError(f"`step` of {self._where()} must return {expected}. Received: shape={shape}")
         self._step_checked = True
 
     def _check(self, observations: Observations, reward: Array | None = None) -> None:
@@ -357,15 +320,14 @@ class Environments:
             raise EnvError(f"{fault.label} of {where} must be {fault.rule}. Received: {fault.value}")
 
     def _environment(self, row: int) -> str:
-        """Return environment and step in words, for messages."""
         length = self._step - int(self._statistics.first_step[row])
         return f"environment {row} of {self._where()}, at step {length} of its episode (env step {self._step})"
 
     def _check_final_obs(self, infos: dict[str, Any]) -> None:
-        given = "final_obs" in infos
-        if self.autoreset_mode is AutoresetMode.SAME_STEP and not given:
+        given, same_step = "final_obs" in infos, self.autoreset_mode is AutoresetMode.SAME_STEP
+        if same_step and not given:
             raise self._mode_error("gave no `infos['final_obs']` at the end of an episode")
-        if self.autoreset_mode is not AutoresetMode.SAME_STEP and given and not self._mode_checked:
+        if given and not same_step and not self._mode_checked:
             raise self._mode_error("gave `infos['final_obs']` at the end of an episode, as SAME_STEP does")
 
     def _mode_error(self, what: str) -> EnvError:
@@ -378,21 +340,17 @@ class Environments:
         return f"env `{self.name}`" + ("" if self._actor is None else f" in actor {self._actor}")
 
     def _warn_of_normalization(self) -> None:
-        flags = {
-            "normalize_observation": (gym.wrappers.NormalizeObservation, vector_wrappers.NormalizeObservation),
-            "normalize_reward": (gym.wrappers.NormalizeReward, vector_wrappers.NormalizeReward),
-        }
-        for flag, wrappers in flags.items():
-            if _has(self.vector_env, *wrappers):
+        for flag, name in (("normalize_observation", "NormalizeObservation"), ("normalize_reward", "NormalizeReward")):
+            if _has(self.vector_env, getattr(gym.wrappers, name), getattr(vector_wrappers, name)):
                 warnings.warn(
-                    f"{self._where()} has Gymnasium's wrapper {wrappers[0].__name__}, whose statistics differ between "
-                    f"environments and are in no checkpoint; use `{flag}=True` instead.",
+                    f"{self._where()} has Gymnasium's wrapper {name}, whose statistics differ between environments "
+                    f"and are in no checkpoint; use `{flag}=True` instead.",
                     stacklevel=3,
                 )
 
 
 def _has(vector_env: AnyVectorEnv, *wrappers: type) -> bool:
-    return any(isinstance(layer, wrappers) for layer in layers(vector_env))
+    return any(isinstance(layer, wrappers) for layer in autoreset.layers(vector_env))
 
 
 def _name(vector_env: AnyVectorEnv) -> str:

@@ -69,11 +69,9 @@ class EnvPoolVectorEnv(AnyVectorEnv):
                 self._seed = seed
                 self._pool = self._build()
         self._stepped = True
-        observation, infos = self._pool.reset()
-        return observation, infos
+        return self._pool.reset()  # type: ignore[no-any-return]
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step all environments; those that ended in the last step reset instead."""
         return self._pool.step(actions)  # type: ignore[no-any-return]
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -84,23 +82,14 @@ class EnvPoolVectorEnv(AnyVectorEnv):
         envpool = importlib.import_module("envpool")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the precision of bounds, which only EnvPool can change
-            pool = envpool.make(
-                self._task,
-                env_type="gymnasium",
-                num_envs=self.num_envs,
-                batch_size=self.num_envs,
-                seed=self._seed,
-                **self._options,
-            )
+            sizes = {"num_envs": self.num_envs, "batch_size": self.num_envs}
+            pool = envpool.make(self._task, env_type="gymnasium", seed=self._seed, **sizes, **self._options)
             _ = pool.observation_space, pool.action_space  # built, with warnings, on first use
         return pool
 
 
 def find_envpool(env: str) -> EnvPoolSource:
-    """Return the source of `envpool:Id`.
-
-    Raises EnvError if EnvPool can't be imported or doesn't know the id.
-    """
+    """Return the source of `envpool:Id`. Raises EnvError for an unknown id, or if EnvPool can't be imported."""
     task = env.removeprefix(PREFIX)
     try:
         with warnings.catch_warnings():

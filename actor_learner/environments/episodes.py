@@ -11,29 +11,19 @@ Array = np.ndarray[Any, Any]
 
 
 class Episodes(NamedTuple):
-    """The K episodes that ended in one step, ordered by environment.
+    """The K episodes that ended in one step, ordered by environment."""
 
-    Attributes:
-        indices: [K] int64, the environments.
-        returns: [K] float32, sums of the raw rewards.
-        lengths: [K] float32, env steps.
-        info: Those of `info_keys` in the last step's info: name -> [K] float32, NaN where absent.
-    """
-
-    indices: Array
-    returns: Array
-    lengths: Array
-    info: dict[str, Array]
+    indices: Array  # [K] int64, the environments
+    returns: Array  # [K] float32, sums of the raw rewards
+    lengths: Array  # [K] float32, env steps
+    info: dict[str, Array]  # the `info_keys` of the last step's info: name -> [K] float32, NaN where absent
 
 
 class EpisodeStatistics:
     """Sums of the running episodes. Gymnasium's own vector wrapper forgets them all at a masked reset.
 
-    Args:
-        num_envs: Number of environments.
-        info_keys: Names of the entries of `info` to report.
-        only_recorded: Report only ends with `info["episode"]`: for a `RecordEpisodeStatistics` inside wrappers that end
-            episodes early, as at a lost life.
+    It reports the entries `info_keys` of `info`. With `only_recorded` it reports only ends with `info["episode"]`: for
+    a `RecordEpisodeStatistics` inside wrappers that end episodes early, as at a lost life.
     """
 
     def __init__(self, num_envs: int, info_keys: Sequence[str], *, only_recorded: bool = False) -> None:
@@ -48,12 +38,9 @@ class EpisodeStatistics:
         self.first_step[rows] = step
 
     def finish(self, ended: Array, step: int, infos: Sequence[dict[str, Any]]) -> Episodes | None:
-        """Return the episodes that end at env step `step`, or None.
+        """Return the episodes that end (bool [b]) at env step `step`, or None.
 
-        Args:
-            ended: [b] bool.
-            step: Number of steps so far, this one included.
-            infos: Vector infos of the last step; the first one that has an entry gives it.
+        infos: Vector infos of the last step; the first one that has an entry gives it.
         """
         rows = np.flatnonzero(ended)
         recorded = [_recorded_episode(infos, row) for row in rows.tolist()]
@@ -89,7 +76,7 @@ def entry(infos: Sequence[dict[str, Any]], key: str, row: int) -> Any:
 
 
 def _recorded_episode(infos: Sequence[dict[str, Any]], row: int) -> tuple[float, float] | None:
-    """Get return and length from a wrapper's own `info["episode"]`."""
+    """Return an episode's return and length from a wrapper's own `info["episode"]`, or None."""
     for info in infos:
         episode, mask = info.get("episode"), info.get("_episode")
         if isinstance(episode, dict) and (mask is None or mask[row]):

@@ -11,24 +11,20 @@ class EnvError(ValueError):
     """An environment can't be built or breaks its contract; the one-line message names problem and place."""
 
 
-_PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARY_PATHS = ("site-packages", "dist-packages", os.path.dirname(os.__file__), _PACKAGE, "<frozen")
 
 
 def last_frame(error: BaseException) -> str:
     """Return the innermost frame of a traceback in the user's own files, as `file, line n, in function`."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_user_file(frame.filename)]
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return "no traceback"
+    own = [frame for frame in frames if not any(part in frame.filename for part in _LIBRARY_PATHS)]
     frame = (own or frames)[-1]
     return f"{frame.filename}, line {frame.lineno}, in {frame.name}"
-
-
-def _is_user_file(filename: str) -> bool:
-    inside = ("site-packages", "dist-packages", os.path.dirname(os.__file__), _PACKAGE_DIRECTORY, "<frozen")
-    return not any(part in filename for part in inside)
 
 
 def one_line(error: BaseException) -> str:

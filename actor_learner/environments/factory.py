@@ -24,19 +24,12 @@ from actor_learner.environments.serial import SerialVectorEnv
 
 @dataclass(frozen=True)
 class EnvFactory:
-    """Builds vector environments in any process.
+    """Builds vector environments in any process."""
 
-    Attributes:
-        name: The id or the callable's name, for messages, logs and `config.json`.
-        source: A Gymnasium spec, or the caller's callable.
-        env_kwargs: Keyword arguments of each environment.
-        native: True if `source` builds a whole vector environment.
-    """
-
-    name: str
+    name: str  # the id or the callable's name, for messages, logs and `config.json`
     source: EnvSpec | Callable[..., Any]
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    native: bool = False
+    native: bool = False  # True if `source` builds a whole vector environment
 
     def make(self, num_envs: int, seed: int | None = None) -> AnyVectorEnv:
         """Build a vector environment of `num_envs` environments that declares its autoreset mode on itself.
@@ -60,9 +53,9 @@ class EnvFactory:
         return vector_env
 
     def dumps(self) -> bytes:
-        """Return this factory as bytes for `pickle.loads`, with definitions of `__main__` by value.
+        """Return this factory pickled, with definitions of `__main__` by value.
 
-        Raises EnvError for a part that can't be pickled, which the message names.
+        Raises EnvError, naming the part, if a part can't be pickled.
         """
         try:
             return cloudpickle.dumps(self)  # type: ignore[no-any-return]
@@ -88,19 +81,16 @@ class EnvFactory:
                 f"Received: {_kind(vector_env)}"
             )
         if vector_env.num_envs != num_envs:
-            raise EnvError(
-                f"`{self.name}` must return a VectorEnv of {num_envs} environments. "
-                f"Received: num_envs={vector_env.num_envs}"
-            )
+            received = f"num_envs={vector_env.num_envs}"
+            raise EnvError(f"`{self.name}` must return a VectorEnv of {num_envs} environments. Received: {received}")
         return vector_env
 
     def _make_native(self, num_envs: int, seed: int | None) -> Any:
         if isinstance(self.source, EnvSpec):
             if self.source.namespace == "ALE":
                 return make_atari(self.source, num_envs, self.env_kwargs)
-            mode = "vector_entry_point"
-            return gym.make_vec(self.source, num_envs=num_envs, vectorization_mode=mode, **self.env_kwargs)
-        seeded = {"seed": seed} if _accepts(self.source, "seed") else {}
+            return gym.make_vec(self.source, num_envs, "vector_entry_point", **self.env_kwargs)
+        seeded = {"seed": seed} if accepts(self.source, "seed") else {}
         return self.source(num_envs=num_envs, **seeded, **self.env_kwargs)
 
     def make_one(self) -> Any:
@@ -170,7 +160,7 @@ def resolve_env(
 def _print_mujoco_warnings_once() -> None:
     """Print each warning once, instead of MuJoCo's MUJOCO_LOG.TXT and a warning for each environment.
 
-    Deprecation warnings are about Gymnasium's own model files, which users can't change: they are dropped.
+    Drop deprecation warnings: they are about Gymnasium's own model files, which users can't change.
     """
     import mujoco
 
@@ -204,7 +194,7 @@ def _callable_factory(name: str, source: Callable[..., Any], kwargs: dict[str, A
         return EnvFactory(name, source, kwargs)
     native = "num_envs" in signature.parameters
     added = {"num_envs": 1} if native else {}
-    if native and _accepts(source, "seed"):
+    if native and accepts(source, "seed"):
         added["seed"] = 0
     try:
         signature.bind(**added, **kwargs)
@@ -222,7 +212,8 @@ def _signature(source: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _accepts(source: Callable[..., Any], name: str) -> bool:
+def accepts(source: Callable[..., Any], name: str) -> bool:
+    """Return True if the callable has a parameter of this name, or any keyword argument."""
     signature = _signature(source)
     parameters = {} if signature is None else signature.parameters
     return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())

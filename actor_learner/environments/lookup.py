@@ -19,7 +19,7 @@ from actor_learner.environments.errors import EnvError, last_frame, one_line, sh
 
 
 class Namespace(NamedTuple):
-    """A package that registers ids on import; Gymnasium 1.x has no plugin entry points."""
+    """A package that registers ids on import: Gymnasium 1.x has no plugin entry points."""
 
     package: str
     install: str
@@ -41,10 +41,7 @@ _REQUIREMENTS = {
 
 
 def find_env(env: str) -> EnvSpec | Callable[..., Any]:
-    """Return the `EnvSpec` or the callable that an env string names.
-
-    Raises EnvError for an unknown id, module or attribute, or a missing package.
-    """
+    """Return the spec or callable of an env string. Raises EnvError if it is unknown or a package is missing."""
     module_name, separator, attribute = env.partition(":")
     if not separator:
         return find_spec(env)
@@ -55,21 +52,16 @@ def find_env(env: str) -> EnvSpec | Callable[..., Any]:
         return find_spec(attribute, env, module)
     factory = getattr(module, attribute)
     if not callable(factory):
-        raise EnvError(
-            f"`{env}` must be a callable that returns an environment. Received: {attribute}={short(factory)}"
-        )
+        received = f"{attribute}={short(factory)}"
+        raise EnvError(f"`{env}` must be a callable that returns an environment. Received: {received}")
     return factory  # type: ignore[no-any-return]
 
 
 def find_spec(env_id: str, env: str | None = None, module: ModuleType | None = None) -> EnvSpec:
-    """Return the registered spec of a Gymnasium id, in a form that can be sent to another process.
+    """Return the registered spec of a Gymnasium id, in a form that another process can load.
 
-    Args:
-        env_id: A Gymnasium id. Without a version it means the newest one.
-        env: The whole env string, for messages.
-        module: The imported module of `module:Id-v0`, for messages.
-
-    Raises EnvError for an unknown id (the message suggests the closest one), or a missing package.
+    An id without a version means the newest one. `env`, the whole env string, and `module`, of `module:Id-v0`, are for
+    messages. Raises EnvError for an unknown id (the message suggests the closest one), or a missing package.
     """
     env = env_id if env is None else env
     spec = _registered(env_id)
@@ -92,7 +84,11 @@ def sendable_spec(spec: EnvSpec, env: str) -> EnvSpec:
         entry_point = getattr(spec, name)
         if isinstance(entry_point, str):
             _check_requirement(entry_point, env)
-            setattr(spec, name, _main_object(entry_point))
+            module, _, attribute = entry_point.partition(":")
+            if module == "__main__":  # another module in another process
+                if not hasattr(sys.modules[module], attribute):
+                    raise EnvError(f"`__main__` has no attribute `{attribute}`. Received: entry_point={entry_point!r}")
+                setattr(spec, name, getattr(sys.modules[module], attribute))
     return spec
 
 
@@ -130,8 +126,7 @@ def _unknown_id(env_id: str, env: str, module: ModuleType | None) -> str:
         where, prefix = f"`{module.__name__}` has no attribute `{env_id}`, and ", f"{module.__name__}:"
         near = closest(env_id, dir(module)) or near
     hint = "write `module:Id-v0` if a module registers it, or `module:factory`."
-    if near is not None:
-        hint = f"did you mean `{prefix}{near}`?"
+    hint = f"did you mean `{prefix}{near}`?" if near else hint
     return f"{where}`{env_id}` is not a registered Gymnasium id; {hint} Received: env={env!r}"
 
 
@@ -158,16 +153,6 @@ def _is_installed(package: str) -> bool:
     return sys.modules.get(package) is not None or importlib.util.find_spec(package) is not None
 
 
-def _main_object(entry_point: str) -> Any:
-    """Return the object of an entry point in `__main__`, a name that means something else in another process."""
-    module, _, attribute = entry_point.partition(":")
-    if module != "__main__":
-        return entry_point
-    if not hasattr(sys.modules["__main__"], attribute):
-        raise EnvError(f"`__main__` has no attribute `{attribute}`. Received: entry_point={entry_point!r}")
-    return getattr(sys.modules["__main__"], attribute)
-
-
 def _import_module(name: str, env: str) -> ModuleType:
     try:
         try:
@@ -183,7 +168,7 @@ def _import_module(name: str, env: str) -> ModuleType:
 
 
 def _add_working_directory(name: str) -> None:
-    """Append the working directory, which a console script's path lacks, if it has the module; it shadows nothing."""
+    """Append the working directory, which a console script's path lacks, if it has the module: it shadows nothing."""
     directory = os.getcwd()
     top = os.path.join(directory, name.partition(".")[0])
     if (os.path.isfile(f"{top}.py") or os.path.isdir(top)) and directory not in sys.path:

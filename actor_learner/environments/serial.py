@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from gymnasium.vector.utils import create_empty_array, iterate
 
 from actor_learner.environments.buffers import check_shape
 from actor_learner.environments.errors import EnvError, short
-from actor_learner.spaces.structure import MASK_KEY, Structure, children, observation_structure
+from actor_learner.spaces.structure import MASK_KEY, children, observation_structure
 
 if TYPE_CHECKING:
     _SyncVectorEnv = SyncVectorEnv[Any, Any]
@@ -71,7 +70,7 @@ class SerialVectorEnv(_SyncVectorEnv):
         return self._rows, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step every sub-environment; the next step overwrites the returned arrays."""
+        """Step every sub-environment; the next step overwrites the arrays of the result."""
         observations, rewards, terminations, truncations = self._rows, self._reward, self._terminated, self._truncated
         infos: dict[str, Any] = {}
         nested, mask_key = bool(self._containers), MASK_KEY
@@ -124,14 +123,10 @@ class SerialVectorEnv(_SyncVectorEnv):
             raise EnvError(f"{source} must return a number as reward. Received: shape={np.shape(result[1])}")
         self._check_row(result[0], source)
 
-    @functools.cached_property
-    def _structure(self) -> Structure:
-        return observation_structure(self.single_observation_space)
-
     def _check_row(self, row: Any, source: str) -> None:
-        """Raise EnvError if one observation has another structure or shape than its space."""
         try:
-            for leaf, part in zip(self._structure.leaves, self._structure.flatten(row), strict=True):
+            structure = observation_structure(self.single_observation_space)
+            for leaf, part in zip(structure.leaves, structure.flatten(row), strict=True):
                 check_shape(leaf.label, part, leaf.shape)
         except ValueError as error:
             raise EnvError(f"{source}: {error}") from error

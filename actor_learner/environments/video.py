@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,10 +14,9 @@ from gymnasium.vector import VectorEnv
 from gymnasium.wrappers import RecordVideo
 
 from actor_learner.environments.errors import EnvError
-from actor_learner.environments.factory import EnvFactory, resolve_env
+from actor_learner.environments.factory import EnvFactory, accepts, resolve_env
 
-NO_VIDEO = (None, "human", "ansi")
-"""Render modes without pictures."""
+_NO_PICTURES = (None, "human", "ansi")  # render modes
 
 
 def recorded(
@@ -30,8 +28,7 @@ def recorded(
     """Return a factory for `evaluate` whose environment writes its first `episodes` to `directory`, as *.mp4.
 
     It builds the environment with `render_mode="rgb_array"`. Play one environment at a time: the frames of an episode
-    stay in memory until it ends. Gymnasium's vector recorder, with all pictures side by side, records a source that
-    builds only whole vector environments.
+    stay in memory until it ends. For a source of whole vector environments, a frame shows all of them side by side.
 
     Raises ImportError without moviepy, ValueError if `env` can't be resolved or, on the build, draws no pictures.
     """
@@ -47,7 +44,7 @@ def recorded(
     factory = _drawing(env, env_kwargs, "rgb_array")
 
     def record(built: Any) -> Any:
-        if built.render_mode in NO_VIDEO:
+        if built.render_mode in _NO_PICTURES:
             raise EnvError(
                 f"`{factory.name}` has no renderer for pictures; a video needs an environment with "
                 f'render_mode="rgb_array". Received: render_mode={built.render_mode!r}'
@@ -84,18 +81,16 @@ def _drawing(
     factory = resolve_env(env, env_kwargs, check_pickle=False)
     source, kwargs = factory.source, {**factory.env_kwargs}
     if isinstance(source, EnvSpec):
-        return dataclasses.replace(
-            factory, env_kwargs={**kwargs, "render_mode": render_mode}, native=source.entry_point is None
-        )
-    parameters = inspect.signature(source).parameters.values()
-    if any(p.name == "render_mode" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        kwargs["render_mode"] = render_mode
+        return dataclasses.replace(factory, env_kwargs=kwargs, native=source.entry_point is None)
+    if accepts(source, "render_mode"):
         kwargs["render_mode"] = render_mode
     return dataclasses.replace(factory, env_kwargs=kwargs)  # without the parameter it may draw anyway
 
 
 def _maker(factory: EnvFactory, wrap: Callable[[Any], Any]) -> Callable[..., Any]:
     def make() -> Any:
-        return wrap(_with_renderer(factory, lambda: factory.make_one()))
+        return wrap(_with_renderer(factory, factory.make_one))
 
     def make_vector(num_envs: int, seed: int | None = None) -> Any:
         return wrap(_with_renderer(factory, lambda: factory.make(num_envs, seed)))
@@ -106,7 +101,7 @@ def _maker(factory: EnvFactory, wrap: Callable[[Any], Any]) -> Callable[..., Any
 
 
 def _with_renderer(factory: EnvFactory, build: Callable[[], Any]) -> Any:
-    """Build; replace the error of an environment without `render_mode` by one line."""
+    """Build an environment; raise EnvError if it takes no `render_mode`."""
     try:
         return build()
     except (TypeError, EnvError) as error:

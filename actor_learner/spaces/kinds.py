@@ -61,7 +61,7 @@ class Discrete(Kind):
 
 @dataclass(frozen=True, eq=False)
 class MultiDiscrete(Kind):
-    """Arrays of integers: `nvec` of each, from `start`."""
+    """Arrays of integers; each entry has `nvec` values from `start`."""
 
     nvec: Array
     start: Array
@@ -73,7 +73,6 @@ class MultiDiscrete(Kind):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one value."""
         return tuple(self.nvec.shape)
 
 
@@ -81,8 +80,7 @@ class MultiDiscrete(Kind):
 class MultiBinary(Kind):
     """Arrays of 0 and 1."""
 
-    n: int | tuple[int, ...]
-    """The length or the shape."""
+    n: int | tuple[int, ...]  # the length or the shape
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.int8)
 
     def __post_init__(self) -> None:
@@ -90,7 +88,6 @@ class MultiBinary(Kind):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one value."""
         return self.n if isinstance(self.n, tuple) else (self.n,)
 
 
@@ -106,7 +103,7 @@ class Dict(Kind):
 
 @dataclass(frozen=True, eq=False)
 class Tuple(Kind):
-    """Values of other spaces in a row."""
+    """Values of other spaces by position."""
 
     spaces: tuple[Any, ...]
 
@@ -131,7 +128,7 @@ def to_json(space: Any) -> dict[str, Any]:
 
 
 def from_json(description: Mapping[str, Any]) -> Any:
-    """Return the space that `to_json` described. Raises ValueError, TypeError or KeyError for anything else."""
+    """Return the space of a JSON object from `to_json`. Raises ValueError, TypeError or KeyError for anything else."""
     kind = description["type"]
     if kind == "Dict":
         return Dict({key: from_json(child) for key, child in description["spaces"]})

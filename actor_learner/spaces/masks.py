@@ -17,29 +17,21 @@ Array = np.ndarray[Any, Any]
 
 
 class Choice(NamedTuple):
-    """One discrete entry of an action and its columns in a mask.
+    """One discrete entry of an action and its columns in a mask."""
 
-    leaf: index of the action's leaf. entry: index in that leaf, in C order. size: number of values, thus of columns.
-    """
-
-    leaf: int
-    entry: int
+    leaf: int  # index of the action's leaf
+    entry: int  # index in that leaf, in C order
     first_column: int
-    size: int
+    size: int  # number of values, thus of columns
 
 
 class MaskLayout:
-    """The columns of a mask: one for each choice of each Discrete and MultiDiscrete leaf, in leaf order.
-
-    Attributes:
-        choices: One for a Discrete, one for each component of a MultiDiscrete, in column order.
-        size: Number of columns (M); 0 for an action space without discrete choices.
-    """
+    """The columns of a mask: one for each choice of each Discrete and MultiDiscrete leaf, in leaf order."""
 
     def __init__(self, action: Structure) -> None:
         self._structure = action
-        self.choices = tuple(_choices(action))
-        self.size = sum(choice.size for choice in self.choices)
+        self.choices = tuple(_choices(action))  # one for a Discrete, one for each component of a MultiDiscrete
+        self.size = sum(choice.size for choice in self.choices)  # the number of columns, M
         self._starts = np.array([choice.first_column for choice in self.choices], np.int64)
 
     def read(self, value: Any, rows: int, label: str = "action_mask") -> Array:
@@ -70,7 +62,6 @@ class MaskLayout:
         return int(row), int(choice)
 
     def _read_nest(self, space: AnySpace, value: Any, rows: int, label: str) -> list[Array]:
-        """Return the columns of each leaf below `space`."""
         columns: list[Array] = []
         for key, child in children(space):
             inner, inner_label = _entry(value, key), f"{label}[{key!r}]"
@@ -108,7 +99,6 @@ def _choices(structure: Structure) -> Iterator[Choice]:
 
 
 def _entry(value: Any, key: str | int) -> Any:
-    """Return an entry of a dict or tuple, or None."""
     if isinstance(value, dict):
         return value.get(key)
     return value[key] if isinstance(key, int) and key < len(value) else None

@@ -1,4 +1,4 @@
-"""Observation and action space as one object, built once and passed on, with all that is derived from them."""
+"""The observation space and the action space as one object, with the properties that follow from them."""
 
 from __future__ import annotations
 
@@ -7,46 +7,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from actor_learner.spaces import structure
 from actor_learner.spaces.kinds import from_json, to_json
 from actor_learner.spaces.masks import MaskLayout
-from actor_learner.spaces.structure import (
-    Structure,
-    action_structure,
-    has_mask_leaf,
-    leaf_parameter_size,
-    observation_structure,
-    to_gymnasium,
-)
 
 
 @dataclass(frozen=True, eq=False)
 class Spaces:
-    """The spaces of one environment. Each property is computed at its first use and kept.
+    """The spaces of one environment.
 
-    The first use raises ValueError, naming the leaf, for a space that isn't supported.
+    The first use of a property raises ValueError, naming the leaf, for a space that isn't supported.
     """
 
-    observation_space: Any
-    """A space of Gymnasium's or of `kinds`; None where only actions matter, as in a Learner."""
+    observation_space: Any  # Gymnasium's or of `kinds`; None where only actions matter, as in a Learner
     action_space: Any
-    masked: bool = False
-    """True where each observation comes with a mask of the actions that it allows."""
+    masked: bool = False  # True where each observation comes with a mask of the actions that it allows
 
     @functools.cached_property
-    def observation(self) -> Structure:
+    def observation(self) -> structure.Structure:
         """The leaves of observations, with their shapes and dtypes in a trajectory."""
         if self.observation_space is None:
             raise ValueError("`observation_space` must be given. Received: observation_space=None")
-        return observation_structure(self.observation_space)
+        return structure.observation_structure(self.observation_space)
 
     @functools.cached_property
-    def action(self) -> Structure:
+    def action(self) -> structure.Structure:
         """The leaves of actions, with their shapes and dtypes in a trajectory."""
-        return action_structure(self.action_space)
+        return structure.action_structure(self.action_space)
 
     @functools.cached_property
     def masks(self) -> MaskLayout:
-        """The columns that a mask of the actions has, whether or not there are masks."""
+        """The columns of a mask of the actions, even if the environment gives no masks."""
         return MaskLayout(self.action)
 
     @property
@@ -57,28 +48,26 @@ class Spaces:
     @functools.cached_property
     def has_mask_leaf(self) -> bool:
         """True where the mask is an entry of the observation."""
-        return self.observation_space is not None and has_mask_leaf(self.observation_space)
+        return self.observation_space is not None and structure.has_mask_leaf(self.observation_space)
 
     @functools.cached_property
     def parameter_size(self) -> int:
         """Number of columns of the network's `parameters`, as in `al.parameter_size`."""
-        return sum(leaf_parameter_size(leaf.space) for leaf in self.action.leaves)
+        return sum(structure.leaf_parameter_size(leaf.space) for leaf in self.action.leaves)
 
     @functools.cached_property
     def gymnasium(self) -> Spaces:
         """The same spaces as Gymnasium's own classes; imports Gymnasium."""
-        return Spaces(to_gymnasium(self.observation_space), to_gymnasium(self.action_space), self.masked)
+        observation = structure.to_gymnasium(self.observation_space)
+        return Spaces(observation, structure.to_gymnasium(self.action_space), self.masked)
 
     def to_json(self) -> dict[str, Any]:
-        """The spaces as a JSON object, for `from_json`."""
+        """Return the spaces as a JSON object, for `from_json`."""
         observation, action = to_json(self.observation_space), to_json(self.action_space)
         return {"observation_space": observation, "action_space": action, "masked": self.masked}
 
     @classmethod
     def from_json(cls, description: Mapping[str, Any]) -> Spaces:
-        """The spaces that `to_json` described, without Gymnasium.
-
-        Raises ValueError, TypeError or KeyError for anything else.
-        """
+        """Return the spaces of `to_json`. Raises ValueError, TypeError or KeyError for anything else."""
         observation, action = from_json(description["observation_space"]), from_json(description["action_space"])
         return cls(observation, action, bool(description["masked"]))

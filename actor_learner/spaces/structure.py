@@ -14,24 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner.spaces.kinds import (
-    SUPPORTED,
-    Box,
-    Dict,
-    Discrete,
-    Kind,
-    MultiBinary,
-    MultiDiscrete,
-    Tuple,
-)
+from actor_learner.spaces.kinds import SUPPORTED, Box, Dict, Discrete, Kind, MultiBinary, MultiDiscrete, Tuple
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
 
     from actor_learner.spaces.kinds import AnySpace
 
-MASK_KEY = "action_mask"
-"""Key of the mask in a Dict observation or in `infos`."""
+MASK_KEY = "action_mask"  # in a Dict observation or in `infos`
 
 _WRAPPERS = {
     "Text": "encode it as a MultiDiscrete in a Gymnasium wrapper, or drop it with FilterObservation",
@@ -46,13 +36,10 @@ _ACTIONS = "Discrete, MultiDiscrete, MultiBinary, a Box of floats, or a Dict or 
 class Leaf:
     """One array of a value: its place in the space, and its shape and dtype in a trajectory."""
 
-    path: tuple[str | int, ...]
-    """Keys and indices from the root; () if the space is a leaf itself."""
-    root: str
-    """"observation" or "action"."""
+    path: tuple[str | int, ...]  # keys and indices from the root; () if the space is a leaf itself
+    root: str  # "observation" or "action"
     space: Any
-    shape: tuple[int, ...]
-    """Without time and batch axes."""
+    shape: tuple[int, ...]  # without time and batch axes
     dtype: np.dtype[Any]
 
     @property
@@ -74,7 +61,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Structure:
-    """A space, taken apart into its leaves."""
+    """A space and its leaves."""
 
     root: str
     space: Any
@@ -118,9 +105,7 @@ def observation_structure(space: AnySpace) -> Structure:
 def action_structure(space: AnySpace) -> Structure:
     """Return the leaves of actions as sampled. Box: float32, before clipping. Discrete, MultiDiscrete: int32 from 0.
 
-    Each element of a Box has both bounds or none: a single bound has no meaningful clipping.
-
-    Raises ValueError, naming the leaf, for unsupported spaces.
+    Raises ValueError, naming the leaf, for unsupported spaces, and for a Box with single bounds, which clip nothing.
     """
     return _structure("action", space, _action_shape_dtype)
 
@@ -156,7 +141,7 @@ def leaf_parameter_size(space: Any) -> int:
 
 
 def choices(space: AnySpace) -> int:
-    """Return how many choices a mask can forbid: n of a Discrete, the sum of a MultiDiscrete's, 0 of other leaves."""
+    """Return the number of choices that a mask can forbid: the sum of `choice_counts` over the leaves."""
     return sum(choice_counts(space)) + sum(choices(child) for _, child in children(space))
 
 
@@ -183,6 +168,9 @@ def _structure(root: str, space: AnySpace, shape_dtype: Any) -> Structure:
     dotted = [".".join(map(str, leaf.path)) for leaf in leaves]
     if len(set(dotted)) < len(dotted):  # the names of a network's inputs
         raise ValueError(f"Leaves of `{root}` must have different names, keys joined by dots. Received: {dotted}")
+    for leaf in leaves:
+        if 0 in leaf.shape:
+            raise ValueError(f"`{leaf.label}` must hold at least one number. Received: shape={leaf.shape}")
     return Structure(root, space, leaves)
 
 
@@ -207,7 +195,6 @@ def _nest_of(space: Any) -> Any:
 
 
 def _collect_leaves(root: str, path: tuple[str | int, ...], nest: Any, value: Any, leaves: list[Any]) -> None:
-    """Append the leaves of a value that has the structure of `nest`."""
     if nest is None:
         leaves.append(value)
         return
@@ -224,19 +211,15 @@ def _check_keys(root: str, path: tuple[str | int, ...], nest: Any, value: Any) -
         if not isinstance(value, (tuple, list)) or len(value) != len(nest):
             got = f"{len(value)} entries" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
             raise ValueError(f"`{_label(root, path)}` must be a tuple of {len(nest)} entries. Received: {got}")
-        return
-    if not isinstance(value, dict):
-        raise ValueError(f"`{_label(root, path)}` must be a dict with the keys {list(nest)}. Received: {_kind(value)}")
-    if value.keys() != nest.keys():
+    elif not isinstance(value, dict):
+        got = f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+        raise ValueError(f"`{_label(root, path)}` must be a dict with the keys {list(nest)}. Received: {got}")
+    elif value.keys() != nest.keys():
         missing, extra = (sorted(map(str, keys)) for keys in (nest.keys() - value, value.keys() - nest))
         wrong = [f"{what} {keys}" for what, keys in (("without", missing), ("with the further", extra)) if keys]
         raise ValueError(
             f"`{_label(root, path)}` must have the keys {list(nest)}. Received: a dict {' and '.join(wrong)}"
         )
-
-
-def _kind(value: Any) -> str:
-    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
 def _nested(nest: Any, leaves: Iterator[Any]) -> Any:
@@ -253,7 +236,6 @@ def _observation_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ..
             f"`{label}` must be a Box of a float or integer dtype; cast it in a Gymnasium wrapper. "
             f"Received: dtype={space.dtype}"
         )
-    _check_not_empty(label, space)
     return space.shape, np.dtype(np.float32) if space.dtype == np.float64 else np.dtype(space.dtype)
 
 
@@ -262,7 +244,6 @@ def _action_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ...], n
         return _discrete_shape_dtype(space, label, _ACTIONS)
     if not np.issubdtype(space.dtype, np.floating):
         raise ValueError(f"`{label}` must be Discrete or a Box of a float dtype. Received: dtype={space.dtype}")
-    _check_not_empty(label, space)
     one_sided = np.isinf(space.low) != np.isinf(space.high)
     if one_sided.any():
         index = tuple(int(i) for i in np.argwhere(one_sided)[0])
@@ -277,16 +258,10 @@ def _discrete_shape_dtype(space: AnySpace, label: str, supported: str) -> tuple[
     if isinstance(space, Discrete):
         return (), np.dtype(np.int32)
     if isinstance(space, (MultiDiscrete, MultiBinary)):
-        _check_not_empty(label, space)
         return tuple(space.shape), np.dtype(np.int32 if isinstance(space, MultiDiscrete) else np.int8)
     kinds = [kind.__name__ for kind in type(space).__mro__ if kind.__name__ in _WRAPPERS]
     advice = _WRAPPERS[kinds[0]] if kinds else "convert it, or drop it with gymnasium.wrappers.FilterObservation"
     raise ValueError(f"`{label}` must be {supported}; {advice}. Received: {space}")
-
-
-def _check_not_empty(label: str, space: Any) -> None:
-    if 0 in (space.shape or ()):
-        raise ValueError(f"`{label}` must hold at least one number. Received: shape={space.shape}")
 
 
 def to_gymnasium(space: Kind) -> Space[Any]:

@@ -16,11 +16,10 @@ from actor_learner.spaces.structure import Structure
 from actor_learner.system.files import DamagedError, one_line, read_arrays, write_arrays, write_atomically
 
 Array = np.ndarray[Any, Any]
-Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
-"""Name -> shape, dtype."""
+Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name -> shape, dtype
 
 _FORMAT = 1
-_STRUCTURE = "structure"  # the entry of a file that says how its arrays are nested
+_STRUCTURE = "structure"  # name of a file's entry that describes how its arrays are nested
 
 
 class Trajectory(NamedTuple):
@@ -104,21 +103,16 @@ def _take_apart(name: str, value: Any, arrays: dict[str, Array]) -> Any:
     if value is None:
         return None
     if isinstance(value, dict):
-        return {
-            "dict": [[key, _take_apart(f"{name}/{_plain(name, key)}", item, arrays)] for key, item in value.items()]
-        }
+        for key in value:
+            if not isinstance(key, (str, int)) or isinstance(key, bool):
+                raise ValueError(f"Keys of `{name}` must be strings or integers. Received: {key!r}")
+        return {"dict": [[key, _take_apart(f"{name}/{key}", item, arrays)] for key, item in value.items()]}
     if isinstance(value, tuple):
         return {"tuple": [_take_apart(f"{name}/{index}", item, arrays) for index, item in enumerate(value)]}
     if name in arrays:
         raise ValueError(f"Keys of a field must differ when joined by slashes. Received: {name!r} twice")
     arrays[name] = np.asarray(value)
     return name
-
-
-def _plain(name: str, key: Any) -> str | int:
-    if not isinstance(key, (str, int)) or isinstance(key, bool):
-        raise ValueError(f"Keys of `{name}` must be strings or integers. Received: {key!r}")
-    return key
 
 
 def _parse(arrays: dict[str, Array]) -> Trajectory:
@@ -136,7 +130,7 @@ def _parse(arrays: dict[str, Array]) -> Trajectory:
 
 
 def _nested(structure: Any, arrays: dict[str, Array]) -> Any:
-    """Take the arrays that a structure names out of `arrays`."""
+    """Move the arrays that a structure names out of `arrays`."""
     if structure is None:
         return None
     if isinstance(structure, str):
@@ -159,16 +153,13 @@ def nest(arrays: Mapping[str, Array], spaces: Spaces) -> Trajectory:
 
 @dataclass(frozen=True)
 class TrajectorySpec:
-    """Shapes and dtypes of a `Trajectory`'s arrays, small enough to travel in a message.
+    """Shapes and dtypes of a `Trajectory`'s arrays, small enough to travel in a message."""
 
-    observation, action: those of one row, by the leaves' names. mask_size: columns of a mask; 0 without masks.
-    """
-
-    observation: Fields
+    observation: Fields  # of one row, by the leaves' names
     action: Fields
     unroll_length: int
     num_envs: int
-    mask_size: int = 0
+    mask_size: int = 0  # columns of a mask; 0 without masks
 
     @classmethod
     def from_spaces(cls, spaces: Spaces, *, unroll_length: int, num_envs: int) -> TrajectorySpec:
@@ -185,11 +176,8 @@ class TrajectorySpec:
             **{name: ((rows + 1, columns, *shape), dtype) for name, (shape, dtype) in self.observation.items()},
             **{name: ((rows, columns, *shape), dtype) for name, (shape, dtype) in self.action.items()},
             "reward": ((rows, columns), number),
-            "terminated": ((rows, columns), flag),
-            "truncated": ((rows, columns), flag),
-            "valid": ((rows, columns), flag),
-            "behaviour_log_prob": ((rows, columns), number),
-            "truncation_value": ((rows, columns), number),
+            **dict.fromkeys(("terminated", "truncated", "valid"), ((rows, columns), flag)),
+            **dict.fromkeys(("behaviour_log_prob", "truncation_value"), ((rows, columns), number)),
             "policy_version": ((columns,), np.dtype(np.int64)),
             **masks,
             "env_index": ((columns,), np.dtype(np.int32)),

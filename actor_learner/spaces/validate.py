@@ -11,7 +11,7 @@ import numpy as np
 from actor_learner.spaces.kinds import MultiBinary
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY, Leaf, Structure, choice_counts
+from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.spaces.trajectory import Array, Trajectory
 
 _FLAGS = ("terminated", "truncated", "valid")
@@ -35,37 +35,29 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
     rows = np.shape(trajectory.reward)
     if len(rows) != 2 or 0 in rows:
         raise ValueError(f"`reward` must have shape [T, B], at least [1, 1]. Received: shape={rows}")
-    checked = _flags_and_numbers(trajectory, rows)
-    valid = checked["valid"]
-    if trajectory.env_index is not None:
-        checked["env_index"] = _env_index(trajectory.env_index, rows[1])
-    observation = _observation(trajectory.observation, rows, valid)
-    structure = spaces.action
-    actions = [
-        _action(leaf, given, rows, valid)
-        for leaf, given in zip(structure.leaves, structure.flatten(trajectory.action), strict=True)
-    ]
-    mask = _mask(trajectory, observation, valid, spaces.masks)
-    if mask is not None:
-        _check_allowed(mask, spaces.masks, structure, actions, valid)
-    return trajectory._replace(
-        **checked, observation=observation, action=structure.unflatten(actions), action_mask=mask
-    )
-
-
-def _flags_and_numbers(trajectory: Trajectory, rows: tuple[int, ...]) -> dict[str, Array]:
-    """Return the checked fields with one entry for each row."""
     checked = {
         **{name: _field(name, getattr(trajectory, name), rows, "biu", np.bool_) for name in _FLAGS},
         **{name: _field(name, getattr(trajectory, name), rows, "fiu", np.float32) for name in _NUMBERS},
     }
-    _check_finite("reward", checked["reward"], checked["valid"])
-    _check_ends(**{name: checked[name] for name in _FLAGS})
-    return checked
+    valid = checked["valid"]
+    _check_finite("reward", checked["reward"], valid)
+    _check_ends(checked["terminated"] | checked["truncated"], valid)
+    if trajectory.env_index is not None:
+        checked["env_index"] = index = _field("env_index", trajectory.env_index, (rows[1],), "iu", np.int32)
+        if index.min() < 0:
+            raise ValueError(f"`env_index` must be at least 0. Received: {index.min()}")
+    observation = _observation(trajectory.observation, rows, valid)
+    leaves = zip(spaces.action.leaves, spaces.action.flatten(trajectory.action), strict=True)
+    actions = [_action(leaf, given, rows, valid) for leaf, given in leaves]
+    mask = _mask(trajectory, observation, valid, spaces.masks)
+    if mask is not None:
+        _check_allowed(mask, spaces, actions, valid)
+    action = spaces.action.unflatten(actions)
+    return trajectory._replace(**checked, observation=observation, action=action, action_mask=mask)
 
 
 def _observation(given: Any, rows: tuple[int, ...], valid: Array) -> Any:
-    """Check a nest of arrays. A Learner knows no observation space: it learns the nesting from the first batch."""
+    """Check a nest of arrays. A Learner has no observation space: it takes the nesting of the first batch."""
     used = np.concatenate([valid, np.ones_like(valid[:1])])
 
     def leaf(label: str, given: Any) -> Array:
@@ -109,7 +101,6 @@ def _check_choices(leaf: Leaf, values: Array, valid: Array) -> None:
 
 
 def _mask(trajectory: Trajectory, observation: Any, valid: Array, layout: MaskLayout) -> Array | None:
-    """Return the checked mask, bool `[T, B, M]`, or None."""
     given = trajectory.action_mask
     shape = (*valid.shape, layout.size)
     if given is None:
@@ -146,31 +137,23 @@ def _read_mask_leaf(leaf: Any, valid: Array, layout: MaskLayout) -> Array:
     return mask.reshape(*valid.shape, layout.size)
 
 
-def _check_allowed(mask: Array, layout: MaskLayout, structure: Structure, actions: list[Array], valid: Array) -> None:
+def _check_allowed(mask: Array, spaces: Spaces, actions: list[Array], valid: Array) -> None:
     """Refuse forbidden actions in valid rows: their log-probability would be -1e30."""
-    for choice in layout.choices:
+    for choice in spaces.masks.choices:
         chosen = actions[choice.leaf].reshape(*valid.shape, -1)[..., choice.entry]
         column = np.where(valid, choice.first_column + chosen, 0)
         forbidden = valid & ~np.take_along_axis(mask, column[..., None], axis=-1)[..., 0]
         if forbidden.any():
-            row, environment = (int(index) for index in np.argwhere(forbidden)[0])
+            row, environment = np.argwhere(forbidden)[0]
             raise ValueError(
-                f"`{structure.leaves[choice.leaf].label}` must be allowed by `action_mask` in valid rows. Received: "
-                f"{chosen[row, environment]}, forbidden, in row {row} of column {environment}"
+                f"`{spaces.action.leaves[choice.leaf].label}` must be allowed by `action_mask` in valid rows. "
+                f"Received: {chosen[row, environment]}, forbidden, in row {row} of column {environment}"
             )
-
-
-def _env_index(given: Any, columns: int) -> Array:
-    index = _field("env_index", given, (columns,), "iu", np.int32)
-    if index.min() < 0:
-        raise ValueError(f"`env_index` must be at least 0. Received: {index.min()}")
-    return index
 
 
 def _field(name: str, given: Any, shape: tuple[Any, ...], kinds: str, dtype: Any = None) -> Array:
     values = np.asarray(given)
-    fits = values.shape[:2] == shape[:2] if ... in shape else values.shape == shape
-    if not fits:
+    if (values.shape[:2] != shape[:2]) if ... in shape else (values.shape != shape):
         expected = ", ".join("..." if size is ... else str(size) for size in shape)
         raise ValueError(f"`{name}` must have shape [{expected}], as `reward` has [T, B]. Received: {values.shape}")
     if values.dtype.kind not in kinds:
@@ -184,18 +167,18 @@ def _check_finite(name: str, values: Array, rows: Array) -> None:
         return
     bad = ~np.isfinite(values) & rows.reshape(*rows.shape, *(1,) * (values.ndim - 2))
     if bad.any():
-        row, column, *rest = (int(index) for index in np.argwhere(bad)[0])
+        row, column, *rest = np.argwhere(bad)[0]
         raise ValueError(
             f"`{name}` must be finite in valid rows. "
             f"Received: {values[(row, column, *rest)]} in row {row} of column {column}"
         )
 
 
-def _check_ends(terminated: Array, truncated: Array, valid: Array) -> None:
+def _check_ends(ended: Array, valid: Array) -> None:
     """Refuse an invalid row within an episode: the return of the row before it would be unknown."""
-    lost = valid[:-1] & ~(terminated | truncated)[:-1] & ~valid[1:]
+    lost = valid[:-1] & ~ended[:-1] & ~valid[1:]
     if lost.any():
-        row, column = (int(index) for index in np.argwhere(lost)[0])
+        row, column = np.argwhere(lost)[0]
         raise ValueError(
             "A row before an invalid one must be `terminated`, or `truncated` with its `truncation_value`. "
             f"Received: neither, in row {row} of column {column}"
