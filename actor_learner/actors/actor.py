@@ -15,35 +15,30 @@ import numpy as np
 
 from actor_learner.actors.transport.batches import ArenaPlan, Columns
 from actor_learner.actors.transport.messages import Assignment, Done
-from actor_learner.actors.transport.shared_memory import Arena
+from actor_learner.actors.transport.shared_memory import Arena, Array
 from actor_learner.actors.transport.weights import read_weights
 from actor_learner.environments.calls import Call, CallError
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.episodes import Episodes
 from actor_learner.environments.factory import EnvFactory
 
-Array = np.ndarray[Any, Any]
 Leaves = tuple[Array, ...]
 
 
 @dataclass(frozen=True)
 class Startup:
-    """The description of an actor.
-
-    num_envs: number of its environments. actor: its number. incarnation: number of actors before it that had this
-    number. niceness: of its process.
-    """
+    """The description of an actor."""
 
     num_envs: int
     info_keys: tuple[str, ...]
     autoreset_mode: str | None
     seed: int
-    actor: int
-    incarnation: int = 0
-    niceness: int = 0
+    actor: int  # its number
+    incarnation: int = 0  # the number of actors before it that had this number
+    niceness: int = 0  # of its process
 
     def seeds(self) -> tuple[int, np.random.SeedSequence]:
-        """Return the environments' seed and the policy's, the same wherever this actor runs."""
+        """Return the environments' seed and the policy's."""
         env_seed, policy_seed = np.random.SeedSequence([self.seed, self.actor, self.incarnation]).spawn(2)
         return int(env_seed.generate_state(1)[0]), policy_seed
 
@@ -80,13 +75,13 @@ class ActingPolicy(Protocol):
 
 
 class Stopped(Exception):
-    """Raised where an unroll is given up because the pool is closing."""
+    """The error of an unroll that is given up because the pool is closing."""
 
 
 def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environments, Leaves]:
     """Make and reset an actor's environments; return them and the leaves of their first observation, `[b, ...]`.
 
-    Raises EnvError if they can't be made or reset, or have a space that isn't supported.
+    Raises EnvError if they can't be made or reset, or have an unsupported space.
     """
     seed, _ = startup.seeds()
     environments = Environments(
@@ -113,9 +108,6 @@ def unroll(
 ) -> tuple[Leaves, Times]:
     """Step `b` environments `T` times and write every row of `columns`, `[T, b, ...]`.
 
-    The unroll ends early, with the rows so far, if the block's stop word isn't 0; it raises Stopped if the first stop
-    word isn't 0.
-
     Args:
         environments: The environments, in the state in which the last unroll left them.
         policy: Chooses the actions.
@@ -123,12 +115,15 @@ def unroll(
         observation: Leaves `[b, ...]` of the observation to act on first.
         version: The version of the policy's weights.
         first_env: The number of the first environment; the others follow.
-        stop: The arena's stop words.
+        stop: The arena's stop words. The unroll ends early, with the rows so far, if that of the block isn't 0.
         block: The number of the columns' block.
         heartbeat: Its first number grows by 2 with each step, and is odd while the environments step.
 
     Returns:
         The observation to act on next, and the times.
+
+    Raises:
+        Stopped: The first stop word isn't 0.
     """
     _prepare(columns, version, first_env)
     policy.renew_noise()
@@ -182,7 +177,7 @@ def unroll(
 
 
 def _end_early(columns: Columns, t: int, policy: ActingPolicy, observation: Leaves) -> None:
-    """Fill the rows from `t` on as invalid, and truncate at the row before: its episode goes on in other columns."""
+    """Fill the rows from `t` on as invalid, and truncate at the row before: its episode continues in other columns."""
     for leaf in (*columns.observation, *columns.action):
         leaf[t:] = 0
     for rows in (columns.reward, columns.terminated, columns.truncated, columns.valid, columns.behaviour_log_prob):
@@ -213,10 +208,7 @@ def _record_episodes(columns: Columns, t: int, episodes: Episodes) -> None:
 
 
 class Actor:
-    """Environments, a policy, and an arena whose columns it fills as they are assigned; the same in every process.
-
-    observation: leaves `[b, ...]`, from the environments' reset.
-    """
+    """Environments and a policy that fill columns of an arena. observation: leaves `[b, ...]` of their reset."""
 
     def __init__(
         self,
@@ -233,10 +225,8 @@ class Actor:
         self._stop = plan.stop_words(arena).data
         self._heartbeat = plan.heartbeats(arena)[startup.actor].data
         self._heartbeat[0] += 2 - self._heartbeat[0] % 2  # even, and different from its predecessor's
-        self._version = -1
-        self._actor = startup.actor
-        self._calling = 0.0
-        self._finished = time.perf_counter()
+        self._actor, self._version = startup.actor, -1
+        self._calling, self._finished = 0.0, time.perf_counter()
 
     def call(self, calls: Iterable[Call]) -> None:
         """Call methods of the environments, which counts as their time.
@@ -258,10 +248,7 @@ class Actor:
         self._finished += seconds
 
     def fill(self, assignment: Assignment) -> Done:
-        """Fill the columns with one unroll, by the weights of the assignment's version.
-
-        Raises FloatingPointError where the network gives NaN.
-        """
+        """Fill the columns with one unroll. Raises FloatingPointError where the network gives NaN."""
         started = time.perf_counter()
         if assignment.version != self._version:
             self._policy.set_flat_weights(read_weights(self._slots[assignment.slot], assignment.checksum))

@@ -8,8 +8,7 @@ from actor_learner.system.memory import own_memory
 SMALLEST_ACTOR = 20_000_000
 """Bytes that an actor needs at least; 24 MB with one CartPole-v1 environment (scripts/measure actor --envs 1)."""
 
-_LARGE_SHARE = 0.25
-"""The share of the available memory from which on the first actor is measured before others start."""
+_LARGE_SHARE = 0.25  # the share of the available memory from which on the first actor is measured before others start
 
 
 def check_memory(num_actors: int, available: int | None = None) -> None:

@@ -7,40 +7,32 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from actor_learner.actors.processes.restarts import Restart
 from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
+from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Plan:
     """The work of a group: the batches that it fills, and the policy that it fills them with."""
 
-    layout: BlockLayout
-    """The fields of a batch, the columns of all actors included."""
+    layout: BlockLayout  # the fields of a batch, the columns of all actors included
     num_actors: int
-    num_blocks: int
-    """Batches that exist at a time, the one that the learner reads included."""
-    num_versions: int
-    """Versions of the weights that actors read at a time, at most."""
-    exported: ExportedPolicy
-    """The policy, with version 0 of its weights."""
+    num_blocks: int  # batches that exist at a time, the one that the learner reads included
+    num_versions: int  # versions of the weights that actors read at a time, at most
+    exported: ExportedPolicy  # the policy, with version 0 of its weights
 
     @property
     def envs_per_actor(self) -> int:
-        """Columns of a batch that an actor fills in one unroll."""
         return self.layout.spec.num_envs // self.num_actors
 
 
 class Schedule(Protocol):
-    """The plan by which batches are filled. Its methods are called with the group's lock held."""
+    """The order in which batches are filled. Its methods are called with the group's lock held."""
 
     def begin(self) -> None:
         """Assign all columns that are due when the caller collects. The last batch's block is free from here on."""
@@ -68,8 +60,7 @@ class ActorGroup(Protocol):
     `assign` and `wait`. The pool calls `start`, `spaces`, `begin`, and then all others; `close` may come at any time.
     """
 
-    calls: Calls
-    """The calls of the environments' methods that an actor makes before its first unroll."""
+    calls: Calls  # the calls of the environments' methods that an actor makes before its first unroll
     lock: contextlib.AbstractContextManager[Any, Any] = contextlib.nullcontext()
     """Held while a method of the schedule runs, because a group may call them from a thread of its own."""
 
@@ -100,10 +91,8 @@ class ActorGroup(Protocol):
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
         """Allocate the memory that the plan asks for and give the actors the policy.
 
-        From then on the group calls `schedule.finish` for each unroll that an actor has finished.
-
-        Returns:
-            The blocks, in the order of the numbers that `assign` takes.
+        From then on the group calls `schedule.finish` for each finished unroll. Returns the blocks, in the order of the
+        numbers that `assign` takes.
         """
 
     def publish(self, weights: Array) -> None:
@@ -117,16 +106,13 @@ class ActorGroup(Protocol):
         """
 
     def end_early(self, block: int) -> None:
-        """End the unrolls that are filling a block after the env step that each is in.
-
-        Only `max_policy_lag` above 1 needs it.
-        """
+        """End each unroll that fills a block after its env step. Only `max_policy_lag` above 1 needs it."""
         raise RuntimeError(f"{type(self).__name__} supports max_policy_lag=0 and 1 only")
 
     def wait(self, seconds: float) -> None:
         """Return as soon as `schedule.complete()` is true.
 
-        Raises TimeoutError, naming the late actors, after so many seconds; ActorError if an actor failed or died and
+        Raises TimeoutError after so many seconds, naming the late actors; ActorError if an actor that failed or died
         isn't replaced.
         """
 

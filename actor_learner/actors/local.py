@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from actor_learner.actors.actor import Actor, Array, Leaves, Startup, make_environments
+from actor_learner.actors.actor import Actor, Leaves, Startup, make_environments
 from actor_learner.actors.group import ActorGroup, Plan, Schedule
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment
+from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory
@@ -32,8 +33,7 @@ class LocalActors(ActorGroup):
         self._factory, self._startup = factory, startup
         self._memory = ArenaMemory()
         self._assigned: deque[tuple[tuple[Call, ...], Assignment]] = deque()
-        self._calls_passed_on = 0
-        self.calls = Calls()
+        self.calls, self._calls_passed_on = Calls(), 0
         self._closed = False
 
     def start(self) -> None:
@@ -47,11 +47,9 @@ class LocalActors(ActorGroup):
         assert self._environments is not None
         self._schedule = schedule
         self._memory.allocate(plan)
-        policy = Policy(plan.exported, self._startup.seeds()[1])
-        self._actor = Actor(
-            self._startup, self._environments, self._observation, policy, self._memory.arena, self._memory.plan
-        )
-        return self._memory.blocks
+        policy, memory = Policy(plan.exported, self._startup.seeds()[1]), self._memory
+        self._actor = Actor(self._startup, self._environments, self._observation, policy, memory.arena, memory.plan)
+        return memory.blocks
 
     @property
     def version(self) -> int:
@@ -61,8 +59,8 @@ class LocalActors(ActorGroup):
         self._memory.weights.publish(weights)
 
     def call(self, call: Call) -> None:
-        assert self._environments is not None
         if not call.optional:
+            assert self._environments is not None
             self._environments.check_call(call)
         super().call(call)
 

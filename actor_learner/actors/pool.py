@@ -9,7 +9,6 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
@@ -22,6 +21,7 @@ from actor_learner.actors.processes.restarts import ActorError, OnEnvError, Rest
 from actor_learner.actors.scheduling import FreeRunning, LockStep
 from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
+from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.actors.transport.weights import check_finite
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.factory import EnvFactory, resolve_env
@@ -37,11 +37,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ActorError", "ActorPool", "Restart"]
 
-Array = np.ndarray[Any, Any]
 _logger = logging.getLogger(__name__)
 NICENESS = 5
-"""The niceness of actors that collect while the learner learns: the learner never waits for a core that an actor has,
-and the actors have all the time that it leaves."""
+"""The niceness of actors that collect while the learner learns: they get the time that the learner leaves."""
 
 
 class ActorPool:
@@ -137,9 +135,12 @@ class ActorPool:
             MemoryError: The batches, or so many actors, don't fit into memory.
             TimeoutError: Actors weren't ready in time.
         """
-        _check_arguments(num_actors, envs_per_actor, unroll_length, max_policy_lag, seed)
+        _check_sizes(num_actors, envs_per_actor, unroll_length, max_policy_lag, seed)
         info_keys = tuple(dict.fromkeys(check_info_keys(info_keys)))
-        _check_replacement(start_timeout, actor_timeout, on_env_error, max_restarts)
+        check_seconds("start_timeout", start_timeout)
+        check_seconds("actor_timeout", actor_timeout)
+        check_choice("on_env_error", on_env_error, get_args(OnEnvError))
+        check_count("max_restarts", max_restarts, 0)
         factory = resolve_env(env, env_kwargs, vectorization, check_pickle=num_actors > 0)
         self.env_name = factory.name
         self.episodes: dict[str, Array] = {}
@@ -215,14 +216,14 @@ class ActorPool:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Process id of each actor that has a process now, which is the id of its process group as well."""
+        """Process id of each actor that has a process now: the id of its process group as well."""
         return self._group.process_ids()
 
     def restart(self, actors: Iterable[int] | None = None) -> None:
         """Replace these actors' processes, or all, soon; their unrolls begin anew.
 
-        For environments that leak. It doesn't count for `max_restarts`. Raises ValueError with `num_actors=0`, and
-        for a number that no actor has.
+        For environments that leak. It doesn't count for `max_restarts`. Raises ValueError with `num_actors=0`, and for
+        a number that no actor has.
         """
         chosen = range(self._num_actors) if actors is None else list(actors)
         if unknown := [actor for actor in chosen if actor not in range(self._num_actors)]:
@@ -272,8 +273,7 @@ class ActorPool:
         go on waiting.
 
         Args:
-            timeout: Seconds; None: no limit, since actors that hang are replaced. With `num_actors=0` there is no limit
-                either.
+            timeout: Seconds; None: no limit, since actors that hang are replaced. `num_actors=0` has no limit.
 
         Raises:
             ActorError: An actor failed or died and isn't replaced; every process is ended, the pool is closed.
@@ -295,8 +295,8 @@ class ActorPool:
     def upcoming(self) -> Trajectory | None:
         """Return the batch that the next `collect` will return, if it is complete: as views that live until then.
 
-        From any thread; assigns nothing. None with `max_policy_lag` 0, and above 1, where the next batch is chosen when
-        it is collected.
+        From any thread; assigns nothing. It is None with `max_policy_lag` 0, and above 1, where `collect` chooses the
+        next batch.
         """
         with self._group.lock:
             index = self._schedule.upcoming()
@@ -336,8 +336,7 @@ class ActorPool:
         row, column = unwritten
         actor = int(block.arrays["env_index"][column]) // self._envs_per_actor
         raise ActorError(
-            f"Actor {actor} didn't write row {row} of column {column}. Received: behaviour_log_prob=nan",
-            actor,
+            f"Actor {actor} didn't write row {row} of column {column}. Received: behaviour_log_prob=nan", actor
         )
 
     def publish(self, weights: Sequence[Array] | Array) -> None:
@@ -365,13 +364,11 @@ class ActorPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _check_arguments(num_actors: int, envs_per_actor: int, unroll_length: int, max_policy_lag: int, seed: int) -> None:
+def _check_sizes(num_actors: int, envs_per_actor: int, unroll_length: int, max_policy_lag: int, seed: int) -> None:
     check_count("num_actors", num_actors, 0)
     check_count("envs_per_actor", envs_per_actor, 1)
     check_count("unroll_length", unroll_length, 1)
@@ -380,13 +377,6 @@ def _check_arguments(num_actors: int, envs_per_actor: int, unroll_length: int, m
     if num_actors == 0 and max_policy_lag > 1:
         expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
         raise refusal("max_policy_lag", expected, max_policy_lag)
-
-
-def _check_replacement(start_timeout: float, actor_timeout: float, on_env_error: str, max_restarts: int) -> None:
-    check_seconds("start_timeout", start_timeout)
-    check_seconds("actor_timeout", actor_timeout)
-    check_choice("on_env_error", on_env_error, get_args(OnEnvError))
-    check_count("max_restarts", max_restarts, 0)
 
 
 def _import_learner_side() -> None:

@@ -62,12 +62,9 @@ class _Batch:
 
     number: int
     block: int
-    version: int
-    """The oldest version in it: that of its first columns."""
-    assigned: int = 0
-    """Actors that columns were assigned to."""
-    pending: list[int] = field(default_factory=list)
-    """Actors that are filling their columns."""
+    version: int  # the oldest version in it: that of its first columns
+    assigned: int = 0  # actors that columns were assigned to
+    pending: list[int] = field(default_factory=list)  # actors that are filling their columns
     done: list[Done] = field(default_factory=list)
 
 

@@ -12,7 +12,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from actor_learner.actors.transport.messages import Channel, read_all, write_all
+from actor_learner.actors.transport.messages import Channel, write_all
 from actor_learner.actors.transport.shared_memory import anonymous_file
 from actor_learner.system.child import ONE_THREAD, start_python
 from actor_learner.system.files import open_plain
@@ -21,25 +21,23 @@ _READ_SIZE = 1 << 16
 _MOST_READS = 256
 _LONGEST_LINE = 1 << 16
 _TAIL_SIZE = 4096
-LARGEST_LOG = 16 << 20
-"""The size in bytes from which on a log is renamed."""
+LARGEST_LOG = 16 << 20  # the size in bytes from which on a log is renamed
 
 
 class ActorProcess:
     """One actor's process, the channel to it and its output. It is killed when the thread that starts it ends.
 
-    number: the actor's number. payload: the pickle that `worker.main` reads. arena: descriptor of the group's arena.
-    log: file that its output is appended to, or None. show: called with each line of its output.
+    payload: the pickle that `worker.main` reads. arena: descriptor of the group's arena. log: file that the output is
+    appended to, or None. show: called with each line of the output.
     """
 
     def __init__(self, number: int, payload: bytes, arena: int, log: Path | None, show: Callable[[str], None]) -> None:
         self.number = number
-        self.tail = ""
-        """The end of its output, for the report of its death."""
+        self.tail = ""  # the end of its output, for the report of its death
         self._show = show
         self._partial_line = b""
         with contextlib.ExitStack() as undo:  # closes all descriptors so far if a later step fails
-            self._log = None if log is None else undo.enter_context(LogFile(log))
+            self._log = None if log is None else undo.enter_context(contextlib.closing(LogFile(log)))
             near, far = socket.socketpair()
             with far:
                 mailbox = anonymous_file(f"actor_learner:mailbox-{number}")
@@ -68,7 +66,7 @@ class ActorProcess:
 
     @property
     def pid(self) -> int:
-        """The process id, which is the id of its process group and session as well."""
+        """The process id: the id of its process group and session as well."""
         return self._process.pid
 
     def has_ended(self) -> bool:
@@ -101,7 +99,7 @@ class ActorProcess:
         return len(part)
 
     def drain_all(self) -> None:
-        """Read the rest of its output, without waiting for the output of its own children."""
+        """Read the rest of its output, without waiting for that of its own children."""
         for _ in range(_MOST_READS):
             if not self.drain():
                 break
@@ -129,7 +127,7 @@ class LogFile:
         self._file = self._open()
 
     def write(self, part: bytes) -> None:
-        """Append if that is possible: a full disk doesn't end the training."""
+        """Append where possible: a full disk doesn't end the training."""
         with contextlib.suppress(OSError):
             if self._file.tell() > LARGEST_LOG:
                 os.replace(self._path, self._path.with_name(self._path.name + ".1"))
@@ -140,18 +138,8 @@ class LogFile:
     def _open(self) -> FileIO:
         return FileIO(open_plain(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), "ab")
 
-    def __enter__(self) -> LogFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
-
-
-def read_startup(mailbox: int) -> bytes:
-    """Read the payload on the actor's side and free its memory."""
-    payload = read_all(mailbox, os.fstat(mailbox).st_size)
-    os.ftruncate(mailbox, 0)
-    return payload
 
 
 def _pidfd(pid: int) -> int | None:

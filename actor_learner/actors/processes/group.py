@@ -11,33 +11,25 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from actor_learner.actors.actor import Startup
 from actor_learner.actors.capacity import check_memory, check_rest, starts_with_one
-from actor_learner.actors.group import ActorGroup, Array, Plan, Schedule
+from actor_learner.actors.group import ActorGroup, Plan, Schedule
 from actor_learner.actors.processes.heartbeats import Heartbeats
-from actor_learner.actors.processes.restarts import (
-    REQUESTED,
-    ActorError,
-    OnEnvError,
-    Restart,
-    RestartPolicy,
-    cause_of,
-    details_of,
-)
+from actor_learner.actors.processes.restarts import REQUESTED, ActorError, OnEnvError, Restart, RestartPolicy
 from actor_learner.actors.processes.supervisor import ActorEnd, Supervisor
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment, Message
+from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.environments.calls import Calls, encode
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.machine import available_cores
 
-_SHOW_SECONDS = 0.2
-"""The interval at which the actors' output is shown while the caller waits."""
+_SHOW_SECONDS = 0.2  # the interval at which the actors' output is shown while the caller waits
 _SWEEP_SECONDS = 1.0
 
 
@@ -70,14 +62,12 @@ class ProcessActors(ActorGroup):
         self._one_first = starts_with_one(self._count)
         self._starting: set[int] = set()
         self._ready: set[int] = set()
-        self._spaces: dict[str, Any] = {}
-        """The spaces of all actors that are ready, as JSON."""
+        self._spaces: dict[str, Any] = {}  # the spaces of all actors that are ready, as JSON
         self._ends: dict[int, tuple[ActorEnd, float, int]] = {}
         """The ends of actors whose successors aren't ready yet: how, when, and the successor's incarnation."""
         self._replaced: deque[Restart] = deque()
         self.calls = Calls()
-        self._calls_passed_on: Counter[int] = Counter()
-        """The number of calls that were sent to each process."""
+        self._calls_passed_on: Counter[int] = Counter()  # the number of calls that were sent to each process
         if logs_dir is not None:
             logs_dir.mkdir(parents=True, exist_ok=True)
         logs = [logs_dir and logs_dir / f"actor-{actor}.log" for actor in range(self._count)]
@@ -145,8 +135,7 @@ class ProcessActors(ActorGroup):
     def _record_restart(self, actor: int) -> None:
         if actor in self._ends:
             end, since, incarnation = self._ends.pop(actor)
-            seconds = time.monotonic() - since
-            self._replaced.append(Restart(actor, incarnation, cause_of(end), details_of(end), seconds))
+            self._replaced.append(Restart.after(end, incarnation, time.monotonic() - since))
 
     def tick(self, seconds: float) -> None:
         """End the actors that give no sign of life."""
@@ -162,10 +151,8 @@ class ProcessActors(ActorGroup):
     def spaces(self, seconds: float) -> Spaces:
         if not self._wait(lambda: len(self._ready) == self._count, seconds):
             late = [actor for actor in range(self._count) if actor not in self._ready]
-            raise TimeoutError(
-                f"{_named(late)} not made and reset the environments within {seconds:g} s. "
-                f"Received: start_timeout={seconds:g}"
-            )
+            text = f"{_named(late)} not made and reset the environments within {seconds:g} s."
+            raise TimeoutError(f"{text} Received: start_timeout={seconds:g}")
         return Spaces.from_json(self._spaces)
 
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
@@ -210,10 +197,8 @@ class ProcessActors(ActorGroup):
         if not self._wait(self._schedule.complete, seconds):
             with self.lock:
                 late = self._schedule.late_actors()
-            raise TimeoutError(
-                f"{_named(late)} not filled the columns of the batch within {seconds:g} s. "
-                f"Received: timeout={seconds:g}"
-            )
+            text = f"{_named(late)} not filled the columns of the batch within {seconds:g} s."
+            raise TimeoutError(f"{text} Received: timeout={seconds:g}")
 
     @property
     def idle(self) -> bool:
@@ -227,10 +212,9 @@ class ProcessActors(ActorGroup):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 supervisor.sweep(_SWEEP_SECONDS)
-            with self.lock:
-                supervisor.condition.wait_for(
-                    lambda: complete() or not supervisor.running, min(max(remaining, 0), _SHOW_SECONDS)
-                )
+            seconds = min(max(remaining, 0), _SHOW_SECONDS)
+            with supervisor.condition:
+                supervisor.condition.wait_for(lambda: complete() or not supervisor.running, seconds)
                 is_complete = complete()
             self.check()
             if is_complete or remaining <= 0:
@@ -239,11 +223,9 @@ class ProcessActors(ActorGroup):
     def check(self) -> None:
         """Show what the actors printed, and raise the error that ended them, if any did, once all have ended."""
         self._show_lines()
-        if not self._supervisor.running:
-            self.close()
-            self._raise()
-
-    def _raise(self) -> NoReturn:
+        if self._supervisor.running:
+            return
+        self.close()
         error = self._supervisor.error
         if isinstance(error, (ActorError, EnvError, MemoryError)):
             raise error
@@ -271,8 +253,7 @@ class ProcessActors(ActorGroup):
         """Print the actors' lines in the caller's thread, where a full pipe may block and a notebook shows the cell."""
         lines = self._supervisor.lines
         if lines and sys.stdout is not None:
-            text = "".join(lines.popleft() + "\n" for _ in range(len(lines)))
-            sys.stdout.write(text)
+            sys.stdout.write("".join(lines.popleft() + "\n" for _ in range(len(lines))))
             sys.stdout.flush()
 
     def close(self) -> None:

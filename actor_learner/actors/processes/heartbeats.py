@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-Array = np.ndarray[Any, Any]
+from actor_learner.actors.transport.shared_memory import Array
 
 STARTING, STEPPING, ACTING = "making or resetting its environments", "in env.step", "outside of env.step"
 
@@ -17,15 +15,14 @@ class Silence(NamedTuple):
 
     actor: int
     seconds: float
-    where: str
-    """The part of its work that it is in."""
+    where: str  # the part of its work that it is in
 
 
 class Heartbeats:
     """Finds hung actors by counters in shared memory, which actors count up with each step.
 
-    Only time in which this process itself was running counts: after a stop (Ctrl-Z, a debugger, the lid of a laptop)
-    all actors would seem silent otherwise.
+    Only time in which this process runs counts: after a stop (Ctrl-Z, a debugger, a laptop's sleep) all actors would
+    seem silent otherwise.
 
     timeout: seconds of silence after which an actor counts as hung. start_timeout: the same until it has loaded its
     policy. interval: seconds between two calls of `find_silent`.

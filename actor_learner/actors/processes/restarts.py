@@ -11,15 +11,13 @@ from actor_learner.environments.errors import EnvError
 
 OnEnvError = Literal["restart", "raise"]
 
-DEATHS_IN_A_ROW = 3
-"""The number of deaths of one actor, without a finished unroll between them, that make a crash loop."""
-REQUESTED = "was asked to end"
-"""The reason of a replacement that the caller requested."""
+DEATHS_IN_A_ROW = 3  # the number of deaths of one actor, without a finished unroll between them, that make a crash loop
+REQUESTED = "was asked to end"  # the reason of a replacement that the caller requested
 _TAIL_LINES = 20
 
 
 class ActorError(RuntimeError):
-    """An actor failed or died.
+    """The error of an actor that failed or died.
 
     actor: its number. traceback: of its exception, or None. exit_code: of its process, minus the signal if it was one;
     None if the process didn't end by itself or the code isn't known.
@@ -27,23 +25,22 @@ class ActorError(RuntimeError):
 
     def __init__(self, message: str, actor: int, *, traceback: str | None = None, exit_code: int | None = None) -> None:
         super().__init__(message)
-        self.actor = actor
-        self.traceback = traceback
-        self.exit_code = exit_code
+        self.actor, self.traceback, self.exit_code = actor, traceback, exit_code
 
 
 class Restart(NamedTuple):
-    """A new process took an actor's place."""
+    """The replacement of an actor's process."""
 
     actor: int
-    incarnation: int
-    """The number of processes that had this actor's number before."""
-    cause: str
-    """The end of the process before, in one line."""
-    details: str
-    """Its traceback, or the last lines that it printed; "" without either."""
-    seconds: float
-    """The time from the end of the process before until the new one continued with its columns."""
+    incarnation: int  # the number of processes that had this actor's number before
+    cause: str  # the end of the process before, in one line
+    details: str  # its traceback, or the last lines that it printed; "" without either
+    seconds: float  # the time from the end of the process before until the new one continued with its columns
+
+    @classmethod
+    def after(cls, end: ActorEnd, incarnation: int, seconds: float) -> Restart:
+        """Return the replacement of a process that has ended."""
+        return cls(end.actor, incarnation, cause_of(end), details_of(end), seconds)
 
     def __str__(self) -> str:
         return (
@@ -67,7 +64,7 @@ class RestartPolicy:
         return self._incarnations.total()
 
     def incarnation(self, actor: int) -> int:
-        """Return how many processes had this actor's number before its present one."""
+        """Return the number of processes that had this actor's number before."""
         return self._incarnations[actor]
 
     def finish_unroll(self, actor: int) -> None:
@@ -87,9 +84,8 @@ class RestartPolicy:
             self._in_a_row[actor] += 1
             self._faults += 1
             if self._in_a_row[actor] >= DEATHS_IN_A_ROW:
-                return _ended(
-                    f"Actor {actor} ended {DEATHS_IN_A_ROW} times without a finished unroll between.", error, end
-                )
+                text = f"Actor {actor} ended {DEATHS_IN_A_ROW} times without a finished unroll between."
+                return _ended(text, error, end)
             if self._faults > self._max_restarts:
                 return _ended(f"Only max_restarts={self._max_restarts} actors are replaced.", error, end)
         self._incarnations[actor] += 1
@@ -101,8 +97,8 @@ def cause_of(end: ActorEnd) -> str:
     if end.reason is not None:
         return end.reason
     if end.failure is not None:
-        what = end.failure.text if end.failure.bad_environment else end.failure.summary
-        return f"{'could not start' if end.failure.starting else 'failed'}: {what}"
+        text = end.failure.text if end.failure.bad_environment else end.failure.summary
+        return f"{'could not start' if end.failure.starting else 'failed'}: {text}"
     if end.exit_code is None:
         return "is gone"
     if end.exit_code >= 0:
@@ -134,6 +130,6 @@ def error_of(end: ActorEnd) -> ActorError | EnvError:
     return ActorError(message, end.actor, traceback=failure.traceback)
 
 
-def _ended(why: str, error: Exception, end: ActorEnd) -> ActorError:
+def _ended(reason: str, error: Exception, end: ActorEnd) -> ActorError:
     traceback = end.failure.traceback if end.failure is not None else None
-    return ActorError(f"{why} {error}", end.actor, traceback=traceback, exit_code=end.exit_code)
+    return ActorError(f"{reason} {error}", end.actor, traceback=traceback, exit_code=end.exit_code)

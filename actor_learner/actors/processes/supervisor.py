@@ -18,19 +18,13 @@ from actor_learner.actors.processes.orphan_reaper import OrphanReaper
 from actor_learner.actors.transport.messages import Failure, Message
 
 _BEGIN_SECONDS = 10.0
-_GRACE_SECONDS = 2.0
-"""The time that actors have to close their environments when the pool is closed."""
+_GRACE_SECONDS = 2.0  # the time that actors have to close their environments when the pool is closed
 _GRACE_AFTER_FAILURE_SECONDS = 0.5
-_DEATH_SECONDS = 2.0
-"""The time that a killed process has to be gone."""
-_STUCK_SECONDS = 60.0
-"""The same for a process that a driver or a file system holds in the kernel, after which the pool gives up."""
-_DISCONNECTED_SECONDS = 0.5
-"""The time that an actor has to end by itself after it has closed its connection."""
-_START_SECONDS = 30.0
-"""The time in which missing descriptors, processes or memory for a new process must become available."""
-_POLL_SECONDS = 0.05
-"""The interval of checks for events that nothing signals."""
+_DEATH_SECONDS = 2.0  # the time that a killed process has to be gone
+_STUCK_SECONDS = 60.0  # the same where a driver or a file system holds it in the kernel; then the pool gives up
+_DISCONNECTED_SECONDS = 0.5  # the time that an actor has to end by itself after it has closed its connection
+_START_SECONDS = 30.0  # the time in which descriptors, processes or memory for a new process must become available
+_POLL_SECONDS = 0.05  # the interval of checks for events that nothing signals
 _MOST_LINES = 1000
 
 
@@ -38,14 +32,10 @@ class ActorEnd(NamedTuple):
     """The end of an actor's process."""
 
     actor: int
-    failure: Failure | None
-    """Its exception, if it could send one."""
-    exit_code: int | None
-    """Minus the signal, if it was one; None if not known."""
-    tail: str
-    """The end of its output."""
-    reason: str | None
-    """The pool's reason to end it; None if it ended by itself."""
+    failure: Failure | None  # its exception, if it could send one
+    exit_code: int | None  # minus the signal, if it was one; None if not known
+    tail: str  # the end of its output
+    reason: str | None  # the pool's reason to end it; None if it ended by itself
 
 
 class Owner(Protocol):
@@ -73,17 +63,15 @@ class Owner(Protocol):
 class Supervisor:
     """Owns the actors' processes, from `start` to `close`.
 
-    arena: descriptor of the arena. logs: a file, or None, for each actor. owner: receives the events. tick_seconds:
-    the interval of `owner.tick`.
-
     One thread does everything, because an actor dies with the *thread* that started it, and because a caller that is
     interrupted while it closes must not leave anything behind.
+
+    arena: descriptor of the arena. logs: a file, or None, for each actor. tick_seconds: the interval of `owner.tick`.
     """
 
     def __init__(self, arena: int, logs: Sequence[Path | None], owner: Owner, tick_seconds: float) -> None:
         self.condition = threading.Condition()
-        self.error: BaseException | None = None
-        """The error that ended the actors; None if `close` did."""
+        self.error: BaseException | None = None  # the error that ended the actors; None if `close` did
         self.lines: deque[str] = deque(maxlen=_MOST_LINES)
         """The actors' output, for the caller's thread to show; the oldest lines are dropped."""
         self._arena, self._logs = arena, logs
@@ -95,10 +83,8 @@ class Supervisor:
         self._reasons: dict[int, str] = {}
         self._killed: dict[int, float] = {}
         self._missing: dict[int, float] = {}
-        self._without_pidfd: set[int] = set()
-        """Actors whose end nothing signals."""
-        self._unregistered: set[int] = set()
-        """Descriptors that were unregistered in this turn."""
+        self._without_pidfd: set[int] = set()  # actors whose end nothing signals
+        self._unregistered: set[int] = set()  # descriptors that were unregistered in this turn
         self._closing = self._sweeping = False
         self.process = os.getpid()
         self._wake_reading, self._wake_writing = os.pipe()
@@ -118,7 +104,7 @@ class Supervisor:
 
     @property
     def running(self) -> bool:
-        """False once the actors are being ended, for any reason."""
+        """False once the actors are being ended."""
         return not self._closing
 
     def process_ids(self) -> dict[int, int]:
@@ -314,8 +300,7 @@ class Supervisor:
                 self._fail(error)
 
     def _drop(self, actor: ActorProcess) -> None:
-        descriptors = (actor.channel.fileno(), actor.output, actor.pidfd)
-        for descriptor in descriptors:
+        for descriptor in (actor.channel.fileno(), actor.output, actor.pidfd):
             if descriptor is not None and descriptor in self._selector.get_map():
                 self._unregister(descriptor)
         with self.condition:

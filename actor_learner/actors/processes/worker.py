@@ -11,8 +11,7 @@ import traceback
 from typing import Any
 
 from actor_learner.actors.actor import Actor, Leaves, Startup, Stopped, make_environments
-from actor_learner.actors.processes.child import read_startup
-from actor_learner.actors.transport.messages import Channel, Failure, Message
+from actor_learner.actors.transport.messages import Channel, Failure, Message, read_all
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.environments.calls import CallError, decode
 from actor_learner.environments.environments import Environments
@@ -25,21 +24,21 @@ _PARENT_CHECK_SECONDS = 5.0
 
 
 def main(*descriptors: str) -> None:
-    """Run the actor process from its start to its end.
-
-    descriptors: numbers of the connection, the mailbox and the arena that the pool made.
-    """
+    """Run the actor. descriptors: numbers of the connection, the mailbox and the arena that the pool made."""
     connection, mailbox, arena = map(int, descriptors)
     for descriptor in (connection, mailbox, arena):
         os.set_inheritable(descriptor, False)  # simulators must not hold them open
-    _write_whole_lines()
+    for stream in (sys.stdout, sys.stderr):  # pass on each line when it is complete, not when a buffer is full
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
     faulthandler.enable()
     channel = Channel(connection, mailbox)
     starting = True
     try:
         if _next_message(channel)[0] is Message.CLOSE:
             raise _PoolGoneError
-        startup, sys.argv[:], factory = pickle.loads(read_startup(mailbox))
+        startup, sys.argv[:], factory = pickle.loads(read_all(mailbox, os.fstat(mailbox).st_size))
+        os.ftruncate(mailbox, 0)  # frees its memory
         lower_priority(startup.niceness)  # before there are threads of the environments' own
         environments, observation = make_environments(pickle.loads(factory), startup)
         starting = False
@@ -75,7 +74,10 @@ def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Envir
             done = actor.fill(received[1])
         except Stopped:
             continue
-        _send(channel, Message.DONE, done)
+        try:
+            channel.send(Message.DONE, done)
+        except OSError as error:
+            raise _PoolGoneError from error
 
 
 class _PoolGoneError(Exception):
@@ -93,13 +95,6 @@ def _next_message(channel: Channel) -> tuple[Message, Any]:
         raise _PoolGoneError from error
 
 
-def _send(channel: Channel, message: Message, payload: Any) -> None:
-    try:
-        channel.send(message, payload)
-    except OSError as error:
-        raise _PoolGoneError from error
-
-
 def _describe(error: BaseException, starting: bool) -> Failure:
     text = "".join(traceback.format_exception(error))
     return Failure(
@@ -110,10 +105,3 @@ def _describe(error: BaseException, starting: bool) -> Failure:
         text=str(error),
         traceback=text[-_LARGEST_TRACEBACK:],
     )
-
-
-def _write_whole_lines() -> None:
-    """Have each line of output passed on when it is complete, not when a buffer is full."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(line_buffering=True)

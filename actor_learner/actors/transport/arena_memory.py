@@ -4,37 +4,25 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
 
 from actor_learner.actors.group import Plan
 from actor_learner.actors.transport.batches import ArenaPlan, Block
 from actor_learner.actors.transport.messages import Assignment
-from actor_learner.actors.transport.shared_memory import Arena
+from actor_learner.actors.transport.shared_memory import Arena, Array
 from actor_learner.actors.transport.weights import WeightSlots
 
-Array = np.ndarray[Any, Any]
-
-_SPARE_SLOTS = 2
-"""Slots beside those that actors may be reading: for the newest version, and for the one being written."""
+_SPARE_SLOTS = 2  # slots beside those that actors may be reading: for the newest version, and for the one being written
 
 
 class ArenaMemory:
-    """An arena, empty until `allocate`, and the assignments that actors haven't finished.
-
-    Attributes:
-        arena: The shared memory.
-        plan: The places of everything in the arena, for the actors; set by `allocate`, as the following.
-        blocks: The blocks, as the pool reads them.
-        weights: The versions of the weights.
-        heartbeats: `[num_actors]` int64, the counters of the actors' steps.
-    """
+    """An arena, and the assignments that actors haven't finished. Until `allocate` it is empty, without attributes."""
 
     plan: ArenaPlan
     blocks: list[Block]
     weights: WeightSlots
-    heartbeats: Array
+    heartbeats: Array  # `[num_actors]` int64, the counters of the actors' steps
 
     def __init__(self) -> None:
         self.arena = Arena.create()
@@ -64,7 +52,6 @@ class ArenaMemory:
 
     @property
     def version(self) -> int:
-        """The newest version of the weights."""
         return self.weights.newest.number
 
     def assign(self, actor: int, batch: int, block: int, start: int) -> Assignment:
@@ -74,7 +61,7 @@ class ArenaMemory:
         version = self.weights.hold_newest()
         assignment = Assignment(batch, block, start, start + self._envs_per_actor, *version)
         self._pending[actor][batch] = assignment
-        self._erase(assignment)
+        self.blocks[block].erase(assignment.start, assignment.stop)
         return assignment
 
     def finish(self, actor: int, batch: int) -> None:
@@ -82,18 +69,14 @@ class ArenaMemory:
         self.weights.release(self._pending[actor].pop(batch).slot)
 
     def is_pending(self, actor: int) -> bool:
-        """Return whether an actor has columns to fill."""
         return bool(self._pending[actor])
 
     def assign_again(self, actor: int) -> list[Assignment]:
         """Erase the columns that an actor hasn't finished and return their assignments, the oldest first."""
         assignments = list(self._pending[actor].values())
         for assignment in assignments:
-            self._erase(assignment)
+            self.blocks[assignment.block].erase(assignment.start, assignment.stop)
         return assignments
-
-    def _erase(self, assignment: Assignment) -> None:
-        self.blocks[assignment.block].erase(assignment.start, assignment.stop)
 
     def end_early(self, block: int) -> None:
         """End the unrolls in a block after the env step that each is in."""
@@ -104,7 +87,7 @@ class ArenaMemory:
         self._stop_words[0] = 1
 
     def close(self) -> None:
-        """Release the memory; idempotent. The newest version's number stays known."""
+        """Release the memory; idempotent. `version` stays readable."""
         self._stop_words = self._stop_words.copy()
         self.blocks = []
         if hasattr(self, "weights"):

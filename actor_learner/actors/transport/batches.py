@@ -10,17 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena, align
+from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena, Array, align
 from actor_learner.spaces.trajectory import TrajectorySpec
-
-Array = np.ndarray[Any, Any]
 
 EPISODE_RETURN = "episode_return"
 EPISODE_LENGTH = "episode_length"
 _EPISODE_INFO = "episode/"
 
-Places = Mapping[str, tuple[int, tuple[int, ...], np.dtype[Any]]]
-"""Name -> offset in bytes, shape, dtype."""
+Places = Mapping[str, tuple[int, tuple[int, ...], np.dtype[Any]]]  # name -> offset in bytes, shape, dtype
 
 
 @dataclass(frozen=True)
@@ -30,8 +27,7 @@ class BlockLayout:
     spec: TrajectorySpec
     info_keys: tuple[str, ...]
     fields: Places
-    size: int
-    """Bytes of a block, a multiple of the alignment."""
+    size: int  # bytes of a block, a multiple of the alignment
 
     @classmethod
     def of(cls, spec: TrajectorySpec, info_keys: Sequence[str]) -> BlockLayout:
@@ -57,20 +53,17 @@ class Columns:
     valid: Array
     behaviour_log_prob: Array
     truncation_value: Array
-    policy_version: Array
-    """`[b]`"""
-    action_mask: Array | None
-    """`[T, b, M]`"""
-    env_index: Array
-    """`[b]`"""
+    policy_version: Array  # `[b]`
+    action_mask: Array | None  # `[T, b, M]`
+    env_index: Array  # `[b]`
     episode_return: Array
     episode_length: Array
     episode_info: Mapping[str, Array]
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Return an iterator over the views of each row that every env step writes, each `[b, ...]`.
+        """Return an iterator over the rows, one for each env step, as tuples of views `[b, ...]`.
 
-        A row is: observation's leaves, action's leaves, action_mask (or None), behaviour_log_prob, reward, terminated,
+        A row: leaves of observation and action, action_mask (or None), behaviour_log_prob, reward, terminated,
         truncated, valid.
         """
         return zip(
@@ -158,8 +151,7 @@ class ArenaPlan:
     layout: BlockLayout
     num_blocks: int
     places: Places
-    size: int
-    """Bytes of the arena."""
+    size: int  # bytes of the arena
 
     @classmethod
     def of(
@@ -187,30 +179,26 @@ class ArenaPlan:
     def stop_words(self, arena: Arena) -> Array:
         """Return `[1 + num_blocks]` int64, which actors read each step.
 
-        If the first isn't 0, they give up their unroll. If that of their block isn't, they end it early: the learner
-        uses the rows so far.
+        If the first isn't 0, they give up their unroll; if that of their block isn't, they end it with the rows so far.
         """
-        return self._array(arena, "stop_words")
+        return arena.array(*self.places["stop_words"])
 
     def heartbeats(self, arena: Arena) -> Array:
         """Return `[num_actors, words of a cache line]` int64: an actor counts its first word up, see `unroll`."""
-        return self._array(arena, "heartbeats")
+        return arena.array(*self.places["heartbeats"])
 
     def policy(self, arena: Arena) -> Array:
         """Return `[policy_size]` uint8."""
-        return self._array(arena, "policy")
+        return arena.array(*self.places["policy"])
 
     def slots(self, arena: Arena) -> Array:
         """Return `[num_slots, weights_size]` float32."""
-        return self._array(arena, "slots")
+        return arena.array(*self.places["slots"])
 
     def blocks(self, arena: Arena) -> list[Block]:
-        """Return the blocks that batches are collected in, at the end of the arena."""
+        """Return the blocks, which are at the end of the arena."""
         first = self.size - self.num_blocks * self.layout.size
         return [Block.in_arena(self.layout, arena, offset) for offset in range(first, self.size, self.layout.size)]
-
-    def _array(self, arena: Arena, name: str) -> Array:
-        return arena.array(*self.places[name])
 
 
 def _place(fields: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> tuple[Places, int]:

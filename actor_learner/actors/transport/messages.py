@@ -9,29 +9,20 @@ import select
 import struct
 from typing import Any, NamedTuple
 
-LARGEST_MESSAGE = 16 * 1024
-"""Bytes. Far below a socket's buffer, so that sending one never blocks."""
+LARGEST_MESSAGE = 16 * 1024  # bytes; far below a socket's buffer, so that sending one never blocks
 
 
 class Message(enum.IntEnum):
-    """The protocol. An actor is at any time starting, idle with nothing outstanding, or in an unroll."""
+    """The protocol. At any time an actor is starting, idle or in an unroll."""
 
-    START = 0
-    """Pool to actor, once: the orphan reaper has its id, so its environments may start processes."""
-    READY = 1
-    """Actor to pool, once: the environments are made and reset; carries their spaces as JSON."""
-    BEGIN = 2
-    """Pool to actor, once: carries the `ArenaPlan`."""
-    UNROLL = 3
-    """Pool to actor: columns to fill, carries an `Assignment`."""
-    DONE = 4
-    """Actor to pool: every row of the columns is written, carries `Done`."""
-    FAILED = 5
-    """Actor to pool: an exception, carries `Failure`; the actor ends."""
-    CLOSE = 6
-    """Pool to actor: close the environments and end."""
-    CALL = 7
-    """Pool to actor, before an UNROLL: methods of the environments to call first, as JSON."""
+    START = 0  # pool to actor, once: the orphan reaper has its id, so its environments may start processes
+    READY = 1  # actor to pool, once: the environments are made and reset; carries their spaces as JSON
+    BEGIN = 2  # pool to actor, once: carries the `ArenaPlan`
+    UNROLL = 3  # pool to actor: columns to fill, carries an `Assignment`
+    DONE = 4  # actor to pool: every row of the columns is written, carries `Done`
+    FAILED = 5  # actor to pool: an exception, carries `Failure`; the actor ends
+    CLOSE = 6  # pool to actor: close the environments and end
+    CALL = 7  # pool to actor, before an UNROLL: methods of the environments to call first, as JSON
 
 
 class Assignment(NamedTuple):
@@ -47,7 +38,7 @@ class Assignment(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Columns are complete. The times are the actor's since its last unroll, in seconds."""
+    """The report of complete columns. The times are the actor's since its last unroll, in seconds."""
 
     batch: int
     env: float
@@ -55,23 +46,17 @@ class Done(NamedTuple):
     other: float
     waiting: float
     actor: int = 0
-    ended: float = 0.0
-    """The time of the end, by `time.perf_counter`, which Linux's processes have in common."""
+    ended: float = 0.0  # the time of the end, by `time.perf_counter`, which Linux's processes have in common
 
 
 class Failure(NamedTuple):
     """An exception in an actor."""
 
-    starting: bool
-    """True before READY."""
-    refused: bool
-    """True for a call that the environments don't have: another process would fail the same way."""
-    bad_environment: bool
-    """True where `text` describes a fault of the environment in one line."""
-    summary: str
-    """One line: type, text, and the last frame in the user's own files."""
-    text: str
-    """The exception's own text."""
+    starting: bool  # True before READY
+    refused: bool  # True for a call that the environments don't have: another process would fail the same way
+    bad_environment: bool  # True where `text` describes a fault of the environment in one line
+    summary: str  # one line: type, text, and the last frame in the user's own files
+    text: str  # the exception's own text
     traceback: str
 
 
@@ -93,7 +78,6 @@ class Channel:
         self._poll.register(descriptor, select.POLLIN)
 
     def fileno(self) -> int:
-        """The socket's descriptor, for a selector."""
         return self._descriptor
 
     def send(self, message: Message, payload: Any = None) -> None:
@@ -126,11 +110,10 @@ class Channel:
         return Message(kind), payload
 
     def _read(self, size: int) -> bytes:
-        """Read so many bytes, which are there at once except where a sender was interrupted."""
+        """Read so many bytes, which arrive at once except where a sender was interrupted."""
         content = os.read(self._descriptor, size)
         while len(content) < size:
-            part = os.read(self._descriptor, size - len(content))
-            if not part:
+            if not (part := os.read(self._descriptor, size - len(content))):
                 raise EOFError("The other end is gone")
             content += part
         return content
@@ -149,8 +132,7 @@ class Channel:
 
 def write_all(descriptor: int, content: bytes) -> None:
     """Write all of `content` at the beginning of a file (one system call writes at most 2 GiB)."""
-    view = memoryview(content)
-    offset = 0
+    view, offset = memoryview(content), 0
     while offset < len(view):
         offset += os.pwrite(descriptor, view[offset:], offset)
 
@@ -159,8 +141,7 @@ def read_all(descriptor: int, size: int) -> bytes:
     """Read the first `size` bytes of a file."""
     offset, parts = 0, []
     while size > 0:
-        part = os.pread(descriptor, size, offset)
-        if not part:
+        if not (part := os.pread(descriptor, size, offset)):
             raise EOFError(f"The file ends early. Received: {size} bytes missing")
         parts.append(part)
         offset, size = offset + len(part), size - len(part)

@@ -15,11 +15,9 @@ from actor_learner.system.machine import available_memory, size_text
 
 Array = np.ndarray[Any, Any]
 
-ALIGNMENT = 64
-"""Bytes: every array starts on a cache line of its own, so that no two writers share one."""
+ALIGNMENT = 64  # bytes: every array starts on a cache line of its own, so that no two writers share one
 
-_POISON = 0xFF
-"""Bytes of fresh memory: NaN in every float, -1 or the maximum in integers."""
+_POISON = 0xFF  # bytes of fresh memory: NaN in every float, -1 or the maximum in integers
 
 
 def align(offset: int) -> int:
@@ -30,8 +28,8 @@ def align(offset: int) -> int:
 def anonymous_file(name: str) -> int:
     """Return a new descriptor of an empty file in memory that no path leads to; `name` is for `/proc` alone.
 
-    Where the system has no `memfd_create` (macOS, some sandboxes) it is a temporary file, already unlinked. It is never
-    one of a standard stream, even where those are closed: a child that is given it has streams of its own.
+    Without `memfd_create` (macOS, some sandboxes) it is an unlinked temporary file. The descriptor is above those of
+    the standard streams, even where those are closed: a child that inherits it has streams of its own.
     """
     if hasattr(os, "memfd_create"):
         try:
@@ -45,21 +43,18 @@ def anonymous_file(name: str) -> int:
 
 
 def _beyond_streams(descriptor: int) -> int:
-    """Return the same file at a descriptor above those of the standard streams."""
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 class Arena:
     """One region of shared memory.
 
-    The creator makes it empty (so that its descriptor can be passed on before its size is known) and
-    reserves its bytes later; the others attach to the same descriptor. Arrays stay valid for as long as
-    they are referenced, even after `close`.
+    The creator makes it empty, so that its descriptor can be passed on before its size is known, and reserves its bytes
+    later; the others attach to the descriptor. Arrays stay valid while they are referenced, even after `close`.
     """
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.size = 0
+        self.descriptor, self.size = descriptor, 0
         self._map: mmap.mmap | None = None
 
     @classmethod
@@ -70,8 +65,7 @@ class Arena:
     def reserve(self, size: int) -> None:
         """Allocate `size` bytes for a new arena, poisoned.
 
-        Raises MemoryError if there are too few: without this check, a later write would end a process with SIGBUS or
-        bring the out-of-memory killer.
+        Raises MemoryError if there are too few, where a later write would meet SIGBUS or the out-of-memory killer.
         """
         available = available_memory()
         if available is not None and size > available:
@@ -91,7 +85,7 @@ class Arena:
         self.size = size
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return a writable array of `shape` and `dtype` on the bytes from `offset`, without a copy."""
+        """Return a writable array on the bytes from `offset`, without a copy."""
         assert self._map is not None, "the arena is closed, or neither reserved nor attached"
         return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
 

@@ -6,11 +6,11 @@ import math
 import threading
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from actor_learner.actors.transport.shared_memory import Array
 
 
 class Version(NamedTuple):
@@ -22,13 +22,10 @@ class Version(NamedTuple):
 
 
 class WeightSlots:
-    """The writer's side of `[slots, size]` float32: each slot holds one version, all weights in one row.
+    """The writer's side of `slots`, `[slots, size]` float32: each holds one version. `weights`: version 0, `[size]`.
 
-    The slot and the checksum of a version travel in the assignments. Python has no memory fences, so nothing in the
-    shared memory itself could say that a version is complete; and a slot that an actor may still be reading is never
-    overwritten.
-
-    slots: `[slots, size]`, writable. weights: version 0, `[size]`.
+    The slot and the checksum of a version travel in the assignments: Python has no memory fences, so the shared memory
+    alone can't show that a version is complete. A slot that an actor may still be reading is never overwritten.
     """
 
     def __init__(self, slots: Array, weights: Array) -> None:
@@ -63,12 +60,8 @@ class WeightSlots:
 
 
 def read_weights(flat: Array, checksum: int) -> Array:
-    """Return a slot's weights on the reader's side: `[size]` float32, read-only and in place.
-
-    Raises RuntimeError if they don't have this checksum.
-    """
-    found = zlib.crc32(flat.data)
-    if found != checksum:
+    """Return a read-only view of a slot's weights, `[size]`; raise RuntimeError if they don't have this checksum."""
+    if (found := zlib.crc32(flat.data)) != checksum:
         raise RuntimeError(
             "The weights in shared memory aren't those that were published. "
             f"Received: checksum={found:#x}, expected {checksum:#x}"
