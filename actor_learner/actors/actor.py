@@ -1,7 +1,4 @@
-"""An actor: steps its environments with the policy and writes every step into its columns of a batch.
-
-It runs in a process of its own (`processes.worker`) or in the caller's (`local`). Nothing here loads TensorFlow.
-"""
+"""An actor, in any process: steps its environments and writes the steps into its columns. Loads no TensorFlow."""
 
 from __future__ import annotations
 
@@ -79,10 +76,7 @@ class Stopped(Exception):
 
 
 def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environments, Leaves]:
-    """Make and reset an actor's environments; return them and the leaves of their first observation, `[b, ...]`.
-
-    Raises EnvError if they can't be made or reset, or have an unsupported space.
-    """
+    """Make and reset an actor's environments (EnvError if it fails); return them and their observation's leaves."""
     seed, _ = startup.seeds()
     environments = Environments(
         factory.make(startup.num_envs, seed),
@@ -108,22 +102,13 @@ def unroll(
 ) -> tuple[Leaves, Times]:
     """Step `b` environments `T` times and write every row of `columns`, `[T, b, ...]`.
 
-    Args:
-        environments: The environments, in the state in which the last unroll left them.
-        policy: Chooses the actions.
-        columns: The rows to write.
-        observation: Leaves `[b, ...]` of the observation to act on first.
-        version: The version of the policy's weights.
-        first_env: The number of the first environment; the others follow.
-        stop: The arena's stop words. The unroll ends early, with the rows so far, if that of the block isn't 0.
-        block: The number of the columns' block.
-        heartbeat: Its first number grows by 2 with each step, and is odd while the environments step.
+    Returns the observation to act on next, and the times. Raises Stopped if the first stop word isn't 0. If that of the
+    block isn't 0, the unroll ends early, with the rows so far.
 
-    Returns:
-        The observation to act on next, and the times.
-
-    Raises:
-        Stopped: The first stop word isn't 0.
+    environments: in the state in which the last unroll left them. observation: leaves `[b, ...]` to act on first.
+    version: of the policy's weights. first_env: the number of the first environment; the others follow. stop: the
+    arena's stop words. block: the number of the columns' block. heartbeat: its first number grows by 2 with each step,
+    and is odd while the environments step.
     """
     _prepare(columns, version, first_env)
     policy.renew_noise()
@@ -192,7 +177,7 @@ def _end_early(columns: Columns, t: int, policy: ActingPolicy, observation: Leav
 
 
 def _prepare(columns: Columns, version: int, first_env: int) -> None:
-    """Write everything that is known before the first step, and the values that most rows have."""
+    """Write the values that are known before the first step, and those that most rows have."""
     columns.policy_version.fill(version)
     columns.env_index[...] = np.arange(first_env, first_env + len(columns.env_index))
     columns.truncation_value.fill(0.0)
@@ -229,10 +214,7 @@ class Actor:
         self._calling, self._finished = 0.0, time.perf_counter()
 
     def call(self, calls: Iterable[Call]) -> None:
-        """Call methods of the environments, which counts as their time.
-
-        Raises CallError for a method that they don't have, EnvError if one raises.
-        """
+        """Call methods of the environments. Raises CallError for one that they don't have, EnvError if one raises."""
         started = time.perf_counter()
         for call in calls:
             try:
@@ -274,7 +256,6 @@ class Actor:
 
 
 def _describe_nan(columns: Columns, missing: Array) -> str:
-    """Name the first observation for which the network gave NaN."""
     row, column = map(int, np.argwhere(missing)[0])
     seen = ", ".join(np.array2string(leaf[row, column], threshold=8, precision=4) for leaf in columns.observation)
     return f"the network must give finite numbers. Received: NaN for the observation {seen}"

@@ -7,15 +7,11 @@ from actor_learner.system.memory import own_memory
 
 SMALLEST_ACTOR = 20_000_000
 """Bytes that an actor needs at least; 24 MB with one CartPole-v1 environment (scripts/measure actor --envs 1)."""
-
 _LARGE_SHARE = 0.25  # the share of the available memory from which on the first actor is measured before others start
 
 
 def check_memory(num_actors: int, available: int | None = None) -> None:
-    """Raise MemoryError if so many actors can't fit, however small they are.
-
-    available: bytes; None: those that the system and its cgroups leave.
-    """
+    """Raise MemoryError if so many actors can't fit into `available` bytes; None: what the system and cgroups leave."""
     _check(num_actors, num_actors, SMALLEST_ACTOR, "at least", available)
 
 
@@ -26,10 +22,7 @@ def starts_with_one(num_actors: int, available: int | None = None) -> bool:
 
 
 def check_rest(num_actors: int, first: int, available: int | None = None) -> None:
-    """Raise MemoryError if the actors beside the first one wouldn't fit, were they of its size.
-
-    first: its process id. available: as for `check_memory`, with that one running.
-    """
+    """Raise MemoryError if the actors beside the first, whose process id is `first`, can't fit at its size."""
     _check(num_actors, num_actors - 1, own_memory(first), "as measured of the first", available)
 
 

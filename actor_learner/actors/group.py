@@ -122,7 +122,7 @@ class ActorGroup(Protocol):
     def call(self, call: Call) -> None:
         """Have each actor call a method of its environments before the next unroll that is assigned to it.
 
-        Raises CallError where it is known by now that the environments refuse it, ValueError if it is too large.
+        Raises CallError if the environments are known to refuse it, ValueError if it is too large.
         """
         with self.lock:
             self.calls.add(call)

@@ -35,11 +35,8 @@ if TYPE_CHECKING:
     import keras
     from gymnasium.spaces import Space
 
-__all__ = ["ActorError", "ActorPool", "Restart"]
-
 _logger = logging.getLogger(__name__)
-NICENESS = 5
-"""The niceness of actors that collect while the learner learns: they get the time that the learner leaves."""
+NICENESS = 5  # of actors that collect while the learner learns: they get the time that the learner leaves
 
 
 class ActorPool:
@@ -68,7 +65,7 @@ class ActorPool:
         network: The Keras network, as built.
         observation_space: The observation space of one environment.
         action_space: The action space of one environment.
-        uses_masks: True where the environments say which actions are allowed.
+        uses_masks: True where the environments report which actions are allowed.
         env_name: Id of the environment, or the callable's name.
         episodes: Episodes that ended in the last batch: "return", "length" and those of `info_keys` that
             occurred, as 1-D float32 arrays.
@@ -150,11 +147,8 @@ class ActorPool:
         self._num_actors, self._envs_per_actor, self._lag = max(num_actors, 1), envs_per_actor, max_policy_lag
         self._blocks: Sequence[Block] = ()
         self._trajectories: list[Trajectory] = []
-        niceness = NICENESS if max_policy_lag else 0
-        startups = [
-            Startup(envs_per_actor, info_keys, autoreset_mode, seed, actor, niceness=niceness)
-            for actor in range(self._num_actors)
-        ]
+        nice, actors = NICENESS if max_policy_lag else 0, range(self._num_actors)
+        startups = [Startup(envs_per_actor, info_keys, autoreset_mode, seed, actor, niceness=nice) for actor in actors]
         if group is not None:
             self._group = group
         elif num_actors == 0:
@@ -180,7 +174,7 @@ class ActorPool:
     def _begin(
         self, network: Any, seed: int, start_timeout: float, unroll_length: int, info_keys: tuple[str, ...]
     ) -> None:
-        """Build everything that depends on the spaces of the environments, and give the group its plan."""
+        """Build everything that depends on the environments' spaces, and give the group its plan."""
         _import_learner_side()
         spaces = self._group.spaces(start_timeout).gymnasium
         self.uses_masks = spaces.masked
@@ -206,7 +200,7 @@ class ActorPool:
 
     @property
     def restart_count(self) -> int:
-        """Number of replacements so far."""
+        """The number of replacements so far."""
         return self._group.restart_count
 
     @property
@@ -331,13 +325,11 @@ class ActorPool:
             _logger.warning("\n".join(filter(None, (str(restart), restart.details))))
 
     def _check_written(self, block: Block) -> None:
-        if (unwritten := block.unwritten()) is None:
-            return
-        row, column = unwritten
-        actor = int(block.arrays["env_index"][column]) // self._envs_per_actor
-        raise ActorError(
-            f"Actor {actor} didn't write row {row} of column {column}. Received: behaviour_log_prob=nan", actor
-        )
+        if (unwritten := block.unwritten()) is not None:
+            row, column = unwritten
+            actor = int(block.arrays["env_index"][column]) // self._envs_per_actor
+            text = f"Actor {actor} didn't write row {row} of column {column}."
+            raise ActorError(f"{text} Received: behaviour_log_prob=nan", actor)
 
     def publish(self, weights: Sequence[Array] | Array) -> None:
         """Give the actors new weights, for all columns that are assigned from now on.
@@ -407,7 +399,6 @@ def _export(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPo
 
 
 def _fractions(done: Sequence[Done]) -> dict[str, float]:
-    """Return the parts of all actors' time."""
     names = ("env", "acting", "other", "waiting")
     seconds = {name: sum(getattr(unroll, name) for unroll in done) for name in names}
     total = sum(seconds.values())

@@ -1,7 +1,4 @@
-"""The schedules: they decide which actor fills which columns of which block, and which block the learner gets next.
-
-`LockStep` assigns whole batches, reproducibly. With `FreeRunning` no actor ever waits for another.
-"""
+"""The schedules: they decide which actor fills which columns of which block, and which block the learner gets next."""
 
 from __future__ import annotations
 
@@ -12,10 +9,7 @@ from actor_learner.actors.transport.messages import Done
 
 
 class LockStep:
-    """Every actor fills its own columns of every batch, `lag` batches ahead of the learner (0 or 1).
-
-    With one publish per batch, the versions that act are determined beforehand.
-    """
+    """Every actor fills its own columns of every batch, `lag` batches ahead of the learner (0 or 1): reproducible."""
 
     def __init__(self, group: ActorGroup, *, num_actors: int, envs_per_actor: int, lag: int) -> None:
         self._group = group
@@ -69,18 +63,17 @@ class _Batch:
 
 
 class FreeRunning:
-    """An actor that has finished an unroll goes on at once, wherever columns are free, by the newest version.
+    """An actor that has finished an unroll begins the next at once, where columns are free, by the newest version.
 
-    At an update the version is at most `lag` ahead of any column's. So the batches are due in the order of their
-    oldest columns. A complete one may be taken before its turn as long as every other one can still be in time;
-    where none can wait any longer, the actors of the first one end their unrolls early.
+    At an update the version is at most `lag` ahead of any column's, so batches are due in the order of their oldest
+    columns. A complete batch may be taken before its turn while every other one can still be in time; otherwise the
+    actors of the first batch end their unrolls early.
     """
 
     def __init__(self, group: ActorGroup, *, num_actors: int, envs_per_actor: int, lag: int) -> None:
         self._group = group
         self._num_actors, self._envs_per_actor, self._lag = num_actors, envs_per_actor, lag
-        self._free = list(range(lag + 1))
-        self._idle = list(range(num_actors))
+        self._free, self._idle = list(range(lag + 1)), list(range(num_actors))
         self._batches: list[_Batch] = []
         self._taken: int | None = None
         self._next: _Batch | None = None
@@ -102,16 +95,15 @@ class FreeRunning:
 
     def _batch_with_free_columns(self) -> _Batch | None:
         """Return the batch that was begun last, else a new one in a free block; None where no block is free."""
-        if self._batches and self._batches[-1].assigned < self._num_actors:
-            return self._batches[-1]
-        if not self._free:
-            return None
-        self._batches.append(_Batch(self._count, self._free.pop(0), self._group.version))
-        self._count += 1
+        if not self._batches or self._batches[-1].assigned == self._num_actors:
+            if not self._free:
+                return None
+            self._batches.append(_Batch(self._count, self._free.pop(0), self._group.version))
+            self._count += 1
         return self._batches[-1]
 
     def complete(self) -> bool:
-        """Choose the batch to take, where one is complete; end unrolls early where the first batch can't wait."""
+        """Choose the batch to take, if one is complete; end unrolls early if the first batch can't wait."""
         ready = next((batch for batch in self._batches if self._is_full(batch)), None)
         if ready is not None and not self._in_time_after(ready):
             first = self._batches[0]
@@ -130,8 +122,7 @@ class FreeRunning:
         return all(version + place <= batch.version + self._lag for place, batch in enumerate(others))
 
     def upcoming(self) -> None:
-        """Return None: the next block depends on when the learner asks."""
-        return
+        """Return None: the next block depends on the time at which the learner takes it."""
 
     def late_actors(self) -> list[int]:
         return sorted(self._batches[0].pending)

@@ -10,7 +10,6 @@ import subprocess
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 from actor_learner.actors.transport.messages import Channel, write_all
 from actor_learner.actors.transport.shared_memory import anonymous_file
@@ -32,10 +31,8 @@ class ActorProcess:
     """
 
     def __init__(self, number: int, payload: bytes, arena: int, log: Path | None, show: Callable[[str], None]) -> None:
-        self.number = number
-        self.tail = ""  # the end of its output, for the report of its death
-        self._show = show
-        self._partial_line = b""
+        self.number, self._show = number, show
+        self.tail, self._partial_line = "", b""  # tail: the end of its output, for the report of its death
         with contextlib.ExitStack() as undo:  # closes all descriptors so far if a later step fails
             self._log = None if log is None else undo.enter_context(contextlib.closing(LogFile(log)))
             near, far = socket.socketpair()
@@ -58,8 +55,7 @@ class ActorProcess:
                         stdout=output,
                         stderr=output,
                     )
-            self.pidfd = _pidfd(self._process.pid)
-            """A descriptor that is readable when the process has ended; None where the system has none."""
+            self.pidfd = _pidfd(self._process.pid)  # readable when the process has ended; None: the system has none
             if self.pidfd is not None:
                 undo.callback(os.close, self.pidfd)
             self._undo = undo.pop_all()
@@ -143,7 +139,6 @@ class LogFile:
 
 
 def _pidfd(pid: int) -> int | None:
-    opener: Any = getattr(os, "pidfd_open", None)
-    with contextlib.suppress(OSError):
-        return None if opener is None else int(opener(pid))
+    with contextlib.suppress(AttributeError, OSError):  # not on macOS
+        return os.pidfd_open(pid)
     return None

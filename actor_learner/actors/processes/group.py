@@ -34,10 +34,7 @@ _SWEEP_SECONDS = 1.0
 
 
 class ProcessActors(ActorGroup):
-    """Actors in processes of their own, which fill batches in shared memory. One that dies or hangs is replaced.
-
-    startups: one per actor. The other arguments are those of `ActorPool`.
-    """
+    """Actors in processes of their own, which fill batches in shared memory. One that dies or hangs is replaced."""
 
     _schedule: Schedule
 
@@ -58,16 +55,15 @@ class ProcessActors(ActorGroup):
         self._startups, self._factory = startups, factory.dumps()
         self._restarts = RestartPolicy(on_env_error, max_restarts)
         self._heartbeats = Heartbeats(actor_timeout, start_timeout)
-        self._has_begun = False
-        self._one_first = starts_with_one(self._count)
+        self._has_begun, self._one_first = False, starts_with_one(self._count)
         self._starting: set[int] = set()
         self._ready: set[int] = set()
         self._spaces: dict[str, Any] = {}  # the spaces of all actors that are ready, as JSON
+        # The ends of actors whose successors aren't ready yet: how, when, and the successor's incarnation.
         self._ends: dict[int, tuple[ActorEnd, float, int]] = {}
-        """The ends of actors whose successors aren't ready yet: how, when, and the successor's incarnation."""
         self._replaced: deque[Restart] = deque()
         self.calls = Calls()
-        self._calls_passed_on: Counter[int] = Counter()  # the number of calls that were sent to each process
+        self._calls_passed_on: Counter[int] = Counter()  # the number of calls that each process has got
         if logs_dir is not None:
             logs_dir.mkdir(parents=True, exist_ok=True)
         logs = [logs_dir and logs_dir / f"actor-{actor}.log" for actor in range(self._count)]
@@ -106,10 +102,8 @@ class ProcessActors(ActorGroup):
         self._starting.discard(actor)
         self._spaces = self._spaces or spaces
         if spaces != self._spaces:
-            raise EnvError(
-                "Every actor must build environments of the same spaces. "
-                f"Received: {self._spaces} at first, {spaces} in actor {actor}"
-            )
+            text = "Every actor must build environments of the same spaces."
+            raise EnvError(f"{text} Received: {self._spaces} at first, {spaces} in actor {actor}")
         self._ready.add(actor)
         if self._has_begun:
             self._begin(actor)
@@ -166,7 +160,7 @@ class ProcessActors(ActorGroup):
         return self._memory.blocks
 
     def _begin(self, actor: int) -> None:
-        """Give an actor that is ready the plan of the arena, and the columns that its predecessor hasn't filled."""
+        """Send an actor that is ready the plan of the arena, and the columns that its predecessor hasn't filled."""
         self._supervisor.send(actor, Message.BEGIN, self._memory.plan)
         for assignment in self._memory.assign_again(actor):
             self._send(actor, assignment)
@@ -221,7 +215,7 @@ class ProcessActors(ActorGroup):
                 return is_complete
 
     def check(self) -> None:
-        """Show what the actors printed, and raise the error that ended them, if any did, once all have ended."""
+        """Show the actors' output, and raise the error that ended them, if any did, once all have ended."""
         self._show_lines()
         if self._supervisor.running:
             return
@@ -230,9 +224,8 @@ class ProcessActors(ActorGroup):
         if isinstance(error, (ActorError, EnvError, MemoryError)):
             raise error
         if error is not None:
-            raise RuntimeError(
-                f"Actors can't be started or watched: {error}; `actor-learner doctor` tells the limits"
-            ) from error
+            text = f"Actors can't be started or watched: {error}; `actor-learner doctor` reports the limits"
+            raise RuntimeError(text) from error
         raise RuntimeError("The pool is closed; make another.")
 
     def take_restarts(self) -> list[Restart]:
@@ -270,11 +263,7 @@ def _named(actors: Sequence[int]) -> str:
 
 
 def _warn_of_crowding(num_actors: int) -> None:
-    cores = available_cores()
-    if num_actors > cores:
-        warnings.warn(
-            f"There are more actors than cores, which helps only where environments wait for something. "
-            f"Received: num_actors={num_actors}, cores={cores}",
-            UserWarning,
-            stacklevel=4,  # the caller of ActorPool
-        )
+    if num_actors > (cores := available_cores()):
+        text = "There are more actors than cores, which helps only where environments wait for something."
+        level = 4  # the caller of ActorPool
+        warnings.warn(f"{text} Received: num_actors={num_actors}, cores={cores}", UserWarning, stacklevel=level)

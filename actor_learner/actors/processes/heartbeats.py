@@ -1,4 +1,4 @@
-"""Finds actors that give no sign of life."""
+"""The search for actors that give no sign of life."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ class Silence(NamedTuple):
 class Heartbeats:
     """Finds hung actors by counters in shared memory, which actors count up with each step.
 
-    Only time in which this process runs counts: after a stop (Ctrl-Z, a debugger, a laptop's sleep) all actors would
-    seem silent otherwise.
+    Only time in which this process runs counts: otherwise all actors would seem silent after a stop (Ctrl-Z, sleep).
 
     timeout: seconds of silence after which an actor counts as hung. start_timeout: the same until it has loaded its
     policy. interval: seconds between two calls of `find_silent`.

@@ -1,8 +1,8 @@
 """The orphan reaper: a bare interpreter that ends actors and their children when the learner's process has ended.
 
-The kernel kills an actor when its parent ends, but its own children (simulators) don't inherit that. The orphan reaper
-holds one end of a pipe and a list of process groups; when the other end closes, for any reason, it kills the groups
-that are still on the list. A process that started a session of its own is out of reach.
+The kernel kills an actor when its parent ends, but not the actor's children (simulators). The orphan reaper holds one
+end of a pipe and a list of process groups; when the other end closes, for any reason, it kills the groups that are
+still on the list. It doesn't reach a process that started a session of its own.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ for group in groups:
     except OSError:
         pass
 """
-# It also checks its parent once a second: a process that the caller has forked holds a copy of the pipe's other end,
-# and keeps it open.
-
+# It also checks its parent once a second: a process that the caller has forked keeps the pipe's other end open.
 _END_SECONDS = 1.0
 
 
@@ -58,11 +56,6 @@ class OrphanReaper:
             raise
         finally:
             os.close(reading)
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
 
     def watch(self, group: int) -> None:
         """Put a process group on the list."""

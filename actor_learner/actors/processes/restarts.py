@@ -1,4 +1,4 @@
-"""The decision whether another process takes the place of an actor that died or hangs, and the words for its end."""
+"""The decision about a new process in the place of an actor that died or hangs, and the words for its end."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _TAIL_LINES = 20
 class ActorError(RuntimeError):
     """The error of an actor that failed or died.
 
-    actor: its number. traceback: of its exception, or None. exit_code: of its process, minus the signal if it was one;
-    None if the process didn't end by itself or the code isn't known.
+    traceback: of its exception, or None. exit_code: of its process, minus the signal if it was one, or None.
     """
 
     def __init__(self, message: str, actor: int, *, traceback: str | None = None, exit_code: int | None = None) -> None:
@@ -117,8 +116,7 @@ def details_of(end: ActorEnd) -> str:
 
 def error_of(end: ActorEnd) -> ActorError | EnvError:
     """Return the error that reports the end of an actor where the pool ends with it."""
-    failure = end.failure
-    message = f"Actor {end.actor} {cause_of(end)}"
+    failure, message = end.failure, f"Actor {end.actor} {cause_of(end)}"
     if failure is None:
         printed = details_of(end)
         message += f".\n\nWhat it printed last:\n{printed}" if printed else "."

@@ -72,8 +72,7 @@ class Supervisor:
     def __init__(self, arena: int, logs: Sequence[Path | None], owner: Owner, tick_seconds: float) -> None:
         self.condition = threading.Condition()
         self.error: BaseException | None = None  # the error that ended the actors; None if `close` did
-        self.lines: deque[str] = deque(maxlen=_MOST_LINES)
-        """The actors' output, for the caller's thread to show; the oldest lines are dropped."""
+        self.lines: deque[str] = deque(maxlen=_MOST_LINES)  # the actors' latest output, for the caller to show
         self._arena, self._logs = arena, logs
         self._owner, self._tick_seconds = owner, tick_seconds
         self._reaper: OrphanReaper | None = None
@@ -125,20 +124,14 @@ class Supervisor:
             self._wake()
 
     def sweep(self, seconds: float) -> None:
-        """Return when all events so far have been processed, or after so many seconds.
-
-        Without it a caller that slept past its deadline would judge before this thread has had its turn.
-        """
+        """Wait, at most so many seconds, until all events so far are processed: the caller may have overslept."""
         with self.condition:
             self._sweeping = True
             self._wake()
             self.condition.wait_for(lambda: not self._sweeping or self._closing, seconds)
 
     def close(self) -> None:
-        """End all actors and their children and close everything; idempotent, from any thread.
-
-        It takes five seconds at most. Interrupting it doesn't interrupt the ending.
-        """
+        """End all actors and their children within five seconds, even if interrupted; idempotent, from any thread."""
         if os.getpid() != self.process:  # the actors aren't the children of a fork of the caller
             return
         self._closing = True

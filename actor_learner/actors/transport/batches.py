@@ -13,10 +13,7 @@ import numpy as np
 from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena, Array, align
 from actor_learner.spaces.trajectory import TrajectorySpec
 
-EPISODE_RETURN = "episode_return"
-EPISODE_LENGTH = "episode_length"
-_EPISODE_INFO = "episode/"
-
+EPISODE_RETURN, EPISODE_LENGTH, _EPISODE_INFO = "episode_return", "episode_length", "episode/"
 Places = Mapping[str, tuple[int, tuple[int, ...], np.dtype[Any]]]  # name -> offset in bytes, shape, dtype
 
 
@@ -33,8 +30,7 @@ class BlockLayout:
     def of(cls, spec: TrajectorySpec, info_keys: Sequence[str]) -> BlockLayout:
         """Return the layout of a trajectory's fields and of the episodes that end in it.
 
-        Beside `spec.fields()`: `episode_return`, `episode_length` and `episode/<key>` for each of
-        `info_keys`, `[T, B]` float32, NaN where no episode ended at that row.
+        The latter are `episode_return`, `episode_length` and `episode/<key>`, `[T, B]` float32, NaN where none ends.
         """
         shape, number = (spec.unroll_length, spec.num_envs), np.dtype(np.float32)
         episode_fields = [EPISODE_RETURN, EPISODE_LENGTH, *(_EPISODE_INFO + key for key in info_keys)]
@@ -130,10 +126,7 @@ class Block:
         return views
 
     def episodes(self) -> dict[str, Array]:
-        """Return the episodes that ended in this block, in order of row and then column.
-
-        The arrays are `return` and `length`, and each info key that some of them had, as 1-D float32.
-        """
+        """Return the episodes that ended here, by row and column: 1-D `return`, `length` and the info keys found."""
         ended = ~np.isnan(self.arrays[EPISODE_LENGTH])
         found = {"return": self.arrays[EPISODE_RETURN][ended], "length": self.arrays[EPISODE_LENGTH][ended]}
         for key in self.layout.info_keys:

@@ -14,9 +14,7 @@ import numpy as np
 from actor_learner.system.machine import available_memory, size_text
 
 Array = np.ndarray[Any, Any]
-
 ALIGNMENT = 64  # bytes: every array starts on a cache line of its own, so that no two writers share one
-
 _POISON = 0xFF  # bytes of fresh memory: NaN in every float, -1 or the maximum in integers
 
 
@@ -67,8 +65,7 @@ class Arena:
 
         Raises MemoryError if there are too few, where a later write would meet SIGBUS or the out-of-memory killer.
         """
-        available = available_memory()
-        if available is not None and size > available:
+        if (available := available_memory()) is not None and size > available:
             raise MemoryError(_too_little(size, f"{size_text(available)} are available"))
         try:
             os.ftruncate(self.descriptor, size)
