@@ -206,9 +206,9 @@ class ProcessActors(ActorGroup):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 supervisor.sweep(_SWEEP_SECONDS)
-            seconds = min(max(remaining, 0), _SHOW_SECONDS)
+            pause = min(max(remaining, 0), _SHOW_SECONDS)
             with supervisor.condition:
-                supervisor.condition.wait_for(lambda: complete() or not supervisor.running, seconds)
+                supervisor.condition.wait_for(lambda: complete() or not supervisor.running, pause)
                 is_complete = complete()
             self.check()
             if is_complete or remaining <= 0:
