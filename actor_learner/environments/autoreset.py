@@ -58,7 +58,7 @@ def declared_autoreset_mode(vector_env: AnyVectorEnv) -> AutoresetMode | None:
 
 
 def differing_environments(batched: gym.Space[Any], single: gym.Space[Any], num_envs: int) -> tuple[str, int] | None:
-    """Return leaf (`['camera'][0]`) and number of the first environment with other bounds than the first one, or None."""
+    """Return leaf (`['camera'][0]`) and number of the first environment whose bounds differ from the first, or None."""
     parts = dict(children(batched))
     if parts and type(batched) is type(single):
         for key, own in children(single):  # Gymnasium sorts the keys of a batched Dict
