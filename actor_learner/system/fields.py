@@ -70,12 +70,10 @@ def check_number(
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Return a number of seconds above 0 as a float."""
     return float(check_number(name, value, above=0, kind="a number of seconds"))
 
 
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> Any:
-    """Return one of the choices."""
     if value not in choices:
         hint = close_match(value, [choice for choice in choices if choice]) if isinstance(value, str) else ""
         raise refusal(name, f"one of {', '.join(map(repr, choices))}{hint}", value)

@@ -29,7 +29,6 @@ Array = np.ndarray[Any, Any]
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
-
 _LARGEST_MANIFEST = 1 << 20
 _DAMAGES = {errno.ENOENT: "is missing", errno.ELOOP: "is a link", errno.EINVAL: "is no plain file"}
 _DAMAGES |= dict.fromkeys((errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENXIO), "")  # the last: a socket
@@ -73,7 +72,7 @@ def write_folder_atomically(folder: str | os.PathLike[str], write: Callable[[Pat
     folder: made with its parents; an existing link is itself replaced. write: gets an empty folder and makes files in
     it; subfolders need manifests of their own.
 
-    Raises OSError naming the folder, for example if the disk is full: FileExistsError if the existing folder wasn't
+    Raises OSError, naming the folder, for example if the disk is full; FileExistsError if the existing folder wasn't
     written by this function, or holds further files.
     """
     folder = Path(os.path.abspath(folder))  # not `resolve`, which follows links
@@ -338,7 +337,6 @@ def _open_listed(folder: Path, name: str) -> io.BufferedReader:
 
 @contextlib.contextmanager
 def _opened(folder: Path, name: str, entry: _Entry) -> Iterator[io.BufferedReader]:
-    """Open a listed file. Raises DamagedError if it is no plain file of the listed size, ValueError if unreadable."""
     with _open_listed(folder, name) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size != entry.size:

@@ -21,7 +21,6 @@ _LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
 
 _USAGE = {1: ("memory.usage_in_bytes", "total_inactive_file"), 2: ("memory.current", "inactive_file")}
 """The file with the usage, and memory.stat's entry for its reclaimable part, by cgroup version."""
-
 _suggested: str | None = None
 
 

@@ -122,10 +122,7 @@ def measure(actors: Mapping[int, int], proc: Path = Path("/proc"), counted: Coll
 
 
 def own_memory(pid: int) -> int:
-    """Return the private bytes of an actor's process and its children, which another actor needs again.
-
-    The batches, and code and data from files that all actors share, don't count, if the kernel reports them.
-    """
+    """Return the private bytes of an actor's process and its children: without batches and files that actors share."""
     return measure({0: pid}, counted=_OWN).actors[0]
 
 
