@@ -202,10 +202,7 @@ def as_json(measured: Measured) -> dict[str, Any]:
         "cpu_beside_parts": measured.cpu_beside_parts,
         "shares": measured.shares,
         "cores": {"count": measured.cores, **measured.cores_used},
-        "rounds": {
-            "steps_per_second": [each.run.steps_per_second for each in rounds],
-            "ratio": measured.ratios,
-        },
+        "rounds": {"steps_per_second": [each.run.steps_per_second for each in rounds], "ratio": measured.ratios},
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.benchmark.whole import Span, process_order
-from actor_learner.reports.plot import COLOURS, FORMATS, STYLE, check_matplotlib
+from actor_learner.reports.plot import COLOURS, FORMATS, STYLE, check_package
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
 
@@ -31,7 +31,7 @@ def check_picture(path: str | os.PathLike[str]) -> None:
     if Path(path).suffix not in FORMATS:
         raise refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(path))
     check_folder("output", path)
-    check_matplotlib("benchmark --output", "plots")
+    check_package("matplotlib", "benchmark --output", "plots")
 
 
 def check_folder(name: str, path: str | os.PathLike[str]) -> None:

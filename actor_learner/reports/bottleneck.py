@@ -8,16 +8,11 @@ from typing import NamedTuple
 
 from actor_learner.runs.metrics import ACTOR_TIME
 
-IDLE = 0.1
-"""A learner that overlaps with its actors limits the run if it waits for less than this part of its time."""
-UNEVEN = 0.25
-"""Actors that wait for each other for this part of their time are unevenly fast."""
-ASLEEP = 0.5
-"""Actors whose CPU time is less than this part of their working time have environments that wait."""
-FEW = 20
-"""With fewer updates, work that is done once, such as the first checkpoint, may seem to limit a run."""
-WORTHWHILE = 0.2
-"""The least part of the time that overlapping has to save before it is advised."""
+IDLE = 0.1  # a learner that overlaps with its actors limits the run if it waits for less than this part of its time
+UNEVEN = 0.25  # actors that wait for each other for this part of their time are unevenly fast
+ASLEEP = 0.5  # actors whose CPU time is less than this part of their working time have environments that wait
+FEW = 20  # with fewer updates, work that is done once, such as the first checkpoint, may seem to limit a run
+WORTHWHILE = 0.2  # the least part of the time that overlapping has to save before it is advised
 
 _WORK = ("env", "acting", "other")
 
@@ -45,10 +40,10 @@ def bottleneck(
         metrics: a row of metrics.jsonl, or means of several: `time/learning` and `time/collecting` (shares of the
             learner's time), `time/env`, `time/acting`, `time/other` and `time/waiting` (shares of the actors' time),
             `cpu/actor_<n>` if known.
-        num_actors: actor processes; 0: the learner's process steps the environments.
-        cores: that the run may use.
+        num_actors: the number of actor processes; 0: the learner's process steps the environments.
+        cores: the number of cores that the run may use.
         max_policy_lag: the most versions that actors may be behind.
-        updates: made by the run.
+        updates: the number of updates that the run has made.
     """
     shares = {name: _share(metrics, name) for name in ("learning", *ACTOR_TIME)}
     if any(map(math.isnan, shares.values())):
@@ -66,9 +61,11 @@ def bottleneck(
         return Bottleneck("learning", _faster_learning(collecting, num_actors, cores, overlaps))
     uneven = shares["waiting"] if overlaps else shares["waiting"] - shares["learning"] - between
     if num_actors > 1 and uneven > max(UNEVEN, *(shares[name] for name in _WORK)):
-        return Bottleneck("the slowest actor", _patience(max_policy_lag))
+        larger = "a larger max_policy_lag" if max_policy_lag > 1 else "max_policy_lag=4"
+        return Bottleneck("the slowest actor", f"{larger} would let the others go on")
     part = max(_WORK, key=shares.__getitem__)
-    asleep = num_actors > 0 and _cpu_per_actor(metrics) < ASLEEP * (1 - shares["waiting"])
+    cpu = [value for name, value in metrics.items() if name.startswith("cpu/actor_")]
+    asleep = num_actors > 0 and sum(cpu) < len(cpu) * ASLEEP * (1 - shares["waiting"])
     return Bottleneck(ACTOR_TIME[part], _faster_actors(part, shares["learning"], num_actors, cores, overlaps, asleep))
 
 
@@ -76,22 +73,10 @@ def _share(metrics: Mapping[str, float], name: str) -> float:
     return metrics.get(f"time/{name}", math.nan)
 
 
-def _cpu_per_actor(metrics: Mapping[str, float]) -> float:
-    """Return the CPU seconds per second of the mean actor; inf if unknown."""
-    found = [value for name, value in metrics.items() if name.startswith("cpu/actor_")]
-    return sum(found) / len(found) if found else math.inf
-
-
 def _faster_learning(collecting: float, num_actors: int, cores: int, overlaps: bool) -> str:
     if num_actors and cores > 1 and not overlaps and collecting >= WORTHWHILE:
         return "max_policy_lag=1 would let the actors collect meanwhile"
     return "fewer epochs, larger minibatches or a GPU would help"
-
-
-def _patience(max_policy_lag: int) -> str:
-    if max_policy_lag > 1:
-        return "a larger max_policy_lag would let the others go on"
-    return "max_policy_lag=4 would let the others go on"
 
 
 def _faster_actors(part: str, learning: float, num_actors: int, cores: int, overlaps: bool, asleep: bool) -> str:

@@ -30,16 +30,7 @@ _STYLE: Any = {
     "grid.color": _INK,
 }
 _FIRST = ("episode_return", "episode_length")
-_SPEED = ("steps_per_second", "policy_lag")
-_PROCESSES = ("memory/", "cpu/")
-_LEFT_OUT = (
-    "env_steps",
-    "updates",
-    "time_",
-    "undone",
-    "actor_restart",
-    "time/",
-)  # shown elsewhere in the report
+_LEFT_OUT = ("env_steps", "updates", "time_", "undone", "actor_restart", "time/")  # shown elsewhere in the report
 
 
 class Chart(NamedTuple):
@@ -77,9 +68,9 @@ def charts(rows: Sequence[dict[str, Any]]) -> Charts:
 def _group(metric: str) -> str:
     if metric.startswith((*_FIRST, "episode/", "evaluation/")):
         return "returns"
-    if metric.startswith(_PROCESSES):
+    if metric.startswith(("memory/", "cpu/")):
         return "processes"
-    return "speed" if metric.startswith(_SPEED) else "learning"
+    return "speed" if metric.startswith(("steps_per_second", "policy_lag")) else "learning"
 
 
 def _svg(metric: str, steps: Array, values: Array, large: bool) -> Markup:
@@ -106,10 +97,10 @@ def _svg(metric: str, steps: Array, values: Array, large: bool) -> Markup:
         axes.grid(alpha=0.15)
         picture = io.StringIO()
         figure.savefig(picture, format="svg", transparent=True, metadata={"Date": None})
-    return Markup(_as_part_of_a_page(picture.getvalue(), metric))  # noqa: S704 - matplotlib has escaped the text
+    return Markup(_embed(picture.getvalue(), metric))  # noqa: S704 - matplotlib has escaped the text
 
 
-def _as_part_of_a_page(svg: str, name: str) -> str:
+def _embed(svg: str, name: str) -> str:
     """Return the picture without a file's header, with identifiers that are unique in the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)

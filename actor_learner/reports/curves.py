@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,27 +18,18 @@ Array = np.ndarray[Any, Any]
 
 X_AXES = {"steps": "env_steps", "seconds": "time_seconds", "updates": "updates"}
 """The choices for the x-axis, and the metric of each."""
-
-SMOOTHING = 0.02
-"""The part of a run's updates that a point averages."""
+SMOOTHING = 0.02  # the part of a run's updates that a point averages
 
 _POINTS = 300  # as many as a column of print can show
 _RESAMPLES = 1000
 _LARGEST_SHOWN = 1e300  # larger numbers overflow in the arithmetic of axes
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """One metric of a group of runs: the middle and a band around it over the runs, each `[points]`.
 
-    Attributes:
-        env: the environment's name.
-        metric: its name in metrics.jsonl.
-        group: the common setting of the runs: "PPO", or "learning_rate=0.001".
-        num_runs: the number of runs.
-        x: rising values of a metric of `X_AXES`.
-        middle, low, high: of the metric.
-        smoothed: a point averages more than one update.
+    group: the common setting of the runs: "PPO", or "learning_rate=0.001". x: rising values of a metric of `X_AXES`.
+    smoothed: a point averages more than one update.
     """
 
     env: str
@@ -57,15 +47,8 @@ class Curve:
         return f"{self.group} ({self.num_runs} runs)" if self.num_runs > 1 else self.group
 
 
-@dataclass(frozen=True)
-class Band:
-    """The aggregation of several runs to one curve.
-
-    Attributes:
-        description: for the legend.
-        middle: values `[runs, points]` -> `[points]`.
-        edges: values `[runs, points]` -> two `[points]`.
-    """
+class Band(NamedTuple):
+    """The aggregation of the values `[runs, points]` of several runs to one curve. description: for the legend."""
 
     description: str
     middle: Callable[[Array], Array]
@@ -105,8 +88,7 @@ BANDS = {
 }
 
 
-@dataclass(frozen=True)
-class _Run:
+class _Run(NamedTuple):
     path: str
     env: str
     config: dict[str, Value]
@@ -122,19 +104,11 @@ def read_curves(
     band: str = "range",
     smoothing: float = SMOOTHING,
 ) -> list[Curve]:
-    """Return the curves of runs, one for each environment, metric and group.
+    """Return the curves of runs, one for each environment, metric and group. The arguments are those of `plot`.
 
-    Args:
-        run_dirs: directories of runs.
-        metrics: names from metrics.jsonl, which every run must have.
-        x: a key of `X_AXES`.
-        group_by: keys of config.json ("algorithm.learning_rate", or "learning_rate"); by default the algorithm. Runs
-            of a group that differ in more than the seed cause a warning.
-        band: a key of `BANDS`.
-        smoothing: the part of a run's updates that a point averages; 0: none.
+    Runs of a group that differ in more than the seed cause a warning.
 
-    Raises:
-        ValueError: an argument can't be used, a directory holds no run, or a run lacks metrics, or one of these.
+    Raises ValueError if an argument can't be used, a directory holds no run, or a run lacks a metric.
     """
     _check(run_dirs, metrics, x, band, smoothing)
     runs = [_read_run(path) for path in run_dirs]
@@ -188,9 +162,8 @@ def _key(name: str, runs: Sequence[_Run]) -> str:
     for key in (name, f"algorithm.{name}", f"{name}.name"):
         if key in known:
             return key
-    raise ValueError(
-        f"`group_by` must name entries of config.json{close_match(name, known)}. Received: group_by={name!r}"
-    )
+    hint = close_match(name, known)
+    raise ValueError(f"`group_by` must name entries of config.json{hint}. Received: group_by={name!r}")
 
 
 def _groups(runs: Sequence[_Run], keys: Sequence[str]) -> dict[str, list[_Run]]:
@@ -212,18 +185,14 @@ def _group_name(keys: Sequence[str], values: Sequence[Value]) -> str:
 
 def _warn_of_differences(groups: dict[str, list[_Run]], keys: Sequence[str]) -> None:
     """Warn of groups whose runs differ in other settings than the seed."""
+    aside = {*ASIDE, "seed", *keys}
     for name, runs in groups.items():
-        values: dict[str, set[str]] = {}
-        for run in runs:
-            for key, value in run.config.items():
-                values.setdefault(key, set()).add(repr(value))
-        aside = {*ASIDE, "seed", *keys}
-        differ = [key for key, found in values.items() if len(found) > 1 and key.partition(".")[0] not in aside]
+        known = dict.fromkeys(key for run in runs for key in run.config if key.partition(".")[0] not in aside)
+        differ = [key for key in known if len({repr(run.config[key]) for run in runs if key in run.config}) > 1]
         if differ:
             warnings.warn(
                 f"the {len(runs)} runs of {runs[0].env} in one curve, {name}, differ in {', '.join(differ[:5])}: "
                 f"group_by separates them (--group-by {differ[0]})",
-                UserWarning,
                 stacklevel=3,
             )
 
@@ -238,26 +207,16 @@ def _curve(name: str, runs: Sequence[_Run], metric: str, x: str, band: Band, smo
     grid = np.linspace(first, last, _POINTS)
     values = np.stack([np.interp(grid, places, values) for places, values, _ in each])
     low, high = band.edges(values)
-    return Curve(
-        runs[0].env,
-        metric,
-        name,
-        len(runs),
-        grid,
-        band.middle(values),
-        low,
-        high,
-        any(window > 1 for *_, window in each),
-    )
+    smoothed = any(window > 1 for *_, window in each)
+    return Curve(runs[0].env, metric, name, len(runs), grid, band.middle(values), low, high, smoothed)
 
 
 def _smoothed(run: _Run, metric: str, x: str, smoothing: float) -> tuple[Array, Array, int]:
     names = dict.fromkeys(name for row in run.rows for name in row)
     for name in (metric, X_AXES[x]):
         if name not in names:
-            raise ValueError(
-                f"The run {run.path!r} has no such metric{close_match(name, names)}. Received: metric={name!r}"
-            )
+            hint = close_match(name, names)
+            raise ValueError(f"The run {run.path!r} has no such metric{hint}. Received: metric={name!r}")
     places, values = series(run.rows, metric, x)
     if not len(values):
         raise ValueError(f"The metric has no value yet in {run.path!r}. Received: metric={metric!r}")

@@ -31,8 +31,7 @@ class Display(Protocol):
     def draw(self, status: Callable[[], RunStatus], note: str = "") -> None:
         """Shows the run as it is now, with a sentence below. Calls `status` only when it is time to draw."""
 
-    def say(self, text: str) -> None:
-        """Shows a line of text."""
+    def say(self, text: str) -> None: ...
 
     def close(self, status: RunStatus | None, note: str = "") -> None:
         """Shows the final status, if there is one, and releases the stream."""
@@ -41,7 +40,7 @@ class Display(Protocol):
 class Lines:
     """Prints a line every few seconds to the current `sys.<stream>`, so that notebooks and tests capture it.
 
-    view_at_end: end with the whole view instead of a line. gone: print nothing.
+    view_at_end: the whole view comes last, instead of a line. gone: nothing is printed.
     """
 
     def __init__(self, stream: str = "stderr", *, view_at_end: bool = False, gone: bool = False) -> None:
@@ -222,7 +221,6 @@ class Notebook:
 
 
 def _html(status: RunStatus, note: str) -> dict[str, str]:
-    """The view as HTML, and as plain text for what shows no HTML."""
     console = _print_view(status, note, force_terminal=True, record=True, no_color=False)
     html = console.export_html(inline_styles=True, code_format=_PRE, clear=False)
     return {"text/html": html, "text/plain": console.export_text()}
@@ -246,9 +244,9 @@ def _print_view(status: RunStatus, note: str, **options: Any) -> Console:
 def choose_display(
     stream: str = "stderr", *, quiet: bool = False, in_place: bool = True, view_at_end: bool = False
 ) -> Display:
-    """The best display for `sys.<stream>`.
+    """Chooses the best display for `sys.<stream>`.
 
-    in_place: False: only add lines. view_at_end: added lines end with the whole view.
+    in_place: False: only lines are added. view_at_end: the whole view follows the last added line.
     """
     in_place = in_place and not quiet
     if in_place and in_notebook():

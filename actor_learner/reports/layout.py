@@ -14,18 +14,15 @@ from rich.text import Text
 from actor_learner.reports.status import SMOOTHING_SECONDS, Process, RunStatus, times
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME
 
-WIDE = 72
-"""The least columns for which the shares of time of learner and actors stand side by side."""
+WIDE = 72  # the least columns for the learner's and the actors' shares of time side by side
 WIDEST = 100
-
-_MOST_PROCESSES = 12
-"""More processes are summed up as ranges."""
+_MOST_PROCESSES = 12  # more processes are summed up as ranges
 _SPARKS = {False: "▁▂▃▄▅▆▇█", True: "_.-=+*%#"}  # by whether the terminal takes ASCII only
 _LABEL_WIDTH = max(map(len, ACTOR_TIME.values())) + 1
 
 
 def fit(console: Console, status: RunStatus, note: str = "", *, whole: bool = False) -> RenderableType:
-    """The most detailed of three views that fits into the terminal; with `whole`, always the most detailed."""
+    """Return the most detailed of three views that fits into the terminal; with `whole`, always the most detailed."""
     width = min(console.width - 1, WIDEST)  # a full line would wrap as soon as the terminal shrinks
     ascii_only = console.options.ascii_only
     for detail in (2, 1, 0):
@@ -39,7 +36,7 @@ def fit(console: Console, status: RunStatus, note: str = "", *, whole: bool = Fa
 def layout(
     status: RunStatus, width: int, note: str = "", *, detail: int = 2, ascii_only: bool = False
 ) -> RenderableType:
-    """A run in at most `width` columns.
+    """Return the view of a run in at most `width` columns.
 
     detail: 2: everything; 1: without shares of time and processes; 0: progress only. note: a last sentence.
     """
@@ -65,7 +62,7 @@ def layout(
 
 
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """Values from their lowest to their highest, in at most `width` characters."""
+    """Return a curve of the values, from their lowest to their highest, in at most `width` characters."""
     if not values or width < 1:
         return ""
     count = min(width, len(values))
@@ -79,8 +76,7 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) 
 
 def _title(status: RunStatus, separator: str, ascii_only: bool) -> Text:
     rest = "".join(separator + name for name in (status.algorithm, status.run_dir) if name)
-    title = Text.assemble((status.env, "bold"), (rest, "dim"))
-    return _cut(title, ascii_only)
+    return _cut(Text.assemble((status.env, "bold"), (rest, "dim")), ascii_only)
 
 
 def _bar(status: RunStatus, width: int, ascii_only: bool) -> Text:
@@ -96,7 +92,7 @@ def _steps(status: RunStatus) -> list[Text]:
     if not math.isnan(status.speed):
         items.append(f"{status.speed:,.0f} steps/s")
     if status.updates:
-        items.append(f"{status.updates:,} update{_plural(status.updates)}")
+        items.append(_counted(status.updates, "update"))
     return [Text(item) for item in [*items, *times(status)]]
 
 
@@ -112,7 +108,6 @@ def _returns(status: RunStatus, width: int, ascii_only: bool) -> RenderableType:
 
 
 def _shares(status: RunStatus, width: int, ascii_only: bool) -> list[RenderableType]:
-    """Bars of the learner's time and of the actors'."""
     learner_time = {label: status.shares[name] for name, label in LEARNER_TIME.items()}
     learner_time["other"] = max(0.0, 1 - sum(learner_time.values()))
     actor_time = {label: status.shares[name] for name, label in ACTOR_TIME.items()}
@@ -129,42 +124,34 @@ def _shares(status: RunStatus, width: int, ascii_only: bool) -> list[RenderableT
 
 
 def _bars(title: str, shares: Mapping[str, float], limit: str | None, width: int, ascii_only: bool) -> list[Text]:
-    """A heading, and a bar for each share, all of one width; the share that limits the run is highlighted."""
+    """Return a heading, and a bar for each share, all of one width; the share that limits the run is highlighted."""
     room = width - _LABEL_WIDTH - 5
     lines = [Text(title.ljust(width), "dim")]
     for label, share in shares.items():
         style, of_label = ("bold yellow", "bold") if label == limit else ("blue", "")
-        bar = _stroke(share, room, ascii_only).ljust(room)
         percent = "" if math.isnan(share) else f"{min(share, 9.99):.0%}"
-        lines.append(Text.assemble((label.ljust(_LABEL_WIDTH), of_label), (bar, style), percent.rjust(5)))
+        full, half = divmod(round(2 * room * max(0.0, min(share, 1.0))) if percent else 0, 2)
+        bar = "=" * full if ascii_only else "━" * full + "╸" * half
+        lines.append(Text.assemble((label.ljust(_LABEL_WIDTH), of_label), (bar.ljust(room), style), percent.rjust(5)))
     return lines
-
-
-def _stroke(share: float, width: int, ascii_only: bool) -> str:
-    """A bar of this share of the width, to half a column."""
-    if math.isnan(share):
-        return ""
-    full, half = divmod(round(2 * width * max(0.0, min(share, 1.0))), 2)
-    return "=" * full if ascii_only else "━" * full + "╸" * half
 
 
 def _limit(status: RunStatus) -> Text | None:
     if status.limited_by is None:
         return None
+    part, advice = status.limited_by
     when = "over the whole run" if status.over else f"over the last {SMOOTHING_SECONDS:.0f} s"
-    advice = "; " + status.limited_by.advice
-    return Text.assemble(("limited by: " + status.limited_by.part, "bold yellow"), advice, (f" ({when})", "dim"))
+    return Text.assemble((f"limited by: {part}", "bold yellow"), f"; {advice}", (f" ({when})", "dim"))
 
 
 def _processes(processes: Sequence[Process], width: int, ascii_only: bool) -> Text | None:
-    """CPU (in parts of one core) and memory of each process."""
+    """Return the CPU time (in parts of one core) and the memory of each process."""
     if not processes:
         return None
-    items = [_process(process) for process in processes]
+    items = list(map(_process, processes))
     if len(items) > _MOST_PROCESSES:
         items = [items[0], _range(processes[1:])]
-    items.append(Text("MB: shared pages in parts", "dim"))
-    return _flow(items, width, " | " if ascii_only else " │ ")
+    return _flow([*items, Text("MB: shared pages in parts", "dim")], width, " | " if ascii_only else " │ ")
 
 
 def _process(process: Process) -> Text:
@@ -173,13 +160,10 @@ def _process(process: Process) -> Text:
 
 
 def _range(actors: Sequence[Process]) -> Text:
-    """The ranges of CPU and memory of many actors."""
-    cpu = [actor.cpu for actor in actors if not math.isnan(actor.cpu)]
+    shares = [actor.cpu for actor in actors if not math.isnan(actor.cpu)]
     sizes = [actor.megabytes for actor in actors]
-    text = f"{len(actors)} actors  "
-    if cpu:
-        text += f"{min(cpu):.0%} to {max(cpu):.0%} CPU  "
-    return Text(f"{text}{min(sizes):,.0f} to {max(sizes):,.0f} MB")
+    cpu = f"{min(shares):.0%} to {max(shares):.0%} CPU  " if shares else ""
+    return Text(f"{len(actors)} actors  {cpu}{min(sizes):,.0f} to {max(sizes):,.0f} MB")
 
 
 def _events(status: RunStatus) -> list[Text]:
@@ -194,15 +178,11 @@ def _events(status: RunStatus) -> list[Text]:
 
 
 def _counted(number: int, name: str) -> str:
-    return f"{number or 'no'} {name}{_plural(number)}"
-
-
-def _plural(number: int) -> str:
-    return "" if number == 1 else "s"
+    return f"{number:,} {name}{'' if number == 1 else 's'}" if number else f"no {name}s"
 
 
 def _cut(text: Text, ascii_only: bool) -> Text:
-    """The text as one line that is cut at the terminal's width."""
+    """Return the text as one line that is cut at the terminal's width."""
     if ascii_only:
         text.plain = text.plain.encode("ascii", "replace").decode()
     text.no_wrap, text.overflow = True, "crop" if ascii_only else "ellipsis"
@@ -210,7 +190,7 @@ def _cut(text: Text, ascii_only: bool) -> Text:
 
 
 def _flow(items: Iterable[Text], width: int, separator: str) -> Text:
-    """Items side by side, in as many lines as they need; lines break between items."""
+    """Return the items side by side, in as many lines as they need; lines break between items."""
     text, used = Text(), 0
     for item in items:
         if used and used + len(separator) + item.cell_len > width:

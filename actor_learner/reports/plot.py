@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +20,7 @@ FORMATS = (".png", ".svg", ".pdf")
 # The palette of Okabe and Ito for colour-blind readers; dashes for print in black and white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
-PANEL_SIZE = (5.0, 3.2)
-"""Inches: text of 10 points stays legible when shrunk to a column of 3.3 inches."""
+_PANEL_SIZE = (5.0, 3.2)  # inches: text of 10 points stays legible when shrunk to a column of 3.3 inches
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -46,12 +46,12 @@ def plot(
     Args:
         run_dirs: directories of runs.
         output: the picture, .png, .svg or .pdf.
-        metrics: names of metrics.jsonl.
+        metrics: names in metrics.jsonl, which every run must have.
         x: "steps", "seconds" or "updates".
-        group_by: keys of config.json with a common value in each group, such as "algorithm.learning_rate"; by default
-            the algorithm.
+        group_by: keys of config.json with a common value in each group ("algorithm.learning_rate", or
+            "learning_rate"); by default the algorithm.
         band: of several runs of a group: "range", "quartiles", "bootstrap" or "none" (see `BANDS`).
-        smoothing: the part of a run's updates that a point averages.
+        smoothing: the part of a run's updates that a point averages; 0: none.
 
     Returns:
         The picture's path.
@@ -64,7 +64,7 @@ def plot(
     if output.suffix.lower() not in FORMATS:
         raise refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(output))
     curves = read_curves(run_dirs, metrics, x=x, group_by=group_by, band=band, smoothing=smoothing)
-    check_matplotlib("plot", "plots")
+    check_package("matplotlib", "plot", "plots")
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):
@@ -77,12 +77,12 @@ def plot(
     return output
 
 
-def check_matplotlib(what: str, extra: str) -> None:
-    """Raise ImportError with the name of the extra if matplotlib isn't installed."""
+def check_package(name: str, what: str, extra: str) -> None:
+    """Raise ImportError with the name of the extra if a package isn't installed."""
     try:
-        import matplotlib  # noqa: F401
+        importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(f"{what} needs matplotlib: pip install 'actor-learner[{extra}]'") from error
+        raise ImportError(f"{what} needs {name}: pip install 'actor-learner[{extra}]'") from error
 
 
 def draw(curves: Sequence[Curve], *, x: str, band: str, smoothing: float) -> Figure:
@@ -92,7 +92,7 @@ def draw(curves: Sequence[Curve], *, x: str, band: str, smoothing: float) -> Fig
     panels: dict[tuple[str, str], list[Curve]] = {}
     for curve in curves:
         panels.setdefault((curve.env, curve.metric), []).append(curve)
-    figure = Figure(figsize=(PANEL_SIZE[0], PANEL_SIZE[1] * len(panels)), layout="constrained")
+    figure = Figure(figsize=(_PANEL_SIZE[0], _PANEL_SIZE[1] * len(panels)), layout="constrained")
     all_axes = figure.subplots(len(panels), squeeze=False)[:, 0]
     previous: tuple[str, list[str]] | None = None
     for ((env, metric), of_panel), axes in zip(panels.items(), all_axes, strict=True):

@@ -19,14 +19,10 @@ if TYPE_CHECKING:
     from actor_learner.config.config import TrainConfig
 
 REFRESH_SECONDS = 0.5
-LARGEST_SHARE = 0.005
-"""The part of this process's CPU time that drawing may take; beyond it the view is drawn every `LONGEST_SECONDS`."""
+LARGEST_SHARE = 0.005  # of this process's CPU time, for drawing; beyond it the view is drawn every `LONGEST_SECONDS`
 LONGEST_SECONDS = 3.0
-FREE_SECONDS = 0.05
-"""CPU time of the first views, which come before there is much CPU time to take a part of."""
+FREE_SECONDS = 0.05  # CPU time of the first views, which come before there is much CPU time to take a part of
 
-_STOPPING = "Ending this update and saving (Ctrl-C again ends at once)."
-_BEGINNING = "Waiting for the first update, which is compiled first."
 _IN_LINE = ("env_steps", "updates", "time_seconds", "steps_per_second", "episode_return")
 
 
@@ -87,8 +83,8 @@ class Progress:
 
     def _note(self) -> str:
         if stop_requested():
-            return _STOPPING
-        return "" if self._updated else _BEGINNING
+            return "Ending this update and saving (Ctrl-C again ends at once)."
+        return "" if self._updated else "Waiting for the first update, which is compiled first."
 
     def _draw_repeatedly(self) -> None:
         wait, shown, begun = 0.0, None, time.process_time()
@@ -102,7 +98,7 @@ class Progress:
 
 
 def verbose_line(status: RunStatus, row: Mapping[str, Any]) -> str:
-    """The metrics of an update, except shares of time, memory and CPU."""
+    """Returns the metrics of an update, except shares of time, memory and CPU."""
     more = [
         f"{name}={value:.4g}"
         for name, value in row.items()

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from actor_learner import algorithms
 from actor_learner.config.config import TrainConfig
 from actor_learner.reports.charts import charts
-from actor_learner.reports.plot import check_matplotlib
+from actor_learner.reports.plot import check_package
 from actor_learner.reports.status import RunStatus, duration, summarize
 from actor_learner.runs import artifacts
 from actor_learner.runs.config_table import ASIDE, Value, flat_config
@@ -38,7 +38,6 @@ _MOST_VIDEOS = 3
 _MOST_RESTARTS = 50
 _LOG_LINES = 40
 _COLOURS = {"learning": 1, "environments": 1, "acting": 2, "copying": 3, "waiting": 4}
-_BETWEEN_UPDATES = "callbacks, checkpoints, publishing"
 
 
 class Share(NamedTuple):
@@ -49,31 +48,12 @@ class Share(NamedTuple):
     colour: int
 
 
-class Setting(NamedTuple):
-    """An entry of config.json. changed: from the default."""
-
-    name: str
-    value: str
-    changed: bool
-
-
-class Video(NamedTuple):
-    """A video beside or inside the report: `source` is a data URI or a relative link."""
-
-    name: str
-    source: str
-    embedded: bool
-
-
 def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
-    """Describes a run in one HTML file, whether it is finished, stopped or still going.
+    """Describes a run in one HTML file, whether it is finished, stopped or still going. Returns the file.
 
     Args:
         run_dir: the run's directory.
         output: the file, .html, which is replaced; by default report.html in the run's directory.
-
-    Returns:
-        The file.
 
     Raises:
         ValueError: the directory holds no run, holds links, its config.json is damaged, or the file can't be written.
@@ -84,11 +64,10 @@ def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | Non
         raise refusal("output", "a file name that ends in .html", str(output))
     run = open_run(run_dir)
     facts = read_facts(run, output.parent)
-    check_matplotlib("report", "report")
-    try:
-        import jinja2
-    except ImportError as error:
-        raise ImportError("report needs jinja2: pip install 'actor-learner[report]'") from error
+    for package in ("matplotlib", "jinja2"):
+        check_package(package, "report", "report")
+    import jinja2
+
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     template = resources.files(__package__).joinpath("report.html.jinja").read_text(encoding="utf-8")
     page = environment.from_string(template).render(facts)
@@ -101,9 +80,7 @@ def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | Non
 
 
 def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
-    """The values of the template.
-
-    folder: of the page, from which relative links start.
+    """Returns the values of the template. Relative links start from `folder`, that of the page.
 
     Raises ValueError for a config.json that can't be read.
     """
@@ -146,7 +123,7 @@ def _has_finished(rows: Sequence[Mapping[str, Any]], config: RecordedConfig) -> 
 
 
 def _notices(run: RunDirectory, rows: Sequence[Mapping[str, Any]], state: str) -> Iterator[str]:
-    """The warnings at the top of the page."""
+    """Yields the warnings at the top of the page."""
     if state == "running":
         yield "The run is still going: the report shows its state at the time of writing."
     if state == "stopped":
@@ -186,7 +163,7 @@ def _time(seconds: float) -> str:
 def _learner_time(status: RunStatus) -> list[Share]:
     shares = _shares(status, LEARNER_TIME)
     left = 1 - sum(share.part for share in shares)
-    return [*shares, Share(_BETWEEN_UPDATES, left, 3)] if shares and left > 0 else shares
+    return [*shares, Share("callbacks, checkpoints, publishing", left, 3)] if shares and left > 0 else shares
 
 
 def _shares(status: RunStatus, labels: Mapping[str, str]) -> list[Share]:
@@ -217,13 +194,15 @@ def _last_values(rows: Sequence[Mapping[str, Any]], prefix: str) -> list[tuple[s
     return [(name.removeprefix(prefix).replace("_", " "), _number(value)) for name, value in last.items()]
 
 
-def _video(file: Path, run: RunDirectory, folder: Path) -> Video:
+def _video(file: Path, run: RunDirectory, folder: Path) -> dict[str, Any]:
+    """Returns a video inside the report, whose source is a data URI, or beside it, with a relative link."""
     name = str(file.relative_to(run.path))
     content = artifacts.read_plain(file, _LARGEST_EMBEDDED + 1) or b""
     if 0 < len(content) <= _LARGEST_EMBEDDED:
         kind = file.suffix.lower().removeprefix(".")
-        return Video(name, f"data:video/{kind};base64,{base64.b64encode(content).decode()}", embedded=True)
-    return Video(name, quote(os.path.relpath(file, folder)), embedded=False)
+        source = f"data:video/{kind};base64,{base64.b64encode(content).decode()}"
+        return {"name": name, "source": source, "embedded": True}
+    return {"name": name, "source": quote(os.path.relpath(file, folder)), "embedded": False}
 
 
 def _commands(run: RunDirectory, state: str) -> list[tuple[str, str]]:
@@ -238,23 +217,23 @@ def _commands(run: RunDirectory, state: str) -> list[tuple[str, str]]:
     ]
 
 
-def _settings(flat: Mapping[str, Value]) -> dict[str, list[Setting]]:
-    """The tables of hyperparameters and of other settings. Nothing that the config names is imported."""
+def _settings(flat: Mapping[str, Value]) -> dict[str, list[dict[str, Any]]]:
+    """Returns the tables of hyperparameters and of other settings. Nothing that the config names is imported."""
     known = algorithms.BY_NAME.get(str(flat.get("algorithm.name")))
     defaults = flat_config((TrainConfig(algorithm=known()) if known else TrainConfig()).to_json())
-    tables: dict[str, list[Setting]] = {"hyperparameters": [], "run": []}
+    tables: dict[str, list[dict[str, Any]]] = {"hyperparameters": [], "run": []}
     for name, value in flat.items():
         of_algorithm = name.startswith("algorithm.")
         comparable = name in defaults and not (of_algorithm and known is None)
         changed = comparable and defaults[name] != value and name not in {*ASIDE, "algorithm.name"}
         if of_algorithm or name.partition(".")[0] in {*defaults, "env_kwargs"}:
-            table = tables["hyperparameters" if of_algorithm else "run"]
-            table.append(Setting(name.removeprefix("algorithm."), str(value), changed))
+            setting = {"name": name.removeprefix("algorithm."), "value": str(value), "changed": changed}
+            tables["hyperparameters" if of_algorithm else "run"].append(setting)
     return tables
 
 
 def _surroundings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The entries of config.json beside the config: versions, the machine, settings chosen by rule."""
+    """Returns the entries of config.json beside the config: versions, the machine, settings chosen by rule."""
     own = {*TrainConfig().to_json(), "finished"}
     flat = flat_config({name: value for name, value in config.items() if name not in own})
     return [(name.removeprefix("versions."), str(value)) for name, value in flat.items()]

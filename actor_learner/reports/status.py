@@ -13,15 +13,12 @@ from actor_learner.runs.recorded_config import RecordedConfig
 
 SMOOTHING_SECONDS = 5.0
 """While a run goes on, speed and shares of time are means in which a row of this age counts 1/e of the newest."""
-
-POINTS = 128
-"""The longest history of the return; more than the widest sparkline needs."""
-
+POINTS = 128  # the longest history of the return; more than the widest sparkline needs
 _SHARES = tuple(f"time/{name}" for name in (*LEARNER_TIME, *ACTOR_TIME))
 
 
 class Process(NamedTuple):
-    """The use of a process and its children. cpu: CPU seconds per second; NaN: not known yet."""
+    """The resources that a process and its children use. cpu: CPU seconds per second; NaN: not known yet."""
 
     name: str
     cpu: float
@@ -30,7 +27,7 @@ class Process(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """A run at one moment. NaN stands for what isn't known (yet).
+    """A run at one moment. NaN: not known (yet).
 
     seconds: taken so far. left: expected until the end. over: the run has ended; then `speed` (env steps per second),
     `shares` (of time, as in metrics.jsonl, without "time/") and `cpu` (CPU seconds per second by process) are those of
@@ -68,10 +65,7 @@ class RunStatus:
 
 
 class Summary:
-    """Takes the rows of a run one by one; its memory doesn't grow with them.
-
-    run_dir: as shown.
-    """
+    """Takes the rows of a run one by one; its memory doesn't grow with them. run_dir: the text to show."""
 
     def __init__(self, config: RecordedConfig, run_dir: str) -> None:
         self._env, self._algorithm = printable(config.env or "a run"), printable(config.algorithm)
@@ -80,13 +74,10 @@ class Summary:
         self._max_policy_lag = _integer(config, "max_policy_lag")
         self._total_steps = max(1, _integer(config, "total_steps"))
         self._row: Mapping[str, Any] = {}
-        self._first = 0.0, 0.0
-        """Seconds and env steps after the first update, most of whose time is compilation."""
+        self._first = 0.0, 0.0  # seconds and env steps after the first update, most of whose time is compilation
         self._recent, self._overall = _Means(SMOOTHING_SECONDS), _Means(math.inf)
         self._returns = _History()
-        self._undone, self._cause = 0, ""
-        self.rows = 0
-        """Rows taken."""
+        self._undone, self._cause, self.rows = 0, "", 0
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Takes the next row: numbers, and the list `actor_restart_causes`. Ignores a row without steps or time."""
@@ -99,7 +90,7 @@ class Summary:
             self._first = row["time_seconds"], row["env_steps"]
         for means in (self._recent, self._overall):
             if self.rows == 2:
-                means.clear()
+                means.sums.clear()
             means.add(row, seconds)
         self._undone += "undone" in row
         if causes := row.get("actor_restart_causes"):
@@ -108,11 +99,18 @@ class Summary:
             self._returns.add(value)
 
     def status(self, age: float = 0.0, *, over: bool = False) -> RunStatus:
-        """The run `age` seconds after its last row (or after its beginning, if there is none), or when it is over."""
+        """Returns the run `age` seconds after its last row (or, without rows, its beginning), or when it is over."""
         row = self._row
         means = (self._overall if over else self._recent).values()
         steps, seconds = row.get("env_steps", 0), row.get("time_seconds", 0.0)
         speed = means.get("steps_per_second", math.nan) if self.rows > 1 else math.nan  # the first update was compiled
+        limited_by = bottleneck(
+            means,
+            num_actors=self._num_actors,
+            cores=self._cores,
+            max_policy_lag=self._max_policy_lag,
+            updates=self.rows,
+        )
         return RunStatus(
             env=self._env,
             algorithm=self._algorithm,
@@ -129,13 +127,7 @@ class Summary:
             returns=self._returns.values(),
             shares={name.removeprefix("time/"): means.get(name, math.nan) for name in _SHARES},
             cpu={name.removeprefix("cpu/"): value for name, value in means.items() if name.startswith("cpu/")},
-            limited_by=bottleneck(
-                means,
-                num_actors=self._num_actors,
-                cores=self._cores,
-                max_policy_lag=self._max_policy_lag,
-                updates=self.rows,
-            ),
+            limited_by=limited_by,
             processes=_processes(row),
             policy_lag=row.get("policy_lag", math.nan),
             policy_lag_max=row.get("policy_lag_max", math.nan),
@@ -145,7 +137,7 @@ class Summary:
         )
 
     def _left(self, age: float) -> float:
-        """The seconds until the end, at the speed since the first update."""
+        """Returns the seconds until the end, at the speed since the first update."""
         if not self._row:
             return math.nan
         seconds, steps = self._row["time_seconds"] - self._first[0], self._row["env_steps"] - self._first[1]
@@ -154,7 +146,7 @@ class Summary:
 
 
 def summarize(config: RecordedConfig, rows: Iterable[Mapping[str, Any]]) -> RunStatus:
-    """The status of a whole run. All but the first update count for shares of time."""
+    """Returns the status of a whole run. All but the first update count for shares of time."""
     summary = Summary(config, "")
     for row in rows:
         summary.add(row)
@@ -166,10 +158,7 @@ class _Means:
 
     def __init__(self, seconds: float) -> None:
         self._horizon = seconds
-        self.clear()
-
-    def clear(self) -> None:
-        self._sums: dict[str, tuple[float, float]] = {}
+        self.sums: dict[str, tuple[float, float]] = {}
 
     def add(self, row: Mapping[str, Any], seconds: float) -> None:
         seconds = max(seconds, 1e-6)
@@ -177,11 +166,11 @@ class _Means:
         weight = 1 - decay if decay < 1 else seconds
         for name, value in row.items():
             if name.startswith(("time/", "cpu/", "steps_per_second")) and math.isfinite(value):
-                total, weights = self._sums.get(name, (0.0, 0.0))
-                self._sums[name] = decay * total + weight * value, decay * weights + weight
+                total, weights = self.sums.get(name, (0.0, 0.0))
+                self.sums[name] = decay * total + weight * value, decay * weights + weight
 
     def values(self) -> dict[str, float]:
-        return {name: total / weights for name, (total, weights) in self._sums.items()}
+        return {name: total / weights for name, (total, weights) in self.sums.items()}
 
 
 class _History:
@@ -216,7 +205,6 @@ def line(status: RunStatus) -> str:
 
 
 def times(status: RunStatus) -> list[str]:
-    """The time that a run has taken, and the time left."""
     if status.over:
         return [f"took {duration(status.seconds)} with start-up"]
     left = [] if math.isnan(status.left) else [f"{duration(status.left)} left"]
@@ -224,14 +212,14 @@ def times(status: RunStatus) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """`0:05`, `1:00:00`."""
+    """Returns a text such as `0:05` or `1:00:00`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def printable(text: object) -> str:
-    """The text without control characters, which a file from elsewhere may contain and a terminal would obey."""
+    """Returns the text without control characters, which a file from elsewhere may hold and a terminal would obey."""
     return "".join(character if character.isprintable() else "?" for character in str(text))
 
 
@@ -246,7 +234,7 @@ def _integer(config: RecordedConfig, name: str) -> int:
 
 
 def _processes(row: Mapping[str, float]) -> list[Process]:
-    """The learner, then the actors by number."""
+    """Returns the learner, then the actors by number."""
     names = [name[7:-3] for name in row if name.startswith("memory/") and name.endswith("_mb")]
     actors = sorted((int(name[6:]), name) for name in names if name.startswith("actor_") and name[6:].isdecimal())
     ordered = [name for name in names if name == "learner"] + [name for _, name in actors]

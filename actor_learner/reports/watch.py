@@ -15,12 +15,11 @@ from actor_learner.runs.metrics import MetricsReader
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.system.fields import check_seconds
 
-SILENT_SECONDS = 30.0
-"""After this time without an update, the view says so."""
+SILENT_SECONDS = 30.0  # after this time without an update, the view says so
 
 
 def watch(run_dir: str | os.PathLike[str], interval: float = 1.0) -> None:
-    """Shows a run on stdout until it ends, then its final status; of a run that has ended only the latter.
+    """Shows a run on stdout until it ends, then its final status. If it has ended, shows only the latter.
 
     Meanwhile the run may begin, be resumed from a checkpoint, or be replaced by another run.
 
@@ -71,7 +70,7 @@ class WatchedRun:
         return self._summary.status(self._age() if self._lives else 0.0, over=not self._lives)
 
     def note(self) -> str:
-        """A sentence about the run as a whole."""
+        """Returns a sentence about the run as a whole."""
         if self._lives and not self._summary.rows:
             return "Waiting for the first update."
         if self._lives:
@@ -84,7 +83,7 @@ class WatchedRun:
         return f"The run {how}; `actor-learner train --resume {printable(self._run.path)}` continues it."
 
     def _age(self) -> float:
-        """Seconds since the last change of the run's files."""
+        """Returns the seconds since the last change of the run's files."""
         files = (self._run.metrics, self._run.config, self._run.path / NAME)
         return max(0.0, time.time() - max(map(_changed_at, files)) / 1e9)
 
@@ -100,7 +99,7 @@ class WatchedRun:
 
 
 def _changed_at(file: Path) -> int:
-    """Nanoseconds since 1970; 0 if there is no such file."""
+    """Returns the time in nanoseconds since 1970; 0 if there is no such file."""
     with contextlib.suppress(OSError):
         return file.stat().st_mtime_ns
     return 0
