@@ -13,6 +13,7 @@ from typing import Self
 from actor_learner.benchmark.roofline import Cost
 
 _TASKS = "/proc/self/task"
+_SAMPLE_SECONDS = 0.05
 
 
 class Stopwatch:
@@ -43,9 +44,6 @@ def _threads() -> dict[str, tuple[int, int]]:
             continue
         found[thread] = used, waited
     return found
-
-
-_SAMPLE_SECONDS = 0.05
 
 
 def nvml_reader() -> Callable[[], float] | None:

@@ -12,8 +12,7 @@ from actor_learner.benchmark.roofline import Cost, roof
 from actor_learner.config.config import TrainConfig
 from actor_learner.spaces.trajectory import map_leaves
 
-LARGE_NETWORK = 100_000
-"""Multiplications for one row. In smaller networks a call of a device costs more than the arithmetic."""
+_LARGE_NETWORK = 100_000  # multiplications for one row; in smaller ones a call of a device costs more than arithmetic
 _ACTING_CALLS = 20
 
 
@@ -24,18 +23,16 @@ def present(devices: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     from actor_learner.learner.backend import resolve_device
 
-    found, missing, error = [], [], None
+    found, missing = [], {}
     for device in dict.fromkeys(devices):
         try:
             resolve_device(device)
-        except ValueError as reason:
-            missing.append(device)
-            error = reason
-        else:
             found.append(device)
-    if not found and error is not None:
-        raise ValueError(str(error).replace("`device='gpu'`", "`--devices gpu`"))
-    return found, missing
+        except ValueError as error:
+            missing[device] = str(error)
+    if missing and not found:
+        raise ValueError(list(missing.values())[-1].replace("`device='gpu'`", "`--devices gpu`"))
+    return found, list(missing)
 
 
 def compare_devices(
@@ -49,36 +46,23 @@ def compare_devices(
 ) -> dict[str, Any]:
     """Measure the whole system with the learner on each device, and acting there.
 
-    Args:
-        config: the work.
-        devices: name in the result -> `TrainConfig.device`.
-        rounds: as for `measure_setting`.
-        seconds: as for `measure_setting`.
-        say: receives the progress.
-        read_gpu: returns the utilization of the GPU; by default NVML's.
+    devices: name in the result -> `TrainConfig.device`. rounds, seconds, say: as for `measure_setting`. read_gpu:
+    returns the utilization of the GPU; by default NVML's.
 
-    Returns:
-        JSON: `devices` (the `as_json` of each), that of the `fastest`, `acting` (of large networks) and `gpu_busy`.
+    Return JSON: `devices` (the `as_json` of each), that of the `fastest`, `acting` (of large networks) and `gpu_busy`.
     """
     read_gpu = read_gpu or nvml_reader()
     measured: dict[str, Measured] = {}
     busy: dict[str, float | None] = {}
     for name, device in devices.items():
         with Busyness(read_gpu if device == "gpu" else None) as busyness:
-            measured[name] = measure_setting(
-                config.replace(device=device), rounds=rounds, seconds=seconds, say=_with_prefix(name, say)
-            )
+            on_device, say_name = config.replace(device=device), _with_prefix(name, say)
+            measured[name] = measure_setting(on_device, rounds=rounds, seconds=seconds, say=say_name)
         busy[name] = busyness.mean
     found = {name: as_json(own) for name, own in measured.items()}
     fastest = max(measured, key=lambda name: measured[name].achieved)
-    acting = {name: _acting(own) for name, own in measured.items()}
-    return {
-        **found[fastest],
-        "fastest": fastest,
-        "devices": found,
-        "acting": {name: own for name, own in acting.items() if own is not None},
-        "gpu_busy": busy,
-    }
+    acting = {name: comparison for name, own in measured.items() if (comparison := _acting(own)) is not None}
+    return {**found[fastest], "fastest": fastest, "devices": found, "acting": acting, "gpu_busy": busy}
 
 
 def _with_prefix(name: str, say: Say) -> Say:
@@ -90,7 +74,7 @@ def _acting(measured: Measured) -> dict[str, float] | None:
     from actor_learner.learner.backend import multiplications
 
     config, parts = measured.config, measured.parts
-    if multiplications(measured.network) < LARGE_NETWORK:
+    if multiplications(measured.network) < _LARGE_NETWORK:
         return None
     call = _time_call(measured)
     batch = call * config.unroll_length

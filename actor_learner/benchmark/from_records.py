@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from actor_learner.benchmark.roofline import Cost, Parts, Prospect, prospects, roof
+from actor_learner.benchmark.roofline import NAMES, Cost, Parts, Prospect, prospects, roof
 from actor_learner.benchmark.text import expectations
 from actor_learner.reports.status import RunStatus, printable, summarize
 from actor_learner.runs.directory import read_config
@@ -23,9 +23,7 @@ UNKNOWN = (
 
 
 def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return achieved speed, roof, shares and parts of a run so far, as JSON.
-
-    The first update is left out: most of its time is compilation.
+    """Return achieved speed, roof, shares and parts of a run so far, without the compiling first update, as JSON.
 
     Raises ValueError where there is no run, or fewer than three updates.
     """
@@ -52,9 +50,9 @@ def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
         "shares": {name: share for name, share in status.shares.items() if math.isfinite(share)},
     }
     parts, missing = _parts(config, status, steps / batches, seconds / batches)
-    unknown = [*UNKNOWN, missing] if missing else list(UNKNOWN)
+    found["unknown"] = [*UNKNOWN, *missing]
     if parts is None:
-        return {**found, "roof_steps_per_second": None, "ratio": None, "expected": {}, "unknown": unknown}
+        return {**found, "roof_steps_per_second": None, "ratio": None, "expected": {}}
     best = roof(parts)
     return {
         **found,
@@ -62,8 +60,7 @@ def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
         "ratio": achieved / best.steps_per_second,
         "limit": best.limit,
         "expected": {prospect.change: prospect.gain for prospect in prospects(parts)},
-        "parts": {name: vars(getattr(parts, name)) for name in ("env", "acting", "copying", "update")},
-        "unknown": unknown,
+        "parts": {name: vars(getattr(parts, name)) for name in NAMES},
     }
 
 
@@ -84,17 +81,17 @@ def show_run(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _parts(config: RecordedConfig, status: RunStatus, steps: float, seconds: float) -> tuple[Parts | None, str]:
-    """Return the parts of a batch as they were beside each other, and the name of a gap in the records."""
+def _parts(config: RecordedConfig, status: RunStatus, steps: float, seconds: float) -> tuple[Parts | None, list[str]]:
+    """Return the parts of a batch as they were beside each other, and the names of gaps in the records."""
     shares = status.shares
     if not all(math.isfinite(shares[name]) for name in ("learning", "env", "acting", "other")):
-        return None, "where the time went: the run hasn't recorded it"
+        return None, ["where the time went: the run hasn't recorded it"]
     walls = {name: shares[name] * seconds for name in ("env", "acting", "other")}
     of_actors = [cpu for process, cpu in status.cpu.items() if process.startswith("actor_")]
     busy = sum(walls.values())
     computing = min(1.0, statistics.fmean(of_actors) * seconds / busy) if of_actors and busy else 1.0
     costs = {name: Cost(wall, wall * computing) for name, wall in walls.items()}
-    missing = "" if of_actors else "CPU time: the run was too short to measure it, so all is taken to compute"
+    missing = [] if of_actors else ["CPU time: the run was too short to measure it, so all is taken to compute"]
     return Parts(
         steps=steps,
         env=costs["env"],

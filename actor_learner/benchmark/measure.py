@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actor_learner.actors.actor import Startup
 from actor_learner.benchmark.part_worker import PARTS
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
+_SETTING = ("num_actors", "envs_per_actor", "unroll_length", "max_policy_lag")
 
-@dataclass(frozen=True)
-class Round:
+
+class Round(NamedTuple):
     """One round: the cost of each part alone, and the whole system."""
 
     costs: Mapping[str, Cost]
@@ -33,10 +34,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Measured:
-    """The results of all rounds, of which medians count.
-
-    batch: one that the actors collected. network: the learner's.
-    """
+    """The results of all rounds, of which medians count. batch: one that the actors collected."""
 
     config: TrainConfig
     cores: int
@@ -59,7 +57,6 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        """The achieved part of the roof."""
         return self.achieved / self.roof.steps_per_second
 
     @property
@@ -68,7 +65,6 @@ class Measured:
 
     @property
     def parts(self) -> Parts:
-        """The medians over the rounds."""
         return self._parts({name: _median([each.costs[name] for each in self.rounds]) for name in NAMES})
 
     @property
@@ -90,9 +86,8 @@ class Measured:
     def shares(self) -> dict[str, dict[str, float]]:
         """The shares of each process's time, which add up to 1, and its `cpu` in CPU seconds per second."""
         total = sum(each.run.seconds for each in self.rounds)
-        found: dict[str, dict[str, float]] = {
-            process: {} for process in sorted(self.rounds[0].run.cpu, key=process_order)
-        }
+        processes = sorted(self.rounds[0].run.cpu, key=process_order)
+        found: dict[str, dict[str, float]] = {process: {} for process in processes}
         for each in self.rounds:
             for span in each.run.spans:
                 own = found.setdefault(span.process, {})
@@ -108,17 +103,14 @@ class Measured:
         used = dict.fromkeys((*NAMES.values(), "publishing"), 0.0)
         for process, own in self.shares.items():
             busy = {name: own.get(name, 0.0) for name in used}
-            if process == LEARNER and not self.config.num_actors:
-                busy |= self._in_process()
+            if process == LEARNER and not self.config.num_actors:  # collects batches itself
+                own_actor = self.shares.get("actor_0", {})
+                busy |= {name: own_actor.get(name, 0.0) for name in ("environments", "acting", "copying")}
             total = sum(busy.values())
             for name, part in busy.items():
                 used[name] += own["cpu"] * part / total / self.cores if total else 0.0
         used["others"] = statistics.median(each.run.others for each in self.rounds) / self.cores
         return {**used, "idle": max(0.0, 1.0 - sum(used.values()))}
-
-    def _in_process(self) -> dict[str, float]:
-        """The work of the learner's process, with `num_actors=0`, while it collects a batch."""
-        return {name: self.shares.get("actor_0", {}).get(name, 0.0) for name in ("environments", "acting", "copying")}
 
     @property
     def cpu_beside_parts(self) -> float:
@@ -148,11 +140,8 @@ class Measured:
 def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Say = lambda text: None) -> Measured:
     """Measure the parts and the whole in turns.
 
-    Args:
-        config: the setting.
-        rounds: number of turns.
-        seconds: for each part and for the whole, in each round; more where one batch takes longer.
-        say: receives the progress.
+    seconds: for each part and for the whole, in each round; more where one batch takes longer. say: receives the
+    progress.
     """
     say("starting")
     with System(config) as system, _part_processes(system) as alone:
@@ -168,10 +157,8 @@ def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Sa
 
 def _part_processes(system: System) -> PartProcesses:
     config, actors = system.config, system.actors
-    startups = [
-        Startup(config.envs_per_actor, config.info_keys, config.autoreset_mode, config.seed, actor)
-        for actor in range(max(1, config.num_actors))
-    ]
+    common = config.envs_per_actor, config.info_keys, config.autoreset_mode, config.seed
+    startups = [Startup(*common, actor) for actor in range(max(1, config.num_actors))]
     factory = resolve_env(config.env, config.env_kwargs, config.vectorization)
     return PartProcesses(factory, startups, actors.exported, actors.layout, config.actor_timeout)
 
@@ -182,8 +169,8 @@ def _median(costs: list[Cost]) -> Cost:
 
 def as_json(measured: Measured) -> dict[str, Any]:
     """Return the results as JSON, without command, machine and versions."""
-    config, best, parts = measured.config, measured.roof, measured.parts
-    rounds = measured.rounds
+    config, best, parts, rounds = measured.config, measured.roof, measured.parts, measured.rounds
+    batch_seconds = statistics.median(each.run.seconds / each.run.batches for each in rounds)
     return {
         "achieved_steps_per_second": measured.achieved,
         "roof_steps_per_second": best.steps_per_second,
@@ -192,11 +179,8 @@ def as_json(measured: Measured) -> dict[str, Any]:
         "expected": {prospect.change: prospect.gain for prospect in measured.prospects},
         "env": config.env_name,
         "algorithm": config.algorithm_name,
-        "num_actors": config.num_actors,
-        "envs_per_actor": config.envs_per_actor,
-        "unroll_length": config.unroll_length,
-        "max_policy_lag": config.max_policy_lag,
-        "batch_seconds": {"achieved": _batch_seconds(measured), "roof": best.seconds},
+        **{name: getattr(config, name) for name in _SETTING},
+        "batch_seconds": {"achieved": batch_seconds, "roof": best.seconds},
         "parts": {name: _part_json(getattr(parts, name), [each.costs[name] for each in rounds]) for name in NAMES},
         "slower_than_alone": measured.slower_than_alone,
         "cpu_beside_parts": measured.cpu_beside_parts,
@@ -204,10 +188,6 @@ def as_json(measured: Measured) -> dict[str, Any]:
         "cores": {"count": measured.cores, **measured.cores_used},
         "rounds": {"steps_per_second": [each.run.steps_per_second for each in rounds], "ratio": measured.ratios},
     }
-
-
-def _batch_seconds(measured: Measured) -> float:
-    return statistics.median(each.run.seconds / each.run.batches for each in measured.rounds)
 
 
 def _part_json(cost: Cost, rounds: list[Cost]) -> dict[str, Any]:

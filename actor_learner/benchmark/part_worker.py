@@ -7,7 +7,6 @@ import pickle
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -26,8 +25,7 @@ from actor_learner.spaces.trajectory import map_leaves
 PARTS = ("env", "acting", "copying")
 
 _RECORDED_STEPS = 64
-_CHUNK_SECONDS = 0.005
-"""The time between two readings of the clock, or of a single step if that takes longer."""
+_CHUNK_SECONDS = 0.005  # between two readings of the clock, if no single step takes longer
 
 
 class Reading(NamedTuple):
@@ -37,8 +35,7 @@ class Reading(NamedTuple):
     cost: Cost
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """The first message to the process. factory: of `EnvFactory.dumps`."""
 
     startup: Startup
@@ -61,8 +58,7 @@ class _Row(NamedTuple):
     action: Leaves
     log_prob: Any
     answer: Any
-    results: tuple[Any, ...]
-    """reward, terminated, truncated, valid"""
+    results: tuple[Any, ...]  # reward, terminated, truncated, valid
 
 
 class Part:

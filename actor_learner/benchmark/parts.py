@@ -21,12 +21,11 @@ from actor_learner.environments.factory import EnvFactory
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.system.child import ONE_THREAD, start_python
 
-_END_SECONDS = 2.0
-"""The longest wait for the end of a process that has closed its connection."""
+_END_SECONDS = 2.0  # the longest wait for the end of a process that has closed its connection
 
 
 class PartProcesses(contextlib.AbstractContextManager["PartProcesses"]):
-    """Processes that do parts of an actor's work alone. A context manager.
+    """Processes that do parts of an actor's work alone.
 
     factory, startups, exported, layout: as in an `ActorPool` of as many actors. patience: seconds beyond the requested
     ones after which a process counts as hung.
@@ -111,10 +110,9 @@ class PartProcesses(contextlib.AbstractContextManager["PartProcesses"]):
         try:
             code = self._processes[number].wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            return RuntimeError(
-                f"The process that measured env `{self._name}` alone closed its connection, but goes on"
-            )
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            how = "closed its connection, but goes on"
+        else:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return RuntimeError(f"The process that measured env `{self._name}` alone {how}")
 
     def __exit__(self, *error: object) -> None:
@@ -123,6 +121,6 @@ class PartProcesses(contextlib.AbstractContextManager["PartProcesses"]):
 
 def unroll_cost(readings: list[Reading], unroll_length: int) -> Cost:
     """Return the mean cost of a part of one unroll."""
-    walls = [reading.cost.wall / reading.steps for reading in readings]
-    cpus = [reading.cost.cpu / reading.steps for reading in readings]
-    return Cost(statistics.fmean(walls), statistics.fmean(cpus)) * unroll_length
+    wall = statistics.fmean(reading.cost.wall / reading.steps for reading in readings)
+    cpu = statistics.fmean(reading.cost.cpu / reading.steps for reading in readings)
+    return Cost(wall, cpu) * unroll_length

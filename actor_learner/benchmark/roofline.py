@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 NAMES = {"env": "environments", "acting": "acting", "copying": "copying", "update": "learning"}
 """The name of each field of `Parts` that is a cost."""
-
-WORTHWHILE = 0.05
-"""The least expected gain of a change that is mentioned."""
+_WORTHWHILE = 0.05  # the least expected gain of a change that is mentioned
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Parts:
     """The costs of one batch, part by part, each measured alone.
 
     steps: env steps in a batch. env, acting, copying: of one actor's columns. update: of the whole batch. num_actors:
-    0 is one actor in the learner's process. cores: that the run may use.
+    0 is one actor in the learner's process. cores: the number that the run may use.
     """
 
     steps: float
@@ -113,14 +111,13 @@ def with_actors(parts: Parts, num_actors: int) -> Parts:
 
 def prospects(parts: Parts) -> list[Prospect]:
     """Return the changes that raise the roof by at least 5%, the best first."""
-    half = Cost(parts.update.wall / 2, parts.update.cpu / 2)
     changes = {
         "one more actor": with_actors(parts, parts.num_actors + 1),
-        "an update twice as fast": dataclasses.replace(parts, update=half),
+        "an update twice as fast": dataclasses.replace(parts, update=parts.update * 0.5),
         "environments twice as fast": dataclasses.replace(parts, env=parts.env * 0.5),
     }
     if parts.num_actors and not parts.max_policy_lag:
         changes["max_policy_lag=1"] = dataclasses.replace(parts, max_policy_lag=1)
     now = roof(parts).steps_per_second
     found = [Prospect(change, roof(then).steps_per_second / now - 1) for change, then in changes.items()]
-    return sorted((each for each in found if each.gain >= WORTHWHILE), key=lambda each: -each.gain)
+    return sorted((each for each in found if each.gain >= _WORTHWHILE), key=lambda each: -each.gain)

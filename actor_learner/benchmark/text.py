@@ -17,12 +17,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _COLUMNS = ("learning", "publishing", "environments", "acting", "copying", "waiting", "other")
-_DISTURBING = 0.1
-"""The share of the cores' time, used by other programs, from which on a warning is printed."""
-_MISLEADING = 0.2
-"""The same share, from which on waiting for a core can't be told from waiting for something else."""
-_NOTABLE = 1.15
-"""The least factor by which a mentioned part takes longer in the whole system than alone."""
+_DISTURBING = 0.1  # the share of the cores' time, used by other programs, from which on a warning is printed
+_MISLEADING = 0.2  # the share from which on waiting for a core can't be told from waiting for something else
+_NOTABLE = 1.15  # the least factor by which a mentioned part takes longer in the whole system than alone
 
 
 def show(measured: Measured, console: Console) -> None:
@@ -88,8 +85,7 @@ def limited_by(measured: Measured) -> Bottleneck | None:
     metrics = {f"time/{name}": learner.get(label, 0.0) for name, label in LEARNER_TIME.items()}
     for name, label in ACTOR_TIME.items():
         metrics[f"time/{name}"] = statistics.fmean(own.get(label, 0.0) for own in actors.values())
-    working = ("time/env", "time/acting", "time/other")
-    metrics["time/waiting"] = 1 - sum(metrics[name] for name in working)
+    metrics["time/waiting"] = 1 - sum(metrics[f"time/{name}"] for name in ("env", "acting", "other"))
     if config.num_actors:
         metrics |= {f"cpu/{process}": own["cpu"] for process, own in actors.items()}
     return bottleneck(metrics, num_actors=config.num_actors, cores=measured.cores, max_policy_lag=config.max_policy_lag)

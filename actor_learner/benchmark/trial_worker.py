@@ -40,11 +40,6 @@ class Setting(NamedTuple):
     max_policy_lag: int
     learner_threads: int
 
-    @property
-    def num_envs(self) -> int:
-        """The environments of all actors: the columns of a batch."""
-        return self.num_actors * self.envs_per_actor
-
     def __str__(self) -> str:
         return (
             f"{_count(self.num_actors, 'actor')} x {_count(self.envs_per_actor, 'environment')}, "
@@ -61,10 +56,6 @@ class Throughput(NamedTuple):
 
     steps: int
     seconds: float
-
-    @property
-    def rate(self) -> float:
-        return self.steps / self.seconds
 
 
 class LateError(RuntimeError):
@@ -89,6 +80,9 @@ class MeasuringProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
 
     def ask(self, setting: Setting, seconds: float) -> None:
         """Request a measurement of this time, including its start, and of at least three updates.
@@ -96,7 +90,10 @@ class MeasuringProcess:
         With 0 seconds it makes a single update, which compiles the functions of later measurements.
         """
         self._is_busy = True
-        self._send({"setting": list(setting), "seconds": seconds})
+        request = json.dumps({"setting": list(setting), "seconds": seconds})
+        with contextlib.suppress(BrokenPipeError):  # `answer` reports how it ended
+            self._requests.write(request.encode() + b"\n")
+            self._requests.flush()
 
     def answer(self, seconds: float) -> Throughput:
         """Return the measurement.
@@ -106,12 +103,11 @@ class MeasuringProcess:
             MemoryError: the setting needs more memory than there is.
             RuntimeError: the measurement failed; one line.
         """
-        assert self._process.stdout is not None
         poll = select.poll()  # unlike `select.select`, it takes descriptors above 1023
-        poll.register(self._process.stdout, select.POLLIN)
+        poll.register(self._answers, select.POLLIN)
         if not poll.poll(1000 * max(seconds, 0.0)):
             raise LateError(f"no measurement in {seconds:.3g} s")
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line:
             raise RuntimeError(f"The process that measures ended: {self._last_words()}")
         self._is_busy = False
@@ -126,27 +122,19 @@ class MeasuringProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(_END_SECONDS)
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            assert stream is not None
+        for stream in (self._requests, self._answers, self._errors):
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
 
     def _finish(self) -> bool:
         """Send the end of requests. Return whether the process ends by itself."""
-        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._requests.close()
         try:
             self._process.wait(_CLEANUP_SECONDS)
         except subprocess.TimeoutExpired:
             return False
         return True
-
-    def _send(self, message: Any) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `answer` reports how it ended
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
 
     def _last_words(self) -> str:
         code = self._process.wait(_END_SECONDS)
@@ -195,8 +183,8 @@ class Bench:
         """Collect, learn and publish as training does, after the first updates; see `ask`."""
         deadline = time.monotonic() + seconds
         config = self._config.replace(**setting._asdict())
-        with self._actors(config) as actors:
-            rounds = _rounds(actors, self._learner(config, actors))
+        with self._prepared(config) as (actors, learner):
+            rounds = _rounds(actors, learner)
             for _ in range(1 + min(config.max_policy_lag, 1)):  # at lag 1 no update runs beside the first batch
                 next(rounds)
             least = LEAST_BATCHES if seconds else 1
@@ -205,24 +193,17 @@ class Bench:
                 steps, updates = steps + next(rounds), updates + 1
             return Throughput(steps, time.monotonic() - started)
 
-    def _actors(self, config: TrainConfig) -> ActorPool:
-        from actor_learner.build import make_network, make_pool
+    @contextlib.contextmanager
+    def _prepared(self, config: TrainConfig) -> Iterator[tuple[ActorPool, Learner]]:
+        from actor_learner.build import make_network, make_pool, new_learner
 
-        known = self._learners.get(_batch(config))
+        batch = config.unroll_length, config.num_actors * config.envs_per_actor
+        known = self._learners.get(batch)
         network = functools.partial(make_network, config, None) if known is None else known.network
-        return make_pool(config, network, seed=config.seed, logs_dir=None)
-
-    def _learner(self, config: TrainConfig, actors: ActorPool) -> Learner:
-        from actor_learner.build import new_learner
-
-        batch = _batch(config)
-        if batch not in self._learners:
-            self._learners[batch] = new_learner(config, actors)
-        return self._learners[batch]
-
-
-def _batch(config: TrainConfig) -> tuple[int, int]:
-    return config.unroll_length, config.num_actors * config.envs_per_actor
+        with make_pool(config, network, seed=config.seed, logs_dir=None) as actors:
+            if batch not in self._learners:
+                self._learners[batch] = new_learner(config, actors)
+            yield actors, self._learners[batch]
 
 
 def _rounds(actors: ActorPool, learner: Learner) -> Iterator[int]:

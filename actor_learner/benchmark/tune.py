@@ -27,17 +27,12 @@ T = TypeVar("T")
 ALLOWED = ("envs", "unroll_length")
 """The changes that alter learning, which are tried only on request."""
 
-_FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
-"""The factors for these changes, the likeliest first."""
+_FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)  # for these changes, the likeliest first
 _ACTORS_PER_CORE = 4
-_ALIKE = 0.98
-"""The part of the highest throughput from which on the simpler setting wins."""
-_LARGEST_SHARE = 0.5
-"""The part of the time left that a round may take beyond its own share, if single updates take long."""
-_LONGEST_SECONDS = 10.0
-"""The longest measurement, even if this leaves a part of the budget unused."""
-_PATIENCE_SECONDS = 20.0
-"""The time that a setting may take beyond its own; at least three times the start of the process."""
+_ALIKE = 0.98  # the part of the highest throughput from which on the simpler setting wins
+_LARGEST_SHARE = 0.5  # of the time left, which a round may take beyond its own share, if single updates take long
+_LONGEST_SECONDS = 10.0  # the longest measurement, even if this leaves a part of the budget unused
+_PATIENCE_SECONDS = 20.0  # a setting may take this beyond its own time; at least three times the start of the process
 
 
 @dataclass
@@ -57,14 +52,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The result of a search.
-
-    Attributes:
-        trials: the best one first.
-        before: the original setting.
-        config: with the best setting.
-        seconds: the duration of the search.
-    """
+    """The result of a search: the trials, the best one first; that of the original setting; the best config."""
 
     trials: tuple[Trial, ...]
     before: Trial
@@ -190,16 +178,12 @@ def batches(config: TrainConfig, allow: Collection[str]) -> list[tuple[int, int]
         rows = steps * (1 / factor if "envs" in allow else factor) if "unroll_length" in allow else steps
         if envs == int(envs) and rows == int(rows):
             found[int(envs), int(rows)] = None
-    return [batch for batch in found if _is_possible(config, batch[1])]
-
-
-def _is_possible(config: TrainConfig, unroll_length: int) -> bool:
-    """Return whether the config takes this length, on which checks of the algorithm may depend."""
-    try:
-        config.replace(unroll_length=unroll_length)
-    except ValueError:
-        return False
-    return True
+    possible = []
+    for batch in found:
+        with contextlib.suppress(ValueError):  # checks of the algorithm may depend on the length
+            config.replace(unroll_length=batch[1])
+            possible.append(batch)
+    return possible
 
 
 def actor_counts(num_envs: int, cores: int, most: int) -> list[int]:
@@ -238,10 +222,7 @@ def rounds(count: int) -> int:
 
 
 def choose(finalists: Iterable[Setting], trials: Mapping[Setting, Trial], before: Setting) -> Setting | None:
-    """Return the fastest of the finalists and the original setting; of nearly equal ones, the cheapest change.
-
-    Return None without measurements.
-    """
+    """Return the fastest of the finalists and the original setting; of nearly equal ones, the cheapest; or None."""
     measured = [setting for setting in dict.fromkeys([before, *finalists]) if trials[setting].rate]
     if not measured:
         return None
@@ -272,7 +253,8 @@ class Search:
 
     def prepare(self) -> None:
         """Start a process for each number of threads at once, and let each compile its functions."""
-        first = {trial.setting.learner_threads: trial for trial in reversed(self._possible())}
+        possible = [trial for trial in self.trials.values() if trial.failure is None]
+        first = {trial.setting.learner_threads: trial for trial in reversed(possible)}
         self._say("starting TensorFlow", f"with {', '.join(map(str, sorted(first)))} threads")
         started = time.monotonic()
         for threads, trial in first.items():
@@ -288,8 +270,8 @@ class Search:
         If single updates take longer than that, the last settings of the list aren't measured (again).
         """
         self._number += 1
-        chosen = [trial for trial in self._possible() if trial.setting in (self._before, *settings)]
-        chosen.sort(key=lambda trial: (trial.setting != self._before, _place(trial.setting, settings)))
+        trials = [self.trials[setting] for setting in dict.fromkeys([self._before, *settings])]
+        chosen = [trial for trial in trials if trial.failure is None]
         seconds = min(self._left() / rounds_left / max(len(chosen), 1), _LONGEST_SECONDS)
         end = self._deadline - (self._left() * _LARGEST_SHARE if rounds_left > 1 else 0.0)
         for place, trial in enumerate(chosen, 1):
@@ -303,9 +285,6 @@ class Search:
     def close(self) -> None:
         while self._processes:
             self._processes.popitem()[1].close()
-
-    def _possible(self) -> list[Trial]:
-        return [trial for trial in self.trials.values() if trial.failure is None]
 
     def _left(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
@@ -341,7 +320,3 @@ def _record_failure(trial: Trial) -> Iterator[None]:
     except (MemoryError, LateError) as error:
         trial.failure = str(error)
         trial.measured.clear()
-
-
-def _place(setting: Setting, settings: Sequence[Setting]) -> int:
-    return settings.index(setting) if setting in settings else -1

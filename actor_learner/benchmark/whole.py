@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actor_learner.benchmark.clocks import Stopwatch
@@ -21,12 +20,9 @@ if TYPE_CHECKING:
     import keras
     from gymnasium.spaces import Space
 
-LEAST_BATCHES = 3
-"""The least batches in a measurement, however long they take."""
+LEAST_BATCHES = 3  # in a measurement, however long they take
 _POLL_SECONDS = 0.005
-
-LEARNER = "learner"
-"""The name of the learner's process; the actors' are `actor_0` and so on."""
+LEARNER = "learner"  # the name of the learner's process; the actors' are `actor_0` and so on
 
 
 class Span(NamedTuple):
@@ -38,8 +34,7 @@ class Span(NamedTuple):
     end: float
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """A measurement of the whole system.
 
     steps: env steps. rows: env steps and rows that only reset. cpu: CPU seconds per second of each process. others: CPU
@@ -61,7 +56,7 @@ class Run:
 
 
 class System(contextlib.AbstractContextManager["System"]):
-    """The pool and the learner of a config. A context manager.
+    """The pool and the learner of a config.
 
     The learning rate is 0, so that the policy, and with it the work of the environments, stays the same in all
     batches, and `target_kl` ends no update early. An environment that raises ends the measurement.

@@ -29,13 +29,12 @@ def check_rate(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None
     setting = next((callback for callback in callbacks if isinstance(callback, _RATE_SETTING)), None)
     if setting is None:
         return
+    rate = getattr(optimizer, "_learning_rate", None)
     if getattr(algorithm, "desired_kl", None) is not None:
         why = f"desired_kl={algorithm.desired_kl!r}"
     elif algorithm.changes_learning_rate:
         why = f"learning_rate={algorithm.learning_rate!r}"
-    elif isinstance(
-        rate := getattr(optimizer, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule
-    ):
+    elif isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         why = f"an optimizer with {type(rate).__name__}"
     else:
         return

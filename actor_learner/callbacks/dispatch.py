@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from actor_learner.callbacks import checks
 from actor_learner.callbacks.base import Callback
-from actor_learner.callbacks.checks import (
-    check_averages,
-    check_callbacks,
-    check_packages,
-    check_rate,
-    reported,
-    resolve_monitors,
-    watches,
-)
 from actor_learner.runs.recorder import metric_names
 
 if TYPE_CHECKING:
@@ -34,13 +26,10 @@ class RunCallbacks:
 
     An exception gets a note with the name of the callback that raises it.
 
-    Args:
-        callbacks: Keras callbacks; Keras's lists of them are unpacked.
-        params: `self.params` of each; "epochs" is the number of planned epochs, "steps" that of updates in an epoch.
-        batch_rows: env steps in a batch.
+    callbacks: Keras callbacks; Keras's lists of them are unpacked. params: `self.params` of each; "epochs" is the
+    number of planned epochs, "steps" that of updates in an epoch. batch_rows: env steps in a batch.
 
-    Raises:
-        ValueError: a callback monitors an unknown metric, or sets a learning rate that is set elsewhere.
+    Raises ValueError if a callback monitors an unknown metric, or sets a learning rate that is set elsewhere.
     """
 
     def __init__(
@@ -54,34 +43,26 @@ class RunCallbacks:
         batch_rows: int,
     ) -> None:
         callbacks = list(callbacks)
-        check_callbacks(callbacks)
+        checks.check_callbacks(callbacks)
         self._callbacks = list(_flat(callbacks))
         self._actors, self._learner, self._config = actors, learner, config
-        self._params, self._batch_rows = params, batch_rows
-        self._reports = reported(self._callbacks)
+        self._params, self._batch_rows, self._updates_per_epoch = params, batch_rows, int(params["steps"])
+        self._reports = checks.reported(self._callbacks)
         self._names: list[str] = []
         self._reported: dict[str, float] = {}
-        check_packages(self._callbacks)
-        check_rate(self._callbacks, learner.algorithm, learner.optimizer)
-        check_averages(self._callbacks, learner.optimizer)
-        if watches(self._callbacks):
+        checks.check_packages(self._callbacks)
+        checks.check_rate(self._callbacks, learner.algorithm, learner.optimizer)
+        checks.check_averages(self._callbacks, learner.optimizer)
+        if checks.watches(self._callbacks):
             learned = learner.trace(actors.blank_trajectory())
             self._names = [*metric_names(config, learned), *self._reports]
-            resolve_monitors(self._callbacks, self._names)
-        self._attach()
-
-    def _attach(self) -> None:
-        self._learner.network.stop_training = False
+            checks.resolve_monitors(self._callbacks, self._names)
+        learner.network.stop_training = False
         for callback in self._callbacks:
             if isinstance(callback, Callback):
-                callback.actors, callback.learner, callback.config = self._actors, self._learner, self._config
-                callback.callbacks = self
-            callback.set_params(self._params)
-            callback.set_model(self._learner.network)
-
-    @property
-    def _updates_per_epoch(self) -> int:
-        return int(self._params["steps"])
+                callback.actors, callback.learner, callback.config, callback.callbacks = actors, learner, config, self
+            callback.set_params(params)
+            callback.set_model(learner.network)
 
     @property
     def epoch_is_over(self) -> bool:
@@ -92,23 +73,21 @@ class RunCallbacks:
         """Begins training, perhaps with the epoch and weights that BackupAndRestore restores."""
         network, before = self._learner.network, self._learner.get_weights()
         network._initial_epoch = None
-        self.call("on_train_begin", {}, but=self._backups() if self._learner.updates else ())
+        backups = self._of_kind(keras.callbacks.BackupAndRestore) if self._learner.updates else []
+        if backups:  # they would replace the weights of the checkpoint from which the run resumes
+            _LOG.info("The run resumes from its own checkpoint; the backup of BackupAndRestore isn't restored.")
+        self.call("on_train_begin", {}, but=backups)
         if network._initial_epoch:
             self._skip(network._initial_epoch)
-        for callback in self._callbacks:
-            if isinstance(callback, keras.callbacks.CSVLogger):
-                callback.keys = sorted(self._names)  # by default those of the first epoch, when some have no value
+        for callback in self._of_kind(keras.callbacks.CSVLogger):
+            callback.keys = sorted(self._names)  # by default those of the first epoch, when some have no value
         after = self._learner.get_weights()
         if not all(map(np.array_equal, before, after)):
             self._actors.publish(after)
         self.next_update(first=True)
 
-    def _backups(self) -> list[Any]:
-        """The callbacks that would replace the weights of the checkpoint from which the run resumes."""
-        backups = [one for one in self._callbacks if isinstance(one, keras.callbacks.BackupAndRestore)]
-        if backups:
-            _LOG.info("The run resumes from its own checkpoint; the backup of BackupAndRestore isn't restored.")
-        return backups
+    def _of_kind(self, kind: type[Any]) -> list[Any]:
+        return [callback for callback in self._callbacks if isinstance(callback, kind)]
 
     def _skip(self, epochs: int) -> None:
         """Counts these epochs as done."""
@@ -163,7 +142,7 @@ class RunCallbacks:
             self.epoch_ended(metrics)
         if not any(getattr(one, "_ema_weights_in_model", False) for one in self._callbacks):
             self._learner.optimizer.finalize_variable_values(self._learner.network.trainable_variables)
-        backups = [one for one in self._callbacks if isinstance(one, keras.callbacks.BackupAndRestore)]
+        backups = self._of_kind(keras.callbacks.BackupAndRestore)
         self.call("on_train_end", dict(metrics), but=backups if interrupted else ())
 
     def call(self, hook: str, *args: Any, but: Iterable[Any] = (), **kwargs: Any) -> None:
@@ -183,9 +162,8 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(
-            f"The metric {name!r}, which a callback `reports`, must be a number. Received: {value!r}"
-        ) from error
+        message = f"The metric {name!r}, which a callback `reports`, must be a number. Received: {value!r}"
+        raise ValueError(message) from error
 
 
 def _flat(callbacks: Iterable[Any]) -> Iterator[Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.callbacks.base import Callback
-from actor_learner.environments.factory import EnvFactory, resolve_env
+from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.video import recorded
 from actor_learner.evaluate import MOST_ENVS, Evaluation, check_playable, evaluate
 from actor_learner.policy.policy import Policy
@@ -54,8 +54,7 @@ class Evaluate(Callback):
             raise ValueError(f"`name` must be a string that isn't empty. Received: name={name!r}")
         self.every_steps, self.episodes = check_count("every_steps", every_steps), check_count("episodes", episodes)
         self.seed, self.video = check_count("seed", seed, 0), check_count("video", video, 0)
-        self.env, self.env_kwargs, self.deterministic = env, env_kwargs, deterministic
-        self.name = name
+        self.env, self.env_kwargs, self.deterministic, self.name = env, env_kwargs, deterministic, name
         self.reports = {f"{name}/return_mean": "max", f"{name}/return_std": None, f"{name}/length_mean": "max"}
         self.evaluation: Evaluation | None = None
         """The newest result."""
@@ -65,11 +64,9 @@ class Evaluate(Callback):
         self._source = self.config.env if self.env is None else self.env
         own = self.env is None or self.env == self.config.env
         self._kwargs = dict(self.config.env_kwargs) if own and self.env_kwargs is None else dict(self.env_kwargs or {})
-        self._factory: EnvFactory = resolve_env(
-            self._source, self._kwargs, self.config.vectorization, check_pickle=False
-        )
+        self._factory = resolve_env(self._source, self._kwargs, self.config.vectorization, check_pickle=False)
         if self.video:
-            recorded(self._source, self._kwargs, self._video_folder(), self.video)
+            self._recorded()  # raises where videos can't be recorded
         self._policy = Policy.from_network(
             self.model,
             self.actors.action_space,
@@ -95,9 +92,7 @@ class Evaluate(Callback):
             self.evaluation = self._play(self._factory, self.episodes, min(MOST_ENVS, self.episodes))
             metrics |= {"return_mean": self.evaluation.mean, "return_std": self.evaluation.std}
             if self.video:
-                self._play(
-                    recorded(self._source, self._kwargs, self._video_folder(), self.video), self.video, num_envs=1
-                )
+                self._play(self._recorded(), self.video, num_envs=1)
         finally:
             self.callbacks.call("on_test_end", metrics)
         return self.evaluation
@@ -114,5 +109,6 @@ class Evaluate(Callback):
             autoreset_mode=self.config.autoreset_mode,
         )
 
-    def _video_folder(self) -> Path:
-        return Path(self.run_dir) / "videos" / f"{self.learner.env_steps:010}"
+    def _recorded(self) -> Any:
+        folder = Path(self.run_dir) / "videos" / f"{self.learner.env_steps:010}"
+        return recorded(self._source, self._kwargs, folder, self.video)

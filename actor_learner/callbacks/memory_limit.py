@@ -14,8 +14,7 @@ from actor_learner.system.signals import stop_requested
 
 _LOG = logging.getLogger("actor_learner")
 _ACTIONS = ("pause", "checkpoint_and_stop", "restart_actors")
-_SHARE_OF_CGROUP = 0.95
-"""The usable share of the cgroup's limit; at all of it, the kernel kills processes."""
+_SHARE_OF_CGROUP = 0.95  # the usable share of the cgroup's limit; at all of it, the kernel kills processes
 _PAUSE_SECONDS = 1.0
 
 
@@ -48,12 +47,10 @@ class MemoryLimit(Callback):
         for name, value in (("gigabytes", gigabytes), ("seconds", seconds), ("pause_minutes", pause_minutes)):
             check_number(name, value, above=0, most=1e18)
         check_choice("action", action, _ACTIONS)
-        self.gigabytes, self.action, self.seconds = gigabytes, action, seconds
-        self.pause_minutes = pause_minutes
+        self.gigabytes, self.action, self.seconds, self.pause_minutes = gigabytes, action, seconds, pause_minutes
         self._limit = math.inf
         self._num_actors, self._fresh = 0, 0
-        self._restarted: dict[int, int] = {}
-        """Actors restarted since the memory was below the limit, with the old process of each."""
+        self._restarted: dict[int, int] = {}  # actor -> old process, since the memory was below the limit
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         if self.action == "restart_actors" and not self.actors.pids:
@@ -67,11 +64,8 @@ class MemoryLimit(Callback):
                 f"Received: gigabytes={self.gigabytes:g}, cgroup={size_text(allowed)}, used={size_text(usage.total)}"
             )
         if self._limit < self.gigabytes * 1e9:
-            _LOG.warning(
-                "Memory: the limit is %s, 95%% of what the cgroup allows, not the %g GB asked for.",
-                size_text(self._limit),
-                self.gigabytes,
-            )
+            text = "Memory: the limit is %s, 95%% of what the cgroup allows, not the %g GB asked for."
+            _LOG.warning(text, size_text(self._limit), self.gigabytes)
         self._num_actors, self._fresh = len(usage.actors), min(usage.actors.values(), default=0)
         self._restarted = {}
         self._sampler = self._make_sampler(self.seconds)

@@ -103,8 +103,8 @@ def test_spans_of_a_process_follow_each_other(measured):
 
 def beside(measured, others):
     """The same where other programs took this part of the cores."""
-    runs = [dataclasses.replace(each.run, others=others * measured.cores) for each in measured.rounds]
-    rounds = [dataclasses.replace(each, run=run) for each, run in zip(measured.rounds, runs, strict=True)]
+    runs = [each.run._replace(others=others * measured.cores) for each in measured.rounds]
+    rounds = [each._replace(run=run) for each, run in zip(measured.rounds, runs, strict=True)]
     return dataclasses.replace(measured, rounds=rounds)
 
 

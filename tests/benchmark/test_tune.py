@@ -95,7 +95,7 @@ def candidates_of(config, cores=2, allow=(), lags=(0, 1)):
 def test_what_is_learned_stays_what_it_is():
     config = al.TrainConfig(num_actors=2, envs_per_actor=8, unroll_length=128)
     found = candidates_of(config)
-    assert {(setting.num_envs, setting.unroll_length) for setting in found} == {(16, 128)}
+    assert {(setting.num_actors * setting.envs_per_actor, setting.unroll_length) for setting in found} == {(16, 128)}
     assert {setting[0] for setting in found} == {1, 2, 4, 8}
     assert {setting[3:] for setting in found} == {(0, 1), (0, 2), (1, 1), (1, 2)}
     assert len(set(found)) == len(found) == 16
