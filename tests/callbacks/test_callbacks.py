@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import actor_learner as al
-from actor_learner.actors.processes.restarts import ASKED_TO
+from actor_learner.actors.processes.restarts import REQUESTED
 from actor_learner.callbacks import memory_limit
 from actor_learner.callbacks.memory_limit import MemoryLimit
 from actor_learner.networks.default import default_network
@@ -227,7 +227,7 @@ def test_the_largest_actors_are_restarted_and_only_they(tmp_path, caplog):
         (tmp_path / "leak").unlink()
         assert wait_until(lambda: len(pool.pids) == 2 and pool.pids[1] != before[1], 20)
         collected(pool, limit)
-        assert [(restart.actor, restart.cause) for restart in pool.restarts] == [(1, ASKED_TO)]
+        assert [(restart.actor, restart.cause) for restart in pool.restarts] == [(1, REQUESTED)]
         assert pool.pids[0] == before[0]
         collected(pool, limit)
         assert pool.restart_count == 1
