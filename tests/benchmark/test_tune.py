@@ -10,7 +10,6 @@ import math
 import os
 import resource
 import signal
-import types
 from pathlib import Path
 
 import pytest
@@ -316,7 +315,7 @@ def test_answers_come_through_descriptors_above_1023(tmp_path):
     process = object.__new__(MeasuringProcess)
     try:
         with os.fdopen(fcntl.fcntl(near, fcntl.F_DUPFD, 1100), "rb") as stream, os.fdopen(far, "wb") as writer:
-            process._process = types.SimpleNamespace(stdout=stream)
+            process._answers = stream
             with pytest.raises(LateError):
                 process.answer(0.0)
             writer.write(b'{"steps": 3, "seconds": 2.0}\n')
