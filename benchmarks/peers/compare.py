@@ -3,11 +3,9 @@
     scripts/measure peers --rounds 5 --output benchmarks/peers/peers.json     # all works, all peers: 50 minutes
     scripts/measure peers --works cartpole --peers sb3 sbx --rounds 3
 
-Environment, batch, minibatch and epochs are the same for all. Each peer, and ours at lag 0 and 1, first runs at all
-its settings (threads of the peers, actors of ours), then at the better one in rounds, in random order within each. A
-run is measured for some seconds after its first two updates. A peer that can't be installed or fails is reported in a
-line, and the others continue. The work "solve" is CartPole-v1 with each library's own settings, from the start of the
-process to a mean return of 475 over the last 100 training episodes. A table is written beside the JSON file, as .md.
+Environment, batch, minibatch and epochs are the same for all. Each library first runs at all its settings, then at the
+better one in rounds. The work "solve" is CartPole-v1 with each library's own settings, to a mean return of 475 over the
+last 100 training episodes. A table is written beside the JSON file, as .md.
 """
 
 from __future__ import annotations
@@ -25,16 +23,13 @@ from pathlib import Path
 
 from benchmarks.harness import ROOT, Found, make_parser, origin
 from benchmarks.peers.libraries import OURS, OWN_WORKS, PEERS, NotInstallableError, Peer, prepare, versions
-from benchmarks.peers.runs import Run, RunFailedError, run_peer
+from benchmarks.peers.runs import RunFailedError, run_peer
 from benchmarks.peers.table import page
 from benchmarks.works import WORKS, Work
 
 OWN_PACKAGES = ("actor-learner", "tensorflow", "keras", "gymnasium", "ale-py", "mujoco")
-GOAL = 475
-ALL_WORKS = {**WORKS, **OWN_WORKS}
-ALL_PEERS = {**OURS, **PEERS}
-SOLVE, SOLVE_DEADLINE = "solve", 75.0
-TRIAL_SECONDS = 1.0
+ALL_WORKS, ALL_PEERS = {**WORKS, **OWN_WORKS}, {**OURS, **PEERS}
+SOLVE, GOAL, SOLVE_DEADLINE, TRIAL_SECONDS = "solve", 475, 75.0, 1.0
 
 
 def main() -> None:
@@ -99,7 +94,7 @@ def compare(name: str, pythons: dict[str, Path], arguments: argparse.Namespace, 
                 continue
             task = {**work, **settings[key], "seconds": arguments.seconds, "seed": turn}
             try:
-                runs[key][-1] = found = figures_of(run_peer(peers[key], pythons[key], task))
+                runs[key][-1] = found = run_peer(peers[key], pythons[key], task).figures()
             except RunFailedError as error:
                 failures[key] = _report_failure(name, peers[key], error)
                 continue
@@ -112,10 +107,7 @@ _better: dict[tuple[str, str], Found] = {}
 
 
 def better_setting(key: str, peer: Peer, python: Path, name: str, threads: int | None) -> Found:
-    """Return the setting at which a short run is fastest. Raises RunFailedError if it fails at all of them.
-
-    The threads of a peer are chosen once for all works with vectors, on the quickest of them.
-    """
+    """Return the setting at which a short run is fastest, of a peer the same for all works with vectors."""
     settings = peer_settings(peer, threads)
     if len(settings) == 1:
         return settings[0]
@@ -139,16 +131,11 @@ def better_setting(key: str, peer: Peer, python: Path, name: str, threads: int |
 def peer_settings(peer: Peer, threads: int | None) -> list[Found]:
     """Return the settings to try: one actor, two or one for each core, of ours; one thread or all, of the peers."""
     cores = len(os.sched_getaffinity(0))
-    if peer.settings is not None:
+    if peer.settings:
         return list(peer.settings)
     if peer.venv is None:
         return [{"actors": count} for count in ([2] if threads else sorted({1, min(cores, 8), 2}))]
     return [{"threads": count} for count in ([threads] if threads else sorted({1, cores}))]
-
-
-def figures_of(run: Run) -> Found:
-    """Return the figures of a run, for the JSON file."""
-    return {"speed": run.speed, "start_up": run.start_up, "updates": len(run.ticks), "memory": run.memory}
 
 
 def worker_memory(pythons: dict[str, Path]) -> Found:
@@ -186,6 +173,5 @@ def solve(pythons: dict[str, Path], seeds: int, chance: random.Random) -> Found:
 
 
 def _report_failure(what: str, peer: Peer, error: Exception) -> str:
-    """Print why a peer failed, and return it."""
     print(f"{what}: {peer.title} failed, the others continue: {error}", flush=True)
     return str(error)

@@ -19,23 +19,15 @@ class Peer:
     title: str
     script: str
     venv: str | None
-    packages: tuple[str, ...] = ()
-    """The packages whose versions the table names."""
+    packages: tuple[str, ...] = ()  # the table names their versions
     works: tuple[str, ...] = ()
-    options: Found = field(default_factory=dict)
-    """Options of every task."""
-    note: str = ""
-    """A remark on its figures."""
-    settings: tuple[Found, ...] | None = None
-    """The settings to try; None: one thread, and one for each core."""
-    worker: str = r"$^"
-    """A pattern of the command lines of its worker processes."""
-    deadline: float = 75.0
-    """Seconds for a run."""
-    with_processes: bool = False
-    """True for a library that can step environments in processes of their own, but by default doesn't."""
-    clock: str = ""
-    """The signal that an update has ended."""
+    options: Found = field(default_factory=dict)  # of every task
+    note: str = ""  # on its figures
+    settings: tuple[Found, ...] = ()  # to try; none: one thread, and one for each core
+    worker: str = r"$^"  # a pattern of the command lines of its worker processes
+    deadline: float = 75.0  # seconds for a run
+    with_processes: bool = False  # True: environments can step in processes of their own, but by default don't
+    clock: str = ""  # the signal that an update has ended
 
 
 FOUR = tuple(WORKS)

@@ -21,8 +21,7 @@ from benchmarks.peers.libraries import Peer, last_line
 from benchmarks.processes import command_line, marked, memory_of
 
 PROGRAMS = ROOT / "benchmarks/peers/programs"
-WARM_UP = 2
-"""Uncounted ticks: all is compiled by the first; the second's batch may have been collected meanwhile."""
+WARM_UP = 2  # uncounted ticks: all is compiled by the first; the second's batch may have been collected meanwhile
 _POLL_SECONDS = 0.1
 _MARK = "COMPARE_PEERS_RUN"
 
@@ -49,6 +48,10 @@ class Run:
     def start_up(self) -> float:
         """Seconds from the start of the process to the end of the first update."""
         return self.ticks[0][0] - self.begun
+
+    def figures(self) -> Found:
+        """Return the figures for the JSON file."""
+        return {"speed": self.speed, "start_up": self.start_up, "updates": len(self.ticks), "memory": self.memory}
 
     def reached(self, goal: float) -> float | None:
         """Return the seconds from the start of the process to this mean return; None if the run didn't reach it."""

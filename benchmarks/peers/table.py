@@ -37,7 +37,6 @@ def _text(spread: Spread | None, form: str) -> str:
 
 
 def speeds(runs: Runs) -> Spread | None:
-    """Return env steps per second."""
     return Spread.of([run["speed"] for run in runs if run])
 
 
@@ -53,7 +52,6 @@ def fastest(runs: Mapping[str, Runs], among: Iterable[str]) -> str | None:
 
 
 def page(found: Found) -> str:
-    """Return the whole page."""
     works = found.get("works", {})
     lines = ["# Beside other libraries", "", *_about(found), "", *summary(works)]
     for name, work in works.items():
@@ -64,7 +62,6 @@ def page(found: Found) -> str:
 
 
 def shape(work: Mapping[str, Any]) -> str:
-    """Return a work in a few words."""
     return (
         f"{work['env']}, {work['envs']} envs x {work['unroll_length']} steps, minibatch {work['minibatch_size']}, "
         f"{work['epochs']} epoch{'s' if work['epochs'] > 1 else ''}"
@@ -90,13 +87,10 @@ def summary(works: Mapping[str, Found]) -> list[str]:
 def _about(found: Found) -> list[str]:
     parts = [*found.get("works", {}).values(), *([found["solve"]] if "solve" in found else [])]
     missing = found.get("not_installed", {})
-
-    def all_of(texts: Iterable[str]) -> str:
-        return ", ".join(sorted(set(texts)))
-
+    dates, machines, commands = ({part[name] for part in parts} for name in ("date", "machine", "command"))
     return [
-        f"{all_of(part['date'] for part in parts)}; {all_of(part['machine'] for part in parts)}.",
-        f"Made by {all_of('`' + part['command'] + '`' for part in parts)}.",
+        f"{', '.join(sorted(dates))}; {', '.join(machines)}.",
+        f"Made by {', '.join(f'`{command}`' for command in sorted(commands))}.",
         "",
         "Env steps per second after the first two updates, for some seconds of each run; medians (least to largest) of",
         "the rounds, in random order within each; ratios are of a round's two runs. Environment, batch, minibatch and",

@@ -49,7 +49,6 @@ class Returns:
         self._clock, self._sums = clock, np.zeros(envs)
 
     def add(self, rewards: Any, dones: Any) -> None:
-        """Add one step of all environments."""
         self._sums += rewards
         if dones.any():
             for total in self._sums[dones]:
@@ -99,14 +98,12 @@ class Batch(NamedTuple):
 
 
 def log_prob(mean: Any, log_std: Any, action: Any, *, discrete: bool) -> Any:
-    """Return the log-probability of an action."""
     if discrete:
         return jnp.take_along_axis(jax.nn.log_softmax(mean), action[..., None], axis=-1)[..., 0]
     return (-0.5 * ((action - mean) / jnp.exp(log_std)) ** 2 - log_std - 0.5 * np.log(2 * np.pi)).sum(-1)
 
 
 def entropy(mean: Any, log_std: Any, *, discrete: bool) -> Any:
-    """Return the distribution's entropy."""
     if discrete:
         log_probs = jax.nn.log_softmax(mean)
         return -(jnp.exp(log_probs) * log_probs).sum(-1)
@@ -148,8 +145,6 @@ def make_collect(agent: Agent, step_pool: Any, unroll_length: int, *, discrete: 
 
 
 def advantages(batch: Batch, value: Any, done: Any) -> Any:
-    """Return generalised advantages."""
-
     def back(carry: Any, row: Any) -> Any:
         last, value, done = carry
         delta = row.reward + GAMMA * value * (1 - done) - row.value

@@ -8,8 +8,7 @@ import time
 from collections import deque
 from types import SimpleNamespace
 
-WINDOW = 100
-"""A return is a mean over so many training episodes."""
+WINDOW = 100  # a return is a mean over so many training episodes
 
 
 def read_task() -> SimpleNamespace:
@@ -26,15 +25,11 @@ class Clock:
 
     def __init__(self, task: SimpleNamespace) -> None:
         self._file = open(task.clock, "a", buffering=1)  # noqa: SIM115
-        self._task = task
-        self._ticks = 0
-        self._begun = 0.0
+        self._task, self._ticks, self._begun = task, 0, 0.0
         self._returns: deque[float] = deque(maxlen=WINDOW)
-        self.enough = False
-        """True when the run may end."""
+        self.enough = False  # True when the run may end
 
     def episode(self, total: float) -> None:
-        """Add an episode's return."""
         self._returns.append(float(total))
 
     def tick(self, env_steps: int, mean: float | None = None, at: float | None = None) -> bool:

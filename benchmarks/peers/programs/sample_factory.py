@@ -14,19 +14,12 @@ from sample_factory.train import make_runner
 
 from benchmarks.peers.programs.clock import WINDOW, Clock, read_task
 
-EXAMPLE = {  # the flags of its own example for CartPole-v1
-    "use_rnn": False,
-    "num_envs_per_worker": 20,
-    "policy_workers_per_policy": 2,
-    "recurrence": 1,
-    "with_vtrace": False,
-    "batch_size": 512,
-    "reward_scale": 0.1,
-}
+COMMON = {"use_rnn": False, "recurrence": 1, "with_vtrace": False}
+EXAMPLE = {**COMMON, "num_envs_per_worker": 20, "policy_workers_per_policy": 2, "batch_size": 512, "reward_scale": 0.1}
+"""The flags of its own example for CartPole-v1."""
 
 
 def make_env(name: str, *_: Any, render_mode: str | None = None, **__: Any) -> Any:
-    """Make an environment as its example does."""
     return gymnasium.make(name, render_mode=render_mode)
 
 
@@ -36,9 +29,7 @@ def settings(task: SimpleNamespace) -> dict[str, Any]:
         return EXAMPLE
     batch = task.envs * task.unroll_length
     return {
-        "use_rnn": False,
-        "recurrence": 1,
-        "with_vtrace": False,
+        **COMMON,
         "num_workers": task.workers,
         "num_envs_per_worker": task.envs // task.workers,
         "rollout": min(task.unroll_length, task.minibatch_size),

@@ -31,13 +31,11 @@ class Ticks(BaseCallback):
         return not self._clock.enough
 
     def tick(self) -> None:
-        """Tick with the mean of the last 100 episodes, if there are as many."""
         returns = [episode["r"] for episode in self.model.ep_info_buffer]
         self._clock.tick(self.num_timesteps, sum(returns) / 100 if len(returns) == 100 else None)
 
 
 def algorithm(task: SimpleNamespace) -> Any:
-    """Return the PPO of SB3 or SBX."""
     if task.peer == "sbx":
         from sbx import PPO
     else:
@@ -76,7 +74,6 @@ def make_model(task: SimpleNamespace) -> Any:
 
 
 def make_zoo_model(task: SimpleNamespace) -> Any:
-    """Return the model for CartPole-v1 as in the Zoo."""
     return algorithm(task)(
         "MlpPolicy",
         make_vec_env("CartPole-v1", n_envs=ZOO_ENVS, seed=task.seed),
