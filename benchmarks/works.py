@@ -21,16 +21,9 @@ class Work:
     unroll_length: int
     minibatch_size: int
     epochs: int
-    updates: int
-    """Updates that take some seconds on two cores, after the first ones, which aren't counted."""
+    updates: int  # that take some seconds on two cores, after the first ones, which aren't counted
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """Other differences from the defaults: fields of the algorithm or of `al.TrainConfig`."""
-
-    @property
-    def batch_size(self) -> int:
-        """Env steps in an update."""
-        return self.envs * self.unroll_length
+    changes: Mapping[str, Any] = field(default_factory=dict)  # fields of the algorithm or of `al.TrainConfig`
 
     def words(self, num_actors: int = 2, **flags: Any) -> list[str]:
         """Return the arguments of `actor-learner train` or `benchmark`; `flags` come last."""
@@ -46,16 +39,15 @@ class Work:
         }
         return [self.env, *flag_words({**own, **flags})]
 
-    def train(self, updates: int, *, program: tuple[Any, ...] = ("-m", "actor_learner.cli"), **options: Any) -> float:
-        """Train in a process of its own; return env steps per second after the first two updates.
+    def train(self, updates: int, path: Path, **flags: Any) -> float:
+        """Train in a process of its own by the packages in `path`; return env steps per second after two updates.
 
-        The second one's batch is collected while the first is compiled. options: of `run_python`, or flags.
+        The second one's batch is collected while the first is compiled.
         """
-        child = {name: options.pop(name) for name in ("path", "environment") if name in options}
         with tempfile.TemporaryDirectory(prefix="run-") as folder:
             run = Path(folder, "run")
-            flags = {"total_steps": self.batch_size * (2 + updates), "run_dir": run, **options}
-            run_python([*program, "train", *self.words(**flags), "--quiet"], **child)
+            flags |= {"total_steps": self.envs * self.unroll_length * (2 + updates), "run_dir": run}
+            run_python(["-m", "actor_learner.cli", "train", *self.words(**flags), "--quiet"], path=path)
             rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         first, last = rows[1], rows[-1]
         return float((last["env_steps"] - first["env_steps"]) / (last["time_seconds"] - first["time_seconds"]))

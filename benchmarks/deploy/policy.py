@@ -2,12 +2,9 @@
 
     scripts/measure policy --litert PYTHON --torch PYTHON --tensorflow PYTHON --output benchmarks/deploy/policy.json
 
-Each PYTHON is an interpreter of an environment of its own. That of LiteRT holds nothing but
-`pip install numpy ai-edge-litert` and `pip install --no-deps actor-learner`, that of torch `pip install torch numpy`,
-that of TensorFlow this project. All act with the same network, of two times 64 tanh units for CartPole. The time is
-that of a whole process: interpreter, imports, reading the policy, one action; medians of rounds in turns, after a round
-that fills the file cache; by the clock and, for shared machines, of the processor. The size is that of the packages and
-their dependencies, as pip installed them.
+Each PYTHON is an interpreter of an environment of its own: `pip install numpy ai-edge-litert` and
+`pip install --no-deps actor-learner`; `pip install torch numpy`; this project. The time is that of a whole process that
+takes one action, after a round that fills the file cache; the size is that of the packages and their dependencies.
 """
 
 from __future__ import annotations
@@ -93,10 +90,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run_program(pythons["tensorflow"], _EXPORT, folder)
         run_program(pythons["torch"], _SAVE_TORCH, f"{folder}/torch")
-        runs = {
-            name: functools.partial(time_program, python, _ACT[name], f"{folder}/{name}")
-            for name, python in pythons.items()
-        }
+        act = {name: (python, _ACT[name], f"{folder}/{name}") for name, python in pythons.items()}
+        runs = {name: functools.partial(time_program, *words) for name, words in act.items()}
         seconds = in_turns(runs, arguments.rounds + 1)
     result: Found = {**origin(parser), "rounds": arguments.rounds}
     for name, python in pythons.items():

@@ -3,11 +3,9 @@
     actor-learner train ALE/Pong-v5 --run-dir runs/pong
     scripts/measure pong-policy runs/pong --litert PYTHON [PYTHON ...] --output benchmarks/deploy/pong_policy.json
 
-Each PYTHON is that of an environment which holds `pip install numpy ai-edge-litert` and `pip install --no-deps` of
-this project, nothing else. 1,032 observations of the run's environments, under sampled actions, are kept as .npy; the
-network and the policy exported to LiteRT choose the likeliest action for each, and the policy samples with the same
-seed here and there. Also: the installed packages, and the processor's seconds from starting Python to the first
-action. It takes half a minute, and ten seconds more for each PYTHON.
+Each PYTHON has `pip install numpy ai-edge-litert` and `pip install --no-deps` of this project, nothing else. The
+network and the exported policy choose the likeliest action for 1,032 observations of the run's environments, and the policy
+samples with the same seed here and there.
 """
 
 from __future__ import annotations
@@ -27,10 +25,8 @@ from actor_learner.runs.directory import read_config
 from benchmarks.deploy.policy import ROOTS, installed, run_program, time_program
 from benchmarks.harness import Found, make_parser, medians, origin, report
 
-ENVS, STEPS = 8, 128
-ROUNDS = 5
-ROUNDING = 1e-5
-"""Two actions whose logits differ by no more are equally likely."""
+ENVS, STEPS, ROUNDS = 8, 128, 5
+ROUNDING = 1e-5  # two actions whose logits differ by no more are equally likely
 Array = np.ndarray[Any, Any]
 
 _ACT = """

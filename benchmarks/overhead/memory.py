@@ -2,10 +2,8 @@
 
     scripts/measure memory --output benchmarks/overhead/memory.json --picture docs/pictures/memory.svg    # 20 minutes
 
-Every ten seconds, of each process: resident memory, its share (PSS: n processes that map the same count 1/n each),
-and anonymous memory, which the picture shows. Of the learner also what malloc has allocated, which shows a leak that
-fills room freed before. Growth is from the end of the first fifth, when all is loaded and compiled, to the end. For
-Linux with glibc.
+Of each process: resident memory, its share (PSS), and anonymous memory, which the picture shows; of the learner also
+what malloc has allocated. Growth is from the end of the first fifth, when all is compiled, to the end. For Linux.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
     scripts/measure overhead tensorboard --pairs 0 --histogram-updates 100    # the first alone, with histograms
     scripts/measure overhead watching --against ../older-checkout             # pairs: here / another checkout
 
-The first run counts the CPU time of the threads that do it, as a part of the run's, actors included. The pairs compare
-whole runs in processes of their own, with it and without. All are runs of CartPole-v1's preset. `view` draws on a
-pseudo-terminal of 100 x 30; `watching` is heartbeats, the check for hung actors, checkpoints and memory figures.
+The first run counts the CPU time of the threads that do it; the pairs compare whole runs of CartPole-v1's preset with
+it and without. `watching` is heartbeats, the check for hung actors, checkpoints and memory figures.
 """
 
 from __future__ import annotations
@@ -28,19 +27,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import (
-    ROOT,
-    Found,
-    RunFailedError,
-    cpu_seconds,
-    in_turns,
-    make_parser,
-    origin,
-    ratio_of,
-    report,
-    run_python,
-    tell,
-)
+from benchmarks import harness
+from benchmarks.harness import ROOT, Found, cpu_seconds, in_turns, make_parser, origin, ratio_of, run_python
 
 COLUMNS, ROWS = 100, 30
 _WHOLE_RUN = """
@@ -64,7 +52,7 @@ def main() -> None:
     found: Found = {**origin(parser), "by_clock": run_child(arguments, "with")}
     if arguments.pairs and (arguments.subject != "watching" or arguments.against):
         found["pairs"] = {"pairs": arguments.pairs, **compare(arguments)}
-    report(found, arguments.output)
+    harness.report(found, arguments.output)
 
 
 class Stopwatch:
@@ -76,7 +64,6 @@ class Stopwatch:
         self._thread = threading.local()
 
     def time(self, part: str, owner: Any, *names: str) -> None:
-        """Replace methods of `owner` by timed ones."""
         for name in names:
             setattr(owner, name, self._timed(part, getattr(owner, name)))
 
@@ -188,8 +175,8 @@ def run_child(arguments: argparse.Namespace, kind: str) -> Found:
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
         try:
             run_python(["-m", "benchmarks", "overhead", *words], environment={"TERM": "xterm-256color"}, **streams)
-        except RunFailedError:
-            tell(text[-2000:].decode(errors="replace"))
+        except harness.RunFailedError:
+            harness.tell(text[-2000:].decode(errors="replace"))
             raise
         figures: Found = json.loads(output.read_text())
     return figures

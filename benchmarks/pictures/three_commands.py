@@ -2,9 +2,8 @@
 
     scripts/measure three-commands --picture docs/pictures/three-commands.svg --output FILE.json
 
-They are those of the README, in an empty folder, with the .venv that scripts/train has set up; `--python PYTHON` takes
-another interpreter that has the project. The terminal is that of tmux, which must be installed; the picture shows its
-content at the end. It takes less than a minute.
+They are those of the README, in an empty folder, with the .venv that scripts/train has set up or another interpreter
+(`--python PYTHON`). The terminal is that of tmux, which must be installed.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ from typing import Any
 from benchmarks.harness import Found, svg_figure, table
 from benchmarks.scaling.pool_simulation import line_through
 
-_SIZE = (6.4, 7.6)
-"""Inches: a column's width, so that letters stay as large as the text's."""
+_SIZE = (6.4, 7.6)  # inches: a column's width, so that letters stay as large as the text's
 
 
 def page(found: Found) -> str:

@@ -1,8 +1,7 @@
 """Many actors and several learners in simulated time, driven by the pool's own schedule.
 
 Assumptions: each actor has a core of its own; an env step takes what its distribution gives, and `actor_seconds`; a
-batch keeps the learner busy for `update_seconds`, and then for `hand_out_seconds` per actor; messages take no time. The
-schedule is the pool's code: it assigns the columns, and decides which actors wait.
+batch keeps the learner busy for `update_seconds`, and then for `hand_out_seconds` per actor; messages take no time.
 """
 
 from __future__ import annotations
@@ -21,14 +20,12 @@ from actor_learner.actors.transport.messages import Done
 from benchmarks.harness import Found
 
 Array = np.ndarray[Any, Any]
-Draw = Callable[[np.random.Generator], float]
-"""Draws the seconds of one env step."""
+Draw = Callable[[np.random.Generator], float]  # draws the seconds of one env step
 _BYTES_OF_A_PARAMETER = 4
 
 CORES = (8, 16, 32, 64, 128, 256)
 LEARNERS = (1, 2, 4, 8)
-STEP_SECONDS_OF_AN_ENV = 1e-4
-"""A step of MuJoCo's HalfCheetah on one core; the actors' own work is measured."""
+STEP_SECONDS_OF_AN_ENV = 1e-4  # a step of MuJoCo's HalfCheetah on one core; the actors' own work is measured
 _ENVS, _ROWS, _BATCHES = 8, 256, 12
 
 
@@ -53,11 +50,10 @@ class Setting:
 def throughput(setting: Setting, batches: int = 30, warm_up: int = 3, seed: int = 0) -> float:
     """Return the env steps per second that reach the learner, after the first batches."""
     clockwork = _Clockwork(setting, seed)
-    for _ in range(warm_up):
-        clockwork.collect()
-        clockwork.learn()
-    steps, since = clockwork.steps, clockwork.now
-    for _ in range(batches):
+    steps, since = 0, 0.0
+    for batch in range(warm_up + batches):
+        if batch == warm_up:
+            steps, since = clockwork.steps, clockwork.now
         clockwork.collect()
         clockwork.learn()
     return (clockwork.steps - steps) * setting.envs_per_actor / (clockwork.now - since)
@@ -92,9 +88,8 @@ class _Clockwork:
         self._stopped: set[int] = set()
         self.version = 0
         kind = FreeRunning if setting.lag > 1 else LockStep
-        self._schedule: Schedule = kind(
-            self, num_actors=setting.actors, envs_per_actor=setting.envs_per_actor, lag=setting.lag
-        )
+        shape = {"num_actors": setting.actors, "envs_per_actor": setting.envs_per_actor, "lag": setting.lag}
+        self._schedule: Schedule = kind(self, **shape)
 
     def collect(self) -> None:
         """Advance the time until there is a batch."""
@@ -123,7 +118,6 @@ class _Clockwork:
             self._begin(actor)
 
     def end_early(self, block: int) -> None:
-        """End the unrolls in a block."""
         self._stopped.add(block)
 
     def _begin(self, actor: int) -> None:

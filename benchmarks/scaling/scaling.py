@@ -4,9 +4,7 @@
     scripts/measure scaling --from benchmarks/scaling/scaling.json --picture docs/pictures/scaling.svg     # draws only
 
 Environments are `actor_learner/Latency-v0`: a step waits 20 ms, without using a core, so that two cores can carry 64
-actors, and the difference to actors x environments / latency is the system's own. Each figure comes with the used share
-of the cores: near 1 it would measure the machine. All numbers of actors alternate, round by round, in pools that
-stay; each batch is learned from (PPO, minibatch 512, 4 epochs). For Linux.
+actors, and the difference to actors x environments / latency is the system's own. For Linux.
 """
 
 from __future__ import annotations
@@ -34,11 +32,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ACTORS = (1, 4, 8, 16, 32, 64)
 ENVS, ROWS, STEP_SECONDS = 8, 32, 0.02
 EPOCHS, MINIBATCH_SIZE, OTHER_MINIBATCH_SIZE = 4, 512, 64
-REFERENCE = 8
-"""The number of actors whose batch is the smallest of the four works': 64 environments x 32 steps."""
+REFERENCE = 8  # actors whose batch is the smallest of the four works': 64 environments x 32 steps
 TAIL_ACTORS, TAIL_STEP_SECONDS, TAIL, TAIL_LAGS = 16, 0.01, 2.0, (0, 1, 4)
-OVERLOAD, OVERLOAD_BATCHES = 2.0, 3
-"""How many times longer than the collection the update of the last part takes."""
+OVERLOAD, OVERLOAD_BATCHES = 2.0, 3  # the update of the last part takes so many times as long as the collection
 
 
 def main() -> None:
@@ -61,13 +57,8 @@ def main() -> None:
 def measure_all(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Found:
     """Measure all parts, one after the other."""
     started = time.monotonic()
-    work = {
-        "envs_per_actor": ENVS,
-        "unroll_length": ROWS,
-        "step_seconds": STEP_SECONDS,
-        "epochs": EPOCHS,
-        "minibatch_size": MINIBATCH_SIZE,
-    }
+    work = {"envs_per_actor": ENVS, "unroll_length": ROWS, "step_seconds": STEP_SECONDS}
+    work |= {"epochs": EPOCHS, "minibatch_size": MINIBATCH_SIZE}
     found = {
         **origin(parser),
         "work": work,
@@ -86,34 +77,18 @@ class Learned(NamedTuple):
 
 
 class Station:
-    """A pool of actors and the learner that learns from their batches, measured again and again.
-
-    learner: that of the earlier pools; None for the first.
-    """
+    """A pool of actors and the learner of all pools (None: a new one), measured again and again."""
 
     def __init__(
-        self,
-        stack: contextlib.ExitStack,
-        learner: Any,
-        actors: int,
-        step_seconds: float,
-        lag: int = 1,
-        **env_kwargs: Any,
+        self, stack: contextlib.ExitStack, learner: Any, actors: int, step_seconds: float, lag: int = 1, **env: Any
     ) -> None:
         import actor_learner as al
 
         before = _watchers()
-        self.pool = stack.enter_context(
-            al.ActorPool(
-                "actor_learner/Latency-v0",
-                learner and learner.network,
-                env_kwargs={"step_time": step_seconds, **env_kwargs},
-                num_actors=actors,
-                envs_per_actor=ENVS,
-                unroll_length=ROWS,
-                max_policy_lag=lag,
-            )
-        )
+        settings = {"num_actors": actors, "envs_per_actor": ENVS, "unroll_length": ROWS, "max_policy_lag": lag}
+        env |= {"step_time": step_seconds}
+        pool = al.ActorPool("actor_learner/Latency-v0", learner and learner.network, env_kwargs=env, **settings)
+        self.pool = stack.enter_context(pool)
         (self._watcher,) = _watchers() - before
         self.learner = learner or make_learner(self.pool.network, self.pool.action_space)
         self.actors, self.ideal = actors, actors * ENVS / step_seconds

@@ -2,8 +2,7 @@
 
     scripts/measure actor [--env CartPole-v1] [--envs 8] --output benchmarks/speed/actor.json
 
-A real actor process fills batches; its own clocks give the time of acting (LiteRT, sampling) and of everything else
-that the project does around `env.step`. Medians over batches.
+The clocks of a real actor process give the time of acting (LiteRT, sampling) and of everything else around `env.step`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
     scripts/measure free-running --output benchmarks/speed/free_running.json
 
-Collects batches of `actor_learner/Latency-v0`, whose environments wait 1 ms a step, and 100 ms in the actor that the
-seed makes slow; nothing is learned. The three lags take turns; ratios are medians of the rounds'. Valid rows count.
+The environments of `actor_learner/Latency-v0` wait 1 ms a step, and 100 ms in the actor that the seed makes slow.
 """
 
 from __future__ import annotations

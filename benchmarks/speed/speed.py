@@ -126,7 +126,7 @@ def compare(name: str, here: Path, there: Path, rounds: int) -> Found:
 
 def run_ours(name: str, tree: Path) -> float:
     """Return env steps per second of a training run by the packages in `tree`."""
-    return WORKS[name].train(UPDATES[name], path=tree, max_policy_lag=1)
+    return WORKS[name].train(UPDATES[name], tree, max_policy_lag=1)
 
 
 def run_reference(name: str) -> float:

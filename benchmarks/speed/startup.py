@@ -3,9 +3,8 @@
     scripts/measure startup --output benchmarks/speed/startup.json     # 2 minutes
     scripts/measure startup --against ../older-checkout                # both checkouts in turns: 4 minutes
 
-Each run is `actor-learner train CartPole-v1` in a process of its own, which timeline.py observes. The files are in the
-page cache: the first run of each checkout isn't counted. Half of the runs find what XLA compiled in the run before
-("warm"), half have no such cache ("cold").
+Each run is `actor-learner train CartPole-v1` in a process of its own, which timeline.py observes; the first of each
+checkout isn't counted. Half of the runs find what XLA compiled in the run before ("warm"), half don't ("cold").
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from benchmarks.harness import ROOT, Found, cpu_seconds, in_turns, make_parser, 
 
 TIMELINE = Path(__file__).with_name("timeline.py")
 COMMANDS = {"import actor_learner": ("-c", "import actor_learner"), "--help": ("-m", "actor_learner.cli", "--help")}
-Times = dict[str, list[float]]
-"""Wall and CPU seconds, by name."""
+Times = dict[str, list[float]]  # wall and CPU seconds, by name
 
 
 def main() -> None:

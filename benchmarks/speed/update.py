@@ -2,10 +2,8 @@
 
     scripts/measure update --output benchmarks/speed/update.json    # a minute and a half
 
-One thread, the default network for CartPole-v1 (two trunks of 64-64), 2048 rows, 10 epochs. Both take the same
-minibatches in the same order and make the same optimizer steps; the step from Python at the better of
-`jit_compile=True` and `False`. Rounds alternate; figures are medians, in microseconds of CPU and of wall-clock time
-for each minibatch, and the ratio is the median of the rounds' ratios.
+One thread, the default network for CartPole-v1 (two trunks of 64-64), 2048 rows, 10 epochs; the step from Python at the
+better of `jit_compile=True` and `False`. Figures are medians, in microseconds for each minibatch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ours: the command line, as anyone would type it. Its clock: `time_seconds` of metrics.jsonl.
 
-The first row's moment is when it appears in the file, polled every 10 ms. The script imports little: its start counts.
+The first row's moment is when it appears in the file. The script imports little: its start counts.
 """
 
 from __future__ import annotations
