@@ -4,8 +4,8 @@
     scripts/measure pong-policy runs/pong --litert PYTHON [PYTHON ...] --output benchmarks/deploy/pong_policy.json
 
 Each PYTHON has `pip install numpy ai-edge-litert` and `pip install --no-deps` of this project, nothing else. The
-network and the exported policy choose the likeliest action for 1,032 observations of the run's environments, and the policy
-samples with the same seed here and there.
+network and the exported policy choose the likeliest action for 1,032 observations of the run's environments,
+and the policy samples with the same seed here and there.
 """
 
 from __future__ import annotations
