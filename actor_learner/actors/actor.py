@@ -67,7 +67,7 @@ class ActingPolicy(Protocol):
     def value_leaves(self, leaves: Leaves) -> Array:
         """Return the values `[b]` of observations."""
 
-    def set_flat_weights(self, weights: Array) -> None:
+    def set_weights(self, weights: Array) -> None:
         """Copy a new version of the weights, one float32 vector."""
 
 
@@ -233,7 +233,7 @@ class Actor:
         """Fill the columns with one unroll. Raises FloatingPointError where the network gives NaN."""
         started = time.perf_counter()
         if assignment.version != self._version:
-            self._policy.set_flat_weights(read_weights(self._slots[assignment.slot], assignment.checksum))
+            self._policy.set_weights(read_weights(self._slots[assignment.slot], assignment.checksum))
             self._version = assignment.version
         columns = self._blocks[assignment.block].columns(assignment.start, assignment.stop)
         self._observation, times = unroll(

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
-from keras import layers, ops
+from keras import ops
+from keras.layers import BatchNormalization, Dropout
 
 from actor_learner.networks.distributions import Distribution, distribution_for
 from actor_learner.networks.layers import ActionDistribution, ObservationNormalization
@@ -61,17 +62,15 @@ def arrange(network: keras.Model, observation: Nest) -> Nest:
     if inputs is None:
         one = isinstance(network, keras.Sequential) and len(leaves) == 1
         return next(iter(leaves.values())) if one else observation
-    if _same_structure(inputs, observation):
+    if _structure(inputs) == _structure(observation):
         return observation
     names = [tensor.name for tensor in keras.tree.flatten(inputs)]
     if len(names) == len(leaves) == 1:
         return keras.tree.pack_sequence_as(inputs, list(leaves.values()))
     if set(names) == set(leaves):
         return keras.tree.pack_sequence_as(inputs, [leaves[name] for name in names])
-    raise ValueError(
-        f"The network's inputs must be the observation's leaves {sorted(leaves)}, as a nest or by name. "
-        f"Received: inputs {sorted(names)} of network {network.name!r}"
-    )
+    expected = f"The network's inputs must be the observation's leaves {sorted(leaves)}, as a nest or by name"
+    raise ValueError(f"{expected}. Received: inputs {sorted(names)} of network {network.name!r}")
 
 
 def takes_mask(network: keras.Model) -> bool:
@@ -82,34 +81,27 @@ def takes_mask(network: keras.Model) -> bool:
 
 def named_leaves(observation: Nest, path: tuple[Any, ...] = ()) -> dict[str, Any]:
     """Returns the leaves of a nest by their keys and indices joined by dots; a leaf itself is called ""."""
-    if isinstance(observation, dict):
-        parts = list(observation.items())
-    elif isinstance(observation, (tuple, list)):
-        parts = list(enumerate(observation))
-    else:
+    if not isinstance(observation, (dict, tuple, list)):
         return {".".join(map(str, path)): observation}
+    parts = observation.items() if isinstance(observation, dict) else enumerate(observation)
     return {name: leaf for key, part in parts for name, leaf in named_leaves(part, (*path, key)).items()}
 
 
-def _same_structure(inputs: Nest, observation: Nest) -> bool:
-    if isinstance(inputs, dict):
-        same_keys = isinstance(observation, dict) and inputs.keys() == observation.keys()
-        return same_keys and all(_same_structure(part, observation[key]) for key, part in inputs.items())
-    if isinstance(inputs, (tuple, list)):
-        same_length = isinstance(observation, (tuple, list)) and len(inputs) == len(observation)
-        return same_length and all(map(_same_structure, inputs, observation))
-    return not isinstance(observation, (dict, tuple, list))
+def _structure(nest: Nest) -> Any:
+    """Returns a nest with None in place of its leaves and lists in place of tuples."""
+    if isinstance(nest, dict):
+        return {key: _structure(part) for key, part in nest.items()}
+    return list(map(_structure, nest)) if isinstance(nest, (tuple, list)) else None
 
 
 def _named_outputs(outputs: Any) -> dict[str, Tensor]:
     if not isinstance(outputs, dict):
-        if not isinstance(outputs, (tuple, list)) or len(outputs) != 2:
-            received = f"one output of shape {tuple(getattr(outputs, 'shape', ()))}"
-            if isinstance(outputs, (tuple, list)):
-                received = f"{len(outputs)} outputs"
-            raise ValueError(
-                f"The network must return (parameters, value), or a dict with these keys. Received: {received}"
-            )
+        several = isinstance(outputs, (tuple, list))
+        if not several or len(outputs) != 2:
+            shape = tuple(getattr(outputs, "shape", ()))
+            received = f"{len(outputs)} outputs" if several else f"one output of shape {shape}"
+            expected = "(parameters, value), or a dict with these keys"
+            raise ValueError(f"The network must return {expected}. Received: {received}")
         outputs = dict(zip(("parameters", "value"), outputs, strict=True))
     if missing := {"parameters", "value"} - set(outputs):
         raise ValueError(f"The network's dict lacks {sorted(missing)}. Received: keys {sorted(outputs)}")
@@ -149,9 +141,8 @@ def check_outputs(network: keras.Model, outputs: dict[str, Tensor], rows: int, s
         if (size := tuple(outputs[name].shape)) not in allowed:
             batch = ["B"] if size[:1] == (rows,) else []
             received = ", ".join(map(str, (*batch, *size[len(batch) :])))
-            raise ValueError(
-                f"The network's `{name}` must have shape {expected}. Received: [{received}] from {network.name!r}"
-            )
+            received = f"[{received}] from {network.name!r}"
+            raise ValueError(f"The network's `{name}` must have shape {expected}. Received: {received}")
 
 
 def _reason(error: Exception) -> str:
@@ -170,8 +161,7 @@ def _describe(observation: Nest) -> str:
 
 def training_dependent_layers(network: keras.Model) -> list[str]:
     """Returns the names of the layers that would behave differently in training; they run as in inference."""
-    kinds = (layers.BatchNormalization, layers.Dropout)
-    return [layer.name for layer in all_layers(network) if isinstance(layer, kinds)]
+    return [layer.name for layer in all_layers(network) if isinstance(layer, (BatchNormalization, Dropout))]
 
 
 def all_layers(network: keras.Model) -> Iterator[keras.layers.Layer]:
@@ -185,10 +175,7 @@ def normalization_layers(network: keras.Model) -> list[ObservationNormalization]
 
 
 def normalized_leaf(layer: ObservationNormalization, observation: Nest) -> Tensor:
-    """Returns the leaf of an observation that a layer normalizes: the one that it names, or the only one.
-
-    Raises ValueError if it names none of several.
-    """
+    """Returns the leaf that a layer normalizes: the one that it names, or the only one; else raises ValueError."""
     leaves = {name: leaf for name, leaf in named_leaves(observation).items() if name != MASK_KEY}
     if layer.leaf in leaves:
         return leaves[layer.leaf]
@@ -208,10 +195,7 @@ def cap_statistics(network: keras.Model, count: int) -> keras.Model:
 
 
 def network_distribution(network: keras.Model, spaces: Spaces) -> Distribution:
-    """Returns the distribution that the network's ActionDistribution layer names, else the space's default.
-
-    Raises ValueError if it doesn't fit the space, or as `distribution_and_hold` does.
-    """
+    """Returns the distribution that `distribution_and_hold` finds. Raises ValueError if it doesn't fit the space."""
     return distribution_for(spaces.action, distribution_and_hold(network)[0])
 
 
@@ -224,20 +208,16 @@ def distribution_and_hold(network: keras.Model) -> tuple[str, int]:
     values = {(layer.distribution, layer.noise_hold) for layer in found}
     if len(values) > 1:
         listed = ", ".join(f"{layer.name!r} ({layer.distribution}, {layer.noise_hold})" for layer in found)
-        raise ValueError(
-            "The network's ActionDistribution layers must agree on (distribution, noise_hold). "
-            f"Received: {listed} of network {network.name!r}"
-        )
+        expected = "The network's ActionDistribution layers must agree on (distribution, noise_hold)"
+        raise ValueError(f"{expected}. Received: {listed} of network {network.name!r}")
     return values.pop() if values else ("gaussian", 1)
 
 
 def check_noise_hold(noise_hold: int, action: Structure) -> None:
     """Raises ValueError if noise is to be held and no action is continuous."""
     if noise_hold > 1 and not any(isinstance(leaf.space, Box) for leaf in action.leaves):
-        raise ValueError(
-            "`noise_hold` holds the noise of continuous actions; it must be 1 for an action space without a Box. "
-            f"Received: noise_hold={noise_hold} with {action.space}"
-        )
+        expected = "`noise_hold` holds the noise of continuous actions; it must be 1 for an action space without a Box"
+        raise ValueError(f"{expected}. Received: noise_hold={noise_hold} with {action.space}")
 
 
 def tensor_names(names: Iterable[str]) -> list[str]:

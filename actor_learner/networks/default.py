@@ -18,6 +18,7 @@ from actor_learner.networks.images import check_channel_axis, image_features, is
 from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.kinds import Box, Discrete, MultiDiscrete
+from actor_learner.system.fields import refusal
 
 Tensor = Any
 
@@ -78,10 +79,8 @@ def with_normalization(network: keras.Model, observation_space: Space[Any]) -> k
     Raises ValueError if it has such a layer already, or if there is no vector of numbers.
     """
     if normalization_layers(network):
-        raise ValueError(
-            "`normalize_observation` would normalize twice: the network has an ObservationNormalization layer. "
-            f"Received: network={network.name!r}"
-        )
+        reason = "`normalize_observation` would normalize twice: the network has an ObservationNormalization layer"
+        raise ValueError(f"{reason}. Received: network={network.name!r}")
     space = observation_space if takes_mask(network) else spaces.without_mask(observation_space)
     structure = spaces.observation_structure(space)
     _check_normalizable(structure)
@@ -96,10 +95,9 @@ def with_normalization(network: keras.Model, observation_space: Space[Any]) -> k
 
 def _inputs(structure: spaces.Structure) -> list[Tensor]:
     """Returns a symbolic input for each leaf, with the names of `named_leaves`."""
-    return [
-        keras.Input(leaf.shape, dtype=str(leaf.dtype), name=_leaf_name(leaf) or structure.root)
-        for leaf in structure.leaves
-    ]
+    names = [_leaf_name(leaf) or structure.root for leaf in structure.leaves]
+    pairs = zip(structure.leaves, names, strict=True)
+    return [keras.Input(leaf.shape, dtype=str(leaf.dtype), name=name) for leaf, name in pairs]
 
 
 def _leaf_name(leaf: spaces.Leaf) -> str:
@@ -119,9 +117,7 @@ def _check_activation(activation: str) -> None:
     try:
         keras.activations.get(activation)
     except ValueError:
-        raise ValueError(
-            f"`activation` must be a Keras name, such as 'tanh', 'relu' or 'silu'. Received: activation={activation!r}"
-        ) from None
+        raise refusal("activation", "a Keras name, such as 'tanh', 'relu' or 'silu'", activation) from None
 
 
 def _is_normalizable(leaf: spaces.Leaf) -> bool:
@@ -149,7 +145,6 @@ class _Builder:
         self._taken = frozenset(taken)
 
     def initializer(self, gain: float) -> keras.initializers.Initializer:
-        """Returns the initializer of the next kernel."""
         seed = int(next(self._seeds))
         if self._orthogonal:
             return keras.initializers.Orthogonal(gain, seed=seed)
@@ -200,7 +195,6 @@ def _trunks(
 
 
 def _policy_head(x: Tensor, structure: spaces.Structure, build: _Builder, initial_log_std: float) -> Tensor:
-    """Returns the parameters of all leaves of an action, joined."""
     heads = []
     for leaf in structure.leaves:
         prefix, columns = _prefix(structure, leaf), spaces.leaf_parameter_size(leaf.space)

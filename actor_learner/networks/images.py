@@ -13,6 +13,7 @@ from keras import layers
 
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.structure import Leaf, Structure, observation_structure
+from actor_learner.system.fields import refusal
 
 Tensor = Any
 Initialize = Callable[[float], keras.initializers.Initializer]
@@ -30,9 +31,8 @@ def describe_image(space: Space[Any], channel_axis: int | None = None) -> str:
     """Describes in a sentence for each image which axis is its channels; empty where there is no image."""
     structure = observation_structure(space)
     check_channel_axis(structure, channel_axis)
-    return " ".join(
-        _describe_leaf(leaf, structure.plain, channel_axis) for leaf in structure.leaves if is_image(leaf.space)
-    )
+    images = [leaf for leaf in structure.leaves if is_image(leaf.space)]
+    return " ".join(_describe_leaf(leaf, structure.plain, channel_axis) for leaf in images)
 
 
 def _describe_leaf(leaf: Leaf, plain: bool, channel_axis: int | None) -> str:
@@ -49,9 +49,9 @@ def check_channel_axis(structure: Structure, channel_axis: int | None) -> None:
     """Raises ValueError if `channel_axis` is given and all images are of rank 2, which have no such axis."""
     images = [leaf for leaf in structure.leaves if is_image(leaf.space)]
     if channel_axis is not None and images and all(len(leaf.shape) == 2 for leaf in images):
+        expected = "`channel_axis` is for images of rank 3 or 4; an image of rank 2 has a single channel"
         raise ValueError(
-            "`channel_axis` is for images of rank 3 or 4; an image of rank 2 has a single channel. "
-            f"Received: channel_axis={channel_axis} with {images[0].label} of shape {images[0].shape}"
+            f"{expected}. Received: channel_axis={channel_axis} with {images[0].label} of shape {images[0].shape}"
         )
 
 
@@ -63,9 +63,7 @@ def image_features(
     Raises ValueError for an unknown network, an ambiguous channel axis, or an image too small for its network.
     """
     if image_network not in _IMAGE_NETWORKS:
-        raise ValueError(
-            f"`image_network` must be one of {sorted(_IMAGE_NETWORKS)}. Received: image_network={image_network!r}"
-        )
+        raise refusal("image_network", f"one of {sorted(_IMAGE_NETWORKS)}", image_network)
     # Scaled before axes move: on CPUs TensorFlow moves float32 more than twice as fast as bytes.
     scaled = layers.Rescaling(1 / 255, name=f"{prefix}scale")(image)
     return _IMAGE_NETWORKS[image_network](_channels_last(scaled, leaf, channel_axis, prefix), initialize, prefix)
@@ -94,16 +92,15 @@ def _find_channel_axis(leaf: Leaf, channel_axis: int | None) -> int:
     if channel_axis is not None:
         axes = {len(leaf.shape) - 3: 0, len(leaf.shape) - 1: 2, -3: 0, -1: 2}
         if channel_axis not in axes:
-            raise ValueError(
-                f"`channel_axis` must be the first or the last axis of a frame, {', '.join(map(str, axes))}. "
-                f"Received: channel_axis={channel_axis} with {leaf.label} of shape {leaf.shape}"
-            )
+            place = f"{leaf.label} of shape {leaf.shape}"
+            expected = f"the first or the last axis of a frame, {', '.join(map(str, axes))}"
+            raise ValueError(f"`channel_axis` must be {expected}. Received: channel_axis={channel_axis} with {place}")
         return axes[channel_axis]
     first, _, last = leaf.shape[-3:]
     if min(first, last) > _MAXIMUM_CHANNELS or first == last:
+        expected = f"the first or the last, with at most {_MAXIMUM_CHANNELS} channels; give `channel_axis`"
         raise ValueError(
-            "The channel axis of an image must be the first or the last, with at most "
-            f"{_MAXIMUM_CHANNELS} channels; give `channel_axis`. Received: {leaf.label} of shape {leaf.shape}"
+            f"The channel axis of an image must be {expected}. Received: {leaf.label} of shape {leaf.shape}"
         )
     return 0 if first < last else 2
 
@@ -112,10 +109,8 @@ def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
     """The network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
     height, width = x.shape[1:3]
     if min(height, width) < 36:
-        raise ValueError(
-            "`image_network='nature'` needs images of at least 36 x 36 pixels; image_network='impala' takes "
-            f"smaller ones. Received: {height} x {width}"
-        )
+        needed = "images of at least 36 x 36 pixels; image_network='impala' takes smaller ones"
+        raise ValueError(f"`image_network='nature'` needs {needed}. Received: {height} x {width}")
     gain = math.sqrt(2)
     for number, (filters, size, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1)), start=1):
         kernel, name = initialize(gain), f"{prefix}convolution_{number}"

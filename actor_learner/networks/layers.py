@@ -64,9 +64,8 @@ class ObservationNormalization(layers.Layer):  # type: ignore[misc]
         rows = ops.cast(observation, "float32")
         batch_mean = ops.sum(rows * weight, axis=0) / ops.maximum(added, 1.0)
         batch_sum_of_squares = ops.sum(ops.square(rows - batch_mean) * weight, axis=0)
-        mean, variance, count = merge_statistics(
-            (self.mean, self.variance, self.count), (batch_mean, batch_sum_of_squares, added)
-        )
+        running = self.mean, self.variance, self.count
+        mean, variance, count = merge_statistics(running, (batch_mean, batch_sum_of_squares, added))
         self.mean.assign(mean)
         self.variance.assign(variance)
         self.count.assign(count)
@@ -80,18 +79,13 @@ def merge_statistics(
 
     An empty batch changes nothing. Chan, Golub and LeVeque 1979, eq. 2.1.
     """
-    mean, variance, count = running
-    batch_mean, batch_sum_of_squares, added = batch
+    (mean, variance, count), (batch_mean, batch_sum_of_squares, added) = running, batch
     total = ops.maximum(count + added, 1.0)
     difference = batch_mean - mean
     merged_mean = mean + difference * (added / total)
     sum_of_squares = variance * count + batch_sum_of_squares + ops.square(difference) * (count * added / total)
     empty = added == 0.0
-    return (
-        ops.where(empty, mean, merged_mean),
-        ops.where(empty, variance, sum_of_squares / total),
-        count + added,
-    )
+    return ops.where(empty, mean, merged_mean), ops.where(empty, variance, sum_of_squares / total), count + added
 
 
 @keras.saving.register_keras_serializable(package="actor_learner")
@@ -103,9 +97,8 @@ class LogStd(layers.Layer):  # type: ignore[misc]
         self.initial = float(initial)
 
     def build(self, input_shape: Any) -> None:
-        self.log_std = self.add_weight(
-            name="log_std", shape=(input_shape[-1],), initializer=keras.initializers.Constant(self.initial)
-        )
+        initializer = keras.initializers.Constant(self.initial)
+        self.log_std = self.add_weight(name="log_std", shape=(input_shape[-1],), initializer=initializer)
 
     def call(self, mean: Tensor) -> Tensor:
         # Not zeros_like: LiteRT can't resize the result of its conversion to another batch size.
@@ -121,8 +114,7 @@ class ActionDistribution(layers.Layer):  # type: ignore[misc]
 
     def __init__(self, distribution: str = "gaussian", noise_hold: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.distribution = distribution
-        self.noise_hold = noise_hold
+        self.distribution, self.noise_hold = distribution, noise_hold
 
     def call(self, parameters: Tensor) -> Tensor:
         return parameters
@@ -133,11 +125,7 @@ class ActionDistribution(layers.Layer):  # type: ignore[misc]
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class OneHot(layers.Layer):  # type: ignore[misc]
-    """Concatenates the one-hot vectors of several choices: integers `[N, ...]` -> float32 `[N, sum(sizes)]`.
-
-    Args:
-        sizes: Number of values, counted from 0, of each entry of a flattened observation.
-    """
+    """Concatenates one-hot vectors of choices with `sizes` values: integers `[N, ...]` -> float32 `[N, sum(sizes)]`."""
 
     def __init__(self, sizes: Sequence[int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -155,12 +143,7 @@ class OneHot(layers.Layer):  # type: ignore[misc]
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class EnvironmentObservation(layers.Layer):  # type: ignore[misc]
-    """Converts one leaf of an environment's observations to its form in a Trajectory, `[N, ...]` -> `[N, ...]`.
-
-    Args:
-        dtype_out: The dtype in the trajectory.
-        start: The lowest discrete values; None: 0.
-    """
+    """Converts a leaf of observations to a trajectory's `dtype_out`; counts discrete values from 0, not `start`."""
 
     def __init__(self, dtype_out: str, start: Any = None, **kwargs: Any) -> None:
         super().__init__(autocast=False, **kwargs)
@@ -179,11 +162,7 @@ class EnvironmentObservation(layers.Layer):  # type: ignore[misc]
 class EnvironmentAction(layers.Layer):  # type: ignore[misc]
     """Converts `parameters [N, P]` to the most probable actions that a mask `[N, M]` allows, as `Policy.act` does.
 
-    Returns an array `[N, ...]` for each leaf of the action space.
-
-    Args:
-        action_space: The space as `kinds.to_json` describes it.
-        distribution: "gaussian" (clipped to the bounds) or "squashed".
+    Returns an array `[N, ...]` for each leaf of `action_space`, which `kinds.to_json` described.
     """
 
     def __init__(self, action_space: dict[str, Any], distribution: str, **kwargs: Any) -> None:

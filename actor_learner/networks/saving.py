@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import keras
 
 _NAMES = ("network.keras", "network.weights.h5")
+_ADVICE = "build it, and give it as `network=` in Python"
 _HDF5_OVERHEAD = 8192  # bytes, more than an array or a group takes beside its contents
 
 _can_be_rebuilt: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
@@ -30,10 +31,8 @@ _can_be_rebuilt: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyD
 def save_network(network: keras.Model, directory: str | os.PathLike[str]) -> Path:
     """Saves a network as network.keras, or as network.weights.h5 if Keras can't rebuild it from a file.
 
-    A write that fails, for example on a full disk, leaves the previous file as it was.
-
-    Returns:
-        The file. Its name tells a caller whether `load_network` will need `network=`.
+    A write that fails, for example on a full disk, leaves the previous file as it was. Returns the file: for
+    network.weights.h5, `load_network` needs `network=`.
     """
     return _save(network, Path(directory), write_atomically)
 
@@ -84,20 +83,15 @@ def network_of(
 
 
 def network_file(path: Path) -> Path:
-    """Returns the file of the network in a directory, or `path` itself if it is a file.
-
-    Raises ValueError if there is none.
-    """
+    """Returns the file of the network in a directory, or `path` itself if it is a file; else raises ValueError."""
     return path if path.is_file() else path / _first_name(lambda name: (path / name).exists(), path)
 
 
 def _first_name(exists: Callable[[str], bool], path: str | os.PathLike[str]) -> str:
-    for name in _NAMES:
-        if exists(name):
-            return name
-    raise ValueError(
-        f"There is no network (network.keras) there; a run writes it when it ends. Received: path={str(path)!r}"
-    )
+    if (name := next(filter(exists, _NAMES), None)) is None:
+        expected = "There is no network (network.keras) there; a run writes it when it ends"
+        raise ValueError(f"{expected}. Received: path={str(path)!r}")
+    return name
 
 
 def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str]) -> keras.Model:
@@ -114,22 +108,17 @@ def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str])
             with _without_optimizer(network):
                 network.load_weights(file)
         except Exception as error:
-            raise ValueError(
-                f"The saved weights don't fit this network ({one_line(error)}). Received: path={str(path)!r}"
-            ) from error
+            reason = f"The saved weights don't fit this network ({one_line(error)})"
+            raise ValueError(f"{reason}. Received: path={str(path)!r}") from error
         return network
     if file.suffix != ".keras":
-        raise ValueError(
-            "Only the weights of this network were saved; build it, and give it as `network=` in Python. "
-            f"Received: path={str(path)!r}"
-        )
+        reason = "Only the weights of this network were saved"
+        raise ValueError(f"{reason}; {_ADVICE}. Received: path={str(path)!r}")
     try:
         return keras.saving.load_model(file, compile=False)
     except Exception as error:  # layers, h5py and TensorFlow raise anything
-        raise ValueError(
-            f"Keras can't rebuild this network ({one_line(error)}); build it, and give it as `network=` in Python. "
-            f"Received: path={str(path)!r}"
-        ) from error
+        reason = f"Keras can't rebuild this network ({one_line(error)})"
+        raise ValueError(f"{reason}; {_ADVICE}. Received: path={str(path)!r}") from error
 
 
 def _save(network: keras.Model, folder: Path, put: Callable[[Path, Callable[[Path], object]], object]) -> Path:
@@ -164,8 +153,7 @@ def _write_whole(network: keras.Model, file: Path) -> None:
 def _write_weights(network: keras.Model, file: Path) -> None:
     """Reserves the space before it writes: on a full disk, HDF5 may crash the process."""
     with _without_optimizer(network):
-        optimizer = getattr(network, "optimizer", None)
-        arrays = [*network.weights, *(optimizer.variables if optimizer else ())]
+        arrays = [*network.weights, *getattr(getattr(network, "optimizer", None), "variables", ())]
         size = sum(variable.numpy().nbytes for variable in arrays)
         groups = len(arrays) + len(list(network._flatten_layers()))
         with file.open("wb") as stream:
@@ -188,19 +176,16 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_optimizer(network: keras.Model) -> Iterator[None]:
-    """Detaches a learner's optimizer, which has a file of its own.
-
-    Keras would save it with the network, and warn about weights without one.
-    """
+    """Detaches a learner's optimizer: it has its own file, and Keras would warn about weights without one."""
     optimizer = getattr(network, "optimizer", None)
-    if network.compiled or optimizer is None:
-        yield
-        return
-    network.optimizer = None
+    detach = optimizer is not None and not network.compiled
+    if detach:
+        network.optimizer = None
     try:
         yield
     finally:
-        network.optimizer = optimizer
+        if detach:
+            network.optimizer = optimizer
 
 
 def _check_reads_back(network: keras.Model, file: Path) -> None:
@@ -208,9 +193,6 @@ def _check_reads_back(network: keras.Model, file: Path) -> None:
     import keras
 
     before, after = network.get_weights(), keras.saving.load_model(file, compile=False).get_weights()
-    same = len(before) == len(after) and all(
-        np.array_equal(a, b, equal_nan=True) for a, b in zip(before, after, strict=True)
-    )
-    modules = {type(layer).__module__ for layer in network._flatten_layers()}
-    if not same or "__main__" in modules:
+    same = len(before) == len(after) and all(map(functools.partial(np.array_equal, equal_nan=True), before, after))
+    if not same or "__main__" in {type(layer).__module__ for layer in network._flatten_layers()}:
         raise ValueError("Keras can't rebuild a model of this class from its file")

@@ -39,9 +39,9 @@ _OUTSIDE = ("Dataset", "Debug", "File", "Proto", "PyFunc", "Reader", "Remote", "
 
 
 def check_network_file(file: Path) -> None:
-    """Raises ValueError, or what zipfile, json and h5py raise, for a damaged or hostile network file.
+    """Raises ValueError, or any error of zipfile, json and h5py, for a damaged or hostile network file.
 
-    file: network.keras, whose parts have checksums, or network.weights.h5, which has none.
+    The parts of network.keras have checksums; network.weights.h5 has none.
     """
     if file.suffix != ".keras":
         _check_weights(file)

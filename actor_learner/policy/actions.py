@@ -10,10 +10,8 @@ import numpy as np
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.structure import Leaf
 
-ToEnv = Callable[[Any], Any]
 
-
-def leaf_to_env(leaf: Leaf, distribution: str) -> ToEnv:
+def leaf_to_env(leaf: Leaf, distribution: str) -> Callable[[Any], Any]:
     """Returns the function that converts one leaf of an action or of a batch of actions.
 
     Discrete and MultiDiscrete actions are counted from the space's `start`. Box actions are clipped to the bounds;

@@ -34,7 +34,7 @@ class ExportedPolicy:
     value_graph: Graph
     """observation leaves [b, ...] -> value [b]"""
     weights: Array
-    """The weights at export, as `Policy.set_flat_weights` takes them."""
+    """The weights at export, as `Policy.set_weights` takes them."""
     batch_size: int
     observation_space: dict[str, Any]
     """The space as `kinds.to_json` describes it; so is the next."""
@@ -45,40 +45,32 @@ class ExportedPolicy:
     """True if the step graph takes a mask, float32 `[b, M]`, 1 for allowed choices."""
     input_names: tuple[str, ...]
     """Names of the observation leaves, the noise, and the mask if `masked`; a graph lacks those that it doesn't use."""
-    noise_uniform: int
-    """Number of the noise's first columns, uniform in (0, 1]."""
-    noise_normal: int
-    """Number of the columns that follow, standard-normal."""
-    noise_hold: int
-    """Steps for which an environment keeps its standard-normal draw."""
+    noise_uniform: int  # number of the noise's first columns, uniform in (0, 1]
+    noise_normal: int  # number of the columns that follow, standard-normal
+    noise_hold: int  # steps for which an environment keeps its standard-normal draw
     weight_names: tuple[str, ...]
+    """The names in the order of `network.get_weights()`; so are the shapes."""
     weight_shapes: tuple[tuple[int, ...], ...]
-    """Shapes in the order of `network.get_weights()`; so are the names."""
 
     def as_vector(self, weights: Sequence[Any] | Array) -> Array:
         """Returns the arrays of `network.get_weights()`, or a vector of them, as one float32 vector.
 
         Raises ValueError if their number or a shape differs from the network's.
         """
-        shapes, names = self.weight_shapes, self.weight_names
         if isinstance(weights, np.ndarray):
             if weights.shape != self.weights.shape:
                 raise ValueError(f"`weights` must have shape {self.weights.shape}. Received: shape={weights.shape}")
             return weights.astype(np.float32, copy=False)
-        if len(weights) != len(shapes):
-            raise ValueError(
-                f"`weights` must be the {len(shapes)} arrays of `network.get_weights()`. "
-                f"Received: {len(weights)} arrays"
-            )
-        for index, (array, shape, name) in enumerate(zip(weights, shapes, names, strict=True)):
+        if len(weights) != (count := len(self.weight_shapes)):
+            expected = f"`weights` must be the {count} arrays of `network.get_weights()`"
+            raise ValueError(f"{expected}. Received: {len(weights)} arrays")
+        for index, (array, shape) in enumerate(zip(weights, self.weight_shapes, strict=True)):
             if np.shape(array) != shape:
-                raise ValueError(
-                    f"`weights[{index}]` ({name}) must have shape {shape}. Received: shape={np.shape(array)}"
-                )
+                expected = f"`weights[{index}]` ({self.weight_names[index]}) must have shape {shape}"
+                raise ValueError(f"{expected}. Received: shape={np.shape(array)}")
         return flatten_weights(weights)
 
     def spaces(self) -> Spaces:
-        """Returns both spaces, built from their descriptions."""
         return Spaces.from_json(vars(self))
 
     @property
@@ -89,11 +81,8 @@ class ExportedPolicy:
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes `policy.json`, the two graphs and `weights.npy`, with a manifest, as the folder `directory`.
 
-        A previous folder is replaced as a whole, or stays as it was; see `files.write_folder_atomically`.
-
-        Raises:
-            OSError: the disk is full or can't be written.
-            FileExistsError: the directory holds something that `save` didn't write.
+        A previous folder is replaced as a whole, or stays as it was; see `files.write_folder_atomically`. Raises
+        OSError for a disk that is full or can't be written, FileExistsError if the directory holds anything else.
         """
         write_folder_atomically(directory, self.write)
 
@@ -117,17 +106,14 @@ class ExportedPolicy:
         """
         folder = Path(directory)
         if not (folder / _DESCRIPTION).is_file():
-            raise ValueError(
-                "There is no exported policy (policy.json); a run writes it when it ends. "
-                f"Received: folder={str(folder)!r}"
-            )
+            expected = "There is no exported policy (policy.json); a run writes it when it ends"
+            raise ValueError(f"{expected}. Received: folder={str(folder)!r}")
         contents = read_folder(folder)
         try:
             return cls._parse(contents)
         except Exception as error:  # see networks.untrusted
-            raise DamagedError(
-                f"This exported policy can't be read: {one_line(error)}. Received: folder={str(folder)!r}"
-            ) from error
+            reason = f"This exported policy can't be read: {one_line(error)}"
+            raise DamagedError(f"{reason}. Received: folder={str(folder)!r}") from error
 
     @classmethod
     def _parse(cls, contents: Mapping[str, bytes]) -> ExportedPolicy:

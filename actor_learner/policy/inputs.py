@@ -10,7 +10,7 @@ from actor_learner.policy.exported import Array
 from actor_learner.spaces.kinds import Box, Dict, Discrete, MultiDiscrete
 from actor_learner.spaces.masks import with_batch_axis
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.structure import MASK_KEY, Leaf
+from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 
 
 class ObservationReader:
@@ -61,16 +61,13 @@ class ObservationReader:
         if action_mask is None:
             return None
         if not self._masks.size:
-            raise ValueError(
-                "`action_mask` must be None: the action space has no discrete choice. "
-                f"Received: a {type(action_mask).__name__}"
-            )
+            expected = "`action_mask` must be None: the action space has no discrete choice"
+            raise ValueError(f"{expected}. Received: a {type(action_mask).__name__}")
         mask = self._masks.read(with_batch_axis(action_mask) if single else action_mask, rows, label)
         if (empty := self._masks.first_empty(mask)) is not None:
-            row, choice = empty
             count = len(self._masks.choices)
-            of = f", for choice {choice} of {count}" if count > 1 else ""
-            raise ValueError(f"`{label}` must allow an action in every row. Received: none allowed in row {row}{of}")
+            place = f"row {empty[0]}, for choice {empty[1]} of {count}" if count > 1 else f"row {empty[0]}"
+            raise ValueError(f"`{label}` must allow an action in every row. Received: none allowed in {place}")
         return mask
 
     def _common_rows(self, leaves: list[Array]) -> int | None:
@@ -80,10 +77,8 @@ class ObservationReader:
         for leaf, array in zip(others, leaves[1:], strict=True):
             if _rows(leaf, array) != rows:
                 expected = "without a batch axis" if rows is None else f"with {rows} rows"
-                raise ValueError(
-                    f"`{leaf.label}` must be {expected}, as `{first.label}` is. Received: shape={array.shape} for "
-                    f"observations of shape {leaf.shape}"
-                )
+                received = f"shape={array.shape} for observations of shape {leaf.shape}"
+                raise ValueError(f"`{leaf.label}` must be {expected}, as `{first.label}` is. Received: {received}")
         return rows
 
 
@@ -91,9 +86,8 @@ def _rows(leaf: Leaf, array: Array) -> int | None:
     if array.shape == leaf.shape:
         return None
     if array.ndim != len(leaf.shape) + 1 or array.shape[1:] != leaf.shape:
-        raise ValueError(
-            f"`{leaf.label}` must have shape {leaf.shape}, or (N, ...) of these. Received: shape={array.shape}"
-        )
+        expected = f"`{leaf.label}` must have shape {leaf.shape}, or (N, ...) of these"
+        raise ValueError(f"{expected}. Received: shape={array.shape}")
     return len(array)
 
 
@@ -112,13 +106,10 @@ def _as_in_trajectory(leaf: Leaf, array: Array, from_environment: bool) -> Array
 
 def _check_range(leaf: Leaf, array: Array, lowest: Array, from_environment: bool) -> None:
     """Raises ValueError for values outside the space, for which a graph may return anything."""
-    assert isinstance(leaf.space, (Discrete, MultiDiscrete))
-    highest = lowest + np.asarray(leaf.space.n if isinstance(leaf.space, Discrete) else leaf.space.nvec, np.int64) - 1
+    highest = lowest + np.reshape(choice_counts(leaf.space), leaf.shape) - 1
     wrong = (array < lowest) | (array > highest)
     if wrong.any():
         counted = "as the environment gives it" if from_environment else "counted from 0 as in a Trajectory"
         low, high = (np.broadcast_to(bound, array.shape)[wrong][0] for bound in (lowest, highest))
-        raise ValueError(
-            f"`{leaf.label}` must be in {low} ... {high}{'' if leaf.start is None else f', {counted}'}. "
-            f"Received: {array[wrong][0]}"
-        )
+        expected = f"in {low} ... {high}" + ("" if leaf.start is None else f", {counted}")
+        raise ValueError(f"`{leaf.label}` must be {expected}. Received: {array[wrong][0]}")

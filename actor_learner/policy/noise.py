@@ -50,7 +50,6 @@ class Noise:
         return drawn
 
     def draw(self, rows: int) -> Array:
-        """Draws for any number of environments."""
         parts: list[Array] = []
         if self._uniform:
             parts.append(np.float32(1) - self._generator.random((rows, self._uniform), np.float32))

@@ -51,10 +51,8 @@ class Policy:
 
     def __init__(self, exported: ExportedPolicy, seed: Seed = 0) -> None:
         if not isinstance(exported, ExportedPolicy):
-            raise ValueError(
-                "`exported` must be an ExportedPolicy; see al.load_policy and al.Policy.from_network. "
-                f"Received: a {type(exported).__name__}"
-            )
+            expected = "`exported` must be an ExportedPolicy; see al.load_policy and al.Policy.from_network"
+            raise ValueError(f"{expected}. Received: a {type(exported).__name__}")
         self.exported = exported
         self.batch_size, self.holds_noise = exported.batch_size, exported.noise_hold > 1
         self.spaces = exported.spaces()
@@ -89,9 +87,8 @@ class Policy:
         return cls(export_policy(network, action_space, batch_size, observation_space, masked=True), seed)
 
     def __repr__(self) -> str:
-        described = self.spaces.observation_space, self.spaces.action_space
-        short = [re.sub(r"dtype=dtype\('(\w+)'\)", r"\1", str(space)) for space in described]
-        return f"Policy({' -> '.join(short)})"
+        described = f"Policy({self.spaces.observation_space} -> {self.spaces.action_space})"
+        return re.sub(r"dtype=dtype\('(\w+)'\)", r"\1", described)
 
     @property
     def action_space(self) -> Space[Any]:
@@ -116,15 +113,10 @@ class Policy:
     def step(self, observation: Any, action_mask: Any = None) -> tuple[Any, Array]:
         """Samples actions for a Trajectory; `to_env` converts them for the environment.
 
-        Args:
-            observation: [N, ...], or one observation [...], as in a Trajectory: discrete ones counted from 0.
-            action_mask: The allowed choices, [N, M], or [M] for a single observation.
+        Takes observations [N, ...], or one [...], as in a Trajectory: discrete ones counted from 0. Returns actions
+        [N, ...] and their log-probabilities, float32 [N]; without N for a single observation.
 
-        Returns:
-            action [N, ...] and its log-probability, float32 [N]; without N for a single observation.
-
-        Raises:
-            ValueError: an observation or mask outside its space, or a row in which nothing is allowed.
+        Raises ValueError for an observation or mask outside its space, or a row in which nothing is allowed.
         """
         leaves, single = self._reader.read(observation)
         mask = self._reader.read_mask(observation, action_mask, len(leaves[0]), single)
@@ -185,16 +177,7 @@ class Policy:
 
         Raises ValueError if their number or a shape differs from the exported network's.
         """
-        self.set_flat_weights(self.exported.as_vector(weights))
-
-    def set_flat_weights(self, weights: Array) -> None:
-        """Replaces the weights by one float32 vector: the arrays of `network.get_weights()`, each raveled.
-
-        Raises ValueError if its shape differs from the exported network's.
-        """
-        if weights.shape != self._weights.shape:
-            raise ValueError(f"`weights` must have shape {self._weights.shape}. Received: shape={weights.shape}")
-        np.copyto(self._weights, weights, casting="same_kind")
+        np.copyto(self._weights, self.exported.as_vector(weights))
         self._step_graph.renew()
         self._value_graph.discard()
 
@@ -204,7 +187,6 @@ class Policy:
         return self._actions.unflatten([leaf[0] for leaf in action] if single else action)
 
     def _inputs(self, leaves: Leaves, noise: Array, action_mask: Array | None) -> Leaves:
-        """Returns the inputs of the step graph."""
         if not self.exported.masked:
             if action_mask is None:
                 return (*leaves, noise)

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 def load_graph(graph: Graph, exported: ExportedPolicy, weights: Array) -> LoadedGraph:
     """Returns a graph whose weights are views on the flat vector `weights`."""
     ends = np.cumsum([math.prod(shape) for shape in exported.weight_shapes], dtype=np.int64)
-    views = [
-        weights[end - math.prod(shape) : end].reshape(shape)
-        for end, shape in zip(ends, exported.weight_shapes, strict=True)
-    ]
+    places = zip(ends, exported.weight_shapes, strict=True)
+    views = [weights[end - math.prod(shape) : end].reshape(shape) for end, shape in places]
     kind = LiteRTGraph if graph.format == "litert" else TensorFlowGraph
     return kind(graph, views, exported.input_names, exported.batch_size)
 
@@ -31,11 +29,8 @@ def load_graph(graph: Graph, exported: ExportedPolicy, weights: Array) -> Loaded
 class LiteRTGraph(LoadedGraph):
     """A graph of LiteRT. Weights are written into its bytes; new weights get a new interpreter.
 
-    Args:
-        graph: The exported graph.
-        weights: Views on memory that the caller changes before it calls `renew` or `discard`.
-        input_names: Names of the arrays that `run` gets.
-        batch_size: The exported batch size.
+    `weights` are views on memory that the caller changes before it calls `renew` or `discard`; `input_names` are the
+    names of the arrays that `run` gets.
     """
 
     def __init__(self, graph: Graph, weights: Sequence[Array], input_names: Sequence[str], batch_size: int) -> None:
@@ -57,7 +52,9 @@ class LiteRTGraph(LoadedGraph):
         self._interpreter = self._build()
 
     def _run_batch(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        return self._invoke(self._interpreter or self._first_interpreter(), inputs, outputs)
+        if self._interpreter is None:
+            self._interpreter = self._build()
+        return self._invoke(self._interpreter, inputs, outputs)
 
     def _run_rows(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
         rows = len(inputs[0])
@@ -67,16 +64,11 @@ class LiteRTGraph(LoadedGraph):
             self._resized = rows, self._build(inputs)
         return self._invoke(self._resized[1], inputs, outputs)
 
-    def _first_interpreter(self) -> Interpreter:
-        self._interpreter = self._build()
-        return self._interpreter
-
     def _invoke(self, interpreter: Interpreter, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        output_indices = self._output_indices
         for position, index in self._input_indices:
             interpreter.set_tensor(index, inputs[position])
         interpreter.invoke()
-        return [interpreter.get_tensor(output_indices[output]) for output in outputs]
+        return [interpreter.get_tensor(self._output_indices[output]) for output in outputs]
 
     def _build(self, resize_to: tuple[Array, ...] = ()) -> Interpreter:
         """Returns an interpreter with the present weights; with `resize_to`, for inputs of these shapes."""

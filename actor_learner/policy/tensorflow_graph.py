@@ -16,20 +16,15 @@ class TensorFlowGraph(LoadedGraph):
 
     def __init__(self, graph: Graph, weights: Sequence[Array], input_names: Sequence[str], batch_size: int) -> None:
         super().__init__(batch_size)
-        self._tensorflow = _import_tensorflow()
+        self._tensorflow = tf = _import_tensorflow()
         self._weights = [weights[index] for index in graph.inputs]
-        self._function = self._import(graph, input_names)
         self._fed: list[Any] | None = None
-
-    def _import(self, graph: Graph, input_names: Sequence[str]) -> Any:
-        tf = self._tensorflow
         definition = parse_graph(graph.content)
         names = {node.name for node in definition.node}
         self._positions = [position for position, name in enumerate(input_names) if name in names]
-        fed = [input_names[position] for position in self._positions]
-        fed += [f"weight_{index}" for index in graph.inputs]
+        fed = [*(input_names[position] for position in self._positions), *(f"weight_{index}" for index in graph.inputs)]
         wrapped = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(definition, name=""), [])
-        return wrapped.prune([f"{name}:0" for name in fed], list(graph.outputs))
+        self._function = wrapped.prune([f"{name}:0" for name in fed], list(graph.outputs))
 
     def discard(self) -> None:
         self._fed = None

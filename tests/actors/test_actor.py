@@ -314,7 +314,7 @@ class FunctionPolicy:
     def renew_noise(self, rows=None):
         pass
 
-    def set_flat_weights(self, weights):
+    def set_weights(self, weights):
         self.offset = weights[0]
 
 

@@ -41,7 +41,7 @@ def test_samples_are_mean_plus_std_times_noise(distribution):
     """The sample isn't squashed: that is left to the environment's side."""
     parameters = np.array([[1.0, 2.0, 0.0, np.log(3.0)]], np.float32)
     noise = np.array([[0.5, -1.0]], np.float32)
-    assert distribution.noise == (0, 2)
+    assert (distribution.columns.uniform, distribution.columns.normal) == (0, 2)
     np.testing.assert_allclose(numpy(distribution.sample(parameters, noise)), [[1.5, -1.0]], rtol=1e-6)
     np.testing.assert_array_equal(numpy(distribution.mode(parameters)), [[1.0, 2.0]])
 

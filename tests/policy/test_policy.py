@@ -198,7 +198,7 @@ def test_flat_weights_are_copied(exported):
     policy = Policy(exported)
     expected = policy.value(observations(BATCH))
     flat = np.array(exported.weights)
-    policy.set_flat_weights(flat)
+    policy.set_weights(flat)
     flat[:] = np.nan
     np.testing.assert_array_equal(policy.value(observations(BATCH)), expected)
 
@@ -207,7 +207,7 @@ def test_flat_weights_are_the_same_as_weights(network, exported):
     first, second = Policy(exported), Policy(exported)
     other = [weight + np.float32(0.1) for weight in network.get_weights()]
     first.set_weights(other)
-    second.set_flat_weights(flatten_weights(other))
+    second.set_weights(flatten_weights(other))
     np.testing.assert_array_equal(first.step(observations(BATCH))[1], second.step(observations(BATCH))[1])
 
 
@@ -218,7 +218,7 @@ def test_wrong_weights_are_one_clear_error(network, exported):
     with pytest.raises(ValueError, match=r"`weights\[0\]` \(.*/kernel\) must have shape \(4, 64\).*\(64, 4\)"):
         policy.set_weights([weights[0].T, *weights[1:]])
     with pytest.raises(ValueError, match=r"`weights` must have shape.*Received: shape=\(3,\)"):
-        policy.set_flat_weights(np.zeros(3, np.float32))
+        policy.set_weights(np.zeros(3, np.float32))
 
 
 def test_a_policy_acts_in_a_simulator_of_the_readers_own(network):

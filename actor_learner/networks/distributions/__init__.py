@@ -70,9 +70,10 @@ class Distribution:
     def _zipped(self, parameters: Tensor, mask: Tensor | None) -> Any:
         """Yields each part with its parameters and its mask, None for a part without choices."""
         own = _cut(parameters, [columns.parameters for columns in self._columns])
-        sizes = [columns.mask for columns in self._columns]
-        cut = [None] * len(sizes) if mask is None else _cut(mask, sizes)
-        masks = [allowed if size else None for allowed, size in zip(cut, sizes, strict=True)]
+        masks: list[Any] = [None] * len(own)
+        if mask is not None:
+            sizes = [columns.mask for columns in self._columns]
+            masks = [allowed if size else None for allowed, size in zip(_cut(mask, sizes), sizes, strict=True)]
         return zip(self.parts, own, masks, strict=True)
 
     def _noise(self, noise: Tensor) -> list[Tensor]:
@@ -85,9 +86,8 @@ class Distribution:
 def _cut(columns: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """Cuts `[N, sum(sizes)]` into `[N, size]` each; one part takes it whole, which saves an operation in the graph."""
     ends = np.cumsum(sizes).tolist()
-    return [
-        columns if size == ends[-1] else columns[:, end - size : end] for end, size in zip(ends, sizes, strict=True)
-    ]
+    places = zip(ends, sizes, strict=True)
+    return [columns if size == ends[-1] else columns[:, end - size : end] for end, size in places]
 
 
 def _total(terms: Sequence[Tensor]) -> Tensor:
@@ -102,10 +102,8 @@ def distribution_for(action: Structure, name: str = "gaussian") -> Distribution:
     if name not in _NAMES:
         raise ValueError(f"`distribution` must be one of {list(_NAMES)}. Received: distribution={name!r}")
     if name == "squashed" and not any(isinstance(leaf.space, Box) for leaf in action.leaves):
-        raise ValueError(
-            "`distribution='squashed'` needs an action space with a Box. "
-            f"Received: distribution='squashed' for {action.space}"
-        )
+        reason = "`distribution='squashed'` needs an action space with a Box"
+        raise ValueError(f"{reason}. Received: distribution='squashed' for {action.space}")
     return Distribution(tuple(_part(leaf, name) for leaf in action.leaves))
 
 

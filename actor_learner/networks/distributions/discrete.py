@@ -21,9 +21,9 @@ _FORBIDDEN = -1e30
 
 @dataclass(frozen=True)
 class Categorical:
-    """One of `n` choices; `parameters [N, n]` are logits.
+    """One of `n` choices; `parameters [..., n]` are logits; the noise is `[..., 1]`.
 
-    Actions are int32 `[N]`. A sample never has probability zero; the mode is the first of the highest logits.
+    Actions are int32 `[...]`. A sample never has probability zero; the mode is the first of the highest logits.
     """
 
     n: int
@@ -33,16 +33,28 @@ class Categorical:
         return Columns(parameters=self.n, mask=self.n, uniform=1)
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
-        return _sample(_allowed_logits(parameters, mask), noise)
+        # Inverse CDF: counts the choices whose cumulative probability is *below* noise times the total. So a choice of
+        # probability zero is never taken, not even at noise 1 or where the sum is a little below 1.
+        cumulative = ops.cumsum(ops.softmax(_allowed_logits(parameters, mask)), axis=-1)
+        return ops.sum(ops.cast(cumulative < noise * cumulative[..., -1:], "int32"), axis=-1)
 
     def mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        return _mode(_allowed_logits(parameters, mask), self.n)
+        # ops.argmax doesn't convert to LiteRT. This is the first index of the maximum, by integer arithmetic.
+        logits = _allowed_logits(parameters, mask)
+        highest = ops.cast(logits >= ops.max(logits, axis=-1, keepdims=True), "int32")
+        order = ops.convert_to_tensor(np.arange(self.n, 0, -1, dtype=np.int32))
+        return self.n - ops.max(highest * order, axis=-1)
 
     def log_prob(self, parameters: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
-        return _log_prob(_allowed_logits(parameters, mask), action, self.n)
+        logits, chosen = _allowed_logits(parameters, mask), ops.one_hot(action, self.n, dtype="float32")
+        # where, not a product: 0 x -inf is NaN for a choice of probability zero.
+        return ops.sum(ops.where(chosen > 0, ops.log_softmax(logits), 0.0), axis=-1)
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        return _entropy(_allowed_logits(parameters, mask))
+        log_prob = ops.log_softmax(_allowed_logits(parameters, mask))
+        probability = ops.exp(log_prob)
+        # where before the product, so that the -inf of a network that masks by itself reaches no gradient either.
+        return -ops.sum(probability * ops.where(probability > 0, log_prob, 0.0), axis=-1)
 
 
 @dataclass(frozen=True)
@@ -64,20 +76,24 @@ class MultiCategorical:
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         noise = ops.reshape(noise, (-1, len(self.sizes), 1))
-        return self._reshape(_sample(self._logits(parameters, mask), noise))
+        return self._reshape(self._choice.sample(self._logits(parameters, mask), noise))
 
     def mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._reshape(_mode(self._logits(parameters, mask), max(self.sizes)))
+        return self._reshape(self._choice.mode(self._logits(parameters, mask)))
 
     def log_prob(self, parameters: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         action = ops.reshape(action, (-1, len(self.sizes)))
-        return ops.sum(_log_prob(self._logits(parameters, mask), action, max(self.sizes)), axis=-1)
+        return ops.sum(self._choice.log_prob(self._logits(parameters, mask), action), axis=-1)
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        return ops.sum(_entropy(self._logits(parameters, mask)), axis=-1)
+        return ops.sum(self._choice.entropy(self._logits(parameters, mask)), axis=-1)
+
+    @property
+    def _choice(self) -> Categorical:
+        """The distribution of each choice, padded."""
+        return Categorical(max(self.sizes))
 
     def _logits(self, parameters: Tensor, mask: Tensor | None) -> Tensor:
-        """Returns the logits `[N, k, max(sizes)]`."""
         logits, longest = _allowed_logits(parameters, mask), max(self.sizes)
         if min(self.sizes) == longest:
             return ops.reshape(logits, (-1, len(self.sizes), longest))
@@ -87,7 +103,7 @@ class MultiCategorical:
 
     @functools.cached_property
     def _layout(self) -> tuple[Array, Array]:
-        """The column of each padded choice, int32 `[k x longest]`, and whether it is a choice, `[1, k, longest]`."""
+        """The column of each padded choice, int32 `[k x longest]`; True where it isn't padding, `[1, k, longest]`."""
         sizes = np.array(self.sizes)[:, None]
         offset = np.arange(sizes.max())[None]
         starts = np.cumsum(sizes) - sizes[:, 0]
@@ -109,8 +125,7 @@ class Bernoulli:
 
     @property
     def columns(self) -> Columns:
-        size = math.prod(self.shape)
-        return Columns(parameters=size, uniform=size)
+        return Columns(parameters=math.prod(self.shape), uniform=math.prod(self.shape))
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._bits(noise <= ops.sigmoid(parameters))
@@ -140,33 +155,3 @@ def _allowed_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
 def _softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)); `ops.softplus` overflows beyond 88 in LiteRT."""
     return ops.maximum(x, 0.0) + ops.log1p(ops.exp(-ops.abs(x)))
-
-
-def _sample(logits: Tensor, noise: Tensor) -> Tensor:
-    """Samples by the inverse CDF: `logits [..., n]`, `noise [..., 1]` in (0, 1] -> int32 `[...]`.
-
-    Counts the choices whose cumulative probability is *below* noise times the total. So a choice of probability zero
-    is never taken, not even at noise 1 or where the sum is a little below 1.
-    """
-    cumulative = ops.cumsum(ops.softmax(logits), axis=-1)
-    return ops.sum(ops.cast(cumulative < noise * cumulative[..., -1:], "int32"), axis=-1)
-
-
-def _mode(logits: Tensor, n: int) -> Tensor:
-    # ops.argmax doesn't convert to LiteRT. This is the first index of the maximum, by integer arithmetic.
-    highest = ops.cast(logits >= ops.max(logits, axis=-1, keepdims=True), "int32")
-    order = ops.convert_to_tensor(np.arange(n, 0, -1, dtype=np.int32))
-    return n - ops.max(highest * order, axis=-1)
-
-
-def _log_prob(logits: Tensor, action: Tensor, n: int) -> Tensor:
-    chosen = ops.one_hot(action, n, dtype="float32")
-    # where, not a product: 0 x -inf is NaN for a choice of probability zero.
-    return ops.sum(ops.where(chosen > 0, ops.log_softmax(logits), 0.0), axis=-1)
-
-
-def _entropy(logits: Tensor) -> Tensor:
-    log_prob = ops.log_softmax(logits)
-    probability = ops.exp(log_prob)
-    # where before the product, so that the -inf of a network that masks by itself reaches no gradient either.
-    return -ops.sum(probability * ops.where(probability > 0, log_prob, 0.0), axis=-1)

@@ -150,8 +150,6 @@ def _describe_failure(error: Exception, network: keras.Model) -> str:
 def _layer_of(scope: str, network: keras.Model) -> str | None:
     """Returns the innermost layer in the name of an operation, such as `model_1/attention_1/MatMul`."""
     names = {layer.name for layer in all_layers(network)}
-    for part in reversed(scope.split("/")):
-        for candidate in (part, re.sub(r"_\d+$", "", part)):
-            if candidate in names:
-                return candidate
-    return None
+    parts = reversed(scope.split("/"))
+    candidates = (candidate for part in parts for candidate in (part, re.sub(r"_\d+$", "", part)))
+    return next((candidate for candidate in candidates if candidate in names), None)

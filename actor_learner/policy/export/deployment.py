@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,10 +31,8 @@ def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
     Raises ValueError if the network's outputs don't fit the action space.
     """
     observation = spaces.observation
-    inputs = [
-        keras.Input(leaf.shape, dtype=str(np.dtype(leaf.space.dtype)), name=name)
-        for name, leaf in zip(tensor_names(leaf.name for leaf in observation.leaves), observation.leaves, strict=True)
-    ]
+    named = zip(tensor_names(leaf.name for leaf in observation.leaves), observation.leaves, strict=True)
+    inputs = [keras.Input(leaf.shape, dtype=str(np.dtype(leaf.space.dtype)), name=name) for name, leaf in named]
     leaves = [
         EnvironmentObservation(str(leaf.dtype), None if leaf.start is None else leaf.start.tolist())(tensor)
         for leaf, tensor in zip(observation.leaves, inputs, strict=True)
@@ -56,14 +55,11 @@ def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
 def _mask_of(observation: Structure, layout: MaskLayout, leaves: Sequence[Tensor]) -> Tensor:
     """Returns the mask `[N, M]` in observations, given as their leaves."""
     own = observation_structure(observation.space.spaces[MASK_KEY])
-    found = [leaf for leaf, of in zip(leaves, observation.leaves, strict=True) if of.path[0] == MASK_KEY]
-    flat = [ops.reshape(ops.cast(leaf, "float32"), (-1, size)) for leaf, size in zip(found, _sizes(own), strict=True)]
+    pairs = zip(leaves, observation.leaves, strict=True)
+    found = [(tensor, math.prod(leaf.shape)) for tensor, leaf in pairs if leaf.path[0] == MASK_KEY]
+    flat = [ops.reshape(ops.cast(tensor, "float32"), (-1, size)) for tensor, size in found]
     columns = ops.concatenate([*flat, ops.ones_like(flat[0][:, :1])], axis=1)
     return ops.take(columns, np.array(list(_sources(own, layout)), np.int32), axis=1)
-
-
-def _sizes(structure: Structure) -> list[int]:
-    return [int(np.prod(leaf.shape, dtype=np.int64)) for leaf in structure.leaves]
 
 
 def _sources(own: Structure, layout: MaskLayout) -> Iterator[int]:
@@ -71,7 +67,7 @@ def _sources(own: Structure, layout: MaskLayout) -> Iterator[int]:
 
     Finds them by masks with a single forbidden entry each, since `MaskLayout.read` reads all forms of masks.
     """
-    sizes = _sizes(own)
+    sizes = [math.prod(leaf.shape) for leaf in own.leaves]
     count = sum(sizes)
     probes = np.split(1 - np.eye(count, dtype=np.int8), np.cumsum(sizes)[:-1], axis=1)
     nest = own.unflatten([part.reshape(count, *leaf.shape) for part, leaf in zip(probes, own.leaves, strict=True)])

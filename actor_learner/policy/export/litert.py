@@ -85,10 +85,8 @@ def _space_of_inputs(network: keras.Model) -> Space[Any]:
         # A functional model has the nest, any other model that was built by shape has a list.
         return _space_of(network._inputs_struct if hasattr(network, "_inputs_struct") else network.inputs)
     except (AttributeError, TypeError, ValueError):
-        raise ValueError(
-            "`observation_space` must be given for a network that doesn't declare its inputs. "
-            f"Received: network={network.name!r}"
-        ) from None
+        expected = "`observation_space` must be given for a network that doesn't declare its inputs"
+        raise ValueError(f"{expected}. Received: network={network.name!r}") from None
 
 
 def _space_of(inputs: Any) -> Space[Any]:
@@ -98,13 +96,11 @@ def _space_of(inputs: Any) -> Space[Any]:
         parts = [_space_of(part) for part in inputs]
         return parts[0] if len(parts) == 1 else Tuple(parts)
     dtype, shape = np.dtype(inputs.dtype), tuple(int(size) for size in inputs.shape[1:])
-    if dtype.kind == "f":
-        return Box(-np.inf, np.inf, shape, dtype.type)
-    return Box(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype.type)
+    low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return Box(low, high, shape, dtype.type)
 
 
 def _export_graph(tracer: Tracer, name: str, batch_size: int) -> Graph:
-    """Exports the graph `step` or `value`."""
     network = tracer.network
     traced = tracer.trace(name, batch_size)
     rows = min(batch_size, ROWS)

@@ -14,8 +14,7 @@ from actor_learner.networks.contract import all_layers, call_network, check_outp
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 
-NOISE = "noise"
-"""Name of the noise among the inputs."""
+NOISE = "noise"  # among the names of inputs
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,9 @@ class Traced:
 
 
 class Tracer:
-    """Traces the graphs `step` and `value` of one network. The step graph takes a mask if the spaces are masked.
+    """Traces the graphs `step` and `value` of one network.
 
-    Attributes:
-        distribution: The distribution of the network's actions.
-        input_names: Names of the step graph's inputs: the observation's leaves, the noise, and the mask.
+    `input_names` are those of the step graph: the observation's leaves, the noise, and the mask if spaces are masked.
     """
 
     def __init__(self, network: keras.Model, spaces: Spaces) -> None:
@@ -54,19 +51,15 @@ class Tracer:
 
     def trace(self, graph: str, rows: int) -> Traced:
         """Traces `step` or `value` for `rows` observations. Raises ValueError if the network's outputs don't fit."""
-        specs = [
-            tf.TensorSpec((rows, *leaf.shape), leaf.dtype, name=name)
-            for name, leaf in zip(self.input_names, self.spaces.observation.leaves, strict=False)
-        ]
+        pairs = zip(self.input_names, self.spaces.observation.leaves, strict=False)
+        specs = [tf.TensorSpec((rows, *leaf.shape), leaf.dtype, name=name) for name, leaf in pairs]
         if graph == "step":
             # The noise is always of rank 2: LiteRT graphs that reshape [b] to [b, 1] don't resize.
             specs.append(tf.TensorSpec((rows, sum(self.distribution.noise)), tf.float32, name=NOISE))
             if self.spaces.masked:
                 specs.append(tf.TensorSpec((rows, self.spaces.mask_size), tf.float32, name=MASK_KEY))
-        weights = [
-            tf.TensorSpec(weight.shape, tf.float32, name=f"weight_{index}")
-            for index, weight in enumerate(self.network.weights)
-        ]
+        shapes = enumerate(weight.shape for weight in self.network.weights)
+        weights = [tf.TensorSpec(shape, tf.float32, name=f"weight_{index}") for index, shape in shapes]
         function = tf.function(self._step if graph == "step" else self._value, autograph=False)
         concrete = function.get_concrete_function(*specs, *weights)
         used_inputs, used_weights = (_used(concrete, group) for group in (specs, weights))
@@ -113,15 +106,15 @@ def _used(function: Any, arguments: Sequence[tf.TensorSpec]) -> frozenset[int]:
 @contextlib.contextmanager
 def computing_in_float32(network: keras.Model) -> Iterator[None]:
     """Makes all layers compute in float32 while they are traced; weights keep their dtype."""
-    changed = [layer for layer in (network, *all_layers(network)) if layer.compute_dtype != "float32"]
-    before = [layer._dtype_policy for layer in changed]
+    found = (layer for layer in (network, *all_layers(network)) if layer.compute_dtype != "float32")
+    changed = [(layer, layer._dtype_policy) for layer in found]
     try:
-        for layer in changed:
+        for layer, _ in changed:
             policy = keras.DTypePolicy("float32")
             # Without it, layers with weights of another dtype wouldn't cast them before use.
             policy._variable_dtype = layer.variable_dtype
             layer._dtype_policy = policy
         yield
     finally:
-        for layer, policy in zip(changed, before, strict=True):
+        for layer, policy in changed:
             layer._dtype_policy = policy

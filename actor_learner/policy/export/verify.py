@@ -21,9 +21,7 @@ from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.system.keras_import import silent_stderr
 
-ROWS = 8
-"""The least number of rows to compare."""
-
+ROWS = 8  # the least number to compare
 _TOLERANCE = 1e-4
 _MINIMUM_EFFECT = 30 * _TOLERANCE
 _DENSITIES = (0.1, 0.5, 0.9)
@@ -63,9 +61,8 @@ def draw_mask(layout: MaskLayout, generator: np.random.Generator, rows: int) -> 
 
 def _draw_mask_leaf(leaf: Leaf, mask: Array) -> Array:
     """Returns the mask itself for a leaf that holds all of it, which a network may read; else allows everything."""
-    if leaf.shape == mask.shape[1:]:
-        return mask.astype(leaf.dtype)
-    return np.ones((len(mask), *leaf.shape), leaf.dtype)
+    whole = leaf.shape == mask.shape[1:]
+    return mask.astype(leaf.dtype) if whole else np.ones((len(mask), *leaf.shape), leaf.dtype)
 
 
 def draw_leaf(leaf: Leaf, generator: np.random.Generator, rows: int) -> Array:
@@ -94,8 +91,7 @@ class Probe:
     """TensorFlow's outputs for random inputs and weights, and for each weight changed alone."""
 
     def __init__(self, reference: Traced, inputs: Sequence[tuple[Array, ...]], network: keras.Model) -> None:
-        self._reference = reference
-        self._inputs = inputs
+        self._reference, self._inputs = reference, inputs
         self._current = [np.asarray(weight.numpy(), np.float32) for weight in network.weights]
         self._floating = [keras.backend.is_float_dtype(weight.dtype) for weight in network.weights]
         self._generator = np.random.default_rng(1)
@@ -131,25 +127,26 @@ class Probe:
 
     def failing_weights(self, graph: Graph, traced: Traced) -> set[int]:
         """Returns the weights whose change the graph doesn't follow in all outputs, as far as these show it."""
-        runner = _Runner(graph, self._base, traced)
-        if not agree(self._expected, runner.outputs(self._inputs)):
+        runner = _Runner(graph, traced)
+        if not agree(self._expected, runner.outputs(self._inputs, self._base)):
             return self._responsible_weights(graph, traced)
         failed = set()
-        for index in traced.used:
-            if not self._floating[index]:
-                continue
+        for index in [index for index in traced.used if self._floating[index]]:
             changed, expected, shows = self._change(index)
-            outputs = runner.outputs(self._inputs, {index: changed})
+            outputs = runner.outputs(self._inputs, self._base_with(index, changed))
             if not agree(expected, outputs) or not (shows or index in graph.inputs):
                 failed.add(index)
         return failed
+
+    def _base_with(self, index: int, weight: Array) -> list[Array]:
+        return [*self._base[:index], weight, *self._base[index + 1 :]]
 
     def _change(self, index: int) -> tuple[Array, list[Array], bool]:
         """Returns (another value of a weight, the outputs with it, True if they differ enough to show a stale one)."""
         if index not in self._changed:
             for _ in range(3):
                 changed = self._random(index)
-                expected = self._run_reference([*self._base[:index], changed, *self._base[index + 1 :]])
+                expected = self._run_reference(self._base_with(index, changed))
                 shows = not agree(self._expected, expected, _MINIMUM_EFFECT, floats_only=True)
                 if shows:
                     break
@@ -164,26 +161,24 @@ class Probe:
         weights = patterns([weight.shape for weight in self._current])
         for index in set(range(len(weights))) - traced.used | set(graph.inputs):
             weights[index] = self._base[index]
-        runner = _Runner(graph, weights, traced)
+        runner = _Runner(graph, traced)
         failed = set()
         for index in sorted(traced.used - set(graph.inputs), reverse=True):
             pattern, weights[index] = weights[index], self._base[index]
-            if not agree(self._run_reference(weights), runner.outputs(self._inputs, {index: weights[index]})):
+            if not agree(self._run_reference(weights), runner.outputs(self._inputs, weights)):
                 failed.add(index)
                 weights[index] = pattern
-            else:
-                runner.assign(index, weights[index])
         return failed or set(traced.used)
 
     def is_resizable(self, graph: Graph, traced: Traced) -> bool:
         """Returns True if the graph computes the same at a smaller and at a larger batch size."""
         rows = [np.concatenate(arrays) for arrays in zip(*self._inputs, strict=True)]
-        runner = _Runner(dataclasses.replace(graph, resizable=True), self._base, traced)
+        runner = _Runner(dataclasses.replace(graph, resizable=True), traced)
         for size in (1 if traced.rows > 1 else 2, traced.rows + 1):
             picked = np.arange(size) % len(rows[0])
             try:
                 with silent_stderr():
-                    outputs = runner.outputs([tuple(array[picked] for array in rows)])
+                    outputs = runner.outputs([tuple(array[picked] for array in rows)], self._base)
             except (RuntimeError, ValueError):
                 return False
             if not agree([expected[picked] for expected in self._expected], outputs):
@@ -192,26 +187,19 @@ class Probe:
 
 
 class _Runner:
-    """A LiteRT graph with weights that are changed one at a time."""
+    """A LiteRT graph, run with any weights."""
 
-    def __init__(self, graph: Graph, weights: Sequence[Array], traced: Traced) -> None:
-        self._weights = [weight.copy() for weight in weights]
+    def __init__(self, graph: Graph, traced: Traced) -> None:
+        self._weights = [np.zeros(spec.shape, np.float32) for spec in traced.weights]
         self._graph = LiteRTGraph(graph, self._weights, [spec.name for spec in traced.inputs], traced.rows)
         self._positions = tuple(range(len(traced.function.outputs)))
 
-    def outputs(self, batches: Sequence[tuple[Array, ...]], changed: dict[int, Array] | None = None) -> list[Array]:
-        """Returns the outputs for some batches, with the weights in `changed` for this call alone."""
-        saved = {index: self._weights[index].copy() for index in changed or {}}
-        for index, weight in (changed or {}).items():
-            self.assign(index, weight)
+    def outputs(self, batches: Sequence[tuple[Array, ...]], weights: Sequence[Array]) -> list[Array]:
+        for view, weight in zip(self._weights, weights, strict=True):
+            np.copyto(view, weight)
         self._graph.discard()
         results = [self._graph.run(batch, self._positions) for batch in batches]
-        for index, weight in saved.items():
-            self.assign(index, weight)
         return [np.concatenate(outputs) for outputs in zip(*results, strict=True)]
-
-    def assign(self, index: int, weight: Array) -> None:
-        self._weights[index][...] = weight
 
 
 def agree(
@@ -222,21 +210,15 @@ def agree(
     Rounding may turn a rare draw into the next action: three quarters of the rows must agree in their integers, and
     these rows in their floats.
     """
-    if any(a.shape != b.shape for a, b in zip(expected, outputs, strict=True)):
+    pairs = list(zip(expected, outputs, strict=True))
+    if any(a.shape != b.shape for a, b in pairs):
         return False
     same = np.ones(len(expected[0]), bool)
-    for a, b in zip(expected, outputs, strict=True):
-        if np.issubdtype(a.dtype, np.integer):
+    for a, b in pairs:
+        if np.issubdtype(a.dtype, np.integer) and not floats_only:
             same &= (a == b).reshape(len(a), -1).all(axis=1)
-    if floats_only:
-        same[:] = True
-    elif same.mean() < 0.75:
-        return False
-    return all(
-        _close(a[same], b[same], tolerance)
-        for a, b in zip(expected, outputs, strict=True)
-        if np.issubdtype(a.dtype, np.floating)
-    )
+    floats = [(a[same], b[same]) for a, b in pairs if np.issubdtype(a.dtype, np.floating)]
+    return bool(same.mean() >= 0.75) and all(_close(a, b, tolerance) for a, b in floats)
 
 
 def _close(a: Array, b: Array, tolerance: float) -> bool:

@@ -50,20 +50,14 @@ def find_constants(content: bytes, shapes: Sequence[tuple[int, ...]], sought: It
     # Weights that were not found come first: multiplied weights of the same shape may look alike.
     missing = sought - {constant.weight for constant in found}
     candidates = [weight for weight in (*sorted(missing), *sorted(sought - missing)) if len(shapes[weight]) > 1]
-    scaled = (_find_scaled(values, offset, candidates, shapes, starts) for offset, values in rest)
-    return (*found, *filter(None, scaled))
-
-
-def _find_scaled(
-    values: Array, offset: int, candidates: Iterable[int], shapes: Sequence[tuple[int, ...]], starts: Array
-) -> Constant | None:
-    """Returns the first weight that a buffer holds times a constant."""
-    for weight in candidates:
-        if starts[weight + 1] - starts[weight] == len(values):
-            pattern = pattern_values(starts[weight], starts[weight + 1])
-            if match := scaled_by(values, pattern, shapes[weight]):
-                return Constant(weight, offset, *match)
-    return None
+    for offset, values in rest:
+        for weight in candidates:
+            if starts[weight + 1] - starts[weight] == len(values):
+                pattern = pattern_values(starts[weight], starts[weight + 1])
+                if match := scaled_by(values, pattern, shapes[weight]):
+                    found.append(Constant(weight, offset, *match))
+                    break
+    return tuple(found)
 
 
 def _buffers(content: bytes) -> Iterator[tuple[int, Array]]:
