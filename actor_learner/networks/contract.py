@@ -27,8 +27,7 @@ Tensor = Any
 Nest = Any
 """A tensor, or dicts, tuples and lists of these."""
 
-CHECKED_ROWS = 2
-"""Rows of the batch that a network is checked with: not 1, which could be the size of another axis."""
+CHECKED_ROWS = 2  # of the batch that a network is checked with: not 1, which could be the size of another axis
 
 
 def call_network(network: keras.Model, observation: Nest) -> dict[str, Tensor]:

@@ -23,22 +23,18 @@ class Constant:
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph for a fixed batch size. Its weights are constants inside it, inputs, or both.
+    """A graph for a fixed batch size. Its weights are constants inside it, inputs (`weight_<index>`), or both.
 
-    Its other inputs are those of `ExportedPolicy.input_names` that it uses. The inputs for weights are called
-    `weight_<index>`.
+    Its other inputs are those of `ExportedPolicy.input_names` that it uses.
     """
 
-    content: bytes
-    """A LiteRT flatbuffer, or a TensorFlow GraphDef."""
+    content: bytes  # a LiteRT flatbuffer, or a TensorFlow GraphDef
     format: Literal["litert", "tensorflow"]
     outputs: tuple[str, ...]
     """Names of the output tensors. Several outputs may share a name: the converter joins equal ones."""
     constants: tuple[Constant, ...]
-    inputs: tuple[int, ...]
-    """Indices of the weights that are inputs."""
-    resizable: bool
-    """True if the graph also computes correctly at other batch sizes."""
+    inputs: tuple[int, ...]  # indices of the weights that are inputs
+    resizable: bool  # True if the graph also computes correctly at other batch sizes
 
 
 class LoadedGraph(abc.ABC):

@@ -67,8 +67,7 @@ class SquashedGaussian(Gaussian):
     (arXiv:1801.01290, appendix C), in the units of the space.
     """
 
-    scale: tuple[float, ...]
-    """(high - low) / 2 of each element."""
+    scale: tuple[float, ...]  # (high - low) / 2 of each element
 
     def log_prob(self, parameters: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
         volume = ops.sum(_log_slope(ops.reshape(action, (-1, self.size))), axis=-1)

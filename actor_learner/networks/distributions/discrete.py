@@ -65,10 +65,8 @@ class MultiCategorical:
     `[N, k, max(sizes)]`, in which forbidden ones pad the smaller sizes.
     """
 
-    sizes: tuple[int, ...]
-    """Number of choices of each entry."""
-    shape: tuple[int, ...]
-    """Shape of one environment's action: `prod(shape) == len(sizes)`."""
+    sizes: tuple[int, ...]  # number of choices of each entry
+    shape: tuple[int, ...]  # of one environment's action: prod(shape) == len(sizes)
 
     @property
     def columns(self) -> Columns:

@@ -66,10 +66,7 @@ def to_tensorflow(traced: Traced) -> Graph:
 
 
 def _convert(traced: Traced, fed: Iterable[int], network: keras.Model) -> tuple[bytes, tuple[str, ...]]:
-    """Returns a function's flatbuffer and the names of its outputs.
-
-    Its inputs are those that the function uses and the weights in `fed`; patterns replace the other weights.
-    """
+    """Returns the flatbuffer of a function, with patterns for the weights not in `fed`, and its outputs' names."""
     function = _with_constants(traced, sorted(fed))
     try:
         with _silent_converter():
@@ -91,9 +88,8 @@ def _with_constants(traced: Traced, fed: Sequence[int]) -> Any:
 
     def function(*given: Any) -> Any:
         at = dict(zip(places, given, strict=True))
-        return traced.function(
-            *(at[place] if place in at else tf.constant(value) for place, value in enumerate(values))
-        )
+        tensors = (at[place] if place in at else tf.constant(value) for place, value in enumerate(values))
+        return traced.function(*tensors)
 
     return tf.function(function, autograph=False).get_concrete_function(*(arguments[place] for place in places))
 

@@ -43,8 +43,8 @@ def export_policy(
         observation_space: Optional if `network.inputs` declares structure, shapes and dtypes.
         masked: True if actions may be masked; without effect if `action_space` has no discrete choice.
 
-    Raises:
-        ValueError: the network's outputs or its noise_hold don't fit `action_space`, or `observation_space` is needed.
+    Raises ValueError if the network's outputs or its noise_hold don't fit `action_space`, or without an
+    `observation_space` that it needs.
     """
     check_count("batch_size", batch_size)
     has_choices = Spaces(None, action_space).masks.size > 0
