@@ -24,6 +24,9 @@ from actor_learner.policy.policy import Policy
 from actor_learner.spaces import kinds
 from tests.support.run_files import create_run
 
+pytestmark = pytest.mark.slow
+
+
 KWARGS = {"max_episode_steps": 120}
 
 

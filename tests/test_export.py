@@ -25,6 +25,9 @@ from tests.support.damage import flipped
 from tests.support.run_files import create_run
 from tests.support.small_networks import Unserializable
 
+pytestmark = pytest.mark.slow
+
+
 ROWS = 10_000
 IMAGE = Box(0, 255, (36, 36, 1), np.uint8)
 LOW, HIGH = np.array([-0.5, -2], np.float32), np.array([0.5, 0.25], np.float32)

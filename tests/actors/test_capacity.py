@@ -74,6 +74,7 @@ def test_far_too_many_are_refused_by_the_pool_and_at_the_shell(tmp_path, monkeyp
     assert children() == before
 
 
+@pytest.mark.slow
 def test_one_that_is_larger_than_the_smallest_is_noticed_when_it_is_ready(available):
     available(100 * MEGABYTE)
     before = children()
@@ -82,6 +83,7 @@ def test_one_that_is_larger_than_the_smallest_is_noticed_when_it_is_ready(availa
     assert children() == before
 
 
+@pytest.mark.slow
 def test_those_that_fit_are_started_after_the_first(available):
     available(100 * MEGABYTE)
     with al.ActorPool(CountingEnv, num_actors=3, envs_per_actor=1, unroll_length=4) as actors:

@@ -13,6 +13,9 @@ from actor_learner.networks.default import default_network
 from tests.support.counting_env import CountingEnv, UnevenEnv
 from tests.support.processes import children
 
+pytestmark = pytest.mark.slow
+
+
 ROWS, ENVS = 20, 2
 
 

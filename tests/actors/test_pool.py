@@ -37,6 +37,9 @@ from tests.support.counting_env import (
 )
 from tests.support.processes import children, is_alive, open_descriptors, resident_megabytes, wait_until
 
+pytestmark = pytest.mark.slow
+
+
 ROWS, ENVS = 20, 3
 
 

@@ -308,6 +308,7 @@ def test_the_loss_by_hand():
     assert float(metrics["approx_kl"]) == pytest.approx(expected_kl, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_hyperparameters_load_neither_tensorflow_nor_keras():
     code = (
         "import sys; from actor_learner.algorithms import PPO, Impala; PPO(learning_rate='linear', desired_kl=None); "

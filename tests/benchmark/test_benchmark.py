@@ -229,6 +229,7 @@ def test_a_masked_environment_gets_what_it_allows(masked):
     arena.close()
 
 
+@pytest.mark.slow
 def test_an_environment_that_fails_midway_is_one_line_and_leaves_nothing():
     with al.ActorPool(lambda: Fails(10**9), num_actors=0, envs_per_actor=2, unroll_length=4) as actors:
         work = work_of(actors, Fails, at=100)
@@ -241,6 +242,7 @@ def test_an_environment_that_fails_midway_is_one_line_and_leaves_nothing():
     assert open_descriptors() == descriptors
 
 
+@pytest.mark.slow
 def test_a_part_process_that_dies_is_named(masked):
     with PartProcesses(resolve_env(Masked), [masked.startup], masked.exported, masked.layout, 30.0) as alone:
         alone._processes[0].kill()
@@ -248,6 +250,7 @@ def test_a_part_process_that_dies_is_named(masked):
             alone.measure("acting", 0.1)
 
 
+@pytest.mark.slow
 def test_a_part_process_that_gave_up_its_connection_but_goes_on_is_one_line(masked, monkeypatch):
     monkeypatch.setattr("actor_learner.benchmark.parts._END_SECONDS", 0.1)
     with PartProcesses(resolve_env(Masked), [masked.startup], masked.exported, masked.layout, 10.0) as alone:
@@ -342,6 +345,7 @@ def row(number, **more):
     return {"env_steps": 1000 * number, "time_seconds": 10.0 + number, "updates": number, **times, **more}
 
 
+@pytest.mark.slow
 def test_a_run_tells_from_its_own_records(run, capsys):
     for number in range(1, 6):
         append_metrics(run, row(number, **{"cpu/learner": 0.5, "cpu/actor_0": 0.45, "cpu/actor_1": 0.45}))
@@ -363,6 +367,7 @@ def test_a_run_tells_from_its_own_records(run, capsys):
     assert "not known: what each part takes alone" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     ["--output x.svg", "--trace=x.json", "--num-actors 1 2", "--rounds 0", "--json --devices cpu", "--preset none"],
@@ -376,6 +381,7 @@ def test_beside_the_directory_of_a_run_no_flag_is_ignored(words, run, monkeypatc
     )
 
 
+@pytest.mark.slow
 def test_a_short_run_says_what_it_does_not_know(run):
     append_metrics(run, row(1))
     append_metrics(run, row(2))
@@ -385,6 +391,7 @@ def test_a_short_run_says_what_it_does_not_know(run):
     assert any("CPU time" in line for line in of_run(run.path)["unknown"])
 
 
+@pytest.mark.slow
 def test_a_run_that_recorded_no_times_has_no_roof(run):
     for number in range(1, 4):
         append_metrics(run, {"env_steps": 10 * number, "time_seconds": float(number)})
@@ -396,6 +403,7 @@ def test_a_run_that_recorded_no_times_has_no_roof(run):
 # The command.
 
 
+@pytest.mark.slow
 def test_the_command_measures_and_writes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = "benchmark --preset none --num-actors 0 --envs-per-actor 2 --unroll-length 8 --epochs 1 --hidden-sizes 8"
@@ -484,6 +492,7 @@ def test_sigterm_and_sighup_end_it_in_order(monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+@pytest.mark.slow
 def test_refusals_leave_tensorflow_unloaded(tmp_path):
     program = (
         "import sys\nfrom actor_learner.cli import main\nassert main(['benchmark', 'CartPol-v1']) == 2\n"

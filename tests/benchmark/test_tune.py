@@ -149,6 +149,7 @@ def refusal_of(capsys, *argv):
     return line.removeprefix("actor-learner: error: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
@@ -212,6 +213,7 @@ def test_no_more_is_said_than_was_compared(others, said, in_an_empty_folder, mon
     assert os.listdir() == ["CartPole-v1-tuned.toml"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_what_was_found_is_told_although_it_cannot_be_written(flags, in_an_empty_folder, monkeypatch, capsys):
     def search(config, **options):
@@ -240,6 +242,7 @@ def test_sigterm_and_sighup_end_it_in_order(in_an_empty_folder, monkeypatch):
         handlers[0](signal.SIGHUP, None)
 
 
+@pytest.mark.slow
 def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
     monkeypatch.setattr(tune, "_LONGEST_SECONDS", 0.2)
     monkeypatch.setenv("ACTOR_LEARNER_CACHE", str(in_an_empty_folder / "cache"))
@@ -333,6 +336,7 @@ def test_an_environment_that_fails_midway_is_one_line(without_xla):
     assert "\n" not in answer["error"]
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_says_its_last_words(tmp_path):
     (tmp_path / "config.toml").write_text('env = "CartPole-v1"\nbudgie = 1\n')
     process = MeasuringProcess(tmp_path / "config.toml", 1)

@@ -2,8 +2,12 @@
 
 import signal
 
+import pytest
+
 import actor_learner as al
 from benchmarks.faults import kill_and_resume
+
+pytestmark = pytest.mark.slow
 
 
 def test_two_kills_lose_nothing_that_was_saved(tmp_path):

@@ -13,6 +13,8 @@ from benchmarks.peers.libraries import OURS, PEERS
 from benchmarks.processes import marked
 from benchmarks.works import WORKS
 
+pytestmark = pytest.mark.slow
+
 
 def runs(*figures):
     return [figure and {"speed": figure, "start_up": 2.0, "updates": 3, "memory": {}} for figure in figures]

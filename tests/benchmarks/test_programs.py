@@ -14,6 +14,9 @@ from benchmarks.__main__ import TOPICS, summary
 from benchmarks.overhead.overhead import TIMERS
 from benchmarks.speed import timeline
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).parents[2]
 
 

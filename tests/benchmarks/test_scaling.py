@@ -10,6 +10,9 @@ import pytest
 from benchmarks.processes import growth
 from benchmarks.scaling.pool_simulation import Setting, Update, fit_update, line_through, own_seconds, throughput
 
+pytestmark = pytest.mark.slow
+
+
 ACTORS, ENVS, ROWS, STEP = 4, 8, 16, 0.01
 IDEAL = ACTORS * ENVS / STEP
 BATCH = ACTORS * ENVS * ROWS

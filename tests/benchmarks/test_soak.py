@@ -16,6 +16,9 @@ from actor_learner.actors.processes.restarts import Restart
 from actor_learner.networks import default
 from benchmarks.faults import chaos, stamped
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).parents[2]
 ENVS = 2
 

@@ -14,6 +14,9 @@ from benchmarks.harness import RunFailedError, in_turns, ratio_of, run_python
 from benchmarks.speed import speed
 from benchmarks.speed.speed import UnknownRefError, commit_of, tree_of, working_tree
 
+pytestmark = pytest.mark.slow
+
+
 PINNED = "47a16b43594ef538533ed5f66e9159b14c5b125a0374e42bd97df58e7abc21d4"
 
 

@@ -47,6 +47,7 @@ def trained(tmp_path_factory):
     return folder / "a run", done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_streams_that_are_closed_lead_nowhere(closed, tmp_path):
     program = (
@@ -297,6 +298,7 @@ def test_train_shows_progress_and_no_noise_of_tensorflow(trained):
     assert "steps/s" in progress[-1]
 
 
+@pytest.mark.slow
 def test_the_printed_commands_work(trained):
     run, done = trained
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -348,6 +350,7 @@ def test_evaluate_as_a_table(trained, capsys):
     assert capsys.readouterr().out == "return 5.0 +- 0.0 (std) over 1 episode of 5.0 steps\n"
 
 
+@pytest.mark.slow
 def test_evaluate_writes_a_video_of_each_episode(trained, tmp_path, capsys):
     run, _ = trained
     command = ["evaluate", str(run), "--episodes", "2", "--video", "videos", "--env-kwargs", '{"max_episode_steps": 9}']
@@ -401,6 +404,7 @@ COMP_WORDS=(actor-learner "$@"); COMP_CWORD=$#; $function; echo "${COMPREPLY[*]}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
@@ -437,6 +441,7 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip() == al.__version__
 
 
+@pytest.mark.slow
 def test_plot_prints_the_picture(capsys):
     run = create_run(al.TrainConfig(run_dir="run"))
     append_metrics(run, {"env_steps": 1, "episode_return": 2.0})
@@ -446,6 +451,7 @@ def test_plot_prints_the_picture(capsys):
     assert Path("x.svg").exists()
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_when_more_steps_are_asked_for(trained, tmp_path):
     run, _ = trained
     shutil.copytree(run, tmp_path / "copy", symlinks=True)
@@ -462,6 +468,7 @@ def test_a_finished_run_goes_on_when_more_steps_are_asked_for(trained, tmp_path)
     assert read_config("copy")["total_steps"] == 4000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"])
 def test_a_signal_ends_the_run_with_all_saved(sent, code, tmp_path):
     arguments = ["train", "--run-dir", "run", "--total-steps", "100_000_000", "--num-actors", "1"]

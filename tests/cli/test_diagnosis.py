@@ -13,6 +13,7 @@ from actor_learner.cli import diagnosis
 from actor_learner.cli.diagnosis import Diagnosis, examine, try_it
 
 
+@pytest.mark.slow
 def test_the_self_test_learns_in_a_process_of_its_own(capsys):
     code = cli.main(["doctor", "--json"])
     found = json.loads(capsys.readouterr().out)
@@ -83,6 +84,7 @@ def test_what_is_wrong_is_a_line_that_says_what_to_do(monkeypatch, capsys):
     assert problems == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "deadline", "message"),
     [

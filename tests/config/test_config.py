@@ -231,6 +231,7 @@ def test_replace_checks_again():
         TrainConfig().replace(seed=-4)
 
 
+@pytest.mark.slow
 def test_another_backend_is_one_error_before_keras_is_loaded():
     program = (
         "import actor_learner as al, sys\n"

@@ -15,6 +15,9 @@ from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.serial import SerialVectorEnv
 from tests.support.scripted_envs import Arrays, Script, vector_step
 
+pytestmark = pytest.mark.slow
+
+
 ale_py = pytest.importorskip("ale_py")
 
 MODES = ["NextStep", "SameStep"]

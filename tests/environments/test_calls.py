@@ -24,6 +24,8 @@ from actor_learner.networks.default import default_network
 from actor_learner.runs.checkpoints import RunState
 from tests.support.curriculum_env import Curriculum
 
+pytestmark = pytest.mark.slow
+
 
 def small_network(observation_space, action_space):
     return default_network(observation_space, action_space, hidden_sizes=(4,))

@@ -267,6 +267,7 @@ class TestStatistics:
         assert {key: values.tolist() for key, values in info.items()} == {"score": [1.0, 0.5], "size one": [3.0, 3.0]}
 
 
+@pytest.mark.slow
 def test_an_actors_imports_leave_tensorflow_unloaded():
     code = (
         "import sys, actor_learner.environments.environments, actor_learner.evaluate\n"

@@ -155,6 +155,7 @@ class TestOthers:
             total = sum(row.reward for row in own_rows[:5])
             assert own_episodes[0][:2] == (pytest.approx(total, rel=1e-5), 5.0)
 
+    @pytest.mark.slow
     def test_float64_observations(self):
         pytest.importorskip("mujoco")
         (observation,) = environments_of("envpool:HalfCheetah-v5").reset(0)
@@ -191,6 +192,7 @@ class TestOthers:
 
 @needs_envpool
 class TestAtari:
+    @pytest.mark.slow
     def test_whole_games_and_lost_lives(self):
         def played(episodic):
             environments = environments_of(

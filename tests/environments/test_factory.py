@@ -59,6 +59,7 @@ class TestPickling:
         factory = resolve_env(lambda: lock and Script([(1, True, False)]), check_pickle=False)
         assert factory.make(2).num_envs == 2
 
+    @pytest.mark.slow
     def test_what_only_the_caller_registered_reaches_another_process(self, tmp_path):
         """The entry point stands in `__main__`, as a string, and the other process knows nothing of either."""
         script = tmp_path / "script.py"
@@ -130,6 +131,7 @@ class TestMake:
     def test_vector_class_without_a_seed(self):
         assert resolve_env(CartPoleVectorEnv).make(3, 17).num_envs == 3
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("env", "message"),
         [
@@ -149,6 +151,7 @@ class TestMake:
         with pytest.raises(EnvError, match=r"env `Acrobot-v1` can't be built: TypeError.*wings"):
             resolve_env("Acrobot-v1", {"wings": 2}).make(1)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("env", ["LunarLander-v3", "HalfCheetah-v5"])
     def test_physics(self, env):
         pytest.importorskip({"LunarLander-v3": "Box2D", "HalfCheetah-v5": "mujoco"}[env])
@@ -162,6 +165,7 @@ class TestMake:
             assert own_episodes[0][0] == pytest.approx(sum(row.reward for row in first), rel=1e-5)
             assert first[-1].truncated
 
+    @pytest.mark.slow
     def test_mujoco_leaves_no_log_file_and_warns_once(self, tmp_path):
         pytest.importorskip("mujoco")
         code = (
@@ -175,6 +179,7 @@ class TestMake:
         assert done.stderr == "MuJoCo: unstable\n"
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
     def test_atari_native(self, mode):
         pytest.importorskip("ale_py")

@@ -52,6 +52,7 @@ def test_ids():
         assert isinstance(gym.spec(env_id).entry_point, str)
 
 
+@pytest.mark.slow
 def test_registration_imports_no_environment():
     script = "import sys, actor_learner_envs; print([m for m in sys.modules if m.startswith('actor_learner_envs.')])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -91,6 +91,7 @@ SKILLED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_ten_thousand_random_steps_are_equal(env_id):
     terminations, truncations, _ = play(env_id, at_random(env_id), num_envs=5, steps=2000)

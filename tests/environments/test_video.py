@@ -84,6 +84,7 @@ def frames(file):
         return clip.n_frames, clip.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [Drawn, DrawnVector])
 def test_a_video_of_each_episode(env, policy, tmp_path):
     evaluation = evaluate(policy, recorded(env, None, tmp_path / "videos", 2), episodes=2, num_envs=1)
@@ -96,6 +97,7 @@ def test_a_video_of_each_episode(env, policy, tmp_path):
         assert size == [48, 32]
 
 
+@pytest.mark.slow
 def test_vector_environments_side_by_side(policy, tmp_path):
     evaluate(policy, recorded(DrawnVector, None, tmp_path, 1), episodes=4, num_envs=4)
     assert frames(tmp_path / "evaluation-episode-0.mp4")[1] == [96, 64]
@@ -107,6 +109,7 @@ def test_a_window(policy):
     assert Drawn.shown == LENGTH
 
 
+@pytest.mark.slow
 def test_an_id_is_drawn_by_its_single_environment(tmp_path):
     """CartPole-v1 has a vector environment of its own."""
     env = recorded("CartPole-v1", {"max_episode_steps": 3}, tmp_path, 1)()

@@ -15,7 +15,7 @@ from actor_learner.environments.errors import EnvError
 from tests.faults.failing_envs import DifferentSpacesEnv, FailingEnv, FailingStartEnv, QuietEnv, SimulatorEnv
 from tests.support.processes import children, is_alive, wait_until
 
-pytestmark = pytest.mark.usefixtures("nothing_is_left")
+pytestmark = [pytest.mark.usefixtures("nothing_is_left"), pytest.mark.slow]
 
 
 def make_pool(env, network, **kwargs):

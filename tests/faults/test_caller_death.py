@@ -14,6 +14,9 @@ import pytest
 
 from tests.support.processes import is_alive, wait_until
 
+pytestmark = pytest.mark.slow
+
+
 CALLER = Path(__file__).parent / "caller.py"
 ACTORS = 4
 

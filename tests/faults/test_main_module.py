@@ -11,6 +11,9 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
+
 PROGRAM = """
 print("the program runs")
 import sys

@@ -12,6 +12,8 @@ from actor_learner.networks import default
 from tests.faults.failing_envs import QuietEnv
 from tests.support.processes import children, open_descriptors
 
+pytestmark = pytest.mark.slow
+
 
 def shared_memory():
     """The mappings of arenas, which stay as long as any array on them does."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import actor_learner as al
 from actor_learner.system import memory
 from actor_learner.system.memory import measure
 from tests.support.leaking_env import LeakingEnv
 from tests.support.processes import children
+
+pytestmark = pytest.mark.slow
+
 
 MB = 1_000_000
 HEADROOM = 600 * MB

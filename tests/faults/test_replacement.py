@@ -20,7 +20,7 @@ from tests.faults.failing_envs import FailingEnv, FailOnceEnv, QuietEnv, Simulat
 from tests.support.counting_env import CountingEnv
 from tests.support.processes import children, is_alive, wait_until
 
-pytestmark = pytest.mark.usefixtures("nothing_is_left")
+pytestmark = [pytest.mark.usefixtures("nothing_is_left"), pytest.mark.slow]
 
 
 def make_pool(env, network, **kwargs):

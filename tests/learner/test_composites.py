@@ -23,7 +23,7 @@ from tests.support.identity_env import IdentityEnv
 from tests.support.small_networks import linear_network, same_weights, weights_of
 from tests.support.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
 
-pytestmark = pytest.mark.usefixtures("without_xla")
+pytestmark = [pytest.mark.usefixtures("without_xla"), pytest.mark.slow]
 
 SMALL_SENSES = Dict({key: space for key, space in SENSES.spaces.items() if key != "camera"})
 

@@ -64,6 +64,7 @@ def test_an_environment_that_stands_in_a_batch_twice_starts_at_0():
     np.testing.assert_array_equal(ops.convert_to_numpy(scaling.discounted_return), expected)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(env_index=st.lists(st.integers(0, 4), min_size=4, max_size=4), seed=st.integers(0, 9))
 def test_the_order_of_columns_changes_no_statistics(env_index, seed):

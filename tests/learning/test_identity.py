@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 import actor_learner as al
 from tests.support.identity_env import IdentityEnv
 
-pytestmark = pytest.mark.usefixtures("without_xla")
+pytestmark = [pytest.mark.usefixtures("without_xla"), pytest.mark.slow]
 
 FORCE = Box(-1.0, 1.0, (2,))
 SPACES = {

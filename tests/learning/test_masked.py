@@ -6,6 +6,9 @@ import pytest
 
 import actor_learner as al
 
+pytestmark = pytest.mark.slow
+
+
 MARGIN = 0.8
 """The required difference; returns are between -1 and 0.88."""
 

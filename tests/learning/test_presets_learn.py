@@ -6,6 +6,8 @@ import pytest
 
 import actor_learner as al
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("max_policy_lag", [0, 1])
 def test_ppo_solves_cartpole(tmp_path, max_policy_lag):

@@ -22,6 +22,9 @@ from actor_learner.spaces import structure as spaces
 from tests.support.exporting import logits_network, observations
 from tests.support.trajectories import HYBRID, SENSES
 
+pytestmark = pytest.mark.slow
+
+
 BATCH = 4
 SHIFTED = Dict(
     {

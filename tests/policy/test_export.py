@@ -37,6 +37,8 @@ from tests.support.exporting import (
     with_policy,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def assert_follows_new_weights(network, observation_space, tolerance=1e-5):
     with warnings.catch_warnings():

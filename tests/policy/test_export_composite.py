@@ -23,6 +23,9 @@ from actor_learner.spaces.spaces import Spaces
 from tests.support.exporting import Inexpressible, assert_agrees, changed_weights, observations
 from tests.support.trajectories import DIALS, HYBRID, SENSES, SWITCHES, TORQUES, VECTOR
 
+pytestmark = pytest.mark.slow
+
+
 BATCH = 8
 KINDS = {
     "discrete": Discrete(5, start=3),

@@ -25,6 +25,8 @@ from tests.support.exporting import (
     vector_network,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_fallback_names_the_layer_and_acts_like_keras():
     network = vector_network(layers.Dense(8), Inexpressible(name="puzzling"))

@@ -28,6 +28,8 @@ from tests.support.exporting import (
     vector_network,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("permutation", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
 def test_permutation(permutation):

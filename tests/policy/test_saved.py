@@ -79,6 +79,7 @@ print(loaded, mapped)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exported", "gaussian"])
 def test_another_process_acts_the_same_without_tensorflow(tmp_path, kind, request):
     each = request.getfixturevalue(kind)
@@ -110,6 +111,7 @@ print(log_prob.tobytes().hex(), "tensorflow" in sys.modules, "keras" in sys.modu
 """
 
 
+@pytest.mark.slow
 def test_composites_in_another_process(tmp_path):
     network = default.default_network(SENSES, HYBRID, image_network="impala")
     exported = export_policy(network, HYBRID, 3, SENSES, masked=True)
@@ -142,6 +144,7 @@ def test_silence_leaks_no_file_descriptor():
     assert len(os.listdir("/dev/fd")) == before
 
 
+@pytest.mark.slow
 def test_acts_with_standard_error_closed(tmp_path, exported):
     exported.save(tmp_path)
     script = """
@@ -155,6 +158,7 @@ print(load_policy(sys.argv[1]).act(np.zeros(4)))
     assert ACTIONS.contains(np.int64(done.stdout))
 
 
+@pytest.mark.slow
 def test_fallback_in_another_process(tmp_path):
     """The process needs TensorFlow, but not the code of the layers, and sees no GPU."""
 

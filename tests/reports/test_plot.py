@@ -13,6 +13,8 @@ from actor_learner.reports.curves import interquartile_mean, read_curves, smooth
 from actor_learner.reports.plot import draw, plot
 from tests.support.run_files import append_metrics, create_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):

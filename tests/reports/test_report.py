@@ -17,6 +17,9 @@ from actor_learner.runs.directory import record_finished
 from actor_learner.runs.lock import run_lock
 from tests.support.run_files import append_metrics, create_run
 
+pytestmark = pytest.mark.slow
+
+
 EVIL = "</pre><script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
 

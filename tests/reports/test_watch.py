@@ -21,6 +21,8 @@ from actor_learner.runs.metrics import MetricsFile, MetricsReader, trim_metrics
 from tests.support.run_files import create_run
 from tests.support.run_rows import row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(tmp_path):

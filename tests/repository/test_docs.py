@@ -15,6 +15,9 @@ import pytest
 import actor_learner as al
 from tests.repository.test_repository import FLOORS
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).parents[2]
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "object": "data"}
 

@@ -18,6 +18,9 @@ from actor_learner.config.presets import PRESETS
 from actor_learner.system.fields import ELSEWHERE
 from benchmarks.__main__ import TOPICS
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).parents[2]
 PAGES = {
     path.name: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

@@ -33,7 +33,7 @@ def load(name):
     return module
 
 
-pytestmark = pytest.mark.usefixtures("without_xla")
+pytestmark = [pytest.mark.usefixtures("without_xla"), pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
     path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
-pytestmark = pytest.mark.usefixtures("without_xla")
+pytestmark = [pytest.mark.usefixtures("without_xla"), pytest.mark.slow]
 
 COMMAND = [sys.executable, "-m", "actor_learner.cli"]
 

@@ -163,6 +163,7 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = al.Trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["al.Result", "actor_learner.train", "actor_learner.evaluate", "al.evaluate"])
 def test_functions_win_over_the_modules_they_live_in(first, tmp_path):
     """`al.train` is the function, whatever was imported before."""
@@ -172,6 +173,7 @@ def test_functions_win_over_the_modules_they_live_in(first, tmp_path):
     python(program, cwd=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [
@@ -185,6 +187,7 @@ def test_what_an_actor_imports_leaves_tensorflow_unloaded(program, tmp_path):
     python(f"import sys; {program}; {WITHOUT_TENSORFLOW}", cwd=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "argv",
     [
@@ -221,6 +224,7 @@ def test_help_plot_and_refusals_leave_tensorflow_unloaded(argv, tmp_path):
     python(program + WITHOUT_TENSORFLOW, cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_almost_nothing(tmp_path):
     program = "import sys, actor_learner; assert not {'numpy', 'gymnasium', 'argparse'} & set(sys.modules)"
     python(program, cwd=tmp_path)
@@ -283,6 +287,7 @@ def installed_wheel(clean_export, tmp_path_factory):
     return wheel, site
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_packages_and_nothing_else(installed_wheel):
     wheel, _ = installed_wheel
     names = zipfile.ZipFile(wheel).namelist()
@@ -296,6 +301,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(installed_wheel):
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+@pytest.mark.slow
 def test_the_wheel_trains_outside_the_repository(installed_wheel, tmp_path):
     _, site = installed_wheel
     program = (
@@ -330,6 +336,7 @@ def fake_python(folder, version):
     return file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["train", "test"])
 @pytest.mark.parametrize("version", ["3.10", "3.14"])
 def test_a_wrong_python_is_one_line_that_names_one_that_works(clean_export, name, version, tmp_path):
@@ -342,6 +349,7 @@ def test_a_wrong_python_is_one_line_that_names_one_that_works(clean_export, name
     assert not (clean_export / ".venv").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_called_venv_that_is_none_is_left_alone(clean_export):
     (clean_export / ".venv").mkdir()
     try:
@@ -354,6 +362,7 @@ def test_a_folder_called_venv_that_is_none_is_left_alone(clean_export):
         shutil.rmtree(clean_export / ".venv")
 
 
+@pytest.mark.slow
 def test_no_network_is_one_line_and_an_interrupted_set_up_begins_anew(clean_export, tmp_path):
     """Nothing listens on the port that stands in for the package index."""
     offline = {
@@ -397,6 +406,7 @@ def finished_set_up(clean_export):
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_scripts_work_from_anywhere_and_through_a_link(finished_set_up, tmp_path):
     done = script(finished_set_up, "train", "Acrobot-v1", "--env-kwargs", '{"a": 1}')
     assert done.stdout.splitlines() == ['actor-learner train Acrobot-v1 --env-kwargs {"a": 1}', "in /"]
@@ -405,6 +415,7 @@ def test_scripts_work_from_anywhere_and_through_a_link(finished_set_up, tmp_path
     assert linked.stdout.startswith("actor-learner train\n")
 
 
+@pytest.mark.slow
 def test_ci_runs_the_same_check_that_people_run(finished_set_up):
     expected = [
         "ruff check .",
@@ -420,6 +431,7 @@ def test_ci_runs_the_same_check_that_people_run(finished_set_up):
         assert done.stdout.splitlines()[-1] == f"in {finished_set_up}"
 
 
+@pytest.mark.slow
 def test_a_failed_lint_fails_the_check(finished_set_up):
     (finished_set_up / ".venv" / "bin" / "mypy").write_text("#!/bin/sh\nexit 3\n")
     done = script(finished_set_up, "test")
@@ -427,6 +439,7 @@ def test_a_failed_lint_fails_the_check(finished_set_up):
     assert "pytest --numprocesses" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_changed_pyproject_asks_for_a_new_installation(finished_set_up):
     pyproject = finished_set_up / "pyproject.toml"
     before = pyproject.read_text()

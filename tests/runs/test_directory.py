@@ -22,6 +22,8 @@ from actor_learner.runs.log import run_log
 from actor_learner.runs.recorded_config import RecordedConfig
 from tests.support.run_files import append_metrics, create_run
 
+pytestmark = pytest.mark.slow
+
 
 def make_environment():
     raise AssertionError("only its name is used here")

@@ -34,6 +34,7 @@ def bits(metrics):
     return {name: np.float64(value).tobytes() for name, value in metrics.items()}
 
 
+@pytest.mark.slow
 def test_an_incident_repeats_the_update_that_was_undone(tmp_path, undone):
     learner, batch, metrics = undone
     incident = write_incident(tmp_path / "incidents", learner, batch, metrics)

@@ -48,6 +48,7 @@ def test_looking_writes_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_it_dies_with_its_owner(tmp_path):
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     try:
@@ -63,6 +64,7 @@ def test_it_dies_with_its_owner(tmp_path):
         assert (tmp_path / NAME).read_text() == f"{os.getpid()}\n"
 
 
+@pytest.mark.slow
 def test_what_a_run_starts_does_not_have_its_lock(tmp_path):
     with run_lock(tmp_path):
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)

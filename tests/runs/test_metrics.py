@@ -17,6 +17,7 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_metrics_there_and_back():
     run = create_run(al.TrainConfig(run_dir="mine"))
     append_metrics(run, {"env_steps": np.int64(256), "loss": np.float32(0.5), "episode_return": math.nan})
@@ -29,6 +30,7 @@ def test_metrics_there_and_back():
     assert "episode_return" not in second
 
 
+@pytest.mark.slow
 def test_a_last_line_that_was_cut_off_is_left_out():
     run = create_run(al.TrainConfig(run_dir="mine"))
     append_metrics(run, {"env_steps": 1})
@@ -37,6 +39,7 @@ def test_a_last_line_that_was_cut_off_is_left_out():
     assert read_metrics("mine") == [{"env_steps": 1}]
 
 
+@pytest.mark.slow
 def test_a_damaged_line_before_the_last_is_an_error():
     run = create_run(al.TrainConfig(run_dir="mine"))
     run.metrics.write_text('{"env_st\n{"env_steps": 2}\n')
@@ -44,12 +47,14 @@ def test_a_damaged_line_before_the_last_is_an_error():
         read_metrics("mine")
 
 
+@pytest.mark.slow
 def test_a_run_without_metrics():
     create_run(al.TrainConfig(run_dir="mine"))
     with pytest.raises(ValueError, match="no metrics .*Received: run_dir='mine'"):
         read_metrics("mine")
 
 
+@pytest.mark.slow
 def test_what_is_no_number_is_left_out_when_read():
     run = create_run(al.TrainConfig(run_dir="mine"))
     append_metrics(run, {"env_steps": 1, "actor_restart_causes": ["actor 0 was killed"]})

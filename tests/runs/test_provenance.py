@@ -17,6 +17,7 @@ def git(folder, *arguments):
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_the_commit_and_whether_files_differ_from_it(tmp_path):
     assert git_commit(tmp_path) is None
@@ -35,6 +36,7 @@ def test_the_commit_and_whether_files_differ_from_it(tmp_path):
     assert git_commit(tmp_path) == {"commit": commit, "dirty": True}
 
 
+@pytest.mark.slow
 def test_a_monitor_that_a_repository_names_is_not_run(tmp_path):
     git(tmp_path, "init")
     git(tmp_path, "commit", "--allow-empty", "-m", "first")
@@ -43,6 +45,7 @@ def test_a_monitor_that_a_repository_names_is_not_run(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_without_git(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert git_commit() is None

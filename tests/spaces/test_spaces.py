@@ -71,6 +71,7 @@ def test_the_spaces_survive_json():
     assert [leaf.name for leaf in read.observation.leaves] == [leaf.name for leaf in given.observation.leaves]
 
 
+@pytest.mark.slow
 def test_gymnasium_is_imported_for_its_own_spaces_alone():
     code = f"""
 import sys

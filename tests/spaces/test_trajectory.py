@@ -92,6 +92,7 @@ def assert_same_nest(first, second):
         assert (first.dtype, first.shape, first.tobytes()) == (second.dtype, second.shape, second.tobytes())
 
 
+@pytest.mark.slow
 def test_loading_a_trajectory_needs_no_tensorflow(tmp_path):
     random_trajectory().save(tmp_path / "saved.npz")
     program = (

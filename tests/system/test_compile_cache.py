@@ -168,6 +168,7 @@ print(json.dumps([weight.tolist() for weight in result.network.get_weights()]))
 """
 
 
+@pytest.mark.slow
 def test_runs_are_the_same_bit_for_bit_with_and_without_what_was_kept(tmp_path):
     def train(name, **environment):
         command = [sys.executable, "-c", TRAIN, tmp_path / name]

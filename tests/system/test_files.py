@@ -129,6 +129,7 @@ def test_a_failure_leaves_the_folder_as_it_was(saved, failure):
     assert names(saved.parent) == ["saved"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_that_names_the_folder(saved):
     """A limit on the size of files stands in for the end of the disk: both are an OSError in the middle of a write."""
     program = (
@@ -200,6 +201,7 @@ def writing(folder):
     return writer
 
 
+@pytest.mark.slow
 def test_what_a_killed_writer_left_is_removed_and_a_living_one_left_alone(saved):
     killed, living = writing(saved), writing(saved.with_name("another"))
     try:
@@ -233,6 +235,7 @@ for number in itertools.count(1):
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_a_whole_folder_is_there(tmp_path):
     """The last one whose write returned, or the one that was being put in its place."""
     folder = tmp_path / "saved"
@@ -248,6 +251,7 @@ def test_killed_at_any_moment_a_whole_folder_is_there(tmp_path):
         assert int(number) in (finished[-1], finished[-1] + 1)
 
 
+@pytest.mark.slow
 def test_a_reader_never_sees_files_of_two_writes(tmp_path):
     folder = tmp_path / "saved"
     writer = subprocess.Popen([sys.executable, "-c", WRITE_ON, folder], stdout=subprocess.PIPE, text=True)

@@ -78,6 +78,7 @@ def test_threads_are_suggested_again_but_never_over_what_the_environment_says(mo
     assert os.environ[THREADS] == "7"
 
 
+@pytest.mark.slow
 def test_a_process_that_lets_others_go_first():
     program = (
         "import os; from actor_learner.system.machine import lower_priority;"

@@ -14,6 +14,9 @@ from actor_learner.system import memory
 from actor_learner.system.memory import MemorySampler, Usage, cpu_shares, measure
 from tests.support.processes import is_alive, wait_until
 
+pytestmark = pytest.mark.slow
+
+
 MB = 1_000_000
 NO_PROC = Path("/nowhere")  # as on macOS
 

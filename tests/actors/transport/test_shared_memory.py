@@ -54,6 +54,7 @@ def test_attached_arena_sees_what_the_creator_writes_and_the_other_way_round(are
     other.close()
 
 
+@pytest.mark.slow
 def test_another_process_sees_it_through_the_descriptor(arena):
     arena.reserve(4096)
     arena.array(64, (4,), FLOAT)[:] = [1, 2, 3, 4]
@@ -128,6 +129,7 @@ def test_other_errors_of_memfd_are_not_hidden(monkeypatch):
         anonymous_file("test")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", ["", "del os.memfd_create; "])
 def test_where_standard_streams_are_closed_it_takes_none_of_their_descriptors(without):
     program = (

@@ -28,6 +28,7 @@ def test_multiplications_are_the_matrices_elements():
     assert multiplications(network) == sum(np.prod(kernel.shape) for kernel in kernels)
 
 
+@pytest.mark.slow
 def test_cpu_is_always_there():
     assert resolve_device("cpu") == "/CPU:0"
     with pytest.raises(ValueError, match="must be one of 'auto', 'cpu', 'gpu'. Received: device='cuda'"):
