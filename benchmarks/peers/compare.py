@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.harness import ROOT, Found, make_parser, origin
 from benchmarks.peers.libraries import OURS, OWN_WORKS, PEERS, NotInstallableError, Peer, prepare, versions
-from benchmarks.peers.runs import RunFailedError, run_peer
+from benchmarks.peers.runs import Run, RunFailedError, run_peer
 from benchmarks.peers.table import page
 from benchmarks.works import WORKS, Work
 
@@ -81,11 +81,9 @@ def compare(name: str, pythons: dict[str, Path], arguments: argparse.Namespace, 
     work = dataclasses.asdict(ALL_WORKS[name])
     failures: dict[str, str] = {}
     settings: dict[str, Found] = {}
-    for key, peer in peers.items():
-        try:
-            settings[key] = better_setting(key, peer, pythons[key], name, arguments.threads)
-        except RunFailedError as error:
-            failures[key] = _report_failure(name, peer, error)
+    for key in peers:
+        if setting := better_setting(key, pythons[key], name, arguments.threads, failures):
+            settings[key] = setting
     runs: dict[str, list[Found | None]] = {key: [] for key in settings}
     for turn in range(arguments.rounds):
         for key in chance.sample(list(settings), len(settings)):
@@ -93,21 +91,32 @@ def compare(name: str, pythons: dict[str, Path], arguments: argparse.Namespace, 
             if key in failures:
                 continue
             task = {**work, **settings[key], "seconds": arguments.seconds, "seed": turn}
-            try:
-                runs[key][-1] = found = run_peer(peers[key], pythons[key], task).figures()
-            except RunFailedError as error:
-                failures[key] = _report_failure(name, peers[key], error)
-                continue
-            print(f"{name}, round {turn + 1}: {peers[key].title} {found['speed']:,.0f} steps/s", flush=True)
+            if run := attempt(name, key, pythons[key], task, failures):
+                runs[key][-1] = run.figures()
+                print(f"{name}, round {turn + 1}: {peers[key].title} {run.speed:,.0f} steps/s", flush=True)
     return {"work": work, "settings": settings, "runs": runs, "failures": failures}
+
+
+def attempt(what: str, key: str, python: Path, task: Found, failures: dict[str, str], seconds: float = 0) -> Run | None:
+    """Run a library; print a failure, add it to `failures` and return None. seconds: the deadline, 0 for its own."""
+    try:
+        return run_peer(ALL_PEERS[key], python, task, seconds or None)
+    except RunFailedError as error:
+        print(f"{what}: {ALL_PEERS[key].title} failed, the others continue: {error}", flush=True)
+        failures[key] = str(error)
+        return None
 
 
 _better: dict[tuple[str, str], Found] = {}
 """The better setting, by peer and work."""
 
 
-def better_setting(key: str, peer: Peer, python: Path, name: str, threads: int | None) -> Found:
-    """Return the setting at which a short run is fastest, of a peer the same for all works with vectors."""
+def better_setting(key: str, python: Path, name: str, threads: int | None, failures: dict[str, str]) -> Found | None:
+    """Return the setting at which a short run is fastest, of a peer the same for all works with vectors.
+
+    None, with the reason in `failures`, where all of them fail.
+    """
+    peer = ALL_PEERS[key]
     settings = peer_settings(peer, threads)
     if len(settings) == 1:
         return settings[0]
@@ -116,14 +125,14 @@ def better_setting(key: str, peer: Peer, python: Path, name: str, threads: int |
     if (key, name) in _better:
         return _better[key, name]
     speeds: list[tuple[float, Found]] = []
+    reasons: dict[str, str] = {}
     for setting in settings:
         task = {**dataclasses.asdict(ALL_WORKS[name]), **setting, "seconds": TRIAL_SECONDS}
-        try:
-            speeds.append((run_peer(peer, python, task).speed, setting))
-        except RunFailedError as error:
-            failure = error
+        if run := attempt(name, key, python, task, reasons):
+            speeds.append((run.speed, setting))
     if not speeds:
-        raise failure
+        failures |= reasons
+        return None
     _better[key, name] = max(speeds, key=lambda pair: pair[0])[1]
     return _better[key, name]
 
@@ -144,10 +153,8 @@ def worker_memory(pythons: dict[str, Path]) -> Found:
     for key, peer in PEERS.items():
         if key in pythons and peer.with_processes:
             task = {**dataclasses.asdict(Work("CartPole-v1", 2, 256, 64, 2, 1)), "seconds": 1.0, "processes": True}
-            try:
-                found[key] = run_peer(peer, pythons[key], task).memory
-            except RunFailedError as error:
-                _report_failure("worker processes", peer, error)
+            if run := attempt("worker processes", key, pythons[key], task, {}):
+                found[key] = run.memory
     return found
 
 
@@ -159,19 +166,8 @@ def solve(pythons: dict[str, Path], seeds: int, chance: random.Random) -> Found:
     failures: dict[str, str] = {}
     for seed in range(seeds):
         for key in chance.sample(list(peers), len(peers)):
-            reached = count = None
-            try:
-                run = run_peer(peers[key], pythons[key], {"goal": GOAL, "seed": seed}, SOLVE_DEADLINE)
-                reached = run.reached(GOAL)
-                count = None if reached is None else run.ticks[-1][1]
-                print(f"{SOLVE}, seed {seed}: {peers[key].title} {reached} s", flush=True)
-            except RunFailedError as error:
-                failures[key] = _report_failure(SOLVE, peers[key], error)
-            seconds[key].append(reached)
-            steps[key].append(count)
+            run = attempt(SOLVE, key, pythons[key], {"goal": GOAL, "seed": seed}, failures, SOLVE_DEADLINE)
+            seconds[key].append(run and run.reached(GOAL))
+            steps[key].append(run.ticks[-1][1] if run and seconds[key][-1] is not None else None)
+            print(f"{SOLVE}, seed {seed}: {peers[key].title} {seconds[key][-1]} s", flush=True)
     return {"goal": GOAL, "seconds": seconds, "env_steps": steps, "failures": failures}
-
-
-def _report_failure(what: str, peer: Peer, error: Exception) -> str:
-    print(f"{what}: {peer.title} failed, the others continue: {error}", flush=True)
-    return str(error)

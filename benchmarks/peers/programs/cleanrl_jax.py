@@ -1,7 +1,6 @@
 """PPO in JAX, rewritten in CleanRL's way: EnvPool inside a compiled scan, and the update too.
 
-With images, steps and minibatches are called one by one: on a CPU, XLA takes 40 times as long for the gradient of a
-convolution inside a loop. Its clock: the end of each update, when its result exists.
+Its clock: the end of each update, when its result exists.
 """
 
 from __future__ import annotations
@@ -35,11 +34,8 @@ def own_task(task: SimpleNamespace) -> SimpleNamespace:
 
 def make_pool(task: SimpleNamespace) -> Any:
     """Make a pool of a work's environments, with the task's threads."""
-    options: dict[str, Any] = {"num_envs": task.envs, "num_threads": task.threads, "seed": task.seed}
-    name = task.env.removeprefix("ALE/")
-    if name != task.env:
-        options |= {"reward_clip": True, **task.env_kwargs}
-    return envpool.make(name, env_type="gymnasium", **options)
+    options = {"num_envs": task.envs, "num_threads": task.threads, "seed": task.seed}
+    return envpool.make(task.env, env_type="gymnasium", **options)
 
 
 class Returns:
@@ -62,23 +58,15 @@ def dense(features: int, gain: float) -> Any:
 
 
 class Agent(nn.Module):
-    """Two trunks of 64 and 64 for vectors; one Nature CNN for images."""
+    """Two trunks of 64 and 64."""
 
     outputs: int
-    images: bool
 
     @nn.compact
     def __call__(self, observation: Any) -> tuple[Any, Any, Any]:
         """Return logits or means, log of the standard deviations, values."""
         log_std = self.param("log_std", constant(0.0), (self.outputs,))
-        if not self.images:
-            return self._tower(observation, self.outputs, 0.01), log_std, self._tower(observation, 1, 1.0)[..., 0]
-        hidden = jnp.moveaxis(observation, -3, -1) / 255.0
-        for features, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            convolution = nn.Conv(features, (size, size), (stride, stride), "VALID", kernel_init=orthogonal(2**0.5))
-            hidden = nn.relu(convolution(hidden))
-        hidden = nn.relu(dense(512, 2**0.5)(hidden.reshape(hidden.shape[0], -1)))
-        return dense(self.outputs, 0.01)(hidden), log_std, dense(1, 1.0)(hidden)[..., 0]
+        return self._tower(observation, self.outputs, 0.01), log_std, self._tower(observation, 1, 1.0)[..., 0]
 
     def _tower(self, hidden: Any, outputs: int, gain: float) -> Any:
         for _ in range(2):
@@ -132,16 +120,7 @@ def make_collect(agent: Agent, step_pool: Any, unroll_length: int, *, discrete: 
     def collect(*carry: Any) -> Any:
         return jax.lax.scan(step, carry, None, length=unroll_length)
 
-    compiled_step = jax.jit(step)
-
-    def collect_images(*carry: Any) -> Any:
-        rows = []
-        for _ in range(unroll_length):
-            carry, row = compiled_step(carry, None)
-            rows.append(row)
-        return carry, jax.tree.map(lambda *fields: jnp.stack(fields), *rows)
-
-    return collect_images if agent.images else collect
+    return collect
 
 
 def advantages(batch: Batch, value: Any, done: Any) -> Any:
@@ -185,15 +164,7 @@ def make_learn(agent: Agent, optimizer: Any, task: SimpleNamespace, *, discrete:
     def learn(*given: Any) -> Any:
         return jax.lax.scan(minibatch, *prepare(*given))[0][:2]
 
-    compiled_prepare, compiled_minibatch = jax.jit(prepare), jax.jit(minibatch)
-
-    def learn_images(*given: Any) -> Any:
-        carry, orders = compiled_prepare(*given)
-        for chosen in orders:
-            carry, _ = compiled_minibatch(carry, chosen)
-        return carry[:2]
-
-    return learn_images if agent.images else learn
+    return learn
 
 
 def main() -> None:
@@ -202,7 +173,7 @@ def main() -> None:
     clock, pool = Clock(task), make_pool(task)
     discrete = hasattr(pool.action_space, "n")
     outputs = int(pool.action_space.n) if discrete else int(np.prod(pool.action_space.shape))
-    agent = Agent(outputs, images=len(pool.observation_space.shape) == 3)
+    agent = Agent(outputs)
     observation, _ = pool.reset()
     handle, _, _, step_pool = pool.xla()
     key, making = jax.random.split(jax.random.key(task.seed))
