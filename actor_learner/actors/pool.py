@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 import numpy as np
 
 from actor_learner.actors.actor import Startup
+from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.group import ActorGroup, Plan, Schedule
 from actor_learner.actors.local import LocalActors
 from actor_learner.actors.processes.group import ProcessActors
@@ -147,6 +148,8 @@ class ActorPool:
         self._num_actors, self._envs_per_actor, self._lag = max(num_actors, 1), envs_per_actor, max_policy_lag
         self._blocks: Sequence[Block] = ()
         self._trajectories: list[Trajectory] = []
+        if group is None:
+            check_memory(num_actors)
         nice, actors = NICENESS if max_policy_lag else 0, range(self._num_actors)
         startups = [Startup(envs_per_actor, info_keys, autoreset_mode, seed, actor, niceness=nice) for actor in actors]
         if group is not None:

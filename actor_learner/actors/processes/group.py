@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.actors.actor import Startup
-from actor_learner.actors.capacity import check_memory, check_rest, starts_with_one
+from actor_learner.actors.capacity import check_rest, starts_with_one
 from actor_learner.actors.group import ActorGroup, Plan, Schedule
 from actor_learner.actors.processes.heartbeats import Heartbeats
 from actor_learner.actors.processes.restarts import REQUESTED, ActorError, OnEnvError, Restart, RestartPolicy
@@ -50,7 +50,6 @@ class ProcessActors(ActorGroup):
         max_restarts: int,
     ) -> None:
         self._count = len(startups)
-        check_memory(self._count)
         _warn_of_crowding(self._count)
         self._startups, self._factory = startups, factory.dumps()
         self._restarts = RestartPolicy(on_env_error, max_restarts)
