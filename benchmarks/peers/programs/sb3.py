@@ -64,11 +64,8 @@ def make_model(task: SimpleNamespace) -> Any:
     """Return the model for a work, or as in the Zoo; other settings are SB3's defaults."""
     if task.goal is not None:
         envs = make_vec_env("CartPole-v1", n_envs=ZOO_ENVS, seed=task.seed)
-        schedules = {
-            "learning_rate": lambda remaining: 0.001 * remaining,
-            "clip_range": lambda remaining: 0.2 * remaining,
-        }
-        return algorithm(task)("MlpPolicy", envs, device="cpu", seed=task.seed, **ZOO, **schedules)
+        rates = {name: lambda remaining, most=most: most * remaining for name, most in ZOO_RATES.items()}
+        return algorithm(task)("MlpPolicy", envs, device="cpu", seed=task.seed, **ZOO, **rates)
     settings = {"n_steps": task.unroll_length, "batch_size": task.minibatch_size, "n_epochs": task.epochs}
     settings["ent_coef"] = task.changes.get("ent_coef", 0.0)
     kind = "CnnPolicy" if task.env.startswith("ALE/") else "MlpPolicy"
