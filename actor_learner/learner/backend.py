@@ -15,6 +15,7 @@ from actor_learner.learner.tf.compiled import gradients as gradients
 from actor_learner.learner.tf.compiled import half_square_sum as half_square_sum
 from actor_learner.learner.tf.compiled import map_chunks as map_chunks
 from actor_learner.learner.tf.compiled import to_device as to_device
+from actor_learner.learner.tf.compiled import to_numpy as to_numpy
 from actor_learner.learner.tf.compiled import trace_once as trace_once
 from actor_learner.learner.tf.compiled import while_loop as while_loop
 from actor_learner.learner.tf.devices import check_placement as check_placement

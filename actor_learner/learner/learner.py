@@ -150,7 +150,7 @@ class Learner:
             values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched))
         result = _read_metrics(update, values, learned=num_minibatches > 0)
         if "undone" in result:
-            self.not_finite = tuple(itertools.compress(update.checked_names, ~ops.convert_to_numpy(finite)))
+            self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))
             self._rng.bit_generator.state = random_state
             return result
         self.not_finite = ()
@@ -388,7 +388,7 @@ class Learner:
 
 def _read_metrics(update: Update, values: Tensor, learned: bool) -> dict[str, float]:
     """Return the metrics that have a value, by name; "undone" is one of them only for an undone update."""
-    result = dict(zip(update.metric_names, map(float, ops.convert_to_numpy(values)), strict=True))
+    result = dict(zip(update.metric_names, map(float, backend.to_numpy(values)), strict=True))
     absent = {name for name in update.batch_metric_names if math.isnan(result[name])}
     if not result["undone"]:
         absent.add("undone")

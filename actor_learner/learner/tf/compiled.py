@@ -61,6 +61,12 @@ def to_device(arrays: Nest) -> Nest:
     return tf.nest.map_structure(tf.constant, arrays)
 
 
+def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Copy a tensor to the host. `keras.ops.convert_to_numpy` warns each time that NumPy deprecates its way."""
+    array: np.ndarray[Any, Any] = tensor.numpy()
+    return array
+
+
 def gradients(
     loss: Callable[[], tuple[Tensor, Any]], variables: Variables, state: Variables
 ) -> tuple[list[Tensor | None], Any]:
