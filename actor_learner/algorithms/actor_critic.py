@@ -52,7 +52,7 @@ class ActorCritic(Algorithm):
 
     @property
     def uses_vtrace(self) -> bool:
-        """Whether targets are corrected along the unroll for actors with older weights."""
+        """True if targets are corrected along the unroll for actors with older weights."""
         return False
 
     def check_unroll_length(self, unroll_length: int) -> None:

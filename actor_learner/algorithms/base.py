@@ -36,7 +36,7 @@ class RewardOptions(NamedTuple):
     clip: str | float | None = None
     """"sign", or a bound that rewards are clipped to."""
     scale: bool = False
-    """Whether rewards are divided by the running std of the return that is discounted by `gamma`."""
+    """True: divide rewards by the running std of the return discounted by `gamma`."""
     gamma: float = 1.0
 
 
@@ -166,12 +166,12 @@ class Algorithm(NamedFields, ABC):
 
     @property
     def clones_optimizer(self) -> bool:
-        """Whether a Keras optimizer was passed in, which sets learning rate and clipping itself."""
+        """True if a Keras optimizer was passed in, which sets learning rate and clipping itself."""
         return self.optimizer is not None and not isinstance(self.optimizer, str)
 
     @property
     def changes_learning_rate(self) -> bool:
-        """Whether the learning rate is written before each update, so that no callback may set it."""
+        """True if the learning rate is written before each update, so that no callback may set it."""
         return not self.clones_optimizer and schedules.is_schedule(self.learning_rate)
 
     def adapted_learning_rate(self, learning_rate: float, metrics: Mapping[str, float]) -> float | None:

@@ -67,7 +67,7 @@ class PPO(ActorCritic):
 
     @property
     def changes_learning_rate(self) -> bool:
-        """Whether a schedule or `desired_kl` writes the learning rate, so that no callback may set it."""
+        """True if a schedule or `desired_kl` writes the learning rate, so that no callback may set it."""
         return self.desired_kl is not None or super().changes_learning_rate
 
     def adapted_learning_rate(self, learning_rate: float, metrics: Mapping[str, float]) -> float | None:

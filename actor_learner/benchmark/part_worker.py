@@ -110,7 +110,6 @@ class Part:
         self._policy.env_action(action)
 
     def _copy(self) -> None:
-        """Write every row of the columns once."""
         following = self._next
         for seen, chosen, allowed, log_prob, *results in self._columns.rows():
             row = following()

@@ -90,7 +90,6 @@ class RunCallbacks:
         return [callback for callback in self._callbacks if isinstance(callback, kind)]
 
     def _skip(self, epochs: int) -> None:
-        """Counts these epochs as done."""
         learner = self._learner
         learner.updates = epochs * self._updates_per_epoch
         learner.env_steps = learner.updates * self._batch_rows

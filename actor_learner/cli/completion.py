@@ -54,7 +54,6 @@ def _parser(commands: Commands) -> argparse.ArgumentParser:
 
 
 def _mark(action: argparse.Action) -> None:
-    """Tell shtab what an argument takes."""
     import shtab
 
     names = {"ENV": _ids(), "--algorithm": [*BY_NAME], "--preset": ["none", *_ids()]}

@@ -22,15 +22,7 @@ from actor_learner.learner.batch import tensors
 from actor_learner.learner.rewards import RewardScaling
 from actor_learner.learner.state import SavedLearner, read_learner, restore, write_learner
 from actor_learner.learner.update import Update, computes_in_low_precision
-from actor_learner.networks.contract import (
-    CHECKED_ROWS,
-    check_contract,
-    named_leaves,
-    network_distribution,
-    normalization_layers,
-    normalized_leaf,
-    training_dependent_layers,
-)
+from actor_learner.networks import contract
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import validate_trajectory
@@ -83,10 +75,10 @@ class Learner:
         self.updates = 0
         self.begun = 0
         self.not_finite: tuple[str, ...] = ()
-        network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
+        contract.network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
         self._source = algorithm.source()
         self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4]))
-        self._normalization = normalization_layers(network)
+        self._normalization = contract.normalization_layers(network)
         self._reward_scaling: RewardScaling | None = None
         self._update: Update | None = None
         self._compiled: backend.Compiled | None = None
@@ -253,7 +245,7 @@ class Learner:
 
     @property
     def compiled_with_xla(self) -> bool | None:
-        """Whether XLA compiles the update; None before the first batch."""
+        """True if XLA compiles the update; None before the first batch."""
         return self._compiled.with_xla if self._compiled else None
 
     def _prepare(self, trajectory: Trajectory) -> tuple[Trajectory, Update, backend.Compiled]:
@@ -342,9 +334,9 @@ class Learner:
 
     def _check_network(self, observation: Any) -> None:
         """Call the network once, which builds it, and compare its outputs with the contract."""
-        zeros = map_leaves(lambda leaf: np.zeros((CHECKED_ROWS, *leaf.shape[2:]), leaf.dtype), observation)
-        check_contract(self.network, zeros, self.spaces)
-        if names := training_dependent_layers(self.network):
+        zeros = map_leaves(lambda leaf: np.zeros((contract.CHECKED_ROWS, *leaf.shape[2:]), leaf.dtype), observation)
+        contract.check_contract(self.network, zeros, self.spaces)
+        if names := contract.training_dependent_layers(self.network):
             warnings.warn(
                 f"Layers {names} are called with training=False while learning too, so that learner and actors "
                 "agree: dropout does nothing, batch statistics stay as they are.",
@@ -352,7 +344,7 @@ class Learner:
                 stacklevel=5,
             )
         for layer in self._normalization:
-            shape = normalized_leaf(layer, zeros).shape[1:]
+            shape = contract.normalized_leaf(layer, zeros).shape[1:]
             if layer.mean.shape != shape:
                 raise ValueError(
                     "ObservationNormalization must be the first layer: its statistics are those of observations, "
@@ -398,8 +390,7 @@ def _read_metrics(update: Update, values: Tensor, learned: bool) -> dict[str, fl
 
 
 def _row_shapes(observation: Any) -> dict[str, tuple[int, ...]]:
-    """Return the shape of one row of each leaf."""
-    return {name: leaf.shape[2:] for name, leaf in named_leaves(observation).items()}
+    return {name: leaf.shape[2:] for name, leaf in contract.named_leaves(observation).items()}
 
 
 def _describe_shapes(shapes: dict[str, tuple[int, ...]]) -> str:

@@ -24,13 +24,7 @@ from actor_learner.learner.batch import (
 )
 from actor_learner.learner.finite import all_finite, have_finite_squares
 from actor_learner.learner.rewards import RewardScaling, clip_reward
-from actor_learner.networks.contract import (
-    all_layers,
-    call_network,
-    network_distribution,
-    normalization_layers,
-    normalized_leaf,
-)
+from actor_learner.networks import contract
 from actor_learner.spaces.spaces import Spaces
 
 ROWS_FOR_EACH_CHECKED = 64
@@ -59,7 +53,7 @@ class Update:
         self._optimizer = optimizer
         self._trainable = list(trainable)
         self._reward_scaling = reward_scaling
-        self._distribution = network_distribution(network, spaces)
+        self._distribution = contract.network_distribution(network, spaces)
         self._actions = spaces.action
         self.metric_names: tuple[str, ...] = ()
         self.batch_metric_names: tuple[str, ...] = ()
@@ -135,8 +129,8 @@ class Update:
         fields = algorithm.rows(batch, self._evaluate)
         rows = side_by_side({**fields, "observation": without_bootstrap_row(batch["observation"])})
         metrics = self._learn(algorithm, rows, order, num_minibatches)
-        for layer in normalization_layers(self._network):
-            layer.update(normalized_leaf(layer, rows["observation"]), rows["valid"])
+        for layer in contract.normalization_layers(self._network):
+            layer.update(contract.normalized_leaf(layer, rows["observation"]), rows["valid"])
         return metrics, algorithm.batch_metrics(rows), rows
 
     def _outputs(self, rows: Mapping[str, Nest], order: Tensor) -> list[Tensor]:
@@ -207,7 +201,7 @@ class Update:
 
     def _call(self, rows: Mapping[str, Nest], *, entropy: bool) -> dict[str, Tensor]:
         """Return the network's outputs, with `log_prob [N]` of the rows' actions and the `entropy [N]`."""
-        outputs = call_network(self._network, rows["observation"])
+        outputs = contract.call_network(self._network, rows["observation"])
         action, mask = self._actions.flatten(rows["action"]), rows.get("action_mask")
         outputs["log_prob"] = self._distribution.log_prob(outputs["parameters"], action, mask)
         if entropy:
@@ -235,4 +229,4 @@ class Update:
 
 def computes_in_low_precision(network: keras.Model) -> bool:
     """Return whether some layer computes in 16 bits, while actors act in float32."""
-    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in all_layers(network))
+    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in contract.all_layers(network))

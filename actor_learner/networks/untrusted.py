@@ -81,7 +81,6 @@ def _check_config(config: Any) -> None:
 
 
 def _dicts(value: Any) -> Iterator[dict[str, Any]]:
-    """Yields every dict in a nested JSON value."""
     pending = [value]
     while pending:
         item = pending.pop()

@@ -123,7 +123,6 @@ def _has_finished(rows: Sequence[Mapping[str, Any]], config: RecordedConfig) -> 
 
 
 def _notices(run: RunDirectory, rows: Sequence[Mapping[str, Any]], state: str) -> Iterator[str]:
-    """Yields the warnings at the top of the page."""
     if state == "running":
         yield "The run is still going: the report shows its state at the time of writing."
     if state == "stopped":

@@ -1,4 +1,7 @@
-"""The supported kinds of spaces, and their JSON form, for policies that act without Gymnasium.
+"""The kinds of spaces as classes without Gymnasium, and their JSON form; `structure` says which are supported.
+
+A new kind also needs its place in `structure`, `masks`, `environments.buffers`, `networks.distributions` (actions) and
+`networks.default` (observations).
 
 Gymnasium's own spaces count as instances of these classes: `isinstance` works with both, without importing Gymnasium.
 """

@@ -24,7 +24,7 @@ half_square_sum = tf.nn.l2_loss
 class Compiled:
     """A function of tensors as one graph, traced once for each shape of its arguments.
 
-    function: Assigns to variables of `state` only. with_xla: Whether XLA compiles the graph, in the first call. The
+    function: Assigns to variables of `state` only. with_xla: True: XLA compiles the graph, in the first call. The
     compiled program is kept for later runs.
     """
 
