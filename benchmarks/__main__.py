@@ -15,8 +15,8 @@ TOPICS = {
     "roof": "benchmarks.speed.roof",
     "startup": "benchmarks.speed.startup",
     "update": "benchmarks.speed.update",
-    "actor": "benchmarks.speed.actor",
-    "free-running": "benchmarks.speed.free_running",
+    "actor": "benchmarks.speed.pool:actor",
+    "free-running": "benchmarks.speed.pool:free_running",
     "peers": "benchmarks.peers.compare",
     "learning": "benchmarks.learning.table",
     "scaling": "benchmarks.scaling.scaling",
@@ -26,11 +26,11 @@ TOPICS = {
     "kill-and-resume": "benchmarks.faults.kill_and_resume",
     "faulty-runs": "benchmarks.faults.faulty_runs",
     "policy": "benchmarks.deploy.policy",
-    "pong-policy": "benchmarks.deploy.pong_policy",
+    "pong-policy": "benchmarks.deploy.policy:pong",
     "three-commands": "benchmarks.pictures.three_commands",
     "live-view": "benchmarks.pictures.live_view",
 }
-"""The module of each topic."""
+"""The module of each topic, and its function where that isn't `main`."""
 
 
 def main() -> None:
@@ -38,26 +38,29 @@ def main() -> None:
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help"):
         print("usage: scripts/measure TOPIC [--help] ...\n")
-        for topic, module in TOPICS.items():
-            print(f"  {topic:16} {summary(module)}")
+        for topic in TOPICS:
+            print(f"  {topic:16} {summary(topic)}")
         return
     topic, *rest = words
     if topic not in TOPICS:
         sys.exit(f"scripts/measure: error: unknown topic {topic!r}; scripts/measure without arguments lists them.")
     sys.argv = [f"scripts/measure {topic}", *rest]
     try:
-        sys.exit(importlib.import_module(TOPICS[topic]).main())
+        module, _, function = TOPICS[topic].partition(":")
+        sys.exit(getattr(importlib.import_module(module), function or "main")())
     except RunFailedError as error:
         sys.exit(f"scripts/measure {topic}: error: {error}")
 
 
-def summary(module: str) -> str:
-    """Return the first line of a module's docstring, without importing the module."""
+def summary(topic: str) -> str:
+    """Return the first line of a program's docstring, without importing its module."""
+    module, _, function = TOPICS[topic].partition(":")
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None
-    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8")))
-    return (docstring or "").partition("\n")[0]
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    owners = [tree, *(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)]
+    return (ast.get_docstring(owners[-1]) or "").partition("\n")[0]
 
 
 if __name__ == "__main__":

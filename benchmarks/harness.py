@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import inspect
 import itertools
 import json
 import os
@@ -66,7 +67,9 @@ def make_parser(topic: str, doc: str, output: str = "JSON file to write", **defa
     and `works` only those.
     """
     parser = argparse.ArgumentParser(
-        prog=f"scripts/measure {topic}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"scripts/measure {topic}",
+        description=inspect.cleandoc(doc),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for name, default in defaults.items():
         several = isinstance(default, (tuple, list))

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_topic_has_a_program_and_a_line():
     done = subprocess.run([sys.executable, "-m", "benchmarks"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for topic, module in TOPICS.items():
-        assert summary(module)
+    for topic in TOPICS:
+        assert summary(topic)
         assert f"  {topic} " in done.stdout
 
 

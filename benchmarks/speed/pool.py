@@ -1,0 +1,127 @@
+"""Two measurements of a pool of actors: the cost of one actor, and running freely beside a slow one."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+import warnings
+from pathlib import Path
+
+from actor_learner_envs.latency import StepTime
+
+import actor_learner as al
+from actor_learner.actors.actor import Startup
+from actor_learner.system.memory import own_memory
+from benchmarks.harness import Found, in_turns, make_parser, origin, report
+from benchmarks.processes import memory_of
+
+STEPS, VERSIONS = 1000, 200
+ACTORS, ENVS, ROWS, STEP_TIME, LAGS = 4, 8, 20, 0.001, (0, 1, 4)
+
+
+def actor() -> None:
+    """The cost of one actor: memory, microseconds per vector step, milliseconds for a new weight version.
+
+        scripts/measure actor [--env CartPole-v1] [--envs 8] --output benchmarks/speed/actor.json
+
+    The clocks of a real actor process give the time of acting (LiteRT, sampling) and of everything else.
+    """
+    parser = make_parser("actor", actor.__doc__ or "", env="CartPole-v1", envs=8, batches=30)
+    arguments = parser.parse_args()
+    figures = measure_actor(arguments.env, arguments.envs, arguments.batches)
+    result = {**origin(parser), "env": arguments.env, "envs": arguments.envs, **figures}
+    report(result, arguments.output)
+
+
+def measure_actor(env: str, envs: int, batches: int) -> Found:
+    """Measure one actor process, and weight versions in this one."""
+    with al.ActorPool(env, num_actors=1, envs_per_actor=envs, unroll_length=STEPS) as actors:
+        microseconds: dict[str, list[float]] = {"env": [], "acting": [], "other": []}
+        actors.collect()
+        for _ in range(batches):
+            started = time.perf_counter()
+            actors.collect()
+            cycle = time.perf_counter() - started
+            for name, values in microseconds.items():
+                values.append(actors.timings[name] * cycle / STEPS * 1e6)
+        own = [a + b for a, b in zip(microseconds["acting"], microseconds["other"], strict=True)]
+        pid = actors.pids[0]
+        maps = Path(f"/proc/{pid}/maps").read_text().lower()
+        return {
+            "resident_megabytes": memory_of(pid)["rss"] * 1e6 / 2**20,
+            "own_megabytes": own_memory(pid) / 1e6,
+            "tensorflow_mapped": "tensorflow" in maps or "keras" in maps,
+            "env_step_us": statistics.median(microseconds["env"]),
+            "acting_us": statistics.median(microseconds["acting"]),
+            "all_of_ours_around_env_step_us": statistics.median(own),
+            "new_weights_ms": weight_version_milliseconds(actors, envs),
+        }
+
+
+def weight_version_milliseconds(actors: al.ActorPool, envs: int) -> float:
+    """Time a new version in a policy like the actor's: the copy, the interpreter, and a first step."""
+    policy = al.Policy.from_network(actors.network, actors.action_space, batch_size=envs)
+    weights, observation = actors.network.get_weights(), actors.collect().observation[0].copy()
+    policy.step(observation)
+    started = time.perf_counter()
+    for _ in range(VERSIONS):
+        policy.set_weights(weights)
+    return (time.perf_counter() - started) / VERSIONS * 1e3
+
+
+def free_running() -> None:
+    """The throughput with one actor 100 times slower than the others: lock-step, one batch ahead, running freely.
+
+        scripts/measure free-running --output benchmarks/speed/free_running.json
+
+    The environments of `actor_learner/Latency-v0` wait 1 ms a step, and 100 ms in the actor that the seed makes slow.
+    """
+    parser = make_parser("free-running", free_running.__doc__ or "", rounds=3, batches=12)
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore", message="There are more actors than cores")
+    runs = {str(lag): functools.partial(measure_lag, lag, arguments.batches) for lag in LAGS}
+    speeds = in_turns(runs, arguments.rounds)
+    lock_step = speeds["0"]
+    result = {
+        **origin(parser),
+        "work": {"actors": ACTORS, "envs_per_actor": ENVS, "unroll_length": ROWS, "step_seconds": STEP_TIME},
+        "rounds": [dict(zip(speeds, row, strict=True)) for row in zip(*speeds.values(), strict=True)],
+        "steps_per_second": {f"lag {lag}": statistics.median(found) for lag, found in speeds.items()},
+        "ratios": {
+            f"lag {lag} / lag 0": statistics.median(a / b for a, b in zip(found, lock_step, strict=True))
+            for lag, found in list(speeds.items())[1:]
+        },
+    }
+    report(result, arguments.output, leave_out=("rounds",))
+
+
+def measure_lag(lag: int, batches: int) -> float:
+    """Return env steps a second over some batches, after the first two."""
+    with al.ActorPool(
+        "actor_learner/Latency-v0",
+        env_kwargs={"step_time": STEP_TIME, "slow_fraction": 1 / ACTORS, "slow_factor": 100.0},
+        num_actors=ACTORS,
+        envs_per_actor=ENVS,
+        unroll_length=ROWS,
+        max_policy_lag=lag,
+        seed=seed_with_one_slow_actor(),
+    ) as actors:
+        steps, started = 0, 0.0
+        for batch in range(2 + batches):
+            if batch == 2:
+                steps, started = 0, time.perf_counter()
+            steps += int(actors.collect().valid.sum())
+            actors.publish(actors.network.get_weights())
+        return steps / (time.perf_counter() - started)
+
+
+def seed_with_one_slow_actor() -> int:
+    """Find a seed: an environment knows only the seed of its reset, which decides whether it is slow."""
+    step_time = StepTime(slow_fraction=1 / ACTORS)
+
+    def slow(seed: int) -> int:
+        seeds = [Startup(ENVS, (), None, seed, actor).seeds()[0] % (2**31 - ENVS) for actor in range(ACTORS)]
+        return sum(map(step_time.is_slow, seeds))
+
+    return next(seed for seed in range(1000) if slow(seed) == 1)
