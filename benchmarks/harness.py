@@ -66,11 +66,8 @@ def make_parser(topic: str, doc: str, output: str = "JSON file to write", **defa
     """Return a parser with `--output`, and a flag for each default; a tuple or list takes several values,
     and `works` only those.
     """
-    parser = argparse.ArgumentParser(
-        prog=f"scripts/measure {topic}",
-        description=inspect.cleandoc(doc),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    form, doc = argparse.RawDescriptionHelpFormatter, inspect.cleandoc(doc)
+    parser = argparse.ArgumentParser(prog=f"scripts/measure {topic}", description=doc, formatter_class=form)
     for name, default in defaults.items():
         several = isinstance(default, (tuple, list))
         parser.add_argument(

@@ -80,17 +80,9 @@ class Caused:
     lives: int
     taken: int
     steps: int  # of the actor's first environment at that moment
-    processes: list[int] = field(default_factory=list)
-    """The processes that end by it."""
-    recovery: float | None = None
-    """Seconds from the fault to the first row of the replacement; None: no replacement, or not yet."""
-    over_at: int | None = None
-    """The moment of that row, or, without a replacement, when the actor was seen to continue; None: not yet."""
-
-    @property
-    def settled(self) -> bool:
-        """True when the actor has recovered."""
-        return self.over_at is not None
+    processes: list[int] = field(default_factory=list)  # that end by it
+    recovery: float | None = None  # seconds from the fault to the first row of the replacement, if there is one
+    over_at: int | None = None  # the moment of that row, or when the actor was seen to continue; None: not yet
 
 
 class Chaos(threading.Thread):
@@ -125,13 +117,8 @@ class Chaos(threading.Thread):
         self.over.set()
 
     def stop(self) -> None:
-        """End the thread at once."""
         self._end.set()
         self.join()
-
-    def unsettled(self) -> list[Caused]:
-        """Return the faults without a recovery."""
-        return [caused for caused in self._newest.values() if not caused.settled]
 
     def _cause_all(self) -> None:
         for planned in self._planned:
@@ -160,7 +147,7 @@ class Chaos(threading.Thread):
             return False
         if words[Board.STEPS_DONE] <= needed:
             return False
-        if caused is not None and not caused.settled:
+        if caused is not None and caused.over_at is None:
             self._settle(caused, words)
         return True
 
@@ -263,7 +250,6 @@ class PolicyCheck:
         self._versions.pop(version - self._lag - 2, None)
 
     def check(self, trajectory: Any) -> None:
-        """Check a batch. Raises WrongBatchError."""
         for column, version in enumerate(trajectory.policy_version.tolist()):
             if version not in self._versions:
                 raise WrongBatchError(f"Column {column} names version {version}, which is too old or none.")
@@ -337,7 +323,8 @@ class Watch(al.callbacks.Callback):  # type: ignore[misc]
     def problems(self) -> list[str]:
         """Describe what was wrong with the faults and the replacements."""
         found = unexplained(self.chaos.caused, self.restarts)
-        found += [f"actor {fault.actor} never recovered from {fault.kind}" for fault in self.chaos.unsettled()]
+        lasting = [fault for fault in self.chaos.caused if fault.over_at is None]
+        found += [f"actor {fault.actor} never recovered from {fault.kind}" for fault in lasting]
         if self.chaos.error is not None:
             found.append(f"the driver failed: {self.chaos.error!r}")
         return found

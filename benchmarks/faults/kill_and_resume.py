@@ -23,11 +23,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from actor_learner.runs.checkpoints import checkpoint_folders, newest_whole
-from benchmarks.harness import Found, make_parser, origin, report
+from benchmarks.harness import Found, flag_words, make_parser, origin, report
 
 DEADLINE_SECONDS = 300.0
-LEARNING_SECONDS = 3.0
-"""Kills while learning come within so many seconds of the first update."""
+LEARNING_SECONDS = 3.0  # kills while learning come within so many seconds of the first update
 
 
 @dataclass
@@ -35,11 +34,9 @@ class Kill:
     """The checkpoint that a kill left, and where the run was resumed after it."""
 
     while_learning: bool
-    updates: int
-    """Updates of the newest whole checkpoint."""
+    updates: int  # of the newest whole checkpoint
     damaged: int = 0
-    resumed_at: int | None = None
-    """Updates after which a later process reports that it resumes; None until that process has learned."""
+    resumed_at: int | None = None  # after so many updates, as a later process reports once it has learned
 
 
 @dataclass
@@ -49,8 +46,7 @@ class Trial:
     run_dir: Path
     seed: int = 0
     kills: list[Kill] = field(default_factory=list)
-    start_seconds: list[float] = field(default_factory=list)
-    """Seconds from a process's start to its first update."""
+    start_seconds: list[float] = field(default_factory=list)  # from a process's start to its first update
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -91,9 +87,8 @@ class Trial:
         if (self.run_dir / "config.json").exists():
             arguments = ["--resume", str(self.run_dir)]
         else:
-            arguments = ["CartPole-v1", "--run-dir", str(self.run_dir), "--total-steps", "1_000_000_000"]
-            arguments += ["--checkpoint-updates", "1", "--preset", "none", "--unroll-length", "16"]
-            arguments += ["--seed", str(self.seed)]
+            flags = {"run_dir": self.run_dir, "total_steps": 10**9, "checkpoint_updates": 1, "preset": "none"}
+            arguments = ["CartPole-v1", *flag_words({**flags, "unroll_length": 16, "seed": self.seed})]
         command = [sys.executable, "-P", "-m", "actor_learner.cli", "train", *arguments]
         self.started = time.monotonic()
         with self.output.open("wb") as output:

@@ -1,6 +1,4 @@
-"""Takes away what a run needs: file descriptors, shared memory, room on the disk.
-
-    scripts/measure soak --what resources
+"""Takes away what a run needs: file descriptors and room on the disk.
 
 The full disk is a tmpfs of a few megabytes where this process may mount one (root), else a limit on the size of files.
 """
@@ -16,7 +14,6 @@ import os
 import resource
 import signal
 import subprocess
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,7 +25,7 @@ import keras
 import actor_learner as al
 from actor_learner.runs.checkpoints import newest_whole
 from benchmarks.faults.chaos import make_network
-from benchmarks.faults.stamped import BatchCheck, StampedCartPole
+from benchmarks.faults.stamped import StampedCartPole
 from benchmarks.harness import Found, tell
 from benchmarks.processes import Leftovers
 
@@ -61,37 +58,11 @@ def soak(folder: Path, _: argparse.Namespace) -> Found:
     return {"problems": problems, "cases": cases}
 
 
-def descriptors_short_for_a_while(_: Path) -> Found:
-    """The replacement starts when there are descriptors again."""
-    with _pool() as actors, _no_more_descriptors() as restore:
-        os.kill(actors.pids[0], signal.SIGKILL)
-        timer = threading.Timer(2.0, restore)
-        timer.start()
-        check = BatchCheck(_ENVS, 0)
-        for _ in range(3):
-            check.check(actors.collect(timeout=None), actors.restarts)
-            actors.publish(actors.network.get_weights())
-        timer.join()
-        _promise(actors.restart_count == 1, f"{actors.restart_count} replacements")
-    return {}
-
-
 def descriptors_short_for_ever(_: Path) -> Found:
     """One error says so."""
-    with _pool() as actors, _no_more_descriptors():
+    with _pool() as actors, _limited(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) - 1):
         os.kill(actors.pids[0], signal.SIGKILL)
         return _one_line(RuntimeError, functools.partial(actors.collect, timeout=None))
-
-
-def more_memory_than_there_is(_: Path) -> Found:
-    """One error says so, before anything is killed."""
-    return _one_line(MemoryError, functools.partial(_pool, unroll_length=10**9))
-
-
-def shared_memory_that_is_refused(_: Path) -> Found:
-    """The system refuses the memory of the batches."""
-    with _limited(resource.RLIMIT_FSIZE, 1 << 20):
-        return _one_line(MemoryError, functools.partial(_pool, unroll_length=10**5))
 
 
 def disk_full_for_a_while(folder: Path) -> Found:
@@ -137,15 +108,7 @@ def disk_full_at_the_start(folder: Path) -> Found:
             filler.empty()
 
 
-CASES: tuple[Callable[[Path], Found], ...] = (
-    descriptors_short_for_a_while,
-    descriptors_short_for_ever,
-    more_memory_than_there_is,
-    shared_memory_that_is_refused,
-    disk_full_for_a_while,
-    disk_full_to_the_end,
-    disk_full_at_the_start,
-)
+CASES = (descriptors_short_for_ever, disk_full_for_a_while, disk_full_to_the_end, disk_full_at_the_start)
 
 
 class Filler(keras.callbacks.Callback):  # type: ignore[misc]
@@ -184,9 +147,8 @@ class Filler(keras.callbacks.Callback):  # type: ignore[misc]
         self._file.unlink(missing_ok=True)
 
 
-def _pool(**changes: Any) -> Any:
-    arguments = {"num_actors": 2, "envs_per_actor": _ENVS, "unroll_length": 32, **changes}
-    return al.ActorPool(StampedCartPole, make_network, **arguments)
+def _pool() -> Any:
+    return al.ActorPool(StampedCartPole, make_network, num_actors=2, envs_per_actor=_ENVS, unroll_length=32)
 
 
 def _train(run_dir: Path, callbacks: list[Any], *, updates: int = _UPDATES, resume: bool = False) -> Path:
@@ -218,21 +180,14 @@ def _small_disk(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _limited(which: int, value: int) -> Iterator[Callable[[], None]]:
-    """Set a soft limit of this process, until the yielded function is called, or to the end."""
+def _limited(which: int, value: int) -> Iterator[None]:
+    """Set a soft limit of this process."""
     soft, hard = resource.getrlimit(which)
-    restore = functools.partial(resource.setrlimit, which, (soft, hard))
     resource.setrlimit(which, (value, hard))
     try:
-        yield restore
+        yield
     finally:
-        restore()
-
-
-@contextlib.contextmanager
-def _no_more_descriptors() -> Iterator[Callable[[], None]]:
-    with _limited(resource.RLIMIT_NOFILE, len(os.listdir("/proc/self/fd")) - 1) as restore:
-        yield restore
+        resource.setrlimit(which, (soft, hard))
 
 
 def _one_line(kind: type[Exception], action: Callable[[], Any]) -> Found:

@@ -21,17 +21,13 @@ from gymnasium.spaces import Box
 
 Array = np.ndarray[Any, Any]
 
-STATE_COLUMNS = 4
-"""CartPole's own columns; the stamps follow, whole numbers below 2**24, which float32 holds exactly."""
+STATE_COLUMNS = 4  # CartPole's own; the stamps follow, whole numbers below 2**24, which float32 holds exactly
 ACTOR, ENV, PROCESS, INCARNATION, STEPS, EPISODE_STEPS, ACTION, CHECKSUM = range(STATE_COLUMNS, STATE_COLUMNS + 8)
 COLUMNS = CHECKSUM + 1
 
 MISDEEDS = ("raise", "exit", "hang", "spin", "stop itself", "disconnect", "nan", "slow", "flood")
 """The commands of the board, numbered from 1."""
-EXIT_CODE = 3
-SLOW_STEPS = 2
-_FLOOD_BYTES = 2 << 20
-_FOR_EVER = 1e6
+EXIT_CODE, SLOW_STEPS, _FLOOD_BYTES, _FOR_EVER = 3, 2, 2 << 20, 1e6
 _NUMBERS = itertools.count()
 
 
@@ -79,16 +75,12 @@ class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
         self._words: Any = [0] * Board.WORDS
         if board is not None and actor >= 0:
             self._words = Board(Path(board)).words[actor].data
-            self._register()
+            if self._env == 0:  # a new process
+                self._words[Board.STEPS_DONE] = self._words[Board.FIRST_ROW_AT] = 0
+                self._words[Board.LIVES] += 1
+                self._words[Board.PROCESS_ID] = os.getpid()
         self._stamp = np.zeros(COLUMNS, np.float32)
         self._stamp[[ACTOR, ENV, PROCESS, INCARNATION]] = actor, self._env, os.getpid(), self._words[Board.LIVES]
-
-    def _register(self) -> None:
-        """Write to the board that there is a new process."""
-        if self._env == 0:
-            self._words[Board.STEPS_DONE] = self._words[Board.FIRST_ROW_AT] = 0
-            self._words[Board.LIVES] += 1
-            self._words[Board.PROCESS_ID] = os.getpid()
 
     def reset(self, **kwargs: Any) -> tuple[Array, dict[str, Any]]:
         observation, info = self.env.reset(**kwargs)
@@ -169,18 +161,14 @@ class _Piece(NamedTuple):
 
 
 class BatchCheck:
-    """Checks every batch of a pool of `StampedCartPole`, in the order of collection.
-
-    envs_per_actor, max_policy_lag: the pool's.
-    """
+    """Checks every batch of a pool of `StampedCartPole`, in the order of collection."""
 
     def __init__(self, envs_per_actor: int, max_policy_lag: int) -> None:
         self._envs_per_actor, self._lag = envs_per_actor, max_policy_lag
         self._incarnations: dict[int, int] = {}
         self._pieces: dict[tuple[int, int, int], list[_Piece]] = {}
         self._last_batch: dict[tuple[int, int, int], int] = {}
-        self.processes: dict[tuple[int, int], int] = {}
-        """The process of each actor and incarnation."""
+        self.processes: dict[tuple[int, int], int] = {}  # of each actor and incarnation
         self.batches = self.rows = 0
 
     def check(self, trajectory: Any, restarts: Any = ()) -> None:
