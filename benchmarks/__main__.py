@@ -12,7 +12,7 @@ from benchmarks.harness import RunFailedError
 
 TOPICS = {
     "speed": "benchmarks.speed.speed",
-    "roof": "benchmarks.speed.roof",
+    "roof": "benchmarks.speed.speed:roof",
     "startup": "benchmarks.speed.startup",
     "update": "benchmarks.speed.update",
     "actor": "benchmarks.speed.pool:actor",

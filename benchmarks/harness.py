@@ -14,6 +14,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,9 +64,7 @@ class RunFailedError(RuntimeError):
 
 
 def make_parser(topic: str, doc: str, output: str = "JSON file to write", **defaults: Any) -> argparse.ArgumentParser:
-    """Return a parser with `--output`, and a flag for each default; a tuple or list takes several values,
-    and `works` only those.
-    """
+    """Return a parser with `--output`, and a flag for each default; a list takes several values, `works` only those."""
     form, doc = argparse.RawDescriptionHelpFormatter, inspect.cleandoc(doc)
     parser = argparse.ArgumentParser(prog=f"scripts/measure {topic}", description=doc, formatter_class=form)
     for name, default in defaults.items():
@@ -87,13 +86,8 @@ def origin(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) 
     return {
         "date": datetime.date.today().isoformat(),
         "command": f"{parser.prog} {shlex.join(sys.argv[1:] if words is None else words)}".strip(),
-        "machine": machine(),
+        "machine": f"{available_cores()} cores of {cpu_model()}",
     }
-
-
-def machine() -> str:
-    """Return the number of usable cores and the processor's name."""
-    return f"{available_cores()} cores of {cpu_model()}"
 
 
 def report(found: Mapping[str, Any], output: Path | None = None, *, leave_out: Iterable[str] = ()) -> None:
@@ -142,6 +136,13 @@ def run_python(
     return str(done.stdout)
 
 
+def time_python(words: Iterable[Any], **options: Any) -> dict[str, float]:
+    """Return the wall-clock and CPU seconds of Python in a process of its own. options: of `run_python`."""
+    started, cpu = time.monotonic(), cpu_seconds(children_only=True)
+    run_python(words, **options)
+    return {"seconds": time.monotonic() - started, "cpu_seconds": cpu_seconds(children_only=True) - cpu}
+
+
 def run_on_core(core: int, words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """Run Python with `words` on one core, where TensorFlow uses one thread. options: of `subprocess.run`."""
     pinned = f"import os, sys; os.sched_setaffinity(0, [{core}]); os.execv(sys.argv[1], sys.argv[1:])"
@@ -168,10 +169,7 @@ def map_on_cores(run: Callable[[int, K], T], jobs: Iterable[K], at_once: int | N
 
 
 def in_turns(runs: Mapping[K, Callable[[], T]], rounds: int) -> dict[K, list[T]]:
-    """Call all, round after round, and return the results by name. Every second round is in reverse order.
-
-    So neither of two always has the warmer machine.
-    """
+    """Call all, round after round, every second round in reverse order, and return the results by name."""
     found: dict[K, list[T]] = {name: [] for name in runs}
     for turn in range(rounds):
         for name in list(runs) if turn % 2 == 0 else reversed(list(runs)):

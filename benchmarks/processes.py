@@ -78,10 +78,7 @@ def memory_of(pid: int | str = "self") -> dict[str, float]:
 
 
 def growth(samples: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """Compare the beginning of the second fifth with the end: medians of a twentieth of the samples (at least 3).
-
-    samples: by kind of memory, in MB, at equal distances. "growth" is a fraction; empty with too few samples.
-    """
+    """Compare the beginning of the second fifth with the end: medians of a twentieth of the samples (at least 3)."""
     if len(samples) < _FEWEST_SAMPLES:
         return {"samples": len(samples), "growth": {}}
     size = max(3, len(samples) // 20)

@@ -31,19 +31,14 @@ class Work:
             "preset": "none",
             "num_actors": num_actors,
             "envs_per_actor": self.envs // num_actors,
-            "unroll_length": self.unroll_length,
-            "minibatch_size": self.minibatch_size,
-            "epochs": self.epochs,
+            **{name: getattr(self, name) for name in ("unroll_length", "minibatch_size", "epochs")},
             "env_kwargs": json.dumps(dict(self.env_kwargs)),
             **self.changes,
         }
         return [self.env, *flag_words({**own, **flags})]
 
     def train(self, updates: int, path: Path, **flags: Any) -> float:
-        """Train in a process of its own by the packages in `path`; return env steps per second after two updates.
-
-        The second one's batch is collected while the first is compiled.
-        """
+        """Train by the packages in `path`; return env steps per second after the first two updates."""
         with tempfile.TemporaryDirectory(prefix="run-") as folder:
             run = Path(folder, "run")
             flags |= {"total_steps": self.envs * self.unroll_length * (2 + updates), "run_dir": run}

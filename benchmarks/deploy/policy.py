@@ -13,7 +13,6 @@ import functools
 import json
 import os
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import numpy as np
 
 import actor_learner as al
 from actor_learner.runs.directory import read_config
-from benchmarks.harness import Found, cpu_seconds, in_turns, make_parser, medians, origin, report, run_python
+from benchmarks.harness import Found, in_turns, make_parser, medians, origin, report, run_python, time_python
 
 Array = np.ndarray[Any, Any]
 
@@ -72,20 +71,11 @@ print(int(act(observation=tf.constant([[0.01, 0.02, -0.03, 0.04]]))["action"][0]
 
 _EXPORT = """
 import sys
-import gymnasium as gym
-from pathlib import Path
 import actor_learner as al
-from actor_learner.policy.export.litert import export_policy
-from actor_learner.runs.directory import begin_run, claim_run
-from actor_learner.networks.saving import save_network
-space = gym.make("CartPole-v1")
-network = al.default_network(space.observation_space, space.action_space)
-run = claim_run(al.TrainConfig(run_dir=Path(sys.argv[1]) / "run"))
-begin_run(run, al.TrainConfig(run_dir=run.path))
-save_network(network, run.path)
-export_policy(network, space.action_space, 1, space.observation_space, masked=True).save(run.policy)
+config = al.TrainConfig(env="CartPole-v1", num_actors=0, total_steps=1, run_dir=f"{sys.argv[1]}/run", quiet=True)
+run = al.train(config).run_dir
 for kind, name in (("litert", "litert"), ("saved_model", "tensorflow")):
-    al.export(run.path, Path(sys.argv[1]) / name, format=kind)
+    al.export(run, f"{sys.argv[1]}/{name}", format=kind)
 """
 
 
@@ -115,10 +105,9 @@ def installed(python: str, roots: list[str]) -> Found:
 
 def time_program(python: str, program: str, *arguments: str) -> dict[str, float]:
     """Time a process that takes its first action, by the clock and of the processor."""
-    started, before = time.perf_counter(), cpu_seconds(children_only=True)
-    run_program(python, program, *arguments)
-    clock = time.perf_counter() - started
-    return {"first_action_seconds": clock, "first_action_cpu_seconds": cpu_seconds(children_only=True) - before}
+    words = ["-c", program, *arguments]
+    seconds = time_python(words, python=python, environment={"PYTHONPATH": None})
+    return {f"first_action_{name}": value for name, value in seconds.items()}
 
 
 def run_program(python: str, program: str, *arguments: str) -> str:

@@ -86,11 +86,7 @@ class Caused:
 
 
 class Chaos(threading.Thread):
-    """A thread that causes the faults of a schedule for so many seconds, and waits for the last recovery.
-
-    A fault comes only to an actor that has recovered from the one before, by a whole unroll: three in a row without
-    one would rightly end the pool.
-    """
+    """A thread that causes faults in actors that have recovered from the last, and waits for the last recovery."""
 
     def __init__(
         self, board: Board, actors: Any, unroll_length: int, planned: Iterator[Planned], seconds: float

@@ -2,7 +2,7 @@
 
     scripts/measure soak --minutes 10 --fault-every 2 --output benchmarks/faults/soak    # writes .json, .md and .log
     scripts/measure soak --what learner --times 100                               # kills the learner's process instead
-    scripts/measure soak --what resources                                         # takes descriptors and room on the disk
+    scripts/measure soak --what resources                                         # takes descriptors, fills the disk
 
 The stamps of the observations show whether a row is missing, doubled, or from elsewhere; log-probabilities must be
 those of the weights that a column names. Afterwards: each replacement was reported with the fault's own cause, metrics

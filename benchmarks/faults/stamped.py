@@ -32,11 +32,10 @@ _NUMBERS = itertools.count()
 
 
 class Board:
-    """A file that the driver and all actors map: a row of int64 words for each actor.
+    """A file that the driver and all actors map: a row of int64 words for each actor. Times are monotonic nanoseconds.
 
-    COMMAND: a misdeed that the driver asks for. The environment sets it to 0, counts it in TAKEN and writes the time to
-    TAKEN_AT. LIVES: the number of processes that this actor has had. PROCESS_ID, STEPS_DONE, FIRST_ROW_AT: of the
-    present process, by its first environment. Times are nanoseconds of the monotonic clock, which all processes share.
+    COMMAND: a misdeed that the driver asks for. The environment sets it to 0, counts it in TAKEN and writes TAKEN_AT.
+    LIVES: the processes that this actor has had. PROCESS_ID, STEPS_DONE, FIRST_ROW_AT: of the present one.
     """
 
     COMMAND, TAKEN, TAKEN_AT, LIVES, PROCESS_ID, STEPS_DONE, FIRST_ROW_AT = range(7)
@@ -58,10 +57,9 @@ def actor_number() -> int:
 
 
 class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
-    """CartPole-v1; the stamps follow the state in each observation.
+    """CartPole-v1; the stamps follow the state in each observation. Without a board it only stamps.
 
-    board: the file of a `Board`; without it, or outside of an actor, the environment only stamps. slow_seconds: the
-    duration of a slow step. simulator: whether each actor's first environment starts a child process that never ends.
+    simulator: whether each actor's first environment starts a child process that never ends.
     """
 
     def __init__(self, board: str | None = None, slow_seconds: float = 1.0, *, simulator: bool = False) -> None:

@@ -16,19 +16,31 @@ import fcntl
 import functools
 import json
 import os
+import pkgutil
 import statistics
 import struct
 import tempfile
 import termios
 import threading
 import time
+import timeit
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.harness import ROOT, Found, cpu_seconds, in_turns, make_parser, origin, ratio_of, run_python
+from benchmarks.harness import (
+    ROOT,
+    Found,
+    cpu_seconds,
+    in_turns,
+    make_parser,
+    origin,
+    ratio_of,
+    run_python,
+    time_python,
+)
 
 COLUMNS, ROWS = 100, 30
 _WHOLE_RUN = """
@@ -41,7 +53,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 def main() -> None:
     parser = make_parser("overhead", __doc__ or "", steps=400_000, pairs=20)
-    parser.add_argument("subject", choices=tuple(TIMERS))
+    parser.add_argument("subject", choices=tuple(TIMED))
     parser.add_argument("--histogram-updates", type=int, help="of `tensorboard`: updates between two histograms")
     parser.add_argument("--against", type=Path, help="of `watching`: another checkout, for the pairs")
     parser.add_argument("--child", choices=("with", "without"), help=argparse.SUPPRESS)
@@ -63,11 +75,7 @@ class Stopwatch:
         self.calls: dict[str, int] = defaultdict(int)
         self._thread = threading.local()
 
-    def time(self, part: str, owner: Any, *names: str) -> None:
-        for name in names:
-            setattr(owner, name, self._timed(part, getattr(owner, name)))
-
-    def _timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def timed(*arguments: Any, **options: Any) -> Any:
             depth = getattr(self._thread, "depth", 0)
@@ -82,32 +90,23 @@ class Stopwatch:
         return timed
 
 
-def _time_view(stopwatch: Stopwatch) -> None:
-    from actor_learner.reports.displays import Terminal
-    from actor_learner.reports.progress import Progress
-
-    stopwatch.time("drawing", Progress, "_draw_repeatedly")
-    stopwatch.time("drawing", Terminal, "draw")
-    stopwatch.time("learner's thread", Progress, "update")
-
-
-def _time_tensorboard(stopwatch: Stopwatch) -> None:
-    from actor_learner.runs.tensorboard import EventFile
-
-    stopwatch.time("event files", EventFile, "__init__", "append", "append_histograms", "flush", "close")
-
-
-def _time_watching(stopwatch: Stopwatch) -> None:
-    from actor_learner.actors.processes.group import ProcessActors
-    from actor_learner.runs.recorder import Recorder
-    from actor_learner.system.memory import MemorySampler
-
-    stopwatch.time("hung actors", ProcessActors, "tick")
-    stopwatch.time("checkpoints", Recorder, "checkpoint")
-    stopwatch.time("memory", MemorySampler, "metrics")
-
-
-TIMERS = {"view": _time_view, "tensorboard": _time_tensorboard, "watching": _time_watching}
+_PROGRESS, _EVENT_FILE = "actor_learner.reports.progress:Progress", "actor_learner.runs.tensorboard:EventFile"
+TIMED = {
+    "view": (
+        ("drawing", _PROGRESS, "_draw_repeatedly"),
+        ("drawing", "actor_learner.reports.displays:Terminal", "draw"),
+        ("learner's thread", _PROGRESS, "update"),
+    ),
+    "tensorboard": tuple(
+        ("event files", _EVENT_FILE, method) for method in ("__init__", "append", "append_histograms", "flush", "close")
+    ),
+    "watching": (
+        ("hung actors", "actor_learner.actors.processes.group:ProcessActors", "tick"),
+        ("checkpoints", "actor_learner.runs.recorder:Recorder", "checkpoint"),
+        ("memory", "actor_learner.system.memory:MemorySampler", "metrics"),
+    ),
+}
+"""The timed methods of each subject, with the part that they count for."""
 
 
 def train(arguments: argparse.Namespace) -> Found:
@@ -116,7 +115,9 @@ def train(arguments: argparse.Namespace) -> Found:
 
     subject, wanted = arguments.subject, arguments.child == "with"
     stopwatch = Stopwatch()
-    TIMERS[subject](stopwatch)
+    for part, name, method in TIMED[subject]:
+        owner = pkgutil.resolve_name(name)
+        setattr(owner, method, stopwatch.timed(part, getattr(owner, method)))
     changes: Found = {"quiet": subject != "view" or not wanted}
     if subject == "tensorboard":
         changes |= {"tensorboard": wanted, "histogram_updates": arguments.histogram_updates}
@@ -147,22 +148,13 @@ def heartbeat_seconds() -> float:
     """Time the two writes to shared memory that an actor makes in each env step; median of 20 loops."""
     import numpy as np
 
-    beat = np.zeros(8, np.int64).data
-    numbers = range(100_000)
-
-    def loop() -> float:
-        started, beats = time.thread_time(), 0
-        for _ in numbers:
-            beat[0] = beats + 1
-            beats += 2
-            beat[0] = beats
-        written = time.thread_time() - started
-        started = time.thread_time()
-        for _ in numbers:
-            pass
-        return (written - (time.thread_time() - started)) / len(numbers)
-
-    return statistics.median(loop() for _ in range(20))
+    loops, names = 100_000, {"beat": np.zeros(8, np.int64).data}
+    options = {"setup": "beats = 0", "timer": time.thread_time, "repeat": 20, "number": loops, "globals": names}
+    written, empty = (
+        statistics.median(timeit.repeat(statement, **options))
+        for statement in ("beat[0] = beats + 1; beats += 2; beat[0] = beats", "pass")
+    )
+    return (written - empty) / loops
 
 
 def run_child(arguments: argparse.Namespace, kind: str) -> Found:
@@ -208,7 +200,8 @@ def compare(arguments: argparse.Namespace) -> Found:
     """Return the ratios of the CPU and wall-clock seconds of whole runs: with / without, or here / there."""
     if arguments.against:
         checkouts = {"here": ROOT, "there": arguments.against.resolve()}
-        runs = {name: functools.partial(run_checkout, path, arguments.steps) for name, path in checkouts.items()}
+        words = ["-c", _WHOLE_RUN, arguments.steps]
+        runs = {name: functools.partial(time_python, words, path=path) for name, path in checkouts.items()}
     else:
         runs = {kind: functools.partial(run_child, arguments, kind) for kind in ("with", "without")}
     found = in_turns(runs, arguments.pairs)
@@ -220,10 +213,3 @@ def compare(arguments: argparse.Namespace) -> Found:
             for name in ("cpu_seconds", "seconds")
         },
     }
-
-
-def run_checkout(checkout: Path, steps: int) -> Found:
-    """Time a whole run of another checkout, start-up included."""
-    wall, cpu = time.monotonic(), cpu_seconds(children_only=True)
-    run_python(["-c", _WHOLE_RUN, steps], path=checkout)
-    return {"seconds": time.monotonic() - wall, "cpu_seconds": cpu_seconds(children_only=True) - cpu}

@@ -21,9 +21,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.harness import ROOT, Found, make_parser, origin
+from benchmarks.harness import ROOT, Found, RunFailedError, make_parser, origin
 from benchmarks.peers.libraries import OURS, OWN_WORKS, PEERS, NotInstallableError, Peer, prepare, versions
-from benchmarks.peers.runs import Run, RunFailedError, run_peer
+from benchmarks.peers.runs import Run, run_peer
 from benchmarks.peers.table import page
 from benchmarks.works import WORKS, Work
 
@@ -112,10 +112,7 @@ _better: dict[tuple[str, str], Found] = {}
 
 
 def better_setting(key: str, python: Path, name: str, threads: int | None, failures: dict[str, str]) -> Found | None:
-    """Return the setting at which a short run is fastest, of a peer the same for all works with vectors.
-
-    None, with the reason in `failures`, where all of them fail.
-    """
+    """Return the setting at which a short run is fastest, of a peer the same for all works with vectors."""
     peer = ALL_PEERS[key]
     settings = peer_settings(peer, threads)
     if len(settings) == 1:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, Found
+from benchmarks.harness import ROOT, Found, RunFailedError
 from benchmarks.peers.libraries import Peer, last_line
 from benchmarks.processes import command_line, marked, memory_of
 
@@ -24,10 +24,6 @@ PROGRAMS = ROOT / "benchmarks/peers/programs"
 WARM_UP = 2  # uncounted ticks: all is compiled by the first; the second's batch may have been collected meanwhile
 _POLL_SECONDS = 0.1
 _MARK = "COMPARE_PEERS_RUN"
-
-
-class RunFailedError(Exception):
-    """A run gave no figure; the message is one line."""
 
 
 @dataclass(frozen=True)

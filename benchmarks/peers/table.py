@@ -26,14 +26,10 @@ class Spread(NamedTuple):
         """Return the spread of figures, None without any."""
         return cls(statistics.median(figures), min(figures), max(figures)) if figures else None
 
-    def as_text(self, form: str) -> str:
-        """Return `median (least to largest)`."""
-        middle, least, largest = (format(figure, form) for figure in self)
-        return f"{middle} ({least} to {largest})"
-
 
 def _text(spread: Spread | None, form: str) -> str:
-    return spread.as_text(form) if spread else ""
+    """Return `median (least to largest)`, empty without a spread."""
+    return "{} ({} to {})".format(*(format(figure, form) for figure in spread)) if spread else ""
 
 
 def speeds(runs: Runs) -> Spread | None:

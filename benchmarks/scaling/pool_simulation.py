@@ -31,20 +31,16 @@ _ENVS, _ROWS, _BATCHES = 8, 256, 12
 
 @dataclass(frozen=True)
 class Setting:
-    """The simulated system; times are seconds.
-
-    step: draws the time of one step of an actor's environments. actor_seconds: an actor's own work in each step.
-    update_seconds: for one batch. hand_out_seconds: in the learner's process, for each actor and batch.
-    """
+    """The simulated system; times are seconds."""
 
     actors: int
     envs_per_actor: int
     unroll_length: int
     lag: int
     step: Draw
-    actor_seconds: float = 0.0
-    update_seconds: float = 0.0
-    hand_out_seconds: float = 0.0
+    actor_seconds: float = 0.0  # an actor's own work in each step
+    update_seconds: float = 0.0  # for one batch
+    hand_out_seconds: float = 0.0  # in the learner's process, for each actor and batch
 
 
 def throughput(setting: Setting, batches: int = 30, warm_up: int = 3, seed: int = 0) -> float:
@@ -152,16 +148,13 @@ class _Clockwork:
 
 @dataclass(frozen=True)
 class Update:
-    """The time of an update: `call_seconds` a minibatch and `row_seconds` for each of its rows.
+    """The time of an update; that of one message between two learners is `hop_seconds` and its bytes."""
 
-    parameters: the network's. hop_seconds, bytes_per_second: of one message between two learners.
-    """
-
-    call_seconds: float
+    call_seconds: float  # of a minibatch
     row_seconds: float
     epochs: int
     minibatch_size: int
-    parameters: int = 10_000
+    parameters: int = 10_000  # the network's
     hop_seconds: float = 10e-6
     bytes_per_second: float = 5e9
 
@@ -178,10 +171,7 @@ class Update:
 
 
 def fit_update(seconds: dict[int, float], batch_size: int, epochs: int) -> tuple[float, float]:
-    """Return the seconds of a minibatch's call and of one row.
-
-    seconds: of an update of the same batch, by two sizes of its minibatches.
-    """
+    """Return the seconds of a minibatch's call and of one row, from those of an update by two sizes of minibatches."""
     (small, first), (large, second) = sorted(seconds.items())
     per_minibatch = {size: total * size / (epochs * batch_size) for size, total in ((small, first), (large, second))}
     row = (per_minibatch[large] - per_minibatch[small]) / (large - small)
@@ -252,10 +242,7 @@ def _simulate_tails(found: Mapping[str, Any], actor_seconds: float) -> dict[int,
 
 
 def many_cores(update: Update, actor_seconds: float, hand_out_seconds: float) -> dict[int, dict[int, float]]:
-    """Return throughput / (cores x an actor's own), by number of learners and cores; each learner takes a core.
-
-    actor_seconds: CPU time of an actor's process in each step; its environments hardly count in it.
-    """
+    """Return throughput / (cores x an actor's own), by number of learners and cores; each learner takes a core."""
     alone = _ENVS / (_ENVS * STEP_SECONDS_OF_AN_ENV + actor_seconds)
     found: dict[int, dict[int, float]] = {learners: {} for learners in LEARNERS}
     for learners, shares in found.items():

@@ -20,7 +20,7 @@ import time
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.harness import Found, in_turns, make_parser, medians, origin, tell
 from benchmarks.processes import memory_of
@@ -68,14 +68,6 @@ def measure_all(parser: argparse.ArgumentParser, arguments: argparse.Namespace) 
     return {**found, "minutes": round((time.monotonic() - started) / 60, 1)}
 
 
-class Learned(NamedTuple):
-    """The cost of learning from a batch: seconds, CPU seconds, and CPU seconds of publishing."""
-
-    seconds: float
-    cpu: float
-    publish_cpu: float
-
-
 class Station:
     """A pool of actors and the learner of all pools (None: a new one), measured again and again."""
 
@@ -102,19 +94,19 @@ class Station:
     def measure(self, batches: int) -> Found:
         """Measure some batches: from the end of a collection to the end of the last one.
 
-        `pool_seconds`: CPU time of the pool within the learner's process, in both of its threads. `update_seconds`,
-        `update_cpu_seconds`: of learning. All for one batch. `actor_cpu_seconds`: of an actor's process in each step of
-        its environments. `cores`: the share of all cores that this process and the actors used.
+        For one batch: `pool_seconds`, CPU time of the pool in both threads of the learner's process, and the update's
+        seconds. `actor_cpu_seconds`: of an actor in each step. `cores`: the used share of all.
         """
         self.warm_up()
         trajectory = self.pool.collect()
         pool, updates, steps = -_cpu_of_thread(self._watcher), [], 0
         actors_cpu, cpu, started = -self._actors_cpu(), -time.process_time(), time.perf_counter()
         for _ in range(batches):
-            updates.append(self._learn(trajectory))
+            update, publish_seconds = self._learn(trajectory)
+            updates.append(update)
             before = time.thread_time()
             trajectory = self.pool.collect()
-            pool += updates[-1].publish_cpu + time.thread_time() - before
+            pool += publish_seconds + time.thread_time() - before
             steps += int(trajectory.valid.sum())
         seconds = time.perf_counter() - started
         pool += _cpu_of_thread(self._watcher)
@@ -123,20 +115,20 @@ class Station:
             "steps_per_second": round(steps / seconds, 1),
             "of_ideal": round(steps / seconds / self.ideal, 4),
             "pool_seconds": round(pool / batches, 7),
-            "update_seconds": round(statistics.median(update.seconds for update in updates), 6),
-            "update_cpu_seconds": round(statistics.median(update.cpu for update in updates), 6),
+            **medians(updates, digits=6),
             "actor_cpu_seconds": round(actors_cpu / (steps / ENVS), 7),
             "cores": round((cpu + actors_cpu) / seconds / len(os.sched_getaffinity(0)), 4),
         }
 
-    def _learn(self, trajectory: Any) -> Learned:
+    def _learn(self, trajectory: Any) -> tuple[Found, float]:
+        """Learn and publish; return the times of the update, and the CPU seconds of publishing."""
         started, cpu = time.perf_counter(), time.process_time()
         for _ in range(self.updates_per_batch):
             self.learner.update(trajectory)
-        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        update = {"update_seconds": time.perf_counter() - started, "update_cpu_seconds": time.process_time() - cpu}
         before = time.thread_time()
         self.pool.publish(self.learner.get_weights())
-        return Learned(seconds, cpu, time.thread_time() - before)
+        return update, time.thread_time() - before
 
     def _actors_cpu(self) -> float:
         """Return the CPU seconds of all actors, from a finer clock than ticks: waiting actors use little."""

@@ -11,9 +11,10 @@ Each work (benchmarks/works.py, max_policy_lag=1) is compared, in turns, with a 
 from __future__ import annotations
 
 import argparse
-import functools
+import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import statistics
@@ -26,17 +27,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from actor_learner.runs.provenance import git_commit, provenance
-from benchmarks.harness import (
-    ROOT,
-    Found,
-    RunFailedError,
-    flag_words,
-    in_turns,
-    make_parser,
-    origin,
-    ratio_of,
-    run_python,
-)
+from benchmarks import harness
+from benchmarks.harness import ROOT, Found, in_turns, make_parser, origin, ratio_of, run_python
 from benchmarks.works import WORKS
 
 HISTORY = ROOT / "benchmarks/speed/history"
@@ -47,10 +39,16 @@ PACKAGES = {"actor_learner": "actor_learner", "actor_learner_envs": "envs"}  # t
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = _parser()
+    place = f"folder to write to (default: {HISTORY.relative_to(ROOT)})"
+    parser = make_parser("speed", __doc__ or "", output=place, rounds=5)
+    parser.add_argument("--works", nargs="+", choices=list(WORKS), default=["cartpole", "cartpole64"])
+    parser.add_argument("--against", metavar="GIT_REF", help="compare the working tree with this commit")
     words = sys.argv[1:] if words is None else list(words)
     arguments = parser.parse_args(words)
-    refuse = functools.partial(_refuse, parser.prog)
+
+    def refuse(reason: str) -> NoReturn:
+        parser.exit(2, f"{parser.prog}: error: {reason}\n")
+
     if arguments.rounds < 1:
         refuse(f"`rounds` must be at least 1. Received: rounds={arguments.rounds}")
     folder = arguments.output or (HISTORY if arguments.against is None else None)
@@ -58,7 +56,7 @@ def main(words: Sequence[str] | None = None) -> None:
         refuse(f"`output` must be a folder that can be written. Received: output={str(folder)!r}")
     try:
         found = _measure_all(arguments)
-    except (UnknownRefError, RunFailedError) as error:
+    except (UnknownRefError, harness.RunFailedError) as error:
         refuse(str(error))
     sha256 = hashlib.sha256(REFERENCE.read_bytes()).hexdigest()
     source = {**origin(parser, words), **provenance(), "git": git_commit(ROOT), "reference_loop_sha256": sha256}
@@ -67,20 +65,6 @@ def main(words: Sequence[str] | None = None) -> None:
             print(f"written: {os.path.relpath(write({**source, 'rounds': arguments.rounds, **found}, folder))}")
         except OSError as error:
             refuse(str(error))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = make_parser(
-        "speed", __doc__ or "", output=f"folder to write to (default: {HISTORY.relative_to(ROOT)})", rounds=5
-    )
-    parser.add_argument("--works", nargs="+", choices=list(WORKS), default=["cartpole", "cartpole64"])
-    parser.add_argument("--against", metavar="GIT_REF", help="compare the working tree with this commit")
-    return parser
-
-
-def _refuse(program: str, reason: str) -> NoReturn:
-    print(f"{program}: error: {reason}", file=sys.stderr)
-    sys.exit(2)
 
 
 def _is_writable(folder: Path) -> bool:
@@ -111,9 +95,9 @@ def measure(name: str, tree: Path, rounds: int) -> Found:
         found = {"ours_over_reference": ratio._asdict(), "steps_per_second": speeds}
     options = {"max_policy_lag": 1, "rounds": rounds, "seconds": 0.5}
     words = ["-m", "actor_learner.cli", "benchmark", *WORKS[name].words(**options), "--json"]
-    roof = json.loads(run_python(words, path=tree))
-    print(f"{name}: ours / roof = {roof['ratio']:.3f}", flush=True)
-    return {**found, "ours_over_roof": roof["ratio"], "roof": roof}
+    limit = json.loads(run_python(words, path=tree))
+    print(f"{name}: ours / roof = {limit['ratio']:.3f}", flush=True)
+    return {**found, "ours_over_roof": limit["ratio"], "roof": limit}
 
 
 def compare(name: str, here: Path, there: Path, rounds: int) -> Found:
@@ -133,7 +117,7 @@ def run_reference(name: str) -> float:
     """Return env steps per second of the reference loop."""
     work = WORKS[name]
     numbers = {key: getattr(work, key) for key in ("envs", "unroll_length", "minibatch_size", "epochs")}
-    words = flag_words({**numbers, "updates": REFERENCE_UPDATES[name]})
+    words = harness.flag_words({**numbers, "updates": REFERENCE_UPDATES[name]})
     return float(json.loads(run_python([REFERENCE, *words]))["steps_per_second"])
 
 
@@ -142,16 +126,12 @@ def write(found: Found, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     git = found["git"] or {"commit": "unknown", "dirty": False}
     name = f"{found['date']}-{git['commit'][:10]}{'-changed' if git['dirty'] else ''}"
-    number = 1
-    while True:
+    for number in itertools.count(1):
         path = folder / (f"{name}.json" if number == 1 else f"{name}-{number}.json")
-        try:
-            with open(path, "x", encoding="utf-8") as file:
-                file.write(json.dumps(found, indent=1) + "\n")
-        except FileExistsError:
-            number += 1
-        else:
+        with contextlib.suppress(FileExistsError), open(path, "x", encoding="utf-8") as file:
+            file.write(json.dumps(found, indent=1) + "\n")
             return path
+    raise AssertionError
 
 
 class UnknownRefError(ValueError):
@@ -192,3 +172,35 @@ def tree_of(commit: str, folder: Path, repository: Path = ROOT) -> Path:
 
 def _git(repository: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["git", *words], cwd=repository, capture_output=True, check=False)
+
+
+def roof() -> None:
+    """The speed against the roof on the four works, at lag 0 and 1: `actor-learner benchmark` for each.
+
+    scripts/measure roof --output benchmarks/speed/roof.json    # six minutes
+    scripts/measure roof --works cartpole pong --lags 1
+    """
+    parser = make_parser(
+        "roof", roof.__doc__ or "", works=list(WORKS), lags=[1, 0], num_actors=2, rounds=5, seconds=1.0
+    )
+    arguments = parser.parse_args()
+    result: Found = {**origin(parser), "works": {}}
+    for name in arguments.works:
+        for lag in arguments.lags:
+            flags = {"max_policy_lag": lag, "rounds": arguments.rounds, "seconds": arguments.seconds}
+            words = ["benchmark", *WORKS[name].words(arguments.num_actors, **flags), "--json"]
+            found = json.loads(run_python(["-m", "actor_learner.cli", *words], seconds=1800, stderr=sys.stderr))
+            result["works"].setdefault(name, {})[f"lag {lag}"] = found
+            print(_roof_line(name, lag, found), flush=True)
+            if arguments.output:
+                arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def _roof_line(name: str, lag: int, found: Found) -> str:
+    cores = {part: share for part, share in found["cores"].items() if part != "count" and share >= 0.01}
+    shares = ", ".join(f"{part} {share:.0%}" for part, share in cores.items())
+    slower = ", ".join(f"{part} {factor:.2f}x" for part, factor in found["slower_than_alone"].items())
+    return (
+        f"{name:11} lag {lag}: {found['achieved_steps_per_second']:>9,.0f} / {found['roof_steps_per_second']:>9,.0f} = "
+        f"{found['ratio']:.1%}, limit {found['limit']}; cores: {shares}; slower than alone: {slower}"
+    )

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.harness import ROOT, Found, cpu_seconds, in_turns, make_parser, origin, report, run_python
+from benchmarks.harness import ROOT, Found, in_turns, make_parser, origin, report, time_python
 
 TIMELINE = Path(__file__).with_name("timeline.py")
 COMMANDS = {"import actor_learner": ("-c", "import actor_learner"), "--help": ("-m", "actor_learner.cli", "--help")}
@@ -71,7 +71,5 @@ def times(checkout: Path, words: list[str], cache: str) -> Times:
 
 
 def _timed(checkout: Path, *words: object, **environment: str) -> list[float]:
-    """Return wall and CPU seconds of a process and its children."""
-    started, before = time.monotonic(), cpu_seconds(children_only=True)
-    run_python(words, path=checkout, environment={"STARTED": str(started), **environment})
-    return [time.monotonic() - started, cpu_seconds(children_only=True) - before]
+    environment["STARTED"] = str(time.monotonic())
+    return list(time_python(words, path=checkout, environment=environment).values())

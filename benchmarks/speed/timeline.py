@@ -7,10 +7,12 @@ startup.py runs it with the package of any commit: it imports nothing else, and 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import json
 import os
+import pkgutil
 import sys
 import time
 from collections.abc import Callable
@@ -66,16 +68,12 @@ def main() -> None:
 
 def call_after(modules: str, path: str, action: Callable[[], None]) -> None:
     """Call `action` whenever the function at `path` in the first of these modules returns, if there is such a one."""
-    *parents, last = path.split(".")
+    owner, _, last = path.rpartition(".")
     for module in modules.split():
-        try:
-            home: Any = importlib.import_module(module)
-            for parent in parents:
-                home = getattr(home, parent)
+        with contextlib.suppress(ImportError, AttributeError):
+            home = pkgutil.resolve_name(f"{module}:{owner}" if owner else module)
             original = getattr(home, last)
-        except (ImportError, AttributeError):
-            continue
-        break
+            break
     else:
         return
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness import RunFailedError
 from benchmarks.peers import compare as compare_peers
 from benchmarks.peers import libraries
 from benchmarks.peers import runs as peer_runs
@@ -141,7 +142,7 @@ def test_the_goal_needs_a_hundred_episodes(tmp_path, monkeypatch):
 )
 def test_a_run_that_fails_says_why_in_a_line(tmp_path, monkeypatch, program, reason):
     peer = peer_of(tmp_path, monkeypatch, program, deadline=3.0 if "sleep" in program else 60.0)
-    with pytest.raises(peer_runs.RunFailedError, match=reason) as raised:
+    with pytest.raises(RunFailedError, match=reason) as raised:
         run(peer)
     assert "\n" not in str(raised.value)
 

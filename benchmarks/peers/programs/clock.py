@@ -14,8 +14,8 @@ WINDOW = 100  # a return is a mean over so many training episodes
 def read_task() -> SimpleNamespace:
     """Return the task in the first argument, a JSON object.
 
-    Always: `clock`, the file for ticks; `seed`; `threads`; `goal`, a mean return that ends the run, or None; `seconds`
-    to measure without one, after `warm_up` ticks. Without a goal also the fields of a `Work`.
+    `clock`: the file for ticks; `goal`: a mean return that ends the run, or None; `seconds`: to measure without one,
+    after `warm_up` ticks; `seed`; `threads`; without a goal also the fields of a `Work`.
     """
     return SimpleNamespace(**json.loads(sys.argv[1]))
 
@@ -33,10 +33,7 @@ class Clock:
         self._returns.append(float(total))
 
     def tick(self, env_steps: int, mean: float | None = None, at: float | None = None) -> bool:
-        """Note an update, now or at a moment of the monotonic clock; return `enough`.
-
-        mean: over the last 100 episodes; by default of those that `episode` got, None before there are as many.
-        """
+        """Note an update, now or at a moment of the monotonic clock; return `enough`. mean: over 100 episodes."""
         at = time.monotonic() if at is None else at
         if mean is None and len(self._returns) == WINDOW:
             mean = sum(self._returns) / WINDOW
