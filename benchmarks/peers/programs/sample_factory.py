@@ -14,7 +14,8 @@ from sample_factory.train import make_runner
 
 from benchmarks.peers.programs.clock import WINDOW, Clock, read_task
 
-COMMON = {"use_rnn": False, "recurrence": 1, "with_vtrace": False}
+COMMON = {"algo": "APPO", "env": "CartPole-v1", "experiment": "run", "train_for_env_steps": 10**9, "device": "cpu"}
+COMMON |= {"use_rnn": False, "recurrence": 1, "with_vtrace": False, "with_wandb": False}
 EXAMPLE = {**COMMON, "num_envs_per_worker": 20, "policy_workers_per_policy": 2, "batch_size": 512, "reward_scale": 0.1}
 """The flags of its own example for CartPole-v1."""
 
@@ -55,19 +56,8 @@ class Ticks(AlgoObserver):
 
 def main() -> None:
     task = read_task()
-    flags = {
-        "algo": "APPO",
-        "env": "CartPole-v1",
-        "experiment": "run",
-        "train_dir": os.getcwd(),
-        "device": "cpu",
-        "seed": task.seed,
-        "encoder_mlp_layers": (64, 64),
-        "nonlinearity": "tanh",
-        "train_for_env_steps": 10**9,
-        "with_wandb": False,
-        **settings(task),
-    }
+    flags = {"train_dir": os.getcwd(), "seed": task.seed, "encoder_mlp_layers": (64, 64), "nonlinearity": "tanh"}
+    flags |= settings(task)
     arguments = []
     for name, value in flags.items():
         arguments += [f"--{name}", *map(str, value)] if isinstance(value, tuple) else [f"--{name}={value}"]
