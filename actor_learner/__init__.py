@@ -40,32 +40,27 @@ _MODULES = ("algorithms", "callbacks")
 __all__ = [*_HOME, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
-    from actor_learner import algorithms as algorithms
-    from actor_learner import callbacks as callbacks
+    from actor_learner import algorithms as algorithms, callbacks as callbacks
     from actor_learner.actors.pool import ActorPool as ActorPool
     from actor_learner.actors.processes.restarts import ActorError as ActorError
-    from actor_learner.algorithms import A2C as A2C
-    from actor_learner.algorithms import PPO as PPO
-    from actor_learner.algorithms import Impala as Impala
+    from actor_learner.algorithms import A2C as A2C, PPO as PPO, Impala as Impala
     from actor_learner.config.config import TrainConfig as TrainConfig
     from actor_learner.config.file import load_config as load_config
     from actor_learner.config.presets import preset as preset
-    from actor_learner.evaluate import Evaluation as Evaluation
-    from actor_learner.evaluate import evaluate as evaluate
+    from actor_learner.evaluate import Evaluation as Evaluation, evaluate as evaluate
     from actor_learner.export import export as export
     from actor_learner.learner.learner import Learner as Learner
     from actor_learner.networks.default import default_network as default_network
-    from actor_learner.networks.layers import ActionDistribution as ActionDistribution
-    from actor_learner.networks.layers import LogStd as LogStd
-    from actor_learner.networks.layers import ObservationNormalization as ObservationNormalization
+    from actor_learner.networks.layers import (
+        ActionDistribution as ActionDistribution,
+        LogStd as LogStd,
+        ObservationNormalization as ObservationNormalization,
+    )
     from actor_learner.networks.saving import load_network as load_network
-    from actor_learner.policy.policy import Policy as Policy
-    from actor_learner.policy.policy import load_policy as load_policy
+    from actor_learner.policy.policy import Policy as Policy, load_policy as load_policy
     from actor_learner.spaces.structure import parameter_size as parameter_size
-    from actor_learner.spaces.trajectory import Trajectory as Trajectory
-    from actor_learner.spaces.trajectory import load_trajectory as load_trajectory
-    from actor_learner.train import Result as Result
-    from actor_learner.train import train as train
+    from actor_learner.spaces.trajectory import Trajectory as Trajectory, load_trajectory as load_trajectory
+    from actor_learner.train import Result as Result, train as train
 
 
 class _Package(types.ModuleType):

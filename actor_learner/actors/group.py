@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class ActorGroup(Protocol):
     """Held while a method of the schedule runs, because a group may call them from a thread of its own."""
 
     @property
+    @abc.abstractmethod
     def version(self) -> int:
         """The newest version of the weights: the number of calls of `publish`."""
 
@@ -81,6 +83,7 @@ class ActorGroup(Protocol):
     def start(self) -> None:
         """Start the actors. The constructor doesn't, so that a caller who is interrupted here can still `close`."""
 
+    @abc.abstractmethod
     def spaces(self, seconds: float) -> Spaces:
         """Return the spaces of the environments once all actors have made and reset theirs.
 
@@ -88,6 +91,7 @@ class ActorGroup(Protocol):
         actors aren't ready after so many seconds.
         """
 
+    @abc.abstractmethod
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
         """Allocate the memory that the plan asks for and give the actors the policy.
 
@@ -95,9 +99,11 @@ class ActorGroup(Protocol):
         numbers that `assign` takes.
         """
 
+    @abc.abstractmethod
     def publish(self, weights: Array) -> None:
         """Copy the next version of the weights, a float32 vector as in `ExportedPolicy.weights`, for the actors."""
 
+    @abc.abstractmethod
     def assign(self, actor: int, batch: int, block: int, start: int) -> None:
         """Erase the columns of a block from `start` on, as many as an actor has, and assign them to this actor.
 
@@ -109,6 +115,7 @@ class ActorGroup(Protocol):
         """End each unroll that fills a block after its env step. Only `max_policy_lag` above 1 needs it."""
         raise RuntimeError(f"{type(self).__name__} supports max_policy_lag=0 and 1 only")
 
+    @abc.abstractmethod
     def wait(self, seconds: float) -> None:
         """Return as soon as `schedule.complete()` is true.
 

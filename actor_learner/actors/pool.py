@@ -125,7 +125,7 @@ class ActorPool:
             max_restarts: Number of actors that died, hung or failed and are replaced; the next one ends the pool. 0:
                 the first one does. Three in a row without a finished unroll end it in any case.
             group: Actors of another kind in place of processes, for tests and for embedding: `num_actors` of them,
-                which are closed with the pool. See `actor_learner.actors.group.ActorGroup`.
+                which the pool closes once its arguments are checked. See `actor_learner.actors.group.ActorGroup`.
 
         Raises:
             ValueError: An argument, the environment or the network can't be used (`EnvError` for the second).

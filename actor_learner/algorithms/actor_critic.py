@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -84,6 +84,16 @@ class ActorCritic(Algorithm):
             batch["behaviour_log_prob"] = ops.where(on_policy, target_log_prob, batch["behaviour_log_prob"])
         return {**batch, "value": value[:-1], **self.targets(batch, value)}
 
+    def check_metrics(self, names: Collection[str]) -> None:
+        for name in ("target_kl", "desired_kl"):
+            if getattr(self, name, None) is not None and divergence_metric(names) is None:
+                raise ValueError(f"`{name}` needs a loss that reports `approx_kl`. Received: a loss with {names}")
+
+    def ends_update(self, metrics: Mapping[str, Tensor]) -> Tensor | None:
+        """Return whether the divergence exceeds 1.5 x `target_kl`, a field that a subclass may have."""
+        target_kl, measure = getattr(self, "target_kl", None), divergence_metric(metrics)
+        return None if target_kl is None or measure is None else metrics[measure] > 1.5 * target_kl
+
     def targets(self, batch: Mapping[str, Tensor], value: Tensor) -> dict[str, Tensor]:
         """Return the fields that a loss needs of a whole batch, at least `advantage` and `return`, each `[T, B]`.
 
@@ -156,3 +166,11 @@ class ActorCritic(Algorithm):
 def _outcomes(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the fields of a batch that returns are computed of."""
     return {name: batch[name] for name in ("reward", "terminated", "truncated", "truncation_value", "valid")}
+
+
+def divergence_metric(names: Collection[str]) -> str | None:
+    """Return the metric for `target_kl` and `desired_kl`: the divergence from the policy before the update.
+
+    A subclass's loss may report `approx_kl` alone, in which the age of the actors' weights counts too.
+    """
+    return next((name for name in ("update_kl", "approx_kl") if name in names), None)

@@ -65,6 +65,11 @@ class Algorithm(NamedFields, ABC):
     NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("learning_rate",)
     """Scheduled fields that must never be negative."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "targets" in vars(cls) and not hasattr(cls, "actor_critic_loss"):
+            raise TypeError(f"{cls.__name__} has `targets`, as actor-critics have: subclass al.algorithms.ActorCritic")
+
     @property
     def name(self) -> str:
         """The class's name in lower case, as used in run directories."""
@@ -114,7 +119,6 @@ class Algorithm(NamedFields, ABC):
 
     @classmethod
     def default(cls, name: str) -> Any:
-        """Return the default of a hyperparameter."""
         return next(f.default for f in fields(cls) if f.name == name)
 
     def at(self, values: Mapping[str, Tensor]) -> Algorithm:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from actor_learner.algorithms import schedules
-from actor_learner.algorithms.actor_critic import ActorCritic
+from actor_learner.algorithms.actor_critic import ActorCritic, divergence_metric
 from actor_learner.algorithms.base import hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import check_flag
@@ -76,7 +76,7 @@ class PPO(ActorCritic):
         As in RSL-RL and rl_games, within 1e-5 and 1e-2, but once an update: update_kl is the mean over the update's
         minibatches.
         """
-        measure = _divergence_metric(metrics)
+        measure = divergence_metric(metrics)
         if self.desired_kl is None or measure is None:
             return None
         divergence = metrics[measure]
@@ -86,16 +86,6 @@ class PPO(ActorCritic):
         if 0.0 < divergence < self.desired_kl / 2.0:
             return min(learning_rate * ADAPTATION_FACTOR, max(learning_rate, highest))
         return None
-
-    def check_metrics(self, names: Collection[str]) -> None:
-        for name in ("target_kl", "desired_kl"):
-            if getattr(self, name) is not None and _divergence_metric(names) is None:
-                raise ValueError(f"`{name}` needs a loss that reports `approx_kl`. Received: a loss with {names}")
-
-    def ends_update(self, metrics: Mapping[str, Tensor]) -> Tensor | None:
-        """Return whether the divergence exceeds 1.5 x `target_kl`."""
-        measure = _divergence_metric(metrics)
-        return None if self.target_kl is None or measure is None else metrics[measure] > 1.5 * self.target_kl
 
     @property
     def uses_vtrace(self) -> bool:
@@ -139,11 +129,3 @@ class PPO(ActorCritic):
 
         change = outputs["value"] - minibatch["value"]
         return minibatch["value"] + ops.clip(change, -bound, bound)
-
-
-def _divergence_metric(names: Collection[str]) -> str | None:
-    """Return the metric for `target_kl` and `desired_kl`: the divergence from the policy before the update.
-
-    A subclass's loss may report `approx_kl` alone, in which the age of the actors' weights counts too.
-    """
-    return next((name for name in ("update_kl", "approx_kl") if name in names), None)

@@ -1,6 +1,6 @@
 """The roof of a run: the steps per second that perfect overlap of its measured parts would reach.
 
-docs/roof.md has the model in words; tests compare it with `tests/support/event_simulation.py`.
+docs/performance.md has the model in words; tests compare it with `tests/support/event_simulation.py`.
 """
 
 from __future__ import annotations

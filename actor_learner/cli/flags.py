@@ -119,7 +119,6 @@ def _help(field: dataclasses.Field[Any]) -> str:
 
 
 def flag_text(value: Any) -> str:
-    """Return a value as text for a flag."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     if isinstance(value, bool):

@@ -13,7 +13,6 @@ from typing import Any
 import keras
 import numpy as np
 from gymnasium.spaces import Space
-from keras import ops
 
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.schedules import is_schedule
@@ -40,7 +39,7 @@ class Learner:
     and statistics; nothing else does. The update, from advantages to the last optimizer step, is one compiled graph.
 
     Args:
-        network: a Keras model that keeps the network contract (see `actor_learner.networks`).
+        network: a Keras model that keeps the network contract (see `actor_learner.networks.contract`).
         algorithm: hyperparameters and loss, for instance `al.PPO()`.
         action_space: the Gymnasium space that `parameters` describe a distribution over.
         total_steps: env steps of the whole run; needed by schedules of what remains.
@@ -198,7 +197,7 @@ class Learner:
             env_steps=self.env_steps,
             updates=self.updates,
             random_state=self._rng.bit_generator,
-            arrays={name: ops.convert_to_numpy(variable) for name, variable in self._saved_variables().items()},
+            arrays={name: backend.to_numpy(variable.value) for name, variable in self._saved_variables().items()},
         )
         write_learner(saved, folder)
 
@@ -318,7 +317,7 @@ class Learner:
     def _minibatch_order(self, valid: Array) -> tuple[Array, int]:
         """Return the source's order, and no minibatches while the normalization layers wait for a first batch."""
         self._has_statistics = self._has_statistics or all(
-            float(ops.convert_to_numpy(layer.count)) > 0 for layer in self._normalization
+            float(backend.to_numpy(layer.count.value)) > 0 for layer in self._normalization
         )
         if not self._has_statistics:
             return np.full(self._source.shape(valid.size), -1, np.int32), 0

@@ -43,7 +43,6 @@ class RewardScaling:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """All state."""
         return [self.discounted_return, self.mean, self.variance, self.count]
 
     def scale(self, reward: Tensor, ended: Tensor, valid: Tensor, env_index: Tensor) -> Tensor:

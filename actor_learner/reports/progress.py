@@ -56,7 +56,6 @@ class Progress:
         return self._thread is not None
 
     def update(self, row: Mapping[str, Any]) -> None:
-        """Takes the row of an update."""
         with self._lock:
             self._summary.add(row)
             self._arrived = time.monotonic()

@@ -60,7 +60,6 @@ class RunStatus:
 
     @property
     def part_done(self) -> float:
-        """The part of the steps that is done, from 0 to 1."""
         return max(0.0, min(1.0, self.env_steps / self.total_steps))
 
 

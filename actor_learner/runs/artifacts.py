@@ -34,7 +34,6 @@ def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None
 
 
 def log_lines(run: RunDirectory, count: int) -> list[str]:
-    """Returns the last lines of run.log."""
     content = read_plain(run.logs / RUN_LOG, _LARGEST, from_end=True) or b""
     return content.decode("utf-8", errors="replace").splitlines()[-count:]
 

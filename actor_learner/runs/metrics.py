@@ -197,7 +197,6 @@ def _updates(line: bytes) -> int | None:
 
 
 def _append(file: Path, content: bytes) -> None:
-    """Appends all of the content, or nothing."""
     with open(open_plain(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size
         try:

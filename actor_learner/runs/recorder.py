@@ -70,7 +70,7 @@ class Recorder:
         self._tried_at = self._tried_updates = -math.inf
         self._tried_env_steps = start.state.env_steps
         self._failed = self._updating = False
-        self._learned: np.ndarray[Any, Any] | None = None
+        self._learned: list[np.ndarray[Any, Any]] | None = None
         self._undone_in_a_row = 0
         self._previous = time.perf_counter()
         self._started = self._previous - start.state.time_seconds
@@ -135,7 +135,7 @@ class Recorder:
     def end_epoch(self) -> None:
         """Copies the learned weights, for checkpoints: callbacks may now put in averages or the best ones."""
         if self._learned is None:
-            self._learned = self._learner.flat_weights()
+            self._learned = self._learner.get_weights()
 
     def learned(self, trajectory: Trajectory, losses: Mapping[str, float]) -> bool:
         """Returns False for an undone update, which is saved as an incident and lowers the learning rate."""
@@ -175,9 +175,11 @@ class Recorder:
         """Writes a checkpoint, unless this update has one, nothing was learned, or callbacks put in other weights."""
         if self._learner.updates == self._saved.updates if self._has_checkpoint else not self.rows:
             return
-        weights = self._learner.flat_weights()
-        has_other_weights = self._learned is not None and not np.array_equal(self._learned, weights)
-        if self._updating or has_other_weights or not np.isfinite(weights).all():
+        if self._updating:
+            return
+        weights = self._learner.get_weights()
+        has_other_weights = self._learned is not None and not all(map(np.array_equal, self._learned, weights))
+        if has_other_weights or not all(np.isfinite(weight).all() for weight in weights):
             return
         self._tried_at, self._tried_updates = time.monotonic(), self._learner.updates
         self._tried_env_steps = self._learner.env_steps
@@ -209,7 +211,7 @@ class Recorder:
 
     def ends_finite(self) -> bool:
         """Returns True if the network's weights are finite, or were replaced by the last checkpoint's."""
-        if np.isfinite(self._learner.flat_weights()).all():
+        if all(np.isfinite(weight).all() for weight in self._learner.get_weights()):
             return True
         reason = "a callback left weights that are not finite"
         if self._has_checkpoint:

@@ -129,3 +129,11 @@ def test_the_group_is_closed_with_the_pool():
     with pytest.raises(ZeroDivisionError):
         make_pool(group)
     assert group.closed == 1
+
+
+def test_a_group_without_what_has_no_default_is_refused():
+    class WithoutWait(InMemoryActors):
+        wait = ActorGroup.wait
+
+    with pytest.raises(TypeError, match="abstract method.* wait"):
+        WithoutWait()

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from actor_learner.actors.group import Plan
 from actor_learner.actors.scheduling import FreeRunning, LockStep

@@ -316,3 +316,16 @@ def test_hyperparameters_load_neither_tensorflow_nor_keras():
         "sys.exit(any(name in sys.modules for name in ('keras', 'tensorflow')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_target_kl_of_a_subclass_ends_its_updates():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class CarefulA2C(A2C):
+        target_kl: float | None = None
+
+    metrics = {"approx_kl": 0.016}
+    assert CarefulA2C(target_kl=0.01).ends_update(metrics)
+    assert not CarefulA2C(target_kl=0.02).ends_update(metrics)
+    assert CarefulA2C().ends_update(metrics) is None
+    with pytest.raises(ValueError, match="`target_kl` needs a loss that reports `approx_kl`"):
+        CarefulA2C(target_kl=0.01).check_metrics(["policy_loss"])

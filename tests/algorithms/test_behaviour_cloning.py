@@ -116,3 +116,11 @@ def test_it_runs_in_train(tmp_path):
     result = al.train(config)
     assert result.metrics["env_steps"] >= 64
     assert "explained_variance" not in result.metrics
+
+
+def test_targets_belong_to_an_actor_critic():
+    with pytest.raises(TypeError, match=r"OfTargets has `targets`.*subclass al\.algorithms\.ActorCritic"):
+
+        class OfTargets(BehaviourCloning):
+            def targets(self, batch, value):
+                return {}

@@ -6,8 +6,7 @@ import dataclasses
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from actor_learner.benchmark.roofline import Cost, Parts, prospects, roof, with_actors
 from tests.support.event_simulation import simulate

@@ -13,8 +13,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import actor_learner as al
 from actor_learner import cli

@@ -6,10 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.harness import RunFailedError
-from benchmarks.peers import compare as compare_peers
-from benchmarks.peers import libraries
-from benchmarks.peers import runs as peer_runs
-from benchmarks.peers import table as peer_table
+from benchmarks.peers import compare as compare_peers, libraries, runs as peer_runs, table as peer_table
 from benchmarks.peers.libraries import OURS, PEERS
 from benchmarks.processes import marked
 from benchmarks.works import WORKS

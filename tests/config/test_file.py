@@ -8,8 +8,7 @@ import tomllib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import actor_learner as al
 from actor_learner import cli

@@ -11,8 +11,7 @@ from actor_learner_envs import classic_control
 from gymnasium.envs.classic_control import acrobot
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from actor_learner.environments.factory import resolve_env
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from actor_learner_envs import latency
 from actor_learner_envs.latency import EPISODE_STEPS, LatencyEnv, LatencyVectorEnv, StepTime
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 SEEDS = range(2000)
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from actor_learner_envs.masked_treasure import CELL, STEP_COST, MaskedTreasureEnv, distances
 from gymnasium.spaces import Dict
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 ID = "actor_learner/MaskedTreasure-v0"
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from actor_learner_envs.memory import MemoryEnv
 from gymnasium.wrappers import FrameStackObservation
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 ID = "actor_learner/Memory-v0"
 CUES, DELAYS = st.integers(2, 6), st.integers(0, 6)

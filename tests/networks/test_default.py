@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from keras import ops
 
 from actor_learner.networks.contract import call_network, check_network, network_distribution, normalization_layers

@@ -7,8 +7,7 @@ import scipy.special
 import scipy.stats
 import tensorflow as tf
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from keras import ops
 
 from actor_learner.networks.distributions import Distribution, distribution_for

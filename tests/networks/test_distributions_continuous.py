@@ -7,8 +7,7 @@ import pytest
 import scipy.integrate
 import scipy.stats
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from keras import ops
 
 from actor_learner.networks.distributions.continuous import Gaussian, SquashedGaussian

@@ -14,8 +14,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import actor_learner as al
 from actor_learner.policy.export.litert import export_policy

@@ -6,8 +6,7 @@ import keras
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from actor_learner.networks import default
 from actor_learner.policy.export.litert import export_policy

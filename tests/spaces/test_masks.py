@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.spaces import Spaces

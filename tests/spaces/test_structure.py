@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Sequence, Space, Text, Tuple
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from actor_learner.spaces import kinds
 from actor_learner.spaces.kinds import from_json, to_json

@@ -93,7 +93,6 @@ class Block:
         return cls(layout, {name: arena.array(offset + start, shape, dtype) for name, (start, shape, dtype) in fields})
 
     def columns(self, start: int, stop: int) -> Columns:
-        """Return views on the columns `[start, stop)`."""
         views = {
             name: array[start:stop] if array.ndim == 1 else array[:, start:stop] for name, array in self.arrays.items()
         }
@@ -189,7 +188,6 @@ class ArenaPlan:
         return arena.array(*self.places["slots"])
 
     def blocks(self, arena: Arena) -> list[Block]:
-        """Return the blocks, which are at the end of the arena."""
         first = self.size - self.num_blocks * self.layout.size
         return [Block.in_arena(self.layout, arena, offset) for offset in range(first, self.size, self.layout.size)]
 

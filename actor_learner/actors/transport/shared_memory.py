@@ -57,7 +57,6 @@ class Arena:
 
     @classmethod
     def create(cls, name: str = "actor_learner") -> Arena:
-        """Return an arena of 0 bytes."""
         return cls(anonymous_file(name))
 
     def reserve(self, size: int) -> None:

@@ -28,7 +28,6 @@ def patterns(shapes: Sequence[tuple[int, ...]]) -> list[Array]:
 
 
 def pattern_values(start: int, end: int) -> Array:
-    """Returns the patterns number `start` to `end`."""
     return (_FIRST_PATTERN + _PATTERN_STEP * np.arange(start, end, dtype=np.int64)).astype(np.uint32).view(np.float32)
 
 

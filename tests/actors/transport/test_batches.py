@@ -7,8 +7,7 @@ import pickle
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from actor_learner.actors.transport.batches import ArenaPlan, Block, BlockLayout
 from actor_learner.actors.transport.messages import LARGEST_MESSAGE
