@@ -628,7 +628,7 @@ class Spoils(al.callbacks.Callback):
 
 def test_weights_that_are_not_finite_are_not_what_is_saved(tmp_path, caplog):
     result = al.train(config(tmp_path, [Spoils("on_train_end")]))
-    assert "a callback left weights that aren't finite; the network that is saved is that of" in caplog.text
+    assert "a callback left weights that are not finite; the saved network is that of" in caplog.text
     kept = trainable(al.load_network(result.run_dir / "checkpoints/final"))
     assert np.isfinite(np.concatenate([np.ravel(weight) for weight in kept])).all()
     for network in (result.network, al.load_network(result.run_dir)):

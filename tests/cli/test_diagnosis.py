@@ -95,8 +95,9 @@ def test_what_is_wrong_is_a_line_that_says_what_to_do(monkeypatch, capsys):
 )
 def test_a_self_test_that_fails_is_told(program, deadline, message, tmp_path, monkeypatch):
     """A package of the same name, first on the path, stands in for an installation that is broken."""
-    (tmp_path / "actor_learner").mkdir()
+    (tmp_path / "actor_learner" / "cli").mkdir(parents=True)
     (tmp_path / "actor_learner" / "__init__.py").touch()
-    (tmp_path / "actor_learner" / "doctor.py").write_text(program)
+    (tmp_path / "actor_learner" / "cli" / "__init__.py").touch()
+    (tmp_path / "actor_learner" / "cli" / "diagnosis.py").write_text(program)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert message in try_it(deadline)["failed"]
