@@ -28,6 +28,7 @@ def _module_of_mine(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_module_of_mine")
+@pytest.mark.slow
 def test_a_child_gets_arguments_search_path_and_environment():
     child = start_python(
         "module_of_a_child:report",
@@ -43,6 +44,7 @@ def test_a_child_gets_arguments_search_path_and_environment():
 
 @pytest.mark.usefixtures("_module_of_mine")
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a child whose parent ends")
+@pytest.mark.slow
 def test_a_child_ends_with_the_thread_that_started_it():
     children = []
     over = threading.Event()
