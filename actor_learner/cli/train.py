@@ -151,8 +151,12 @@ def _without_callbacks(recorded: Mapping[str, Any], in_python: str) -> dict[str,
 
 def _print_preset(arguments: argparse.Namespace, config: TrainConfig) -> None:
     file, given = arguments.config_file, given_fields(arguments)
-    fields = preset_layer(file, given, arguments.preset).items()
-    listed = ", ".join(f"{name}={flag_text(value)}" for name, value in fields if name not in {*given, *file.fields})
+    fields = preset_layer(file, given, arguments.preset)
+    used = {name: value for name, value in fields.items() if name not in {*given, *file.fields}}
+    kwargs = fields.get("env_kwargs", {}).items()
+    if left := {key: value for key, value in kwargs if config.env_kwargs.get(key) == value}:
+        used["env_kwargs"] = left
+    listed = ", ".join(f"{name}={flag_text(value)}" for name, value in used.items())
     if listed and not config.quiet:
         name = arguments.preset or file.fields.get("preset") or config.env
         print(f"Preset for {name} (flags override it, --preset none disables it): {listed}")

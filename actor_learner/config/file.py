@@ -20,7 +20,7 @@ from datetime import date, time
 from typing import Any
 
 from actor_learner.config.config import RECORDED, TrainConfig, unknown_field
-from actor_learner.config.presets import fields_below, preset_fields, unknown_preset
+from actor_learner.config.presets import fields_below, over_preset, preset_fields, unknown_preset
 from actor_learner.config.references import algorithm_class, ask_again, callable_marks, is_pythons_own, recorded_network
 from actor_learner.system.fields import refusal
 from actor_learner.system.keras_import import import_keras_before
@@ -97,7 +97,7 @@ def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = Non
     if isinstance(fields.get("network"), str) and "network" not in changes:
         with file.naming_lines():
             fields["network"] = recorded_network(fields["network"])
-    layers = {**preset_layer(file, changes, preset), **fields, **changes}
+    layers = over_preset(preset_layer(file, changes, preset), {**fields, **changes})
     with file.naming_lines(*changes):
         return TrainConfig.from_fields({**layers, "algorithm": changes.get("algorithm") or file.algorithm})
 
@@ -112,7 +112,8 @@ def preset_layer(file: ConfigFile, changes: Mapping[str, Any], preset: str | Non
         return {}
     given = changes.get("algorithm")
     algorithm = given if isinstance(given, str) else file.algorithm or "ppo"
-    found = preset_fields(named or changes.get("env", file.fields.get("env", "CartPole-v1")), algorithm)
+    env = changes.get("env", file.fields.get("env", "CartPole-v1"))
+    found = preset_fields(named or env, algorithm, env)
     if found is None and named is not None:
         with file.naming_lines(*(["preset"] if preset else [])):
             raise unknown_preset(named, algorithm)

@@ -28,7 +28,7 @@ _MUJOCO = _settings(1_000_000, 4, 128, learning_rate="linear_4e-4", clip_range=0
 _WALKING = {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}
 _LUNAR_LANDER = _settings(1_000_000, 8, 256, epochs=4, gamma=0.999, gae_lambda=0.98, learning_rate="linear_1e-3")
 _ATARI = _settings(10_000_000, 4, 128, minibatch_size=256, epochs=4, learning_rate="linear_2.5e-4")
-_ATARI |= {"clip_range": "linear_0.1", "ent_coef": 0.01, "clip_reward": "sign"}
+_ATARI |= {"clip_range": "linear_0.1", "ent_coef": 0.01, "clip_reward": "sign", "env_kwargs": {"episodic_life": True}}
 
 _MUJOCO_NAMES = "Ant Humanoid HumanoidStandup InvertedDoublePendulum InvertedPendulum Pusher Reacher".split()
 
@@ -96,6 +96,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 def preset(env: str, **changes: Any) -> TrainConfig:
     """Return the preset for `env`, with `changes` to fields of the config or of its algorithm, flat.
 
+    Keys of `env_kwargs` are changed one by one; the others keep what the preset says.
+
     `algorithm` may be a name ("a2c"), which takes that algorithm's preset, or an instance, which is used as it is. A
     `network` or `init_from` replaces the preset's settings of the default network.
 
@@ -110,19 +112,23 @@ def preset(env: str, **changes: Any) -> TrainConfig:
     fields = preset_fields(env, name)
     if fields is None:
         raise unknown_preset(env, name)
-    return TrainConfig.from_fields({"env": env, **fields_below(fields, changes), **changes})
+    return TrainConfig.from_fields({"env": env, **over_preset(fields_below(fields, changes), changes)})
 
 
-def preset_fields(env: object, algorithm: str = "ppo") -> dict[str, Any] | None:
-    """Return the fields that a preset sets, flat, or None if there is no preset.
+def preset_fields(preset: object, algorithm: str = "ppo", env: object = None) -> dict[str, Any] | None:
+    """Return the fields that the preset of an environment sets, flat, or None if there is none.
 
-    A subclass of an algorithm takes the preset of its nearest ancestor that has one.
+    A subclass of an algorithm takes the preset of its nearest ancestor that has one. Another environment `env` gets the
+    preset's `env_kwargs` only if its own preset has the same ones: others may not take them.
     """
-    by_algorithm = _by_algorithm(env) if isinstance(env, str) else {}
-    for cls in algorithm_class(algorithm).__mro__:
-        if (name := algorithm_reference(cls)) in by_algorithm:
-            return by_algorithm[name]
-    return None
+    by_algorithm = _by_algorithm(preset) if isinstance(preset, str) else {}
+    names = map(algorithm_reference, algorithm_class(algorithm).__mro__)
+    fields = next((by_algorithm[name] for name in names if name in by_algorithm), None)
+    if fields is None or env in (None, preset):
+        return fields
+    own = preset_fields(env, algorithm) or {}
+    same = own.get("env_kwargs") == fields.get("env_kwargs")
+    return {name: value for name, value in fields.items() if same or name != "env_kwargs"}
 
 
 def _by_algorithm(env: str) -> dict[str, dict[str, Any]]:
@@ -141,6 +147,14 @@ def fields_below(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     if not isinstance(changes.get("algorithm"), str | None):
         dropped |= fields.keys() - {field.name for field in dataclasses.fields(TrainConfig)}
     return {name: value for name, value in fields.items() if name not in dropped}
+
+
+def over_preset(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `changes` over a preset's fields, with the keys of both `env_kwargs`."""
+    merged = {**fields, **changes}
+    if fields.get("env_kwargs") and isinstance(merged["env_kwargs"], Mapping):
+        merged["env_kwargs"] = {**fields["env_kwargs"], **merged["env_kwargs"]}
+    return merged
 
 
 def unknown_preset(env: object, algorithm: str) -> ValueError:

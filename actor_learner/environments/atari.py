@@ -1,4 +1,4 @@
-"""ALE's native vector environment, and games that go on when a life is lost."""
+"""ALE's environments, and games that go on when a life is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from actor_learner.environments.errors import EnvError
 Array = np.ndarray[Any, Any]
 
 LIFE_LOST = "life_lost"  # key of `infos`: bool `[b]`, True where `terminated` marks a lost life in a game that goes on
-LIFE_OPTIONS = ("episodic_life", "life_loss_info")
+_LIFE_OPTIONS = ("episodic_life", "life_loss_info")
 # By default ALE clips rewards, which the learner does, and starts a thread per core, while an actor has one core.
 _DEFAULTS = {"reward_clipping": False, "num_threads": 1}
 
@@ -54,6 +54,21 @@ class LifeLoss(VectorWrapper):
         return observation, reward, terminated, truncated, infos
 
 
+class SingleLifeLoss(gym.Wrapper):
+    """Does for one environment what `LifeLoss` does for a vector environment."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._lives = info["lives"]
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        lost = 0 < info["lives"] < self._lives and not (terminated or truncated)
+        self._lives = info["lives"]
+        return observation, reward, terminated or lost, truncated, {**info, LIFE_LOST: lost}
+
+
 def make_atari(spec: EnvSpec, num_envs: int, env_kwargs: Mapping[str, Any]) -> AnyVectorEnv:
     """Return ALE's vector environment of a game, with raw rewards.
 
@@ -61,7 +76,19 @@ def make_atari(spec: EnvSpec, num_envs: int, env_kwargs: Mapping[str, Any]) -> A
     at each lost life and so never shows the later part of a game, and its `life_loss_info` doesn't show whether a reset
     follows.
     """
-    kwargs = {**_DEFAULTS, **env_kwargs}
-    lives = [bool(kwargs.pop(option, False)) for option in LIFE_OPTIONS]
+    kwargs, ends_at_lost_life = split_life_options({**_DEFAULTS, **env_kwargs})
     env: AnyVectorEnv = gym.make_vec(spec, num_envs, "vector_entry_point", **kwargs)
-    return LifeLoss(env) if any(lives) else env
+    return LifeLoss(env) if ends_at_lost_life else env
+
+
+def make_single_atari(spec: EnvSpec, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
+    """Return ALE's environment of a game, which takes `episodic_life` and `life_loss_info` as `make_atari` does."""
+    kwargs, ends_at_lost_life = split_life_options(env_kwargs)
+    env = gym.make(spec, **kwargs)
+    return SingleLifeLoss(env) if ends_at_lost_life else env
+
+
+def split_life_options(env_kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the other options, and whether an option makes a lost life terminal for learning."""
+    others = {name: value for name, value in env_kwargs.items() if name not in _LIFE_OPTIONS}
+    return others, any(env_kwargs.get(option) for option in _LIFE_OPTIONS)

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from actor_learner.environments.atari import LIFE_OPTIONS, LifeLoss
+from actor_learner.environments.atari import LifeLoss, split_life_options
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.lookup import closest
@@ -35,9 +35,9 @@ class EnvPoolSource:
         """
         if refused := [name for name in env_kwargs if name in _OURS]:
             raise EnvError(f"The actors set EnvPool's `{refused[0]}`. Received: env_kwargs={env_kwargs}")
-        lives = [bool(env_kwargs.pop(option, False)) for option in LIFE_OPTIONS]
-        env = EnvPoolVectorEnv(self.task, num_envs, seed, env_kwargs)
-        return LifeLoss(env) if any(lives) else env
+        options, ends_at_lost_life = split_life_options(env_kwargs)
+        env = EnvPoolVectorEnv(self.task, num_envs, seed, options)
+        return LifeLoss(env) if ends_at_lost_life else env
 
 
 class EnvPoolVectorEnv(AnyVectorEnv):

@@ -14,7 +14,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actor_learner.environments.atari import make_atari
+from actor_learner.environments.atari import make_atari, make_single_atari
 from actor_learner.environments.autoreset import AnyVectorEnv, declared_autoreset_mode
 from actor_learner.environments.envpool import PREFIX, find_envpool
 from actor_learner.environments.errors import EnvError, describe_error
@@ -96,10 +96,13 @@ class EnvFactory:
     def make_one(self) -> Any:
         """Build a single environment; its exceptions pass through."""
         if isinstance(self.source, EnvSpec):
+            # The checker costs several microseconds a step; `Environments` checks instead.
+            kwargs = {"disable_env_checker": True, **self.env_kwargs}
+            if str(self.source.entry_point).startswith("ale_py"):
+                return make_single_atari(self.source, kwargs)
             if str(self.source.entry_point).startswith("gymnasium.envs.mujoco"):
                 _print_mujoco_warnings_once()
-            # The checker costs several microseconds a step; `Environments` checks instead.
-            return gym.make(self.source, **{"disable_env_checker": True, **self.env_kwargs})
+            return gym.make(self.source, **kwargs)
         return self.source(**self.env_kwargs)
 
     def _serial(self, envs: list[Any]) -> AnyVectorEnv:

@@ -289,6 +289,13 @@ def test_train_prints_what_the_preset_set_and_no_flag_did(trained):
     assert "gamma=" not in line.replace("gae_lambda", "")
 
 
+def test_the_printed_preset_has_the_environments_arguments_that_still_count(capsys):
+    for flags, expected in (([], True), (['{"noop_max": 1}'], True), (['{"episodic_life": false}'], False)):
+        arguments = cli.parse(["train", "ALE/Breakout-v5", *(["--env-kwargs", *flags] if flags else [])])
+        cli.train._print_preset(arguments, train_config(arguments))
+        assert ("env_kwargs={'episodic_life': True}" in capsys.readouterr().out) is expected
+
+
 def test_train_shows_progress_and_no_noise_of_tensorflow(trained):
     lines = trained[1].stderr.splitlines()
     warning, *progress = (line for line in lines if "device_compiler.h" not in line)  # TensorFlow 2.20 insists on it

@@ -98,6 +98,19 @@ def test_flags_stand_over_the_file_and_the_file_over_the_preset():
     assert config_of("Acrobot-v1", "--config", file) == al.preset("Acrobot-v1", gamma=0.5, epochs=3)
 
 
+def test_the_environments_arguments_of_flags_or_file_join_those_of_the_preset():
+    flags = ["--env-kwargs", '{"noop_max": 1}']
+    both = al.preset("ALE/Breakout-v5", env_kwargs={"noop_max": 1})
+    assert both.env_kwargs == {"episodic_life": True, "noop_max": 1}
+    assert config_of("ALE/Breakout-v5", *flags) == both
+    file = written('env = "ALE/Breakout-v5"\n[env_kwargs]\nnoop_max = 1\n')
+    assert al.load_config(file) == both
+    off = ["--env-kwargs", '{"episodic_life": false}']
+    assert config_of("--config", file, *off).env_kwargs == {"episodic_life": False}
+    assert config_of("ALE/Breakout-v5", "--preset", "none", *flags).env_kwargs == {"noop_max": 1}
+    assert config_of("actor_learner/Catch-v0", "--preset", "ALE/Breakout-v5", *flags).env_kwargs == {"noop_max": 1}
+
+
 def test_another_algorithm_takes_nothing_of_the_files():
     file = written('algorithm = "ppo"\nclip_range = 0.1\ngamma = 0.5\nseed = 4\n')
     assert config_of("--config", file, "--algorithm", "a2c") == al.preset("CartPole-v1", algorithm="a2c", seed=4)

@@ -84,3 +84,18 @@ def test_presets_are_not_changed_by_using_them():
     for name in PRESETS:
         al.preset(name, seed=3, gamma=0.1)
     assert {name: fields["ppo"] for name, fields in PRESETS.items()} == before
+
+
+def test_a_lost_life_is_terminal_in_every_preset_of_atari_and_keys_of_the_environment_change_one_by_one():
+    assert al.preset("ALE/Breakout-v5").env_kwargs == {"episodic_life": True}
+    changed = al.preset("ALE/Pong-v5", env_kwargs={"repeat_action_probability": 0.0})
+    assert changed.env_kwargs == {"episodic_life": True, "repeat_action_probability": 0.0}
+    assert al.preset("ALE/Pong-v5", env_kwargs={"episodic_life": False}).env_kwargs == {"episodic_life": False}
+    assert al.preset("ALE/Pong-v5", env_kwargs=None).env_kwargs == {}
+
+
+def test_an_environment_takes_anothers_preset_without_arguments_that_it_may_not_know():
+    pong = preset_fields("ALE/Pong-v5")
+    assert preset_fields("ALE/Pong-v5", "ppo", "ALE/Breakout-v5") == pong
+    for env in ("actor_learner/Catch-v0", "my_module:factory", lambda: None):
+        assert preset_fields("ALE/Pong-v5", "ppo", env) == {k: v for k, v in pong.items() if k != "env_kwargs"}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+import actor_learner as al
 from actor_learner import ActorPool
 from actor_learner.environments.atari import LifeLoss
 from actor_learner.environments.environments import Environments
@@ -157,6 +158,30 @@ class TestEpisodes:
             assert not (one.terminated & ~other.terminated).any()
             more += int((other.terminated & ~one.terminated).sum())
         assert more >= 4 * len(games)  # five lives, the last of which ends the game anyway
+
+    def test_single_environments_say_it_too(self):
+        """The same games with the same actions as without: only `terminated` differs, at the lost lives."""
+        kwargs = {"repeat_action_probability": 0.0, "obs_type": "ram"}
+        (plain, games), (split, games_again) = (
+            play(Environments(resolve_env("ALE/Breakout-v5", {**kwargs, **lives}, "sync").make(2)), 400)
+            for lives in ({}, {"episodic_life": True})
+        )
+        assert games == games_again
+        assert len(games) >= 2
+        ends, losses = (sum(int(one.terminated.sum()) for one in played) for played in (plain, split))
+        assert ends == len(games)
+        assert losses >= 4 * len(games)
+
+    def test_an_evaluation_is_of_whole_games(self):
+        kwargs = {**PLAIN, "img_height": 36, "img_width": 36}
+        space = resolve_env("ALE/Breakout-v5", kwargs).make(1)
+        network = al.default_network(space.single_observation_space, space.single_action_space)
+        plain, split = (
+            al.evaluate(network, "ALE/Breakout-v5", 2, deterministic=False, env_kwargs={**kwargs, **lives})
+            for lives in ({}, {"episodic_life": True})
+        )
+        np.testing.assert_array_equal(plain.returns, split.returns)
+        np.testing.assert_array_equal(plain.lengths, split.lengths)
 
     @pytest.mark.parametrize("mode", MODES)
     def test_frames_after_a_reset_are_of_the_new_game(self, mode):
