@@ -59,16 +59,6 @@ make_venv() {
     "$python" -m venv "$venv" || die "can't make $venv with $python."
 }
 
-extras() {
-    if [ "$kind" = dev ]; then
-        echo dev
-    elif [ "$(uname -s)-$(uname -m)" = Linux-aarch64 ]; then
-        echo plots,report,video,mujoco # Box2D has no wheel here
-    else
-        echo plots,report,video,mujoco,box2d
-    fi
-}
-
 show_progress() {
     local line
     while IFS= read -r line; do
@@ -86,7 +76,7 @@ install() {
     say "installing TensorFlow, Keras, Gymnasium and others with pip (about 700 MB, some minutes; log: $log)"
     export PIP_RETRIES="${PIP_RETRIES:-2}" # by environment: pip does not hand flags on to the pip of an isolated build
     if ! (cd "$root" && "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off \
-        --editable ".[$(extras)]" 2>&1) | tee "$log" | show_progress; then
+        --editable ".[$kind]" 2>&1) | tee "$log" | show_progress; then
         if [ -n "$was_complete" ]; then rm -f "$venv/.incomplete"; fi
         explain_failure
     fi

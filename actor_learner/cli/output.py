@@ -58,11 +58,11 @@ def progress(*, quiet: bool = False, stages: bool = False) -> Iterator[Callable[
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def own_command() -> str:
-    """Return the text to type for this command: its name if the shell finds it, else its path."""
-    if shutil.which("actor-learner"):
-        return "actor-learner"
-    path = Path(sys.prefix) / "bin" / "actor-learner"
+def own_command(program: str = "actor-learner") -> str:
+    """Return the text to type for a program of this installation: its name if the shell finds it, else its path."""
+    if shutil.which(program):
+        return program
+    path = Path(sys.prefix) / "bin" / program
     return os.path.relpath(path) if path.is_relative_to(os.getcwd()) else str(path)
 
 

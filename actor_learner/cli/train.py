@@ -172,9 +172,10 @@ def _what_next(run_dir: str | os.PathLike[str]) -> str:
     next_commands = (f"evaluate {run}", f"plot {run} --output curve.png", f"report {run}")
     lines = [f"The run is in {run}. Next:", *(f"  {command} {words}" for words in next_commands)]
     if any(Path(run_dir).glob(f"{tensorboard.PREFIX}*")):
-        missing = "" if importlib.util.find_spec("tensorboard") else ", after pip install 'actor-learner[tensorboard]'"
-        folder = shlex.quote(_folder_of_runs(Path(run_dir)))
-        lines.append(f"This run and those beside it: tensorboard --logdir {folder}{missing}")
+        folder, installed = shlex.quote(_folder_of_runs(Path(run_dir))), importlib.util.find_spec("tensorboard")
+        viewer = shlex.quote(own_command("tensorboard")) if installed else "tensorboard"
+        missing = "" if installed else ", after pip install 'actor-learner[tensorboard]'"
+        lines.append(f"This run and those beside it: {viewer} --logdir {folder}{missing}")
     return "\n".join(lines)
 
 

@@ -274,9 +274,11 @@ def test_train_says_where_the_result_is_and_what_to_type_next(trained):
         ["report", "a run"],
     ]
     last = done.stdout.splitlines()[-1]
-    assert last.startswith("This run and those beside it: tensorboard --logdir 'a run'"), (
-        "the folder above has anything in it"
-    )
+    assert last.startswith("This run and those beside it: ")
+    viewer, *arguments = shlex.split(last.partition(": ")[2])
+    assert arguments[:2] == ["--logdir", "a run"], "the folder above has anything in it"
+    assert Path(viewer).name == "tensorboard"
+    assert shutil.which(Path(run).parent / viewer) or shutil.which(viewer)
     assert all(Path(command[0]).name == "actor-learner" for command in commands)
     assert read_config(run)["algorithm"]["gamma"] == 0.97
     assert read_metrics(run)[-1]["env_steps"] >= 3000

@@ -3,6 +3,7 @@
 import ast
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -450,3 +451,24 @@ def test_a_changed_pyproject_asks_for_a_new_installation(finished_set_up):
         pyproject.write_text(before)
     assert "actor-learner train" not in done.stdout
     assert "scripts/train: " in done.stderr
+
+
+def packages_of(extras, optional):
+    """The names of the packages that extras install, those of the extras that they name included."""
+    for requirement in map(Requirement, (text for extra in extras for text in optional[extra])):
+        own = requirement.name == "actor-learner"
+        yield from packages_of(requirement.extras, optional) if own else [requirement.name]
+
+
+@pytest.mark.slow
+def test_train_sets_up_what_shows_the_files_that_a_run_writes(finished_set_up):
+    """TensorBoard's files among them; `keras.callbacks.TensorBoard` needs the package, too."""
+    python, calls = (finished_set_up / ".venv" / name for name in ("bin/python", "calls"))
+    python.unlink()
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo 3.13\necho "$@" >>{str(calls)!r}\n')
+    python.chmod(0o755)
+    (finished_set_up / ".venv" / ".ready-run").unlink()
+    assert "set-up done" in script(finished_set_up, "train").stderr
+    (extras,) = re.findall(r"--editable \.\[(.+)\]", calls.read_text())
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert {"tensorboard", "matplotlib", "jinja2", "moviepy"} <= set(packages_of(extras.split(","), optional))
