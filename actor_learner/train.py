@@ -84,7 +84,7 @@ class _Run:
         finally:
             self._close()
         if self.learner.env_steps >= self.config.total_steps:
-            record_finished(self.start.run, self.learner.env_steps)
+            self.recorder.with_room(lambda: record_finished(self.start.run, self.learner.env_steps))
         return Result(self.learner.network, metrics or last_metrics(self.start.run.metrics), self.start.run.path)
 
     def _end_update(self, metrics: dict[str, float]) -> None:
@@ -121,7 +121,8 @@ class _Run:
             self.recorder.close()
         finally:
             if self.recorder.ends_finite():
-                build.save_result(self.start.run, self.learner, self.actors.observation_space)
+                space = self.actors.observation_space
+                self.recorder.with_room(lambda: build.save_result(self.start.run, self.learner, space))
 
     def _make_callbacks(self, epochs: int) -> RunCallbacks:
         from actor_learner.callbacks.dispatch import RunCallbacks

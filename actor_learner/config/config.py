@@ -154,7 +154,8 @@ class TrainConfig(checks.NamedFields):
         updates_per_epoch: updates between two calls of a callback's `on_epoch_end`; None: a hundredth of all.
         checkpoint_minutes: minutes between checkpoints, the first after the first update; None: not by time.
         checkpoint_updates: updates between checkpoints; None: not by updates. The end of a run always writes one.
-        keep_checkpoints: newest checkpoints to keep, beside all best ones and milestones.
+        keep_checkpoints: newest checkpoints to keep, beside the best ones and milestones.
+        keep_best_checkpoints: best checkpoints to keep: the last ones whose return was the highest so far.
         milestone_steps: env steps between checkpoints that are kept forever; None: no milestones.
         on_env_error: after an exception in an environment, "restart" replaces its actor, "raise" ends the run.
         max_restarts: most actors to replace in a run; the next failure ends it with the cause.
@@ -216,6 +217,7 @@ class TrainConfig(checks.NamedFields):
     checkpoint_minutes: float | None = _number(1.0, "checkpoints", above=0, optional=True)
     checkpoint_updates: int | None = _count(None, 1, "checkpoints")
     keep_checkpoints: int = _count(3, 1, "checkpoints")
+    keep_best_checkpoints: int = _count(1, 0, "checkpoints")
     milestone_steps: int | None = _count(None, 1, "checkpoints")
     on_env_error: Literal["restart", "raise"] = _choice(("restart", "raise"), "faults")
     max_restarts: int = _count(1000, 0, "faults")

@@ -1,4 +1,4 @@
-"""Checkpoints, from which a run is resumed: written whole or not at all, and removed by age.
+"""Checkpoints, from which a run is resumed: written whole or not at all, and removed by age, sooner on a full disk.
 
 checkpoints/<updates, 10 digits>/   the learner (`Learner.save`), and run.json: the state of the run beside it
 checkpoints/final                   a link to the last checkpoint of an ended run
@@ -7,6 +7,7 @@ checkpoints/final                   a link to the last checkpoint of an ended ru
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import logging
 import math
@@ -16,7 +17,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from actor_learner.environments.calls import Calls, make_call
 from actor_learner.system.files import DamagedError, check_folder, one_line, write_folder_atomically
@@ -26,6 +27,8 @@ RUN_FILE = "run.json"
 FINAL = "final"
 
 _NAME = re.compile(r"\d{10}")
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # the errors of a disk, or a quota, without room
+T = TypeVar("T")
 _log = logging.getLogger("actor_learner")
 
 
@@ -39,7 +42,7 @@ class RunState:
     actor_restarts: int = 0
     episodes: Mapping[str, list[float]] = field(default_factory=dict)  # the last of "return", "length", `info_keys`
     best_return: float | None = None  # the highest `episode_return` of any checkpoint so far
-    best: bool = False  # this checkpoint has the highest return
+    best: bool = False  # this checkpoint has the highest return so far
     milestone: bool = False  # this checkpoint is never removed
     metrics_size: int = 0  # bytes of metrics.jsonl
     event_files: Mapping[str, int] = field(default_factory=dict)  # bytes of each of TensorBoard's files
@@ -95,11 +98,15 @@ class RunState:
 
 
 class Checkpoints:
-    """The checkpoints of a run in `folder`. The `keep` newest stay; the best and the milestones always do."""
+    """The checkpoints of a run in `folder`: the `keep` newest, the last `keep_best` of the best so far, all milestones.
 
-    def __init__(self, folder: Path, keep: int) -> None:
-        self.folder, self._keep = folder, keep
-        self._permanent: dict[str, bool] = {}
+    On a full disk fewer: `with_room` removes all but the newest and the milestones, one by one.
+    """
+
+    def __init__(self, folder: Path, keep: int, keep_best: int = 1) -> None:
+        self.folder, self._keep, self._keep_best = folder, keep, keep_best
+        self._marks: dict[str, tuple[bool, bool]] = {}
+        self._was_full = False
 
     def path(self, updates: int) -> Path:
         """Returns the path of the checkpoint after so many updates, written or not."""
@@ -108,7 +115,7 @@ class Checkpoints:
     def write(self, state: RunState, save_learner: Callable[[Path], object]) -> Path:
         """Writes a checkpoint, then removes old ones. Returns its folder.
 
-        Raises OSError if it can't be written; then no other is removed.
+        Raises OSError if it can't be written; then no other is removed, unless the disk is full.
         """
 
         def write(partial: Path) -> None:
@@ -116,9 +123,10 @@ class Checkpoints:
             state.write(partial)
 
         path = self.path(state.updates)
-        write_folder_atomically(path, write)
-        self._permanent[path.name] = state.best or state.milestone
-        self._remove_old()
+        self.with_room(lambda: write_folder_atomically(path, write))
+        self._marks[path.name] = state.best, state.milestone
+        for old in self._removable(self._keep, self._keep_best):
+            remove_folder(old)
         return path
 
     def link_final(self) -> None:
@@ -126,19 +134,48 @@ class Checkpoints:
         newest = checkpoint_folders(self.folder)[0]
         partial = self.folder / f".partial-{FINAL}"
         partial.unlink(missing_ok=True)
-        partial.symlink_to(newest.name)
+        self.with_room(lambda: partial.symlink_to(newest.name))
         os.replace(partial, self.folder / FINAL)
 
-    def _remove_old(self) -> None:
-        for path in checkpoint_folders(self.folder)[self._keep :]:
-            if path.name not in self._permanent:
+    def with_room(self, write: Callable[[], T]) -> T:
+        """Calls `write` and returns its result; while the disk is full, removes a checkpoint and calls it again.
+
+        The oldest checkpoint goes first, the best one last; milestones and the newest one stay. Raises what `write`
+        raises once none is left that may go.
+        """
+        while True:
+            try:
+                return write()
+            except OSError as error:
+                if error.errno not in _FULL or not self._make_room():
+                    raise
+
+    def _make_room(self) -> bool:
+        """Removes a checkpoint. Returns False if none may go, or if it can't be removed."""
+        found = self._removable(1, self._keep_best) or self._removable(1, 0)
+        if not found:
+            return False
+        if not self._was_full:
+            _log.warning("the disk is full: old checkpoints are removed to make room, %s first", found[0])
+        self._was_full = True
+        remove_folder(found[0])
+        return not found[0].exists()
+
+    def _removable(self, keep: int, keep_best: int) -> list[Path]:
+        """Returns the checkpoints that are neither among the newest, nor among the best, nor milestones; oldest first.
+
+        A process that resumes the run reads the marks. One that can't be read stays, for somebody to look at.
+        """
+        folders = checkpoint_folders(self.folder)
+        for path in folders:
+            if path.name not in self._marks:
                 try:
                     state = RunState.read(path)
-                    self._permanent[path.name] = state.best or state.milestone
                 except ValueError:
-                    self._permanent[path.name] = True
-            if not self._permanent[path.name]:
-                remove_folder(path)
+                    state = RunState(milestone=True)
+                self._marks[path.name] = state.best, state.milestone
+        best = [path for path in folders if self._marks[path.name][0]][:keep_best]
+        return [path for path in reversed(folders[keep:]) if path not in best and not self._marks[path.name][1]]
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ import math
 import numbers
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ _log = logging.getLogger("actor_learner")
 class MetricsFile:
     """Appends whole rows. While the disk is full, rows wait in memory and are written once there is room.
 
-    At most 10,000 rows wait; older ones are lost, and `close` reports how many.
+    At most 10,000 rows wait; older ones are lost, and `close` reports how many. with_room: calls a write, and makes
+    room for it on a full disk (`Checkpoints.with_room`).
     """
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, with_room: Callable[[Callable[[], None]], None] = lambda write: write()) -> None:
+        self.file, self._with_room = file, with_room
         self._waiting: list[bytes] = []
         self._lost, self._failed = 0, False
 
@@ -67,7 +68,8 @@ class MetricsFile:
 
     def _flush(self) -> None:
         if self._waiting:
-            _append(self.file, b"".join(self._waiting))
+            content = b"".join(self._waiting)
+            self._with_room(lambda: _append(self.file, content))
             self._waiting.clear()
         self._failed = False
 

@@ -55,13 +55,15 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
 class Recorder:
     """Records the updates of a run from its checkpoint on, and handles undone updates.
 
-    A full disk never ends a run: the recorder warns once, and the last files stay as they are.
+    A full disk never ends a run: the recorder removes old checkpoints, then warns once, and the last files stay as they
+    are. `with_room` makes room for other files of the run in the same way.
     """
 
     def __init__(self, start: Start, config: TrainConfig, actors: ActorPool, learner: Learner) -> None:
         self._run, self._config, self._actors, self._learner = start.run, config, actors, learner
-        self._metrics = MetricsFile(start.run.metrics)
-        self._checkpoints = Checkpoints(start.run.checkpoints, config.keep_checkpoints)
+        self._checkpoints = Checkpoints(start.run.checkpoints, config.keep_checkpoints, config.keep_best_checkpoints)
+        self.with_room = self._checkpoints.with_room
+        self._metrics = MetricsFile(start.run.metrics, self.with_room)
         self._memory = MemorySampler(lambda: actors.pids, second_after=1.0)
         hyperparameters = flat_config(config.to_json(), skip=ASIDE)
         self._events = EventFile(start.run.path, hyperparameters) if config.tensorboard else None

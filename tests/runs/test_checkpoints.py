@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from actor_learner.runs.checkpoints import RUN_FILE, Checkpoints, RunState, checkpoint_folders, newest_whole
+from actor_learner.runs.metrics import MetricsFile
 from actor_learner.system.files import DamagedError, check_folder, write_manifest
+from tests.support.small_disk import fill, mounted
 
 STATE = RunState(env_steps=512, updates=2, time_seconds=1.5, episodes={"return": [1.0, 2.0]}, best_return=1.5)
 
@@ -41,15 +43,77 @@ def test_the_newest_are_kept(tmp_path):
     assert names(tmp_path) == ["3", "11"]
 
 
-@pytest.mark.parametrize("marker", ["best", "milestone"])
-def test_the_best_and_the_milestones_are_kept_for_ever(tmp_path, marker):
+def test_milestones_are_kept_for_ever(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=2)
     write(checkpoints, 1, 2)
-    write(checkpoints, 3, 5, **{marker: True})
+    write(checkpoints, 3, 5, milestone=True)
     write(checkpoints, 6, 7, 8)
     assert names(tmp_path) == ["3", "5", "7", "8"]
     write(Checkpoints(tmp_path, keep=1), 9)  # a process that goes on reads the marks
     assert names(tmp_path) == ["3", "5", "9"]
+
+
+@pytest.mark.parametrize("keep_best", [0, 1, 2])
+def test_of_the_best_so_far_the_last_are_kept(tmp_path, keep_best):
+    checkpoints = Checkpoints(tmp_path, keep=2, keep_best=keep_best)
+    write(checkpoints, 1, 2, 3, best=True)
+    write(checkpoints, 4, 5, 6)
+    best = ["2", "3"][2 - keep_best :]
+    assert names(tmp_path) == [*best, "5", "6"]
+    write(Checkpoints(tmp_path, keep=1, keep_best=keep_best), 7)
+    assert names(tmp_path) == [*best, "7"]
+
+
+def save_much(kilobytes):
+    return lambda folder: (folder / "learner").write_bytes(bytes(kilobytes * 1024))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Has room for three checkpoints of 100 kB with their small files."""
+    with mounted(tmp_path, 400):
+        yield tmp_path
+
+
+def test_on_a_full_disk_the_oldest_go_and_the_best_after_them(small_disk):
+    checkpoints = Checkpoints(small_disk, keep=3)
+
+    def names_after(updates, kilobytes=100, **marks):
+        checkpoints.write(replace(STATE, updates=updates, **marks), save_much(kilobytes))
+        return names(small_disk)
+
+    names_after(1, milestone=True)
+    names_after(2)
+    assert names_after(3, best=True) == ["1", "2", "3"]
+    assert names_after(4) == ["1", "3", "4"]
+    assert names_after(5) == ["1", "4", "5"]
+    fill(small_disk)
+    assert names_after(6) == ["1", "5", "6"]
+    checkpoints.link_final()
+    with pytest.raises(OSError, match="No space left"):
+        names_after(7, kilobytes=300)
+    assert names(small_disk) == ["1", "6"]
+    assert newest_whole(small_disk)[1].updates == 6
+
+
+def test_rows_of_metrics_take_the_room_of_old_checkpoints(small_disk, caplog):
+    folder = small_disk / "checkpoints"
+    checkpoints = Checkpoints(folder, keep=3)
+    for updates in (1, 2, 3):
+        checkpoints.write(replace(STATE, updates=updates), save_much(100))
+    metrics = MetricsFile(small_disk / "metrics.jsonl", checkpoints.with_room)
+    for updates in range(3):
+        fill(small_disk)
+        metrics.append({"updates": updates, "text": ["x" * 5000]})
+    assert [json.loads(line)["updates"] for line in metrics.file.read_text().splitlines()] == [0, 1]
+    assert names(folder) == ["3"]
+    assert [record.message for record in caplog.records] == [
+        f"the disk is full: old checkpoints are removed to make room, {folder}/0000000001 first",
+        f"{metrics.file} can't be written ([Errno 28] No space left on device); training goes on, rows wait for room",
+    ]
+    (small_disk / "filler").unlink()
+    metrics.close()
+    assert len(metrics.file.read_text().splitlines()) == 3
 
 
 def test_one_that_cannot_be_read_is_left_for_somebody_to_look_at(tmp_path):

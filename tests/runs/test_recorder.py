@@ -9,7 +9,9 @@ import pytest
 
 import actor_learner as al
 from actor_learner.runs.checkpoints import RunState, checkpoint_folders
+from actor_learner.runs.metrics import read_metrics
 from tests.support.counting_env import CountingEnv
+from tests.support.small_disk import mounted
 
 pytestmark = pytest.mark.usefixtures("without_xla")
 
@@ -123,6 +125,31 @@ def test_an_update_that_is_cut_short_is_not_saved(tmp_path, caplog):
     assert same(al.load_network(tmp_path).get_weights(), callback.learned)
     assert "update 2 was cut short; the saved network is that of" in caplog.text
     assert "the run was ended by KeyboardInterrupt" in (tmp_path / "logs/run.log").read_text()
+
+
+class Improving(CountingEnv):
+    """Episodes of one step, each of a higher return than the one before."""
+
+    def __init__(self):
+        super().__init__(length=1)
+
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, float(self.episodes), *rest
+
+
+def test_a_run_that_always_improves_keeps_a_few_checkpoints(tmp_path):
+    al.train(config(tmp_path, env=Improving, total_steps=8 * 16, keep_checkpoints=1, keep_best_checkpoints=2))
+    assert [int(path.name) for path in checkpoint_folders(tmp_path / "checkpoints")] == [8, 7]
+
+
+def test_a_run_on_a_small_disk_loses_old_checkpoints_but_no_row_of_metrics(tmp_path):
+    """Room for four checkpoints of 52 kB, or for two, 40 rows and the result."""
+    with mounted(tmp_path, 240):
+        al.train(config(tmp_path / "run", env=Improving, total_steps=40 * 16, keep_best_checkpoints=10))
+        assert [row["updates"] for row in read_metrics(tmp_path / "run")] == list(range(1, 41))
+        assert RunState.read(tmp_path / "run/checkpoints/final").updates == 40
+        al.load_policy(tmp_path / "run")
 
 
 class NoRoom(al.callbacks.Callback):
