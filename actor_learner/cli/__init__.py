@@ -10,14 +10,21 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from actor_learner.cli import benchmark, completion, doctor, evaluate, export, parser, plot, report, train, tune, watch
+from actor_learner.system.exiting import exit_with
 
 REFUSED = 2
 INTERRUPTED = 130
 
 _MODULES = (train, benchmark, tune, watch, evaluate, plot, report, export, doctor, completion)
 COMMANDS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
+
+
+def run() -> NoReturn:
+    """Run the command that this process was started for, and end the process."""
+    exit_with(main)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

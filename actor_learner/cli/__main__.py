@@ -1,7 +1,5 @@
 """`python -m actor_learner.cli`."""
 
-import sys
+from actor_learner.cli import run
 
-from actor_learner.cli import main
-
-sys.exit(main())
+run()
