@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from actor_learner.cli import benchmark, completion, doctor, evaluate, export, parser, plot, report, train, tune, watch
+from actor_learner.system.aborts import show_stacks
 from actor_learner.system.exiting import exit_with
 
 REFUSED = 2
@@ -24,6 +25,7 @@ COMMANDS = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 
 def run() -> NoReturn:
     """Run the command that this process was started for, and end the process."""
+    show_stacks()
     exit_with(main)
 
 

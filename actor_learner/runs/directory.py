@@ -7,7 +7,7 @@ network.keras    the network (network.weights.h5 where Keras can't read it back)
 policy/          the exported policy, which needs no TensorFlow
 checkpoints/     what a resumed run starts from, by number of updates; `final` links to the last one of an ended run
 incidents/       updates that were not finite
-logs/            run.log, and stdout and stderr of the actors
+logs/            run.log, stdout and stderr of the actors, and native.log where native code aborted
 .lock            held by the process that trains
 """
 

@@ -29,6 +29,7 @@ from actor_learner.runs.log import run_log
 from actor_learner.runs.metrics import trim_metrics
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.tensorboard import PREFIX
+from actor_learner.system.aborts import native_log
 from actor_learner.system.files import DamagedError, one_line
 
 MAY_DIFFER = WITHOUT_EFFECT | {
@@ -88,6 +89,7 @@ def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
         else:
             directory.begin_run(run, config)
             start = Start(run)
+        stack.enter_context(native_log(run.logs))
         try:
             yield start
         except BaseException as error:

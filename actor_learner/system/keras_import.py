@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from actor_learner.system.aborts import kept_if_it_aborts
+
 _DEFERRED = ("matplotlib", "matplotlib.pyplot", "matplotlib.patches", "scipy.sparse")
 """Modules that Keras imports for its galleries, and TensorFlow for its old Keras: a quarter of the import's time."""
 
@@ -138,17 +140,16 @@ def check_tensorflow(purpose: str) -> None:
 
 @contextlib.contextmanager
 def silent_stderr() -> Iterator[None]:
-    """Discard native code's output on file descriptor 2, which these libraries can't switch off."""
+    """Hide native code's output on file descriptor 2, which these libraries can't switch off; see `aborts`."""
     try:
         saved = os.dup(2)
     except OSError:  # standard error is closed
         yield
         return
-    sink = os.open(os.devnull, os.O_WRONLY)
-    try:
+    with kept_if_it_aborts() as sink:
         os.dup2(sink, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(sink)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
+from actor_learner.system.aborts import leave_closed_terminal
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -44,6 +46,8 @@ class Interrupts:
         self._handlers.close()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            leave_closed_terminal()
         if self.received is None:
             self.received = number
             if not self.quiet:

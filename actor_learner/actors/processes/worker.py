@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import os
 import pickle
@@ -17,6 +16,7 @@ from actor_learner.environments.calls import CallError, decode
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError, describe_error
 from actor_learner.policy.policy import Policy
+from actor_learner.system.aborts import show_stacks
 from actor_learner.system.machine import lower_priority
 
 _LARGEST_TRACEBACK = 64 * 1024
@@ -31,7 +31,7 @@ def main(*descriptors: str) -> None:
     for stream in (sys.stdout, sys.stderr):  # pass on each line when it is complete, not when a buffer is full
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
-    faulthandler.enable()
+    show_stacks()
     channel = Channel(connection, mailbox)
     starting = True
     try:
