@@ -23,6 +23,7 @@ TOPICS = {
     "overhead": "benchmarks.overhead.overhead",
     "memory": "benchmarks.overhead.memory",
     "soak": "benchmarks.faults.soak",
+    "aborts": "benchmarks.faults.aborts",
     "kill-and-resume": "benchmarks.faults.kill_and_resume",
     "faulty-runs": "benchmarks.faults.faulty_runs",
     "policy": "benchmarks.deploy.policy",
