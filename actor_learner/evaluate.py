@@ -101,7 +101,8 @@ def evaluate(
         run_dir_or_network: A run directory, a Keras model that keeps the network contract, or a `Policy`.
         env: As for `train`; by default the environment of the run directory.
         episodes: Number of episodes.
-        seed: Seeds the environments and, with `deterministic=False`, the actions.
+        seed: Seeds the environments and, with `deterministic=False`, the actions. The noise of a `Policy` that is
+            passed in is afterwards what it was before.
         deterministic: Takes the most probable action; False samples.
         num_envs: Environments stepped together; by default 8, or `episodes` if that is less.
         env_kwargs: Keyword arguments of the environment; by default the run's, if the environment is the run's.
@@ -124,9 +125,11 @@ def evaluate(
     with contextlib.closing(factory.make(num_envs, seed)) as vector_env:
         mode = autoreset_mode or config.get("autoreset_mode")
         environments = Environments(vector_env, autoreset_mode=mode, info_keys=_info_keys(config), name=factory.name)
-        player = _Player(_policy(run_dir_or_network, environments, seed), environments, deterministic)
+        policy = _policy(run_dir_or_network, environments)
+        player = _Player(policy, environments, deterministic)
         quotas = [episodes // num_envs + (index < episodes % num_envs) for index in range(num_envs)]
-        played = _play(player, quotas, seed)
+        with policy.reseeded(seed):
+            played = _play(player, quotas, seed)
     returns, lengths, infos = zip(*played, strict=True)
     names = dict.fromkeys(name for info in infos for name in info)
     info = {name: np.array([info.get(name, np.nan) for info in infos], dtype=np.float64) for name in names}
@@ -163,14 +166,14 @@ def _info_keys(config: Mapping[str, Any]) -> Sequence[str]:
     return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else ("is_success",)
 
 
-def _policy(source: Any, environments: Environments, seed: int) -> Policy:
+def _policy(source: Any, environments: Environments) -> Policy:
     if isinstance(source, Policy):
         return source
     if isinstance(source, (str, os.PathLike)):
-        return load_policy(source, seed=seed)
+        return load_policy(source)
     action_space, observation_space = environments.action_space, environments.observation_space
     size = environments.num_envs
-    return Policy.from_network(source, action_space, seed, batch_size=size, observation_space=observation_space)
+    return Policy.from_network(source, action_space, batch_size=size, observation_space=observation_space)
 
 
 class _Player:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import subprocess
@@ -432,19 +433,27 @@ class Recording(VectorEnv):
         return np.zeros((1, 1), np.float32), np.ones(1), ended, np.array([False]), {"life_lost": lost}
 
 
+def raise_after(step, calls, actions):
+    """Steps once for each of `calls`, then raises RuntimeError."""
+    if next(calls, None) is None:
+        raise RuntimeError("the simulator failed")
+    return step(actions)
+
+
 class TestHeldNoise:
     """With the mean at 0 and a deviation of 1 an action is its noise."""
 
-    def lengths_of_runs(self, env):
+    def network(self):
         observation = keras.Input((1,))
         parameters = keras.layers.Dense(2, kernel_initializer="zeros")(observation)
         held = ActionDistribution(noise_hold=4)(parameters)
-        network = keras.Model(observation, (held, keras.layers.Dense(1)(observation)))
+        return keras.Model(observation, (held, keras.layers.Dense(1)(observation)))
 
+    def lengths_of_runs(self, env):
         def make(num_envs=1, seed=None):
             return env
 
-        evaluate(network, make, episodes=2, num_envs=1, deterministic=False)
+        evaluate(self.network(), make, episodes=2, num_envs=1, deterministic=False)
         return [len(list(group)) for action, group in itertools.groupby(env.actions) if action is not None]
 
     def test_the_step_that_only_resets_takes_nothing_from_an_episodes_noise(self):
@@ -452,6 +461,25 @@ class TestHeldNoise:
 
     def test_it_is_renewed_where_a_life_is_lost(self):
         assert self.lengths_of_runs(Recording(AutoresetMode.DISABLED, 6, life_lost=3)) == [3, 3, 3, 3]
+
+    @pytest.mark.parametrize("breaks", [False, True])
+    def test_a_policy_that_is_passed_in_plays_from_the_seed_and_keeps_its_own_noise(self, breaks):
+        space, observation = Box(-10, 10, (1,), np.float32), np.zeros((1, 1), np.float32)
+        policy, other = (Policy.from_network(self.network(), space, seed=3) for _ in range(2))
+        noise = [float(one.step(observation)[0][0, 0]) for one in (policy, other) for _ in range(2)]
+        assert len(set(noise)) == 1  # both hold a draw, which is to be used twice more
+
+        def play(seed):
+            env = Recording(AutoresetMode.DISABLED, 5)
+            if breaks:
+                env.step = functools.partial(raise_after, env.step, iter(range(3)))
+            with pytest.raises(RuntimeError) if breaks else contextlib.nullcontext():
+                evaluate(policy, lambda num_envs=1, seed=None: env, episodes=1, seed=seed, deterministic=False)
+            return env.actions
+
+        first = play(1)
+        assert play(1) == first != play(2)
+        np.testing.assert_array_equal(*([one.step(observation)[0] for _ in range(9)] for one in (policy, other)))
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,6 @@ class Evaluate(Callback):
         return self.evaluation
 
     def _play(self, env: Any, episodes: int, num_envs: int) -> Evaluation:
-        self._policy.reseed(self.seed)
         return evaluate(
             self._policy,
             env,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ Seed = int | np.random.SeedSequence | None
 class Noise:
     """Draws `[rows, U + N]`: `noise_uniform` uniforms in (0, 1], then `noise_normal` standard normals.
 
-    Each environment keeps its normals for `noise_hold` steps; its uniforms are new at every step.
+    Each environment keeps its normals for `noise_hold` steps; its uniforms are new at every step. The normals of one
+    step are standard normal, but not given the state, to which the held ones have led.
     """
 
     def __init__(self, exported: ExportedPolicy, seed: Seed) -> None:
@@ -30,6 +33,16 @@ class Noise:
         # Named, because NumPy may change the generator behind default_rng.
         self._generator: Any = np.random.Generator(np.random.PCG64(seed))
         self.renew()
+
+    @contextlib.contextmanager
+    def reseeded(self, seed: Seed) -> Iterator[None]:
+        """Draws from `seed` while entered; afterwards generator and held normals are what they were before."""
+        before = vars(self).copy()  # `reseed` replaces them, so none of these objects changes meanwhile
+        self.reseed(seed)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
 
     def renew(self, rows: Array | None = None) -> None:
         """Makes the next draw new for `rows` (bool [N]; None: all)."""

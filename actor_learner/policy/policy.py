@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,10 @@ class Policy:
     def reseed(self, seed: Seed) -> None:
         """Restarts the noise from `seed`."""
         self._noise.reseed(seed)
+
+    def reseeded(self, seed: Seed) -> AbstractContextManager[None]:
+        """Samples with noise from `seed` in a `with` block; afterwards the noise goes on as if it had not been used."""
+        return self._noise.reseeded(seed)
 
     def renew_noise(self, rows: Array | None = None) -> None:
         """Makes the next step draw new noise for `rows` (bool [N]; None: all), even if `noise_hold` would keep it."""
