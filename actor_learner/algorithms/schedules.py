@@ -14,7 +14,12 @@ from actor_learner.system.fields import refusal
 
 Schedule = float | str | Callable[[float], float]
 """A constant; "linear" (the default value x the part of the run that remains) or "linear_1e-3" (1e-3 x that part), with
-"lin_" short for it; a callable of that part, from 1 to 0; or a Keras `LearningRateSchedule`, which counts env steps."""
+"lin_" short for it; a callable of that part, `progress_remaining`; or a Keras `LearningRateSchedule`, which counts env
+steps.
+
+At update k of N, 1 - (k - 1) / N of the run remains, as in CleanRL: 1 at the first update, 1 / N at the last. SB3's is
+that of one update later, 1 - k / N, because it counts the rollout: 0 at the last update.
+"""
 
 
 def is_schedule(value: Any) -> bool:
@@ -45,8 +50,8 @@ def evaluate_schedule(
 ) -> float:
     """Return the hyperparameter's present value.
 
-    progress_remaining: 1 at the first update, towards 0; env_steps: Taken so far. Raises ValueError unless the value is
-    a finite number of at least `least`.
+    progress_remaining: 1 at the first of N updates, 1 / N at the last; env_steps: Taken so far. Raises ValueError
+    unless the value is a finite number of at least `least`.
     """
     if isinstance(value, str):
         result: Any = _linear_initial(name, value, default) * progress_remaining

@@ -176,7 +176,8 @@ class TrainConfig(checks.NamedFields):
             shape, a stack of frames included.
         normalize_observation: normalize observations by running statistics, inside the network.
         distribution: distribution of Box actions: "gaussian", clipped to the bounds, or "squashed" into them by tanh.
-        noise_hold: env steps for which an environment keeps its draw of exploration noise.
+        noise_hold: env steps for which an environment keeps its draw of exploration noise; above 1, that biases the
+            policy gradient.
         network: keras.Model, or callable(observation_space, action_space) -> keras.Model, in place of the default.
         callbacks: keras.callbacks.Callback objects.
 

@@ -110,7 +110,14 @@ class LogStd(layers.Layer):  # type: ignore[misc]
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class ActionDistribution(layers.Layer):  # type: ignore[misc]
-    """Returns `parameters` unchanged. Its arguments, saved with the model, name the distribution of actions."""
+    """Returns `parameters` unchanged. Its arguments, saved with the model, name the distribution of actions.
+
+    Args:
+        distribution: "gaussian" or "squashed", for continuous actions.
+        noise_hold: Steps for which an environment keeps its standard-normal draw. Each draw alone is standard normal,
+            but given a state that it led to, held noise isn't centred: above 1, the policy gradient is biased, as
+            gSDE's is (arXiv:2005.05719).
+    """
 
     def __init__(self, distribution: str = "gaussian", noise_hold: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
