@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from actor_learner.environments.autoreset import AnyVectorEnv, layers
-from actor_learner.environments.errors import EnvError, describe_error, short
+from actor_learner.environments.errors import EnvError, short
+from actor_learner.environments.foreign_code import calling
 
 LARGEST_CALLS = 15 * 1024  # bytes of JSON: all calls fit into one message to an actor
 _OWN = ("reset", "step", "close")
@@ -91,12 +92,8 @@ def decode(text: str) -> list[Call]:
 def perform(vector_env: AnyVectorEnv, call: Call, where: str) -> None:
     """Call the method of every environment. Raises CallError as `methods` does, EnvError if the method raises."""
     for method in methods(vector_env, call, where):
-        try:
+        with calling(f"`{call.name}` of {where}"):
             method(*call.args)
-        except EnvError:
-            raise
-        except Exception as error:
-            raise EnvError(f"`{call.name}` of {where} raised {describe_error(error)}") from error
 
 
 def methods(vector_env: AnyVectorEnv, call: Call, where: str) -> list[Callable[..., Any]]:

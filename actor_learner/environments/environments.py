@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,14 +13,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as vector_wrappers
 
-from actor_learner.environments import autoreset
+from actor_learner.environments import autoreset, foreign_code
 from actor_learner.environments.action_masks import ActionMasks
 from actor_learner.environments.atari import LIFE_LOST
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.buffers import Observations, first_fault
 from actor_learner.environments.calls import Call, methods, perform
 from actor_learner.environments.episodes import Episodes, EpisodeStatistics
-from actor_learner.environments.errors import EnvError, describe_error, short
+from actor_learner.environments.errors import EnvError, short
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 
@@ -132,11 +133,19 @@ class Environments:
         """Step every environment with the actions of `Policy.to_env`.
 
         Raises EnvError for NaN or infinity in an observation or reward, an observation or action mask that breaks its
-        space, or a VectorEnv that breaks its autoreset mode.
+        space, SystemExit, or a VectorEnv that breaks its autoreset mode; else what the environments raise.
         """
-        raw, raw_reward, terminated, truncated, infos = self.vector_env.step(env_action)
+        forks = foreign_code.forks
+        try:
+            raw, raw_reward, terminated, truncated, infos = self.vector_env.step(env_action)
+        except (EnvError, SystemExit):
+            with self._calling("step"):
+                raise
+        finally:
+            if foreign_code.forks != forks:
+                foreign_code.end_child(f"`step` of {self._where()}")
         if not self._step_checked:
-            self._check_first_step(raw, raw_reward, terminated, truncated)
+            self._check_first_step(raw, infos, raw_reward, terminated, truncated)
         self._step += 1
         if MASK_KEY in infos and not self._masks.in_use:
             self._masks.check_absent(infos)
@@ -146,9 +155,13 @@ class Environments:
             current.write(raw)
         except (ValueError, TypeError) as error:
             raise self._unwritable("step", raw, error) from error
-        np.copyto(reward, raw_reward, casting="unsafe")
+        try:
+            np.copyto(reward, raw_reward, casting="unsafe")
+        except (ValueError, TypeError) as error:
+            expected = f"`step` of {self._where()} must return numbers as rewards"
+            raise EnvError(f"{expected}. Received: {short(raw_reward)}") from error
         if not current.surely_valid(reward):
-            self._check(current, reward)
+            self._check(current, raw_reward)
         self._statistics.returns += reward
         terminated = np.asarray(terminated, dtype=bool)
         truncated = np.asarray(truncated, dtype=bool)
@@ -167,7 +180,8 @@ class Environments:
         methods(self.vector_env, call, self._where())
 
     def close(self) -> None:
-        self.vector_env.close()
+        with self._calling("close"):
+            self.vector_env.close()
 
     def _step_with_ends(self, terminated: Array, truncated: Array, infos: dict[str, Any]) -> Transition:
         leaves, reward = self._current.leaves, self._reward
@@ -239,14 +253,10 @@ class Environments:
 
     def _vector_reset(self, into: Observations, **kwargs: Any) -> dict[str, Any]:
         """Reset the environments, write the observation, and return the infos."""
-        try:
+        with self._calling("reset"):
             observation, infos = self.vector_env.reset(**kwargs)
-        except EnvError as error:
-            raise EnvError(f"{error} ({self._where()})") from error
-        except Exception as error:
-            raise EnvError(f"`reset` of {self._where()} raised {describe_error(error)}") from error
         if not self._reset_checked:
-            self._check_batch("reset", observation)
+            self._check_batch("reset", observation, infos)
             self._reset_checked = True
         try:
             into.write(observation)
@@ -290,31 +300,33 @@ class Environments:
                     f"Received: {' '.join(str(batched).split())}"
                 )
 
-    def _check_batch(self, source: str, raw: Any) -> None:
+    def _check_batch(self, source: str, raw: Any, infos: Any) -> None:
+        if not isinstance(infos, Mapping):
+            raise EnvError(f"`{source}` of {self._where()} must return a dict as infos. Received: infos={short(infos)}")
         try:
             self._current.check_shapes(raw)
         except ValueError as error:
             raise EnvError(f"`{source}` of {self._where()} must return a batch of observations: {error}") from error
 
     def _unwritable(self, source: str, raw: Any, error: Exception) -> EnvError:
-        self._check_batch(source, raw)  # names the leaf
+        self._check_batch(source, raw, {})  # names the leaf
         return EnvError(f"`{source}` of {self._where()} gave unusable values: {error}. Received: {short(raw)}")
 
-    def _check_first_step(self, raw: Any, *columns: Any) -> None:
-        self._check_batch("step", raw)
+    def _check_first_step(self, raw: Any, infos: Any, *columns: Any) -> None:
+        self._check_batch("step", raw, infos)
         for name, column in zip(("rewards", "terminations", "truncations"), columns, strict=True):
             if (shape := np.shape(column)) != (self.num_envs,):
                 expected = f"{name} of shape ({self.num_envs},)"
                 raise EnvError(f"`step` of {self._where()} must return {expected}. Received: shape={shape}")
         self._step_checked = True
 
-    def _check(self, observations: Observations, reward: Array | None = None) -> None:
+    def _check(self, observations: Observations, raw_reward: Any = None) -> None:
         """Raise EnvError for the first invalid number of the observations and the reward."""
-        if reward is None and observations.surely_valid(self._reward):
+        if raw_reward is None and observations.surely_valid(self._reward):
             return
         fault = observations.fault()
-        if fault is None and reward is not None:
-            fault = first_fault("reward", reward, ~np.isfinite(reward), "finite")
+        if fault is None and raw_reward is not None:  # which may hold None, where `_reward` has NaN
+            fault = first_fault("reward", np.asarray(raw_reward), ~np.isfinite(self._reward), "finite")
         if fault is not None:
             where = self._environment(fault.row)
             raise EnvError(f"{fault.label} of {where} must be {fault.rule}. Received: {fault.value}")
@@ -335,6 +347,9 @@ class Environments:
             f"{self._where()} {what}; correct its `metadata['autoreset_mode']` or pass `autoreset_mode=`. "
             f"Received: autoreset_mode={self.autoreset_mode.name}"
         )
+
+    def _calling(self, method: str) -> contextlib.AbstractContextManager[None]:
+        return foreign_code.calling(f"`{method}` of {self._where()}", where=self._where())
 
     def _where(self) -> str:
         return f"env `{self.name}`" + ("" if self._actor is None else f" in actor {self._actor}")

@@ -17,7 +17,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from actor_learner.environments.atari import make_atari, make_single_atari
 from actor_learner.environments.autoreset import AnyVectorEnv, declared_autoreset_mode
 from actor_learner.environments.envpool import PREFIX, find_envpool
-from actor_learner.environments.errors import EnvError, describe_error
+from actor_learner.environments.errors import EnvError
+from actor_learner.environments.foreign_code import calling
 from actor_learner.environments.lookup import find_env, sendable_spec
 from actor_learner.environments.serial import SerialVectorEnv
 
@@ -67,14 +68,10 @@ class EnvFactory:
             ) from error
 
     def _build(self, num_envs: int, seed: int | None) -> AnyVectorEnv:
-        try:
+        with calling(f"env `{self.name}`", "can't be built:"):
             if not self.native:
                 return self._serial([self.make_one() for _ in range(num_envs)])
             vector_env = self._make_native(num_envs, seed)
-        except EnvError:
-            raise
-        except Exception as error:
-            raise EnvError(f"env `{self.name}` can't be built: {describe_error(error)}") from error
         if not isinstance(vector_env, VectorEnv):
             raise EnvError(
                 f"`{self.name}` has a parameter `num_envs` and must return a gymnasium VectorEnv. "

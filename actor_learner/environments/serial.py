@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ from gymnasium.spaces import Dict, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array, iterate
 
+from actor_learner.environments import foreign_code
 from actor_learner.environments.buffers import check_shape
 from actor_learner.environments.errors import EnvError, short
 from actor_learner.spaces.structure import MASK_KEY, children, observation_structure
@@ -21,6 +23,7 @@ else:  # older Gymnasium releases don't let this class be subscripted
     _SyncVectorEnv = SyncVectorEnv
 
 _NUMBERS = (bool, int, float, np.number, np.bool_, np.ndarray)
+_RESET_RESULT = "(observation, info)"
 _STEP_RESULT = "(observation, reward, terminated, truncated, info)"
 
 
@@ -30,7 +33,7 @@ class SerialVectorEnv(_SyncVectorEnv):
     Merging every step's infos and copying every observation costs a seventh of HalfCheetah's step, and joining the
     parts of Dict observations more: this class writes each part into its row. Of the other steps' infos it takes only
     `action_mask`. It casts rows to the space's dtype, and checks the first reset and the first step of each
-    sub-environment.
+    sub-environment, later ones where they can't be read.
     """
 
     def __init__(self, envs: list[gym.Env[Any, Any]]) -> None:
@@ -39,6 +42,7 @@ class SerialVectorEnv(_SyncVectorEnv):
         self._rows: Any = create_empty_array(self.single_observation_space, self.num_envs, np.zeros)
         self._containers = list(_containers(self.single_observation_space, self._rows, ()))
         self._reward = np.zeros(self.num_envs)
+        self._reward_items: Any = self._reward.data  # which refuses None, where the array takes it as NaN
         self._terminated = np.zeros(self.num_envs, dtype=bool)
         self._truncated = np.zeros(self.num_envs, dtype=bool)
         self._reset_checked = np.zeros(self.num_envs, dtype=bool)
@@ -53,74 +57,94 @@ class SerialVectorEnv(_SyncVectorEnv):
         mask = options.pop("reset_mask", None)
         infos: dict[str, Any] = {}
         action_masks: dict[int, Any] = {}
+        forks = foreign_code.forks
         for index, env in enumerate(self.envs):
             if mask is not None and not mask[index]:
                 continue
             result = env.reset(seed=None if seeds is None else seeds[index], options=options or None)
-            if not self._reset_checked[index]:
-                self._check_result(result, "(observation, info)", f"`reset` of environment {index}")
-                self._reset_checked[index] = True
-            row, info = result
-            self._write(row, index, "reset")
-            if info.get(MASK_KEY) is not None:
-                action_masks[index] = info[MASK_KEY]
-            self._merge(infos, info, index)
+            if foreign_code.forks != forks:
+                break  # in a child, which `Environments` ends before it steps what others use
+            try:
+                if not self._reset_checked[index]:
+                    self._check_result(result, _RESET_RESULT, index)
+                    self._reset_checked[index] = True
+                row, info = result
+                self._write(row, index)
+                if info.get(MASK_KEY) is not None:
+                    action_masks[index] = info[MASK_KEY]
+                self._merge(infos, info, index)
+            except Exception as error:
+                raise self._explain(result, _RESET_RESULT, index, error) from error
         if action_masks:
             self._add_masks(infos, action_masks)
         return self._rows, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step every sub-environment; the next step overwrites the arrays of the result."""
-        observations, rewards, terminations, truncations = self._rows, self._reward, self._terminated, self._truncated
+        observations, rewards = self._rows, self._reward_items
+        terminations, truncations = self._terminated, self._truncated
         infos: dict[str, Any] = {}
         nested, mask_key = bool(self._containers), MASK_KEY
         action_masks: dict[int, Any] = {}
+        forks = foreign_code.forks
         rows: Iterable[Any] = actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
         for index, (env, action) in enumerate(zip(self.envs, rows, strict=True)):
             result = env.step(action)
-            if not self._step_checked:
-                self._check_result(result, _STEP_RESULT, f"`step` of environment {index}")
-            row, reward, terminated, truncated, info = result
-            if nested:
-                self._write(row, index, "step")
-            else:
-                observations[index] = row
-            rewards[index] = reward
-            terminations[index] = terminated
-            truncations[index] = truncated
-            if mask_key in info and info[mask_key] is not None:
-                action_masks[index] = info[mask_key]
-            if terminated or truncated:
-                self._merge(infos, info, index)
+            if foreign_code.forks != forks:
+                break  # in a child, which `Environments` ends
+            try:
+                if not self._step_checked:
+                    self._check_result(result, _STEP_RESULT, index)
+                row, reward, terminated, truncated, info = result
+                if nested:
+                    self._write(row, index)
+                else:
+                    observations[index] = row
+                rewards[index] = reward
+                terminations[index] = terminated
+                truncations[index] = truncated
+                if mask_key in info and info[mask_key] is not None:
+                    action_masks[index] = info[mask_key]
+                if terminated or truncated:
+                    self._merge(infos, info, index)
+            except Exception as error:
+                raise self._explain(result, _STEP_RESULT, index, error) from error
         self._step_checked = True
         if action_masks:
             self._add_masks(infos, action_masks)
-        return observations, rewards, terminations, truncations, infos
+        return observations, self._reward, terminations, truncations, infos
 
-    def _write(self, row: Any, index: int, method: str) -> None:
+    def _write(self, row: Any, index: int) -> None:
         if not self._containers:
             self._rows[index] = row
             return
-        try:
-            for path, size, columns in self._containers:
-                container = row
-                for key in path:
-                    container = container[key]
-                if len(container) != size:
-                    raise ValueError(f"expected {size} entries in {path}")
-                for key, array in columns:
-                    array[index] = container[key]
-        except (ValueError, TypeError, LookupError) as error:
-            self._check_row(row, f"`{method}` of environment {index}")  # names the leaf
-            raise EnvError(f"`{method}` of environment {index}: {error}. Received: {short(row)}") from error
+        for path, size, columns in self._containers:
+            container = row
+            for key in path:
+                container = container[key]
+            if len(container) != size:
+                raise ValueError(f"expected {size} entries in {path}")
+            for key, array in columns:
+                array[index] = container[key]
 
-    def _check_result(self, result: Any, expected: str, source: str) -> None:
-        """Raise EnvError for another number of results than `expected`, a reward that is no number, or a wrong row."""
+    def _explain(self, result: Any, expected: str, index: int, error: Exception) -> EnvError:
+        """Return the error for a result that can't be read."""
+        try:
+            self._check_result(result, expected, index)  # names the part
+        except EnvError as named:
+            return named
+        return EnvError(f"{_source(expected, index)} gave unusable values: {error}. Received: {short(result[0])}")
+
+    def _check_result(self, result: Any, expected: str, index: int) -> None:
+        """Raise EnvError for another number of results than `expected`, or a part that isn't what it must be."""
+        source = _source(expected, index)
         if not isinstance(result, tuple) or len(result) != len(expected.split(", ")):
             received = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
             raise EnvError(f"{source} must return {expected}. Received: {received}")
-        if expected is _STEP_RESULT and np.shape(result[1]) != ():
-            raise EnvError(f"{source} must return a number as reward. Received: shape={np.shape(result[1])}")
+        if expected is _STEP_RESULT:
+            _check_reward(result[1], source)
+        if not isinstance(result[-1], Mapping):
+            raise EnvError(f"{source} must return a dict as info. Received: info={short(result[-1])}")
         self._check_row(result[0], source)
 
     def _check_row(self, row: Any, source: str) -> None:
@@ -150,6 +174,21 @@ class SerialVectorEnv(_SyncVectorEnv):
             else:
                 continue
             infos.setdefault(f"_{key}", np.zeros(self.num_envs, dtype=bool))[index] = True
+
+
+def _source(expected: str, index: int) -> str:
+    return f"`{'step' if expected is _STEP_RESULT else 'reset'}` of environment {index}"
+
+
+def _check_reward(reward: Any, source: str) -> None:
+    try:
+        if np.shape(reward) == ():
+            math.fabs(reward)
+            return
+        received = f"shape={np.shape(reward)}"
+    except TypeError:
+        received = f"reward={short(reward)}"
+    raise EnvError(f"{source} must return a number as reward. Received: {received}")
 
 
 def _containers(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import re
+import sys
 import warnings
 
 import gymnasium as gym
@@ -12,6 +14,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode
 
+from actor_learner.environments.calls import make_call
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
@@ -128,6 +131,96 @@ class TestChecks:
         environments = Environments(SerialVectorEnv([env]), name="Old-v0")
         with pytest.raises(EnvError, match=f"`{method}` of environment 0 {message}"):
             play(environments, 1)
+
+    @pytest.mark.parametrize("later", [0, 3])
+    @pytest.mark.parametrize(
+        ("method", "changed", "message"),
+        [
+            ("step", {0: np.zeros(3)}, r"`observation` must have the shape \(2,\). Received: shape=\(3,\)"),
+            ("step", {1: None}, "must return a number as reward. Received: reward=None"),
+            ("step", {1: "3"}, "must return a number as reward. Received: reward='3'"),
+            ("step", {1: np.zeros(2)}, r"must return a number as reward. Received: shape=\(2,\)"),
+            ("step", {4: None}, "must return a dict as info. Received: info=None"),
+            ("reset", {0: np.zeros(3)}, r"`observation` must have the shape \(2,\). Received: shape=\(3,\)"),
+            ("reset", {1: None}, "must return a dict as info. Received: info=None"),
+        ],
+    )
+    def test_a_part_of_the_result_at_once_or_in_mid_run(self, method, changed, message, later):
+        class Wrong(Script):
+            calls = 0
+
+            def change(self, result):
+                self.calls += 1
+                parts = result if self.calls <= later else [changed.get(i, part) for i, part in enumerate(result)]
+                return tuple(parts)
+
+            def reset(self, **kwargs):
+                result = super().reset(**kwargs)
+                return self.change(result) if method == "reset" else result
+
+            def step(self, action):
+                result = super().step(action)
+                return self.change(result) if method == "step" else result
+
+        environments = Environments(SerialVectorEnv([Script([(2, True, False)]), Wrong([(2, True, False)])]), actor=3)
+        with pytest.raises(EnvError) as caught:
+            play(environments, 9)
+        assert re.fullmatch(rf"`{method}` of environment 1:? {message} \(env `Script` in actor 3\)", str(caught.value))
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_exit_is_an_exception_like_others(self, mode):
+        class Exits(Script):
+            def step(self, action):
+                sys.exit(4) if self.count == 3 else None
+                return super().step(action)
+
+        exits = functools.partial(Exits, [(5, True, False)])
+        vector_env = SerialVectorEnv([exits()]) if mode is AutoresetMode.DISABLED else sync([exits], mode)
+        environments = Environments(vector_env, name="Exits-v0", actor=1)
+        with pytest.raises(
+            EnvError, match=r"^`step` of env `Exits-v0` in actor 1 raised SystemExit: 4 \(.*, in step\)$"
+        ):
+            play(environments, 9)
+
+    def test_exit_in_other_methods(self):
+        class Exits(Script):
+            def reset(self, **kwargs):
+                sys.exit("no simulator")
+
+            def close(self):
+                sys.exit(1)
+
+            def set_level(self, level):
+                sys.exit(2)
+
+        environments = Environments(SerialVectorEnv([Exits([(5, True, False)])]), name="Exits-v0")
+        for method, call in (
+            ("reset", environments.reset),
+            ("close", environments.close),
+            ("set_level", lambda: environments.call(make_call("set_level", [1]))),
+        ):
+            with pytest.raises(EnvError, match=f"^`{method}` of env `Exits-v0` raised SystemExit: "):
+                call()
+        with pytest.raises(EnvError, match="^env `.*` can't be built: SystemExit: 5"):
+            resolve_env(lambda: sys.exit(5), check_pickle=False).make(1)
+
+    def test_what_a_vector_environment_returns_beside_observations(self):
+        for reward, message in (
+            (np.array([1.0, None]), r"^reward of environment 1 of env `Arrays`, .* must be finite. Received: None$"),
+            (np.array(["1", "x"]), r"^`step` of env `Arrays` must return numbers as rewards. Received: array\(.*'x'\]"),
+        ):
+            environments = Environments(Arrays())
+            environments.reset(0)
+            with pytest.raises(EnvError, match=message):
+                vector_step(environments, reward=reward)
+        environments = Environments(Arrays())
+        environments.reset(0)
+        environments.vector_env.infos = None
+        with pytest.raises(EnvError, match="`step` of env `Arrays` must return a dict as infos. Received: infos=None"):
+            environments.step(np.zeros(2, np.int64))
+        environments.vector_env.reset_infos = None
+        with pytest.raises(EnvError, match="`reset` of env `Arrays` must return a dict as infos. Received: infos=None"):
+            Environments(environments.vector_env).reset(0)
 
     @pytest.mark.parametrize("when", ["reset", "step"])
     def test_batch_shape(self, when):

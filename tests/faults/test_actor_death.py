@@ -33,7 +33,11 @@ def make_pool(env, network, **kwargs):
             None,
             r"Actor 1 failed: ZeroDivisionError: a bad day \(.*failing_envs\.py, line \d+, in raise_error\)",
         ),
-        ("sys.exit", None, r"Actor 1 failed: SystemExit: 4"),
+        (
+            "sys.exit",
+            None,
+            r"Actor 1 failed: `step` of env `FailingEnv` in actor 1 raised SystemExit: 4 \(.*failing_envs",
+        ),
         ("exit", 3, r"Actor 1 ended with exit code 3\."),
         ("kill", -signal.SIGKILL, r"Actor 1 was killed \(SIGKILL\), perhaps because memory ran out\."),
         ("segfault", -signal.SIGSEGV, r"Actor 1 was ended by SIGSEGV\."),
