@@ -54,7 +54,7 @@ def start_actors(config: TrainConfig, start: Start) -> ActorPool:
 
 def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
     """Starts the actors that a config describes. network: as for `ActorPool`."""
-    names = """vectorization num_actors envs_per_actor unroll_length max_policy_lag info_keys
+    names = """vectorization num_actors envs_per_actor num_envs unroll_length max_policy_lag info_keys
         autoreset_mode start_timeout actor_timeout on_env_error max_restarts"""
     fields = {name: getattr(config, name) for name in names.split()}
     return ActorPool(config.env, network, env_kwargs=dict(config.env_kwargs), seed=seed, logs_dir=logs_dir, **fields)
@@ -62,7 +62,7 @@ def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | 
 
 def batch_rows(config: TrainConfig) -> int:
     """Returns the env steps in a batch."""
-    return max(config.num_actors, 1) * config.envs_per_actor * config.unroll_length
+    return sum(config.env_counts) * config.unroll_length
 
 
 def make_network(

@@ -89,6 +89,16 @@ def test_a_run_repeats_byte_for_byte(tmp_path, lag):
     assert same_weights(*weights)
 
 
+@pytest.mark.parametrize(("env", "lag"), [("CartPole-v1", 0), ("Pendulum-v1", 1)])
+def test_the_number_of_actors_changes_no_byte(tmp_path, env, lag):
+    weights = []
+    for actors in (1, 2, 3, 4):
+        options = {"num_actors": actors, "num_envs": 4, "envs_per_actor": None, "run_dir": tmp_path / str(actors)}
+        options |= {"vectorization": "sync", "total_steps": 640, "max_policy_lag": lag, "normalize_observation": True}
+        weights.append(al.train(config(tmp_path, env=env, **options)).network.get_weights())
+    assert all(same_weights(weights[0], others) for others in weights[1:])
+
+
 def test_stepping_in_this_process_gives_the_same_bytes_as_one_actor(tmp_path):
     runs = [
         al.train(config(tmp_path, num_actors=count, run_dir=tmp_path / str(count), total_steps=320)) for count in (0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
 from collections.abc import Iterable, MutableSequence, Sequence
@@ -18,6 +19,8 @@ from actor_learner.environments.calls import Call, CallError
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.episodes import Episodes
 from actor_learner.environments.factory import EnvFactory
+from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.policy import Policy
 
 Leaves = tuple[Array, ...]
 
@@ -31,21 +34,43 @@ class Startup:
     autoreset_mode: str | None
     seed: int
     actor: int  # its number
+    first_env: int = 0  # the number of its first environment among those of all actors
     incarnation: int = 0  # the number of actors before it that had this number
     niceness: int = 0  # of its process
 
-    def seeds(self) -> tuple[int, np.random.SeedSequence]:
-        """Return the environments' seed and the policy's."""
-        env_seed, policy_seed = np.random.SeedSequence([self.seed, self.actor, self.incarnation]).spawn(2)
-        return int(env_seed.generate_state(1)[0]), policy_seed
+    def env_seed(self) -> int:
+        """Return the seed of the first environment; those of the others follow it, across all actors."""
+        return int(self._seeds()[0].generate_state(1)[0] >> 2) + self.first_env
+
+    def make_policy(self, exported: ExportedPolicy) -> Policy:
+        """Return the policy, with a random stream for each environment, whichever actor steps it."""
+        return Policy(exported, self._seeds()[1], first_stream=self.first_env)
+
+    def _seeds(self) -> list[np.random.SeedSequence]:
+        return np.random.SeedSequence([self.seed, self.incarnation]).spawn(2)
+
+
+def make_startups(env_counts: Sequence[int], **common: Any) -> list[Startup]:
+    """Return the descriptions of actors that have these numbers of environments."""
+    firsts = itertools.accumulate(env_counts, initial=0)
+    pairs = enumerate(zip(env_counts, firsts, strict=False))
+    return [Startup(num_envs=count, actor=actor, first_env=first, **common) for actor, (count, first) in pairs]
+
+
+class Position(NamedTuple):
+    """The point in their episodes that the environments of an actor have reached."""
+
+    observation: Leaves  # to act on next, `[b, ...]`
+    started: Array | None  # bool `[b]`, True where an episode begins with it; None: nowhere
 
 
 class Times(NamedTuple):
-    """The times of an unroll, in seconds."""
+    """The times of an unroll, in seconds, and the exception of an environment that ended it early."""
 
     env: float
     acting: float
     total: float
+    error: Exception | None = None
 
 
 class ActingPolicy(Protocol):
@@ -77,7 +102,7 @@ class Stopped(Exception):
 
 def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environments, Leaves]:
     """Make and reset an actor's environments (EnvError if it fails); return them and their observation's leaves."""
-    seed, _ = startup.seeds()
+    seed = startup.env_seed()
     environments = Environments(
         factory.make(startup.num_envs, seed),
         autoreset_mode=startup.autoreset_mode,
@@ -92,25 +117,27 @@ def unroll(
     environments: Environments,
     policy: ActingPolicy,
     columns: Columns,
-    observation: Leaves,
+    position: Position,
     *,
     version: int,
     first_env: int,
     stop: Sequence[int],
     block: int = 0,
     heartbeat: MutableSequence[int] | None = None,
-) -> tuple[Leaves, Times]:
+) -> tuple[Position, Times]:
     """Step `b` environments `T` times and write every row of `columns`, `[T, b, ...]`.
 
-    Returns the observation to act on next, and the times. Raises Stopped if the first stop word isn't 0. If that of the
-    block isn't 0, the unroll ends early, with the rows so far.
+    Returns the position to act on next, and the times. Raises Stopped if the first stop word isn't 0. If that of the
+    block isn't 0, the unroll ends early, with the rows so far. So it does if the environments raise after the first
+    row; the times then hold the exception.
 
-    environments: in the state in which the last unroll left them. observation: leaves `[b, ...]` to act on first.
-    version: of the policy's weights. first_env: the number of the first environment; the others follow. stop: the
-    arena's stop words. block: the number of the columns' block. heartbeat: its first number grows by 2 with each step,
-    and is odd while the environments step.
+    environments: in the state in which the last unroll left them, at `position`. version: of the policy's weights.
+    first_env: the number of the first environment; the others follow. stop: the arena's stop words. block: the number
+    of the columns' block. heartbeat: its first number grows by 2 with each step, and is odd while the environments
+    step.
     """
-    _prepare(columns, version, first_env)
+    observation, started = position
+    _prepare(columns, version, first_env, started)
     policy.renew_noise()
     noise_is_held = policy.holds_noise
     clock, choose, env_action, step = time.perf_counter, policy.step_leaves, policy.env_action, environments.step
@@ -118,7 +145,8 @@ def unroll(
     beat = heartbeat if heartbeat is not None else [0]
     beats = beat[0]
     in_env = acting = 0.0
-    started = clock()
+    error: Exception | None = None
+    began = clock()
     # Each line of this loop runs once per env step; rare events are handled outside of it.
     for t, (seen, chosen, allowed, chosen_log_prob, received, ended, cut_off, counts) in enumerate(columns.rows()):
         if stop[0]:
@@ -140,7 +168,14 @@ def unroll(
         chosen_log_prob[...] = log_prob
         beat[0] = beats + 1
         before = clock()
-        observation, reward, terminated, truncated, valid, final_observation, episodes = step(answer)
+        try:
+            observation, reward, terminated, truncated, valid, final, episodes, started = step(answer)
+        except Exception as raised:
+            if not t:
+                raise
+            error = raised
+            _end_early(columns, t, policy, observation)
+            break
         in_env += clock() - before
         beats += 2
         beat[0] = beats
@@ -148,9 +183,12 @@ def unroll(
         ended[...] = terminated
         cut_off[...] = truncated
         counts[...] = valid
-        if final_observation is not None:
+        if started is not None:
+            columns.start[t + 1] = started
+        if final is not None:
             before = clock()
-            columns.truncation_value[t] = np.where(truncated, policy.value_leaves(final_observation), 0.0)
+            columns.truncation_value[t] = np.where(truncated, policy.value_leaves(final), 0.0)
+            _keep_final(columns, t, truncated, final)
             acting += clock() - before
         if episodes is not None:
             _record_episodes(columns, t, episodes)
@@ -158,12 +196,18 @@ def unroll(
             policy.renew_noise(terminated | truncated | ~valid)
     for last, leaf in zip(columns.observation, observation, strict=True):
         last[-1] = leaf
-    return observation, Times(in_env, acting, clock() - started)
+    return Position(observation, started), Times(in_env, acting, clock() - began, error)
 
 
 def _end_early(columns: Columns, t: int, policy: ActingPolicy, observation: Leaves) -> None:
-    """Fill the rows from `t` on as invalid, and truncate at the row before: its episode continues in other columns."""
-    for leaf in (*columns.observation, *columns.action):
+    """Fill the rows from `t` on as invalid, and truncate at the row before: its episode continues in other columns.
+
+    The observation after the row before stays, so that the learner can compute its value.
+    """
+    for rows, seen in zip(columns.observation, observation, strict=True):
+        rows[t] = seen
+        rows[t + 1 :] = 0
+    for leaf in columns.action:
         leaf[t:] = 0
     for rows in (columns.reward, columns.terminated, columns.truncated, columns.valid, columns.behaviour_log_prob):
         rows[t:] = 0
@@ -176,9 +220,20 @@ def _end_early(columns: Columns, t: int, policy: ActingPolicy, observation: Leav
         columns.truncation_value[last, going_on] = policy.value_leaves(observation)[going_on]
 
 
-def _prepare(columns: Columns, version: int, first_env: int) -> None:
+def _keep_final(columns: Columns, t: int, truncated: Array, final: Leaves) -> None:
+    """Keep the last observations of the episodes that row `t` cuts off, in place of those of earlier rows."""
+    columns.final_row[truncated] = t
+    for kept, leaf in zip(columns.final_observation, final, strict=True):
+        kept[truncated] = leaf[truncated]
+
+
+def _prepare(columns: Columns, version: int, first_env: int, started: Array | None) -> None:
     """Write the values that are known before the first step, and those that most rows have."""
     columns.policy_version.fill(version)
+    columns.final_row.fill(-1)
+    columns.start.fill(False)
+    if started is not None:
+        columns.start[0] = started
     columns.env_index[...] = np.arange(first_env, first_env + len(columns.env_index))
     columns.truncation_value.fill(0.0)
     for array in (columns.episode_return, columns.episode_length, *columns.episode_info.values()):
@@ -204,8 +259,9 @@ class Actor:
         arena: Arena,
         plan: ArenaPlan,
     ) -> None:
-        self._environments, self._observation, self._policy = environments, observation, policy
-        self._first_env = startup.actor * startup.num_envs
+        self._environments, self._policy, self._first_env = environments, policy, startup.first_env
+        self._position = Position(observation, np.ones(startup.num_envs, bool))
+        self.error: Exception | None = None  # of an environment that ended the last unroll early
         self._blocks, self._slots = plan.blocks(arena), plan.slots(arena)
         self._stop = plan.stop_words(arena).data
         self._heartbeat = plan.heartbeats(arena)[startup.actor].data
@@ -230,17 +286,21 @@ class Actor:
         self._finished += seconds
 
     def fill(self, assignment: Assignment) -> Done:
-        """Fill the columns with one unroll. Raises FloatingPointError where the network gives NaN."""
+        """Fill the columns with one unroll.
+
+        If an environment raises after the first row, the rows before are kept, and the actor must end with `error`.
+        Raises FloatingPointError where the network gives NaN.
+        """
         started = time.perf_counter()
         if assignment.version != self._version:
             self._policy.set_weights(read_weights(self._slots[assignment.slot], assignment.checksum))
             self._version = assignment.version
         columns = self._blocks[assignment.block].columns(assignment.start, assignment.stop)
-        self._observation, times = unroll(
+        self._position, times = unroll(
             self._environments,
             self._policy,
             columns,
-            self._observation,
+            self._position,
             version=assignment.version,
             first_env=self._first_env,
             stop=self._stop,
@@ -252,7 +312,9 @@ class Actor:
         waiting, self._finished = started - self._finished, time.perf_counter()
         other = self._finished - started - times.env - times.acting
         calling, self._calling = self._calling, 0.0
-        return Done(assignment.batch, times.env + calling, times.acting, other, waiting, self._actor, self._finished)
+        self.error, env = times.error, times.env + calling
+        failed = self.error is not None
+        return Done(assignment.batch, env, times.acting, other, waiting, self._actor, self._finished, failed)
 
 
 def _describe_nan(columns: Columns, missing: Array) -> str:

@@ -22,14 +22,14 @@ class Plan:
     """The work of a group: the batches that it fills, and the policy that it fills them with."""
 
     layout: BlockLayout  # the fields of a batch, the columns of all actors included
-    num_actors: int
+    env_counts: Sequence[int]  # the number of environments of each actor
     num_blocks: int  # batches that exist at a time, the one that the learner reads included
     num_versions: int  # versions of the weights that actors read at a time, at most
     exported: ExportedPolicy  # the policy, with version 0 of its weights
 
     @property
-    def envs_per_actor(self) -> int:
-        return self.layout.spec.num_envs // self.num_actors
+    def num_actors(self) -> int:
+        return len(self.env_counts)
 
 
 class Schedule(Protocol):

@@ -14,7 +14,6 @@ from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory
-from actor_learner.policy.policy import Policy
 from actor_learner.spaces.spaces import Spaces
 
 
@@ -47,7 +46,7 @@ class LocalActors(ActorGroup):
         assert self._environments is not None
         self._schedule = schedule
         self._memory.allocate(plan)
-        policy, memory = Policy(plan.exported, self._startup.seeds()[1]), self._memory
+        policy, memory = self._startup.make_policy(plan.exported), self._memory
         self._actor = Actor(self._startup, self._environments, self._observation, policy, memory.arena, memory.plan)
         return memory.blocks
 
@@ -79,6 +78,8 @@ class LocalActors(ActorGroup):
                 done = self._actor.fill(assignment)
                 self._memory.finish(0, done.batch)
                 self._schedule.finish(0, done)
+                if self._actor.error is not None:
+                    raise self._actor.error
         except BaseException:  # the environments are in the middle of an unroll
             self.close()
             raise

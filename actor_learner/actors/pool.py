@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 
-from actor_learner.actors.actor import Startup
+from actor_learner.actors.actor import make_startups
 from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.group import ActorGroup, Plan, Schedule
 from actor_learner.actors.local import LocalActors
@@ -29,7 +29,14 @@ from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, TrajectorySpec, map_leaves, nest
-from actor_learner.system.fields import check_choice, check_count, check_info_keys, check_seconds, refusal
+from actor_learner.system.fields import (
+    check_choice,
+    check_count,
+    check_info_keys,
+    check_seconds,
+    env_counts,
+    refusal,
+)
 from actor_learner.system.keras_import import import_keras
 
 if TYPE_CHECKING:
@@ -53,7 +60,8 @@ class ActorPool:
 
     Each `collect` assigns the columns of a batch to the actors: at `max_policy_lag=0` of the batch that it returns, at
     1 of the one after it, which the actors fill while the caller learns. With one `publish` per `collect`, batch j is
-    acted by version max(0, j - max_policy_lag), however fast either side is.
+    acted by version max(0, j - max_policy_lag), however fast either side is. A network that normalizes observations
+    gets its statistics from batch 0: then the actors fill batch 1 after it was published, by version 1.
 
     With `max_policy_lag=n` above 1 the actors run freely: an actor that finishes an unroll begins the next one at once,
     with the newest weights. A batch is the first one that is full, by versions from that of the update that it enters
@@ -86,7 +94,8 @@ class ActorPool:
         env_kwargs: Mapping[str, Any] | None = None,
         vectorization: str = "auto",
         num_actors: int = 4,
-        envs_per_actor: int = 8,
+        envs_per_actor: int | None = None,
+        num_envs: int | None = None,
         unroll_length: int = 128,
         max_policy_lag: int = 0,
         seed: int = 0,
@@ -109,7 +118,9 @@ class ActorPool:
             env_kwargs: Keyword arguments of each environment.
             vectorization: "auto" uses an id's own vector environment where it has one; "sync" never.
             num_actors: Actor processes; 0 steps in this process, for debuggers.
-            envs_per_actor: Environments of each actor.
+            envs_per_actor: Environments of each actor; None: 8, or its share of `num_envs`.
+            num_envs: Environments of all actors together, split as evenly as possible (equally with `max_policy_lag`
+                above 1); None: `envs_per_actor` for each actor.
             unroll_length: Env steps of each environment in a batch (T).
             max_policy_lag: 0: actors wait for new weights; 1: they collect while the learner learns; n > 1: they
                 never wait for each other, and batches are at most n versions old.
@@ -133,7 +144,9 @@ class ActorPool:
             MemoryError: The batches, or so many actors, don't fit into memory.
             TimeoutError: Actors weren't ready in time.
         """
-        _check_sizes(num_actors, envs_per_actor, unroll_length, max_policy_lag, seed)
+        _check_sizes(num_actors, envs_per_actor, num_envs, unroll_length, max_policy_lag, seed)
+        counts = env_counts(num_actors, envs_per_actor, num_envs, equal=max_policy_lag > 1)
+        num_actors = min(num_actors, len(counts))
         info_keys = tuple(dict.fromkeys(check_info_keys(info_keys)))
         check_seconds("start_timeout", start_timeout)
         check_seconds("actor_timeout", actor_timeout)
@@ -145,13 +158,13 @@ class ActorPool:
         self.timings: dict[str, float] = {}
         self.unrolls: list[Done] = []
         self.restarts: list[Restart] = []
-        self._num_actors, self._envs_per_actor, self._lag = max(num_actors, 1), envs_per_actor, max_policy_lag
+        self._env_counts, self._lag = counts, max_policy_lag
         self._blocks: Sequence[Block] = ()
         self._trajectories: list[Trajectory] = []
         if group is None:
             check_memory(num_actors)
-        nice, actors = NICENESS if max_policy_lag else 0, range(self._num_actors)
-        startups = [Startup(envs_per_actor, info_keys, autoreset_mode, seed, actor, niceness=nice) for actor in actors]
+        common = {"info_keys": info_keys, "autoreset_mode": autoreset_mode, "seed": seed}
+        startups = make_startups(counts, **common, niceness=NICENESS if max_policy_lag else 0)
         if group is not None:
             self._group = group
         elif num_actors == 0:
@@ -183,16 +196,14 @@ class ActorPool:
         self.uses_masks = spaces.masked
         self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
         self.network = _build_network(network, spaces, seed)
-        self.exported = _export(self.network, spaces, self._envs_per_actor)
-        num_envs = self._num_actors * self._envs_per_actor
-        spec = TrajectorySpec.from_spaces(spaces, unroll_length=unroll_length, num_envs=num_envs)
+        counts, lag = self._env_counts, self._lag
+        self.exported = _export(self.network, spaces, max(counts))
+        spec = TrajectorySpec.from_spaces(spaces, unroll_length=unroll_length, num_envs=sum(counts))
         self.layout = BlockLayout.of(spec, info_keys)
-        versions_read = self._num_actors if self._lag > 1 else self._lag + 1
-        plan = Plan(self.layout, self._num_actors, self._lag + 1, versions_read, self.exported)
-        kind = FreeRunning if self._lag > 1 else LockStep
-        self._schedule: Schedule = kind(
-            self._group, num_actors=self._num_actors, envs_per_actor=self._envs_per_actor, lag=self._lag
-        )
+        versions_read = len(counts) if lag > 1 else lag + 1
+        plan = Plan(self.layout, counts, lag + 1, versions_read, self.exported)
+        kind = FreeRunning if lag > 1 else LockStep
+        self._schedule: Schedule = kind(self._group, counts, lag=lag, first_alone=_waits_for_statistics(self.network))
         self._blocks = self._group.begin(plan, self._schedule)
         self._trajectories = [nest(block.views(), spaces) for block in self._blocks]
 
@@ -222,9 +233,10 @@ class ActorPool:
         For environments that leak. It doesn't count for `max_restarts`. Raises ValueError with `num_actors=0`, and for
         a number that no actor has.
         """
-        chosen = range(self._num_actors) if actors is None else list(actors)
-        if unknown := [actor for actor in chosen if actor not in range(self._num_actors)]:
-            raise ValueError(f"`actors` must be numbers below {self._num_actors}. Received: {unknown[0]!r}")
+        count = len(self._env_counts)
+        chosen = range(count) if actors is None else list(actors)
+        if unknown := [actor for actor in chosen if actor not in range(count)]:
+            raise ValueError(f"`actors` must be numbers below {count}. Received: {unknown[0]!r}")
         self._group.replace(chosen)
 
     def call(self, name: str, *args: Any) -> None:
@@ -264,7 +276,7 @@ class ActorPool:
             self._group.call(make_call(name, args, optional=True))
 
     def collect(self, timeout: float | None = 60.0) -> Trajectory:
-        """Return the next batch as read-only views `[T, B]` on the group's memory; `B` = actors x `envs_per_actor`.
+        """Return the next batch as read-only views `[T, B]` on the group's memory; B: all environments.
 
         The views live until the next `collect()`; `trajectory.copy()` keeps them. After a TimeoutError call it again to
         go on waiting.
@@ -330,7 +342,8 @@ class ActorPool:
     def _check_written(self, block: Block) -> None:
         if (unwritten := block.unwritten()) is not None:
             row, column = unwritten
-            actor = int(block.arrays["env_index"][column]) // self._envs_per_actor
+            env, ends = block.arrays["env_index"][column], np.cumsum(self._env_counts)
+            actor = int(np.searchsorted(ends, env, side="right"))
             text = f"Actor {actor} didn't write row {row} of column {column}."
             raise ActorError(f"{text} Received: behaviour_log_prob=nan", actor)
 
@@ -363,9 +376,17 @@ class ActorPool:
         self.close()
 
 
-def _check_sizes(num_actors: int, envs_per_actor: int, unroll_length: int, max_policy_lag: int, seed: int) -> None:
+def _check_sizes(
+    num_actors: int,
+    envs_per_actor: int | None,
+    num_envs: int | None,
+    unroll_length: int,
+    max_policy_lag: int,
+    seed: int,
+) -> None:
     check_count("num_actors", num_actors, 0)
-    check_count("envs_per_actor", envs_per_actor, 1)
+    check_count("envs_per_actor", envs_per_actor, 1, optional=True)
+    check_count("num_envs", num_envs, 1, optional=True)
     check_count("unroll_length", unroll_length, 1)
     check_count("max_policy_lag", max_policy_lag, 0)
     check_count("seed", seed, 0)
@@ -393,6 +414,13 @@ def _build_network(network: Any, spaces: Spaces, seed: int) -> keras.Model:
         network = network(spaces.observation_space, spaces.action_space)
     check_network(network, spaces)
     return network
+
+
+def _waits_for_statistics(network: keras.Model) -> bool:
+    """Return whether the first batch sets the statistics that all others are normalized by."""
+    from actor_learner.networks.contract import normalization_layers
+
+    return any(float(layer.count) == 0 for layer in normalization_layers(network))
 
 
 def _export(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPolicy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from actor_learner.actors.group import ActorGroup
@@ -9,20 +10,26 @@ from actor_learner.actors.transport.messages import Done
 
 
 class LockStep:
-    """Every actor fills its own columns of every batch, `lag` batches ahead of the learner (0 or 1): reproducible."""
+    """Every actor fills its own columns of every batch, `lag` batches ahead of the learner (0 or 1): reproducible.
 
-    def __init__(self, group: ActorGroup, *, num_actors: int, envs_per_actor: int, lag: int) -> None:
-        self._group = group
-        self._num_actors, self._envs_per_actor, self._lag = num_actors, envs_per_actor, lag
+    env_counts: the number of environments of each actor. first_alone: no other batch is assigned before the first one
+    is taken.
+    """
+
+    def __init__(self, group: ActorGroup, env_counts: Sequence[int], *, lag: int, first_alone: bool = False) -> None:
+        self._group, self._num_actors, self._lag = group, len(env_counts), lag
+        self._starts = [sum(env_counts[:actor]) for actor in range(len(env_counts))]
+        self._first_alone = first_alone
         self._assigned = self._taken = 0
         self._done: dict[int, dict[int, Done]] = {}
 
     def begin(self) -> None:
-        while self._assigned <= self._taken + self._lag:
+        ahead = self._lag if self._taken or not self._first_alone else 0
+        while self._assigned <= self._taken + ahead:
             batch = self._assigned
             self._done[batch] = {}
-            for actor in range(self._num_actors):
-                self._group.assign(actor, batch, self._block(batch), actor * self._envs_per_actor)
+            for actor, start in enumerate(self._starts):
+                self._group.assign(actor, batch, self._block(batch), start)
             self._assigned += 1
 
     def _block(self, batch: int) -> int:
@@ -67,13 +74,14 @@ class FreeRunning:
 
     At an update the version is at most `lag` ahead of any column's, so batches are due in the order of their oldest
     columns. A complete batch may be taken before its turn while every other one can still be in time; otherwise the
-    actors of the first batch end their unrolls early.
+    actors of the first batch end their unrolls early. All actors have as many environments.
     """
 
-    def __init__(self, group: ActorGroup, *, num_actors: int, envs_per_actor: int, lag: int) -> None:
-        self._group = group
-        self._num_actors, self._envs_per_actor, self._lag = num_actors, envs_per_actor, lag
-        self._free, self._idle = list(range(lag + 1)), list(range(num_actors))
+    def __init__(self, group: ActorGroup, env_counts: Sequence[int], *, lag: int, first_alone: bool = False) -> None:
+        self._group, self._num_actors, self._lag = group, len(env_counts), lag
+        (self._envs_per_actor,) = set(env_counts)
+        self._first_alone = first_alone
+        self._free, self._idle = list(range(lag + 1)), list(range(self._num_actors))
         self._batches: list[_Batch] = []
         self._taken: int | None = None
         self._next: _Batch | None = None
@@ -82,7 +90,7 @@ class FreeRunning:
     def begin(self) -> None:
         if self._taken is not None:
             self._free.append(self._taken)
-            self._taken = None
+            self._taken, self._first_alone = None, False
         self._assign()
 
     def _assign(self) -> None:
@@ -96,7 +104,7 @@ class FreeRunning:
     def _batch_with_free_columns(self) -> _Batch | None:
         """Return the batch that was begun last, else a new one in a free block; None where no block is free."""
         if not self._batches or self._batches[-1].assigned == self._num_actors:
-            if not self._free:
+            if not self._free or (self._count and self._first_alone):
                 return None
             self._batches.append(_Batch(self._count, self._free.pop(0), self._group.version))
             self._count += 1

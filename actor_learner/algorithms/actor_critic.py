@@ -71,15 +71,15 @@ class ActorCritic(Algorithm):
         return ShuffledEpochs(self.epochs, self.minibatch_size)
 
     def rows(self, batch: Mapping[str, Tensor], evaluate: Evaluate) -> dict[str, Tensor]:
-        """Return the batch with `value` and `target_log_prob` under the weights before the update, and the targets.
+        """Return the batch with values and log-probabilities under the weights before the update, and the targets.
 
         `on_policy [B]` is there in mixed precision: in these columns `target_log_prob` replaces the actors'
         log-probabilities, which they compute in a higher precision.
         """
         from keras import ops
 
-        value, target_log_prob = evaluate(batch)
-        batch = {**batch, "target_log_prob": target_log_prob}
+        value, target_log_prob, truncation_value = evaluate(batch)
+        batch = {**batch, "target_log_prob": target_log_prob, "truncation_value": truncation_value}
         if (on_policy := batch.pop("on_policy", None)) is not None:
             batch["behaviour_log_prob"] = ops.where(on_policy, target_log_prob, batch["behaviour_log_prob"])
         return {**batch, "value": value[:-1], **self.targets(batch, value)}

@@ -21,8 +21,20 @@ if TYPE_CHECKING:
     import keras
 
 Tensor = Any
-Evaluate = Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
-"""From a batch to values `[T + 1, B]` and log-probabilities `[T, B]` under the weights before the update."""
+
+
+class Evaluated(NamedTuple):
+    """A batch under the weights before the update."""
+
+    value: Tensor
+    """`[T + 1, B]`"""
+    log_prob: Tensor
+    """`[T, B]`, of the actions."""
+    truncation_value: Tensor
+    """`[T, B]`, of the last observation of an episode that the row cut off: the actor's where the batch lacks it."""
+
+
+Evaluate = Callable[[Mapping[str, Tensor]], Evaluated]
 
 
 def hyperparameter(default: Any, documentation: str) -> Any:

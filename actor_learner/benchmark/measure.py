@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actor_learner.actors.actor import Startup
+from actor_learner.actors.actor import make_startups
 from actor_learner.benchmark.part_worker import PARTS
 from actor_learner.benchmark.parts import PartProcesses, unroll_cost
 from actor_learner.benchmark.roofline import NAMES, Cost, Parts, Prospect, Roof, prospects, roof
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-_SETTING = ("num_actors", "envs_per_actor", "unroll_length", "max_policy_lag")
+_SETTING = ("num_actors", "unroll_length", "max_policy_lag")
 
 
 class Round(NamedTuple):
@@ -157,8 +157,8 @@ def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Sa
 
 def _part_processes(system: System) -> PartProcesses:
     config, actors = system.config, system.actors
-    common = config.envs_per_actor, config.info_keys, config.autoreset_mode, config.seed
-    startups = [Startup(*common, actor) for actor in range(max(1, config.num_actors))]
+    common = {name: getattr(config, name) for name in ("info_keys", "autoreset_mode", "seed")}
+    startups = make_startups(config.env_counts, **common)
     factory = resolve_env(config.env, config.env_kwargs, config.vectorization)
     return PartProcesses(factory, startups, actors.exported, actors.layout, config.actor_timeout)
 
@@ -180,6 +180,7 @@ def as_json(measured: Measured) -> dict[str, Any]:
         "env": config.env_name,
         "algorithm": config.algorithm_name,
         **{name: getattr(config, name) for name in _SETTING},
+        "num_envs": sum(config.env_counts),
         "batch_seconds": {"achieved": batch_seconds, "roof": best.seconds},
         "parts": {name: _part_json(getattr(parts, name), [each.costs[name] for each in rounds]) for name in NAMES},
         "slower_than_alone": measured.slower_than_alone,

@@ -19,7 +19,6 @@ from actor_learner.benchmark.clocks import Stopwatch
 from actor_learner.benchmark.roofline import Cost
 from actor_learner.environments.errors import describe_error
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.policy.policy import Policy
 from actor_learner.spaces.trajectory import map_leaves
 
 PARTS = ("env", "acting", "copying")
@@ -70,10 +69,9 @@ class Part:
     def __init__(self, work: Work, arena: Arena) -> None:
         startup = work.startup
         self._environments, self._observation = make_environments(pickle.loads(work.factory), startup)  # noqa: S301
-        self._policy = Policy(work.exported)
-        self._policy.reseed(startup.seeds()[1])
-        first = startup.actor * startup.num_envs
-        self._columns: Columns = Block.in_arena(work.layout, arena, 0).columns(first, first + startup.num_envs)
+        self._policy = startup.make_policy(work.exported)
+        first, last = startup.first_env, startup.first_env + startup.num_envs
+        self._columns: Columns = Block.in_arena(work.layout, arena, 0).columns(first, last)
         self._rows = [self._take_row() for _ in range(_RECORDED_STEPS)]
         self._next = itertools.cycle(self._rows).__next__
 
@@ -98,7 +96,7 @@ class Part:
         action, log_prob = self._policy.step_leaves(self._observation, mask)
         action, log_prob = tuple(leaf.copy() for leaf in action), log_prob.copy()
         answer = map_leaves(np.copy, self._policy.env_action(action))
-        self._observation, *results, _, _ = self._environments.step(answer)
+        self._observation, *results, _, _, _ = self._environments.step(answer)
         return _Row(seen, mask, action, log_prob, answer, tuple(map(np.copy, results)))
 
     def _step_environments(self) -> None:

@@ -25,8 +25,9 @@ _NOTABLE = 1.15  # the least factor by which a mentioned part takes longer in th
 def show(measured: Measured, console: Console) -> None:
     config, others = measured.config, measured.cores_used["others"]
     for item in (
-        f"{config.env_name}, {config.algorithm_name}: {config.num_actors} actors x {config.envs_per_actor} "
-        f"environments x {config.unroll_length} steps, lag {config.max_policy_lag}, {measured.cores} cores",
+        f"{config.env_name}, {config.algorithm_name}: {config.num_actors} actors, "
+        f"{sum(config.env_counts)} environments x {config.unroll_length} steps, lag {config.max_policy_lag}, "
+        f"{measured.cores} cores",
         _parts(measured),
         _processes(measured.shares),
         f"cores: {cores_line(measured.cores_used)}",

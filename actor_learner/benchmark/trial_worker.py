@@ -197,7 +197,7 @@ class Bench:
     def _prepared(self, config: TrainConfig) -> Iterator[tuple[ActorPool, Learner]]:
         from actor_learner.build import make_network, make_pool, new_learner
 
-        batch = config.unroll_length, config.num_actors * config.envs_per_actor
+        batch = config.unroll_length, sum(config.env_counts)
         known = self._learners.get(batch)
         network = functools.partial(make_network, config, None) if known is None else known.network
         with make_pool(config, network, seed=config.seed, logs_dir=None) as actors:

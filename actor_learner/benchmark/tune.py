@@ -141,7 +141,7 @@ def setting_of(config: TrainConfig) -> Setting:
     """
     actors, lag = max(config.num_actors, 1), config.max_policy_lag
     threads = config.learner_threads or learner_cores(actors, lag)
-    return Setting(actors, config.envs_per_actor, config.unroll_length, lag, threads)
+    return Setting(actors, max(config.env_counts), config.unroll_length, lag, threads)
 
 
 def candidates(
@@ -171,7 +171,7 @@ def candidates(
 
 def batches(config: TrainConfig, allow: Collection[str]) -> list[tuple[int, int]]:
     """Return the environments and steps to try. If both may change, the batch keeps its size."""
-    num_envs, steps = max(config.num_actors, 1) * config.envs_per_actor, config.unroll_length
+    num_envs, steps = sum(config.env_counts), config.unroll_length
     found: dict[tuple[int, int], None] = {}
     for factor in _FACTORS:
         envs = num_envs * factor if "envs" in allow else num_envs

@@ -139,7 +139,8 @@ class TrainConfig(checks.NamedFields):
         algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, `Impala(...)`, or a dataclass of your own.
         total_steps: env steps to train for, over all environments.
         num_actors: actor processes; 0 steps the environments in this process, for debuggers.
-        envs_per_actor: environments of each actor.
+        envs_per_actor: environments of each actor; None: 8, or its share of `num_envs`.
+        num_envs: environments of all actors together, split as evenly as possible; None: `envs_per_actor` for each.
         unroll_length: env steps of each environment in a batch.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
             on weights at most n versions old (see `ActorPool`).
@@ -200,7 +201,12 @@ class TrainConfig(checks.NamedFields):
     algorithm: Any = _field(PPO, "algorithm", "ppo, a2c, impala or module:Class")
     total_steps: int = _count(500_000, 1)
     num_actors: int = _count(2, 0, "actors")
-    envs_per_actor: int = _count(8, 1, "actors")
+    envs_per_actor: int | None = _count(
+        None, 1, "actors", "environments of each actor; default: 8, or as num_envs says"
+    )
+    num_envs: int | None = _count(
+        None, 1, "actors", "environments of all actors together, split evenly; default: envs_per_actor for each"
+    )
     unroll_length: int = _count(128, 1, "actors")
     max_policy_lag: int = _count(
         0, 0, "actors", "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely"
@@ -254,6 +260,19 @@ class TrainConfig(checks.NamedFields):
         if self.max_policy_lag > 1 and not self.num_actors:
             expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
             raise refusal("max_policy_lag", expected, self.max_policy_lag)
+        self._split_environments()
+
+    def _split_environments(self) -> None:
+        counts = self.env_counts
+        if self.num_envs is not None:  # fewer actors or environments than asked for
+            object.__setattr__(self, "num_actors", min(self.num_actors, len(counts)))
+            object.__setattr__(self, "num_envs", sum(counts))
+
+    @property
+    def env_counts(self) -> tuple[int, ...]:
+        """The number of environments of each actor."""
+        equal = self.max_policy_lag > 1
+        return checks.env_counts(self.num_actors, self.envs_per_actor, self.num_envs, equal=equal)
 
     def _check_algorithm(self) -> None:
         is_instance = dataclasses.is_dataclass(self.algorithm) and not isinstance(self.algorithm, type)
@@ -304,8 +323,11 @@ class TrainConfig(checks.NamedFields):
         return self.env if isinstance(self.env, str) else callable_name(self.env)
 
     def replace(self, **changes: Any) -> TrainConfig:
-        """Return a copy with other values, checked like a new config."""
-        return dataclasses.replace(self, **changes)
+        """Return a copy with other values, checked like a new config.
+
+        Of `num_envs` and `envs_per_actor`, a new one takes the place of the other.
+        """
+        return dataclasses.replace(self, **_without_other_counts(changes), **changes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the config as JSON types, with callables and objects as `{"callable": "module:name"}`.
@@ -356,6 +378,13 @@ class TrainConfig(checks.NamedFields):
         elif hyperparameters:
             algorithm = dataclasses.replace(algorithm, **hyperparameters)
         return cls(**values, algorithm=algorithm)
+
+
+def _without_other_counts(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return None for `num_envs` or `envs_per_actor` where changes give the other one alone."""
+    names = {"num_envs", "envs_per_actor"}
+    given = {name for name in names if changes.get(name) is not None}
+    return dict.fromkeys(names - changes.keys()) if given else {}
 
 
 def unknown_field(owner: str, name: str, value: object, known: Iterable[str]) -> ValueError:

@@ -1,6 +1,7 @@
 """Settings by environment id and algorithm; benchmarks/learning/learning.md has their results.
 
-They start from SB3 Zoo's; the number of environments is num_actors x envs_per_actor. Pendulum, LunarLander and
+They start from SB3 Zoo's. They set the number of all environments, `num_envs`, so that the number of actors doesn't
+change what is learned. Pendulum, LunarLander and
 HalfCheetah use more environments with shorter unrolls, which learn as well in less time (HalfCheetah with the Zoo's
 discount and loss weights, and a step size and network of its own).
 """
@@ -16,18 +17,17 @@ from actor_learner.config.references import algorithm_class, algorithm_reference
 from actor_learner.system.fields import close_match
 
 
-def _settings(total_steps: int, envs_per_actor: int | None, unroll_length: int, **others: Any) -> dict[str, Any]:
-    envs = {} if envs_per_actor is None else {"envs_per_actor": envs_per_actor}
-    return {"total_steps": total_steps, **envs, "unroll_length": unroll_length, **others}
+def _settings(total_steps: int, num_envs: int, unroll_length: int, **others: Any) -> dict[str, Any]:
+    return {"total_steps": total_steps, "num_envs": num_envs, "unroll_length": unroll_length, **others}
 
 
 _NORMALIZED = {"normalize_observation": True, "normalize_reward": True}
-_MUJOCO = _settings(1_000_000, 4, 128, learning_rate="linear_4e-4", clip_range=0.1, initial_log_std=-1.0, **_NORMALIZED)
+_MUJOCO = _settings(1_000_000, 8, 128, learning_rate="linear_4e-4", clip_range=0.1, initial_log_std=-1.0, **_NORMALIZED)
 """The settings for all of MuJoCo; the environments in `_MUJOCO_NAMES` have no measured results."""
 
 _WALKING = {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}
-_LUNAR_LANDER = _settings(1_000_000, 8, 256, epochs=4, gamma=0.999, gae_lambda=0.98, learning_rate="linear_1e-3")
-_ATARI = _settings(10_000_000, 4, 128, minibatch_size=256, epochs=4, learning_rate="linear_2.5e-4")
+_LUNAR_LANDER = _settings(1_000_000, 16, 256, epochs=4, gamma=0.999, gae_lambda=0.98, learning_rate="linear_1e-3")
+_ATARI = _settings(10_000_000, 8, 128, minibatch_size=256, epochs=4, learning_rate="linear_2.5e-4")
 _ATARI |= {"clip_range": "linear_0.1", "ent_coef": 0.01, "clip_reward": "sign", "env_kwargs": {"episodic_life": True}}
 
 _MUJOCO_NAMES = "Ant Humanoid HumanoidStandup InvertedDoublePendulum InvertedPendulum Pusher Reacher".split()
@@ -35,23 +35,23 @@ _MUJOCO_NAMES = "Ant Humanoid HumanoidStandup InvertedDoublePendulum InvertedPen
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "CartPole-v1": {
         "ppo": {
-            **_settings(100_000, 4, 32, minibatch_size=256, epochs=20, gamma=0.98, gae_lambda=0.8),
+            **_settings(100_000, 8, 32, minibatch_size=256, epochs=20, gamma=0.98, gae_lambda=0.8),
             "learning_rate": "linear_1e-3",
             "clip_range": "linear_0.2",
         },
-        "a2c": _settings(500_000, 4, 5),
-        "impala": _settings(300_000, 8, 20, max_policy_lag=4, learning_rate="linear_2e-3", normalize_reward=True),
+        "a2c": _settings(500_000, 8, 5),
+        "impala": _settings(300_000, 16, 20, max_policy_lag=4, learning_rate="linear_2e-3", normalize_reward=True),
     },
     "Acrobot-v1": {
-        "ppo": _settings(1_000_000, 8, 256, epochs=4, gae_lambda=0.94, **_NORMALIZED),
-        "a2c": _settings(500_000, 8, 5, **_NORMALIZED),
+        "ppo": _settings(1_000_000, 16, 256, epochs=4, gae_lambda=0.94, **_NORMALIZED),
+        "a2c": _settings(500_000, 16, 5, **_NORMALIZED),
     },
-    "Pendulum-v1": {"ppo": _settings(100_000, 2, 256, gamma=0.9, learning_rate=1e-3)},
+    "Pendulum-v1": {"ppo": _settings(100_000, 4, 256, gamma=0.9, learning_rate=1e-3)},
     "LunarLander-v3": {
         "ppo": {**_LUNAR_LANDER, "ent_coef": 0.01},
-        "a2c": _settings(200_000, 4, 5, gamma=0.995, ent_coef=1e-5, learning_rate="linear_8.3e-4"),
+        "a2c": _settings(200_000, 8, 5, gamma=0.995, ent_coef=1e-5, learning_rate="linear_8.3e-4"),
         "impala": {
-            **_settings(3_000_000, 8, 32, minibatch_size=128, max_policy_lag=4, gae_lambda=0.97, ent_coef=0.005),
+            **_settings(3_000_000, 16, 32, minibatch_size=128, max_policy_lag=4, gae_lambda=0.97, ent_coef=0.005),
             "optimizer": "adam",
             "learning_rate": "linear_1e-3",
             "normalize_advantage": True,
@@ -59,11 +59,11 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "LunarLanderContinuous-v3": {"ppo": _LUNAR_LANDER},
-    "MountainCar-v0": {"ppo": _settings(1_000_000, 8, 64, epochs=4, gae_lambda=0.98, **_NORMALIZED)},
-    "MountainCarContinuous-v0": {"ppo": _settings(100_000, 2, 256, gamma=0.999, noise_hold=16, **_NORMALIZED)},
+    "MountainCar-v0": {"ppo": _settings(1_000_000, 16, 64, epochs=4, gae_lambda=0.98, **_NORMALIZED)},
+    "MountainCarContinuous-v0": {"ppo": _settings(100_000, 4, 256, gamma=0.999, noise_hold=16, **_NORMALIZED)},
     "BipedalWalker-v3": {
         "ppo": _settings(
-            5_000_000, 16, 512, minibatch_size=128, learning_rate="linear_5e-4", clip_range=0.18, **_NORMALIZED
+            5_000_000, 32, 512, minibatch_size=128, learning_rate="linear_5e-4", clip_range=0.18, **_NORMALIZED
         )
     },
     "HalfCheetah-v5": {
@@ -73,19 +73,19 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "Walker2d-v5": {"ppo": _WALKING},
     "Swimmer-v5": {
         "ppo": _settings(
-            1_000_000, 2, 1024, minibatch_size=256, gamma=0.9999, gae_lambda=0.98, learning_rate=6e-4, **_NORMALIZED
+            1_000_000, 4, 1024, minibatch_size=256, gamma=0.9999, gae_lambda=0.98, learning_rate=6e-4, **_NORMALIZED
         )
     },
     **{f"{name}-v5": {"ppo": _MUJOCO} for name in _MUJOCO_NAMES},
     "actor_learner/Catch-v0": {
         "ppo": {
-            **_settings(30_000, None, 32, minibatch_size=128, epochs=3, gamma=0.95, gae_lambda=0.9),
+            **_settings(30_000, 16, 32, minibatch_size=128, epochs=3, gamma=0.95, gae_lambda=0.9),
             "learning_rate": "linear_2e-3",
             "ent_coef": 0.01,
         }
     },
     "actor_learner/MaskedTreasure-v0": {
-        "ppo": _settings(50_000, None, 64, minibatch_size=256, epochs=6, learning_rate=2e-3, ent_coef=0.01)
+        "ppo": _settings(50_000, 16, 64, minibatch_size=256, epochs=6, learning_rate=2e-3, ent_coef=0.01)
     },
     "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 875_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
     "ALE/*": {"ppo": _ATARI},
@@ -139,11 +139,14 @@ def _by_algorithm(env: str) -> dict[str, dict[str, Any]]:
 def fields_below(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that still count below `changes`.
 
-    A network replaces the fields of the default network, and an algorithm's instance all hyperparameters.
+    A network replaces the fields of the default network, an algorithm's instance all hyperparameters, and
+    `envs_per_actor` the number of all environments.
     """
     dropped: set[str] = set()
+    if changes.get("envs_per_actor") is not None:
+        dropped = {"num_envs"}
     if changes.get("network") is not None or changes.get("init_from") is not None:
-        dropped = {*DEFAULT_NETWORK_FIELDS}
+        dropped |= {*DEFAULT_NETWORK_FIELDS}
     if not isinstance(changes.get("algorithm"), str | None):
         dropped |= fields.keys() - {field.name for field in dataclasses.fields(TrainConfig)}
     return {name: value for name, value in fields.items() if name not in dropped}

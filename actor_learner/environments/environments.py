@@ -45,6 +45,7 @@ class Transition(NamedTuple):
     # The last observations of the episodes cut off in this step, leaves `[b, ...]`, with anything finite in other rows.
     final_observation: Leaves | None
     episodes: Episodes | None  # the episodes that ended in this step
+    started: Array | None  # [b] bool, True where the observation is an episode's first; None: nowhere
 
 
 class Environments:
@@ -168,7 +169,7 @@ class Environments:
         if self._resetting is None and 1 not in terminated.tobytes() and 1 not in truncated.tobytes():
             if self._masks.in_use:
                 self._masks.read(infos, current.leaves)
-            return Transition(current.leaves, reward, terminated, truncated, self._all_valid, None, None)
+            return Transition(current.leaves, reward, terminated, truncated, self._all_valid, None, None, None)
         return self._step_with_ends(terminated, truncated, infos)
 
     def call(self, call: Call) -> None:
@@ -195,11 +196,12 @@ class Environments:
         if self._masks.in_use:
             acts = None if self.autoreset_mode is AutoresetMode.SAME_STEP else ~ended
             self._masks.read(infos, leaves, acts)
+        started = ~valid if self.autoreset_mode is AutoresetMode.NEXT_STEP else ended
         if not ended.any():
-            return Transition(leaves, reward, terminated, truncated, valid, None, None)
+            return Transition(leaves, reward, terminated, truncated, valid, None, None, started)
         episodes = self._statistics.finish(ended, self._step, self._last_infos(infos))
         final = self._end(ended, truncated, infos)
-        return Transition(leaves, reward, terminated, truncated, valid, final, episodes)
+        return Transition(leaves, reward, terminated, truncated, valid, final, episodes, started)
 
     def _end(self, ended: Array, truncated: Array, infos: dict[str, Any]) -> Leaves | None:
         """Start the next episodes by the mode's rules; return the last observations of truncated ones, or None."""

@@ -38,8 +38,10 @@ def without_invalid(batch: Mapping[str, Nest]) -> dict[str, Nest]:
     """Replace the contents of invalid rows by harmless constants: 0 x NaN is NaN in a gradient."""
     valid = batch["valid"]
     result = dict(batch)
-    # The bootstrap row is acted on next, so it is valid whatever the row before it was.
-    seen = ops.concatenate([valid, ops.ones_like(valid[:1])], axis=0)
+    # The bootstrap row is acted on next, so it is valid whatever the row before it was. A pool's trajectories have the
+    # last observation of a truncated episode in the row after it, valid or not.
+    after = batch["truncated"] if "final_row" in batch else ops.zeros_like(valid)
+    seen = ops.concatenate([valid[:1], ops.logical_or(valid[1:], after[:-1]), ops.ones_like(valid[:1])], axis=0)
     result["observation"] = _zero_invalid(batch["observation"], seen)
     for name in ("action", "reward", "behaviour_log_prob", "truncation_value"):
         result[name] = _zero_invalid(batch[name], valid)

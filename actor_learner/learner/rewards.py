@@ -45,11 +45,18 @@ class RewardScaling:
     def variables(self) -> list[keras.Variable]:
         return [self.discounted_return, self.mean, self.variance, self.count]
 
-    def scale(self, reward: Tensor, ended: Tensor, valid: Tensor, env_index: Tensor) -> Tensor:
-        """Merge a batch into the statistics, and scale it. reward, ended, valid: `[T, B]`; env_index: `[B]`."""
+    def scale(
+        self, reward: Tensor, ended: Tensor, valid: Tensor, env_index: Tensor, begins: Tensor | None = None
+    ) -> Tensor:
+        """Merge a batch into the statistics, and scale it.
+
+        reward, ended, valid: `[T, B]`; env_index: `[B]`; begins: bool `[B]`, True where the first row begins an
+        episode, as it does after a replacement of the actor or of the whole process; None: unknown.
+        """
         alone = _occurs_once(env_index)
         known = ops.take(self.discounted_return, env_index)
-        initial = ops.where(alone, known, ops.zeros_like(known))
+        continues = alone if begins is None else ops.logical_and(alone, ops.logical_not(begins))
+        initial = ops.where(continues, known, ops.zeros_like(known))
         discounted = self._discounted_returns(reward, ended, valid, initial)
         weight = ops.cast(valid, "float32")
         added = ops.sum(weight)

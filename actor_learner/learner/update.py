@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from actor_learner.algorithms.base import Algorithm
+from actor_learner.algorithms.base import Algorithm, Evaluated
 from actor_learner.learner import backend
 from actor_learner.learner.batch import (
     Nest,
@@ -126,7 +127,9 @@ class Update:
         algorithm = self._algorithm.at(schedule)
         batch = without_invalid(batch)
         batch["reward"] = self._scaled_reward(batch)
-        fields = algorithm.rows(batch, self._evaluate)
+        final: dict[str, Nest] = {name: batch.pop(name) for name in ("final_observation", "final_row") if name in batch}
+        batch.pop("start", None)
+        fields = algorithm.rows(batch, functools.partial(self._evaluate, final))
         rows = side_by_side({**fields, "observation": without_bootstrap_row(batch["observation"])})
         metrics = self._learn(algorithm, rows, order, num_minibatches)
         for layer in contract.normalization_layers(self._network):
@@ -145,10 +148,15 @@ class Update:
         if self._reward_scaling is None:
             return reward
         ended = ops.logical_or(batch["terminated"], batch["truncated"])
-        return self._reward_scaling.scale(reward, ended, batch["valid"], batch["env_index"])
+        begins = batch["start"][0] if "start" in batch else None
+        return self._reward_scaling.scale(reward, ended, batch["valid"], batch["env_index"], begins)
 
-    def _evaluate(self, batch: Mapping[str, Nest]) -> tuple[Tensor, Tensor]:
-        """Return values `[T + 1, B]` and log-probabilities `[T, B]` of the actions, under the present weights."""
+    def _evaluate(self, final: Mapping[str, Nest], batch: Mapping[str, Nest]) -> Evaluated:
+        """Evaluate a batch under the present weights. final: Its `final_observation` and `final_row`, if it has them.
+
+        A row that cut an episode off gets this network's value of the last observation, where the batch holds it: in
+        `final_observation`, or in the next row, if that is invalid.
+        """
         beside = {name: with_bootstrap_row(batch[name]) for name in ("action", "action_mask") if name in batch}
         rows = side_by_side({"observation": batch["observation"], **beside})
 
@@ -159,7 +167,25 @@ class Update:
         numbers = sum(math.prod(leaf.shape[1:]) for leaf in tree.flatten(rows["observation"]))
         value, log_prob = in_chunks(evaluate, rows, numbers)
         steps, columns = batch["valid"].shape
-        return ops.reshape(value, (steps + 1, columns)), ops.reshape(log_prob, (steps + 1, columns))[:-1]
+        value, log_prob = (ops.reshape(values, (steps + 1, columns)) for values in (value, log_prob))
+        truncation_value = batch["truncation_value"]
+        if final:
+            truncation_value = self._truncation_values(final, batch, value)
+        return Evaluated(value, log_prob[:-1], truncation_value)
+
+    def _truncation_values(self, final: Mapping[str, Nest], batch: Mapping[str, Tensor], value: Tensor) -> Tensor:
+        """Return `[T, B]` values of the last observations of truncated episodes; the actor's where they are unknown."""
+        valid, truncated = batch["valid"], batch["truncated"]
+        row = ops.expand_dims(ops.arange(valid.shape[0], dtype="int32"), 1)
+        closes = ops.logical_and(truncated, ops.equal(row, final["final_row"]))
+        invalid_next = ops.concatenate([ops.logical_not(valid[1:]), ops.zeros_like(valid[:1])], axis=0)
+        known = ops.where(ops.logical_and(truncated, invalid_next), value[1:], batch["truncation_value"])
+
+        def of_last() -> Tensor:
+            outputs = contract.call_network(self._network, final["final_observation"])
+            return ops.where(closes, ops.reshape(outputs["value"], (1, -1)), known)
+
+        return backend.choose(ops.any(closes), of_last, lambda: known)
 
     def _learn(
         self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor, num_minibatches: Tensor

@@ -11,28 +11,31 @@ import numpy as np
 from actor_learner.policy.exported import Array, ExportedPolicy
 
 Seed = int | np.random.SeedSequence | None
+_STEPS, _NUMBERS = 64, 2**18  # the most that are drawn ahead, because a call of a generator costs more than a number
+_MOST_STREAMS = 4096
 
 
 class Noise:
     """Draws `[rows, U + N]`: `noise_uniform` uniforms in (0, 1], then `noise_normal` standard normals.
 
+    Row i has a random stream of its own, number `first_stream + i` of the seed: so an environment gets the same noise
+    whichever actor steps it, and whichever others are stepped with it. Rows from 4,096 on share one stream.
+
     Each environment keeps its normals for `noise_hold` steps; its uniforms are new at every step. The normals of one
     step are standard normal, but not given the state, to which the held ones have led.
     """
 
-    def __init__(self, exported: ExportedPolicy, seed: Seed) -> None:
+    def __init__(self, exported: ExportedPolicy, seed: Seed, first_stream: int = 0) -> None:
         self._uniform, self._normal = exported.noise_uniform, exported.noise_normal
-        self._hold = exported.noise_hold
-        self._plain = not (self._uniform and self._normal) and self._hold == 1
-        shape = (exported.batch_size, self._uniform + self._normal)
-        self._draws, self._batch = np.empty(shape, np.float32), np.zeros(shape, np.float32)
+        self._hold, self._first_stream = exported.noise_hold, first_stream
         self.reseed(seed)
 
     def reseed(self, seed: Seed) -> None:
-        """Restarts the generator from `seed` and forgets the held normals."""
-        # Named, because NumPy may change the generator behind default_rng.
-        self._generator: Any = np.random.Generator(np.random.PCG64(seed))
-        self.renew()
+        """Restarts the streams from `seed` and forgets the held normals."""
+        self._sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+        self._streams: list[tuple[Any, Any]] = []
+        self._ahead, self._step = np.empty((0, 0, self._uniform + self._normal), np.float32), 0
+        self._held, self._ages = np.empty((0, self._normal), np.float32), np.empty(0, np.int64)
 
     @contextlib.contextmanager
     def reseeded(self, seed: Seed) -> Iterator[None]:
@@ -46,40 +49,57 @@ class Noise:
 
     def renew(self, rows: Array | None = None) -> None:
         """Makes the next draw new for `rows` (bool [N]; None: all)."""
-        if rows is None:
-            self._held = np.empty((0, self._normal), np.float32)
-        elif len(self._held):
-            self._ages[rows] = self._hold
-
-    def draw_batch(self) -> Array:
-        """Draws for `batch_size` environments, into memory that the next draw overwrites."""
-        if not self._plain:
-            return self.draw(len(self._batch))
-        if self._uniform:
-            # random() is in [0, 1); sampling needs (0, 1].
-            self._generator.random(None, np.float32, self._draws)
-            return np.subtract(1.0, self._draws, self._batch)
-        drawn: Array = self._generator.standard_normal(None, np.float32, self._batch)
-        return drawn
+        self._ages[... if rows is None or len(rows) != len(self._ages) else rows] = self._hold
 
     def draw(self, rows: int) -> Array:
-        parts: list[Array] = []
-        if self._uniform:
-            parts.append(np.float32(1) - self._generator.random((rows, self._uniform), np.float32))
-        if self._normal:
-            parts.append(self._draw_held(rows) if self._hold > 1 else self._draw_normal(rows))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-
-    def _draw_normal(self, rows: int) -> Array:
-        drawn: Array = self._generator.standard_normal((rows, self._normal), np.float32)
+        """Draws for `rows` environments, into memory that later draws overwrite."""
+        if self._step == len(self._ahead) or rows > self._ahead.shape[1]:
+            self._draw_ahead(rows)
+        drawn: Array = self._ahead[self._step, :rows]
+        self._step += 1
+        if self._hold > 1:
+            self._keep_held(drawn[:, self._uniform :])
         return drawn
 
-    def _draw_held(self, rows: int) -> Array:
-        if len(self._held) != rows:
-            self._held = np.empty((rows, self._normal), np.float32)
-            self._ages = np.full(rows, self._hold)
+    def _keep_held(self, normals: Array) -> None:
+        """Replaces normals by those that are still held, and holds the others."""
+        if len(self._held) != len(normals):
+            self._held, self._ages = np.empty_like(normals), np.full(len(normals), self._hold)
         due = self._ages >= self._hold
-        self._held[due] = self._draw_normal(int(due.sum()))
+        self._held[due] = normals[due]
         self._ages[due] = 0
         self._ages += 1
-        return self._held
+        normals[...] = self._held
+
+    def _draw_ahead(self, rows: int) -> None:
+        """Draws for the next steps. For rows that are new, it draws beside what others have left."""
+        left = self._ahead[self._step :]
+        known = left.shape[1] if len(left) else 0
+        rows = max(rows, self._ahead.shape[1])
+        width = self._uniform + self._normal
+        steps = len(left) or max(1, min(_STEPS, _NUMBERS // max(1, rows * width)))
+        self._ahead, self._step = np.empty((steps, rows, width), np.float32), 0
+        if known:
+            self._ahead[:, :known] = left
+        while len(self._streams) < min(rows, _MOST_STREAMS + 1):
+            self._streams.append(self._new_stream(len(self._streams)))
+        for row in range(known, min(rows, _MOST_STREAMS)):
+            self._fill(self._ahead[:, row : row + 1], self._streams[row])
+        if rows > _MOST_STREAMS:
+            self._fill(self._ahead[:, max(known, _MOST_STREAMS) :], self._streams[_MOST_STREAMS])
+
+    def _new_stream(self, row: int) -> tuple[Any, Any]:
+        """Returns a row's generators of uniforms and of normals: two, so that steps may be drawn in any portions."""
+        key = (*self._sequence.spawn_key, self._first_stream + row)
+        parts = np.random.SeedSequence(self._sequence.entropy, spawn_key=key).spawn(2)
+        # Named, because NumPy may change the generator behind default_rng.
+        uniform, normal = (np.random.Generator(np.random.PCG64(part)) for part in parts)
+        return uniform, normal
+
+    def _fill(self, block: Array, stream: tuple[Any, Any]) -> None:
+        uniform, normal = stream
+        steps, rows, _ = block.shape
+        if self._uniform:  # random() is in [0, 1); sampling needs (0, 1]
+            block[..., : self._uniform] = np.float32(1) - uniform.random((steps, rows, self._uniform), np.float32)
+        if self._normal:
+            block[..., self._uniform :] = normal.standard_normal((steps, rows, self._normal), np.float32)

@@ -48,9 +48,10 @@ class Policy:
     Args:
         exported: The result of `export_policy` or `ExportedPolicy.load`.
         seed: An int or a `np.random.SeedSequence` for the noise that actions are sampled with.
+        first_stream: Number of the random stream of the first row; each row has its own.
     """
 
-    def __init__(self, exported: ExportedPolicy, seed: Seed = 0) -> None:
+    def __init__(self, exported: ExportedPolicy, seed: Seed = 0, *, first_stream: int = 0) -> None:
         if not isinstance(exported, ExportedPolicy):
             expected = "`exported` must be an ExportedPolicy; see al.load_policy and al.Policy.from_network"
             raise ValueError(f"{expected}. Received: a {type(exported).__name__}")
@@ -63,7 +64,7 @@ class Policy:
         self._sampled, self._modes = tuple(range(count + 1)), tuple(range(count + 1, 2 * count + 1))
         self._reader = ObservationReader(self.spaces)
         self._everything_allowed = np.ones((exported.batch_size, self.spaces.masks.size), np.float32)
-        self._noise = Noise(exported, seed)
+        self._noise = Noise(exported, seed, first_stream)
         self._weights = np.array(exported.weights, np.float32)
         self._step_graph = load_graph(exported.step_graph, exported, self._weights)
         self._value_graph = load_graph(exported.value_graph, exported, self._weights)
@@ -157,9 +158,8 @@ class Policy:
 
         Checks nothing but that a policy that was exported without masks gets none (else ValueError).
         """
-        rows = len(leaves[0])
-        noise = self._noise.draw_batch() if rows == self.batch_size else self._noise.draw(rows)
-        *action, log_prob = self._step_graph.run(self._inputs(leaves, noise, action_mask), self._sampled)
+        inputs = self._inputs(leaves, self._noise.draw(len(leaves[0])), action_mask)
+        *action, log_prob = self._step_graph.run(inputs, self._sampled)
         return tuple(action), log_prob
 
     def mode_leaves(self, leaves: Leaves, action_mask: Array | None = None) -> Leaves:

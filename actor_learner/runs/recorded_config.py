@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from actor_learner.system.fields import DEFAULT_ENVS_PER_ACTOR
 from actor_learner.system.machine import available_cores
 
 
@@ -40,7 +41,11 @@ class RecordedConfig(dict[str, Any]):
     @property
     def num_envs(self) -> int | None:
         """The environments of all actors; None if that isn't recorded."""
+        if (total := self.integer("num_envs")) is not None:
+            return total
         actors, envs = self.integer("num_actors"), self.integer("envs_per_actor")
+        if envs is None and "num_envs" in self:
+            envs = DEFAULT_ENVS_PER_ACTOR
         return None if actors is None or envs is None else max(actors, 1) * envs
 
     @property

@@ -1,8 +1,8 @@
 """Resuming a run: checks that it can be resumed, finds the checkpoint, and removes what was written after it.
 
-The config must be the run's own, except for fields that don't change what is learned (`MAY_DIFFER`). `num_actors` and
-`envs_per_actor` may change if their product stays: then the rows of a batch, and the environments that reward scaling
-tracks, stay as well.
+The config must be the run's own, except for fields that don't change what is learned (`MAY_DIFFER`). `num_actors`,
+`envs_per_actor` and `num_envs` may change if the number of all environments stays: then the rows of a batch, and the
+environments that reward scaling tracks, stay as well.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from actor_learner.system.aborts import native_log
 from actor_learner.system.files import DamagedError, one_line
 
 MAY_DIFFER = WITHOUT_EFFECT | {
-    *("verbose", "learner_threads", "num_actors", "envs_per_actor", "total_steps", "undone_rate_factor")
+    *("verbose", "learner_threads", "num_actors", "envs_per_actor", "num_envs", "total_steps", "undone_rate_factor")
 }
 """Fields of the config that may differ when a run is resumed."""
 _log = logging.getLogger("actor_learner")
@@ -156,7 +156,7 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
         differences.append(_difference("total_steps (which may grow)", steps, config.total_steps))
     before, now = recorded.num_envs, given.num_envs
     if before is not None and before != now:
-        differences.append(_difference("num_actors x envs_per_actor", before, now))
+        differences.append(_difference("the number of environments", before, now))
     if differences:
         raise ValueError(
             f"`run_dir` holds a run with another config: {'; '.join(differences)}. Resume it with its own config, "

@@ -18,6 +18,7 @@ from actor_learner.system.files import DamagedError, one_line, read_arrays, writ
 Array = np.ndarray[Any, Any]
 Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name -> shape, dtype
 
+FINAL = "final_"  # prefix of the names of the leaves of `final_observation`
 _FORMAT = 1
 _STRUCTURE = "structure"  # name of a file's entry that describes how its arrays are nested
 
@@ -52,6 +53,14 @@ class Trajectory(NamedTuple):
     `masks.MaskLayout`); None if all are always allowed."""
     env_index: Array | None = None
     """`[B]` int32: the environment of each column; None means column b is environment b."""
+    start: Array | None = None
+    """`[T + 1, B]` bool: the environment was reset before this observation, so an episode begins with it. A lost life
+    that is terminal for learning begins none."""
+    final_observation: Any = None
+    """`[B, ...]`, nested like `observation`: the last observation of the episode that each column's row `final_row` cut
+    off. The observation of an invalid row after a truncated one must then be the last of its episode, too."""
+    final_row: Array | None = None
+    """`[B]` int32: the last truncated row of each column; -1 if its `final_observation` means nothing."""
     initial_state: Array | None = None
     """Always None: recurrent policies aren't supported yet."""
 
@@ -120,8 +129,8 @@ def _parse(arrays: dict[str, Array]) -> Trajectory:
     structure = json.loads(arrays.pop(_STRUCTURE).item())
     if structure["format"] != _FORMAT:
         raise ValueError("another version wrote it")
-    fields = {name: _nested(structure["fields"][name], arrays) for name in Trajectory._fields}
-    if arrays or len(structure["fields"]) != len(fields):
+    fields = {name: _nested(structure["fields"].get(name), arrays) for name in Trajectory._fields}
+    if arrays or structure["fields"].keys() - fields.keys():
         raise ValueError("it holds more than a trajectory")
     for name, field in fields.items():
         if field is None and name not in Trajectory._field_defaults:
@@ -146,8 +155,9 @@ def _nested(structure: Any, arrays: dict[str, Array]) -> Any:
 def nest(arrays: Mapping[str, Array], spaces: Spaces) -> Trajectory:
     """Return the trajectory of a block's arrays, given by their fields' names."""
     fields = {name: arrays[name] for name in Trajectory._fields if name in arrays}
-    for structure in (spaces.observation, spaces.action):
-        fields[structure.root] = structure.unflatten([arrays[leaf.name] for leaf in structure.leaves])
+    for structure, prefix in ((spaces.observation, ""), (spaces.observation, FINAL), (spaces.action, "")):
+        leaves = [arrays[prefix + leaf.name] for leaf in structure.leaves]
+        fields[prefix + structure.root] = structure.unflatten(leaves)
     return Trajectory(**fields)
 
 
@@ -181,6 +191,9 @@ class TrajectorySpec:
             "policy_version": ((columns,), np.dtype(np.int64)),
             **masks,
             "env_index": ((columns,), np.dtype(np.int32)),
+            "start": ((rows + 1, columns), flag),
+            **{FINAL + name: ((columns, *shape), dtype) for name, (shape, dtype) in self.observation.items()},
+            "final_row": ((columns,), np.dtype(np.int32)),
         }
 
 

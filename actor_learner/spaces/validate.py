@@ -12,7 +12,7 @@ from actor_learner.spaces.kinds import MultiBinary
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
-from actor_learner.spaces.trajectory import Array, Trajectory
+from actor_learner.spaces.trajectory import Array, Trajectory, map_leaves
 
 _FLAGS = ("terminated", "truncated", "valid")
 _NUMBERS = ("reward", "behaviour_log_prob", "truncation_value")
@@ -46,7 +46,10 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
         checked["env_index"] = index = _field("env_index", trajectory.env_index, (rows[1],), "iu", np.int32)
         if index.min() < 0:
             raise ValueError(f"`env_index` must be at least 0. Received: {index.min()}")
+    if trajectory.start is not None:
+        checked["start"] = _field("start", trajectory.start, (rows[0] + 1, rows[1]), "biu", np.bool_)
     observation = _observation(trajectory.observation, rows, valid)
+    checked |= _final_observation(trajectory, observation, checked["truncated"])
     leaves = zip(spaces.action.leaves, spaces.action.flatten(trajectory.action), strict=True)
     actions = [_action(leaf, given, rows, valid) for leaf, given in leaves]
     mask = _mask(trajectory, observation, valid, spaces.masks)
@@ -66,6 +69,37 @@ def _observation(given: Any, rows: tuple[int, ...], valid: Array) -> Any:
         return values.astype(np.float32) if values.dtype == np.float64 else values
 
     return _map_labelled(leaf, "observation", given)
+
+
+def _final_observation(trajectory: Trajectory, observation: Any, truncated: Array) -> dict[str, Any]:
+    """Check the fields that give a learner the last observations of truncated episodes, if they are there."""
+    if trajectory.final_row is None or trajectory.final_observation is None:
+        if trajectory.final_row is None and trajectory.final_observation is None:
+            return {}
+        missing = "final_row" if trajectory.final_row is None else "final_observation"
+        raise ValueError(f"`final_observation` and `final_row` must be given together. Received: {missing}=None")
+    steps, columns = truncated.shape
+    row = _field("final_row", trajectory.final_row, (columns,), "iu", np.int32)
+    if row.min() < -1 or row.max() >= steps:
+        wrong = row.min() if row.min() < -1 else row.max()
+        raise ValueError(f"`final_row` must be -1 or a row, below {steps}. Received: {wrong}")
+    rows = map_leaves(lambda leaf: leaf[0], observation)
+    final = _map_pairs("final_observation", trajectory.final_observation, rows)
+    used = (row >= 0) & truncated[row, np.arange(columns)]
+    _map_labelled(lambda label, leaf: _check_finite(label, leaf[None], used[None]), "final_observation", final)
+    return {"final_row": row, "final_observation": final}
+
+
+def _map_pairs(label: str, given: Any, like: Any) -> Any:
+    """Return a nest of arrays in the dtypes of `like`, after a check of structure and shapes."""
+    if isinstance(like, dict) and isinstance(given, dict) and given.keys() == like.keys():
+        return {key: _map_pairs(f"{label}[{key!r}]", given[key], part) for key, part in like.items()}
+    if isinstance(like, tuple) and isinstance(given, tuple) and len(given) == len(like):
+        return tuple(_map_pairs(f"{label}[{index}]", given[index], part) for index, part in enumerate(like))
+    if isinstance(like, dict | tuple) or isinstance(given, dict | tuple) or np.shape(given) != like.shape:
+        received = type(given).__name__ if isinstance(given, dict | tuple) else np.shape(given)
+        raise ValueError(f"`{label}` must be like a row of `observation`, [B, ...]. Received: {received}")
+    return np.asarray(given).astype(like.dtype, copy=False)
 
 
 def _map_labelled(function: Callable[[str, Any], Any], label: str, value: Any) -> Any:

@@ -12,6 +12,7 @@ import inspect
 import math
 import numbers
 import operator
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, ClassVar, Self
 
@@ -108,13 +109,43 @@ def _as_float(value: Any) -> float:
         return math.inf
 
 
+DEFAULT_ENVS_PER_ACTOR = 8
+
+
+def env_counts(num_actors: int, envs_per_actor: int | None, num_envs: int | None, *, equal: bool) -> tuple[int, ...]:
+    """Return the number of environments of each actor; there may be fewer actors, which a warning says.
+
+    num_envs: all environments, to be split as evenly as possible; None: `envs_per_actor` for each actor. equal: every
+    actor must have as many.
+
+    Raises ValueError if both are given.
+    """
+    actors = max(num_actors, 1)
+    if num_envs is None:
+        return (envs_per_actor or DEFAULT_ENVS_PER_ACTOR,) * actors
+    if envs_per_actor is not None:
+        received = f"num_envs={num_envs}, envs_per_actor={envs_per_actor}"
+        raise ValueError(f"`num_envs` and `envs_per_actor` exclude each other. Received: {received}")
+    text, received = "", f"num_actors={num_actors}, num_envs={num_envs}"
+    if actors > num_envs:
+        text = f"{num_envs} environments can keep only {num_envs} actors busy, so only these are started"
+        actors = num_envs
+    elif equal and num_envs % actors:
+        used = num_envs // actors * actors
+        text = f"With `max_policy_lag` above 1 all actors have as many environments, so {used} are used"
+        num_envs = used
+    if text:
+        warnings.warn(f"{text}. Received: {received}", UserWarning, stacklevel=5)
+    return tuple(num_envs // actors + (actor < num_envs % actors) for actor in range(actors))
+
+
 _OTHER_NAMES = {
     "activation": "activation_fn",
     "clip_range": "clip_coef ppo_clip_ratio importance_ratio_clipping",
     "clip_range_vf": "clip_vloss",
     "ent_coef": "exploration_loss_coeff entropy_regularization",
     "env": "env_id",
-    "envs_per_actor": "n_envs num_envs num_envs_per_worker",
+    "envs_per_actor": "num_envs_per_worker",
     "epochs": "n_epochs update_epochs num_epochs",
     "gae_lambda": "lambda_value",
     "gamma": "discount_factor",
@@ -128,6 +159,7 @@ _OTHER_NAMES = {
     "normalize_observation": "normalize_input",
     "normalize_reward": "normalize_returns",
     "num_actors": "num_workers",
+    "num_envs": "n_envs",
     "orthogonal_init": "ortho_init",
     "run_dir": "train_dir",
     "total_steps": "total_timesteps train_for_env_steps",

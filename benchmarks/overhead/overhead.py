@@ -129,7 +129,7 @@ def train(arguments: argparse.Namespace) -> Found:
         size = sum(file.stat().st_size for file in Path(folder, "run").glob("events.out.tfevents.*"))
     spent = dict(stopwatch.seconds)
     if subject == "watching":
-        spent["heartbeats"] = arguments.steps / config.envs_per_actor * heartbeat_seconds()
+        spent["heartbeats"] = arguments.steps / max(config.env_counts) * heartbeat_seconds()
     updates = result.metrics["updates"]
     return {
         "what": f"CartPole-v1's preset, {arguments.steps:,} steps, {changes}",

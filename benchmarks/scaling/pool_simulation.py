@@ -84,8 +84,8 @@ class _Clockwork:
         self._stopped: set[int] = set()
         self.version = 0
         kind = FreeRunning if setting.lag > 1 else LockStep
-        shape = {"num_actors": setting.actors, "envs_per_actor": setting.envs_per_actor, "lag": setting.lag}
-        self._schedule: Schedule = kind(self, **shape)
+        counts = [setting.envs_per_actor] * setting.actors
+        self._schedule: Schedule = kind(self, counts, lag=setting.lag)
 
     def collect(self) -> None:
         """Advance the time until there is a batch."""

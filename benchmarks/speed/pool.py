@@ -11,7 +11,7 @@ from pathlib import Path
 from actor_learner_envs.latency import StepTime
 
 import actor_learner as al
-from actor_learner.actors.actor import Startup
+from actor_learner.actors.actor import make_startups
 from actor_learner.system.memory import own_memory
 from benchmarks.harness import Found, in_turns, make_parser, origin, report
 from benchmarks.processes import memory_of
@@ -121,7 +121,7 @@ def seed_with_one_slow_actor() -> int:
     step_time = StepTime(slow_fraction=1 / ACTORS)
 
     def slow(seed: int) -> int:
-        seeds = [Startup(ENVS, (), None, seed, actor).seeds()[0] % (2**31 - ENVS) for actor in range(ACTORS)]
-        return sum(map(step_time.is_slow, seeds))
+        startups = make_startups([ENVS] * ACTORS, info_keys=(), autoreset_mode=None, seed=seed)
+        return sum(step_time.is_slow(startup.env_seed()) for startup in startups)
 
     return next(seed for seed in range(1000) if slow(seed) == 1)

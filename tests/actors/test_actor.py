@@ -12,7 +12,15 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from actor_learner.actors.actor import Actor, Startup, Stopped, make_environments, unroll
+from actor_learner.actors.actor import (
+    Actor,
+    Position,
+    Startup,
+    Stopped,
+    make_environments,
+    make_startups,
+    unroll,
+)
 from actor_learner.actors.transport.batches import ArenaPlan, Block, BlockLayout
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.shared_memory import Arena
@@ -86,11 +94,15 @@ def make_counting(mode=AutoresetMode.DISABLED, **kwargs):
     return Environments(vector)
 
 
-def fill(block, policy, environments=None, observation=None, start=ENVS, version=7):
+def fill(block, policy, environments=None, position=None, start=ENVS, version=7):
     environments = environments or make_counting()
-    observation = environments.reset(seed=0) if observation is None else observation
+    position = start_of(environments) if position is None else position
     columns = block.columns(start, start + ENVS)
-    return unroll(environments, policy, columns, observation, version=version, first_env=start, stop=GO_ON)
+    return unroll(environments, policy, columns, position, version=version, first_env=start, stop=GO_ON)
+
+
+def start_of(environments):
+    return Position(environments.reset(seed=0), np.ones(environments.num_envs, bool))
 
 
 def test_every_row_is_written_and_only_in_the_actor_s_columns(block, policy):
@@ -99,10 +111,12 @@ def test_every_row_is_written_and_only_in_the_actor_s_columns(block, policy):
     before = {name: array.copy() for name, array in block.arrays.items()}
     fill(block, policy, start=ENVS)
     for name, array in block.arrays.items():
-        other = array[:ENVS] if array.ndim == 1 else array[:, :ENVS]
-        np.testing.assert_array_equal(other, (before[name][:ENVS] if array.ndim == 1 else before[name][:, :ENVS]))
-        mine = array[ENVS:] if array.ndim == 1 else array[:, ENVS:]
-        assert not (mine == 99).any()
+        by_column = array.ndim == 1 or name.startswith("final_")
+        other = (slice(ENVS),) if by_column else (slice(None), slice(ENVS))
+        mine = (slice(ENVS, None),) if by_column else (slice(None), slice(ENVS, None))
+        np.testing.assert_array_equal(array[other], before[name][other])
+        if name != "final_observation":  # which stays where no episode was cut off
+            assert not (array[mine] == 99).any()
 
 
 def test_a_row_holds_the_observation_the_action_that_answers_it_and_what_that_brought(block, policy):
@@ -167,11 +181,12 @@ def test_what_an_earlier_unroll_left_does_not_remain(block, policy):
 
 def test_the_next_unroll_goes_on_where_this_one_ended(block, policy):
     environments = make_counting()
-    observation, _ = fill(block, policy, environments)
+    position, _ = fill(block, policy, environments)
     rows = block.columns(ENVS, 2 * ENVS)
-    last = rows.observation[0][-1].copy()
-    np.testing.assert_array_equal(observation[0], last)
-    fill(block, policy, environments, observation)
+    last, started = rows.observation[0][-1].copy(), rows.start[-1].copy()
+    np.testing.assert_array_equal(position.observation[0], last)
+    fill(block, policy, environments, position)
+    np.testing.assert_array_equal(rows.start[0], started)
     np.testing.assert_array_equal(rows.observation[0][0], last)
 
 
@@ -192,7 +207,7 @@ def test_a_stop_word_ends_the_unroll(block, policy):
             environments,
             policy,
             block.columns(0, ENVS),
-            environments.reset(seed=0),
+            start_of(environments),
             version=0,
             first_env=0,
             stop=stop,
@@ -207,10 +222,9 @@ def test_times_are_parts_of_the_whole(block, policy):
 
 
 def make_actor(exported, plan, arena, seed=0, actor=0):
-    startup = Startup(ENVS, ("is_success",), None, seed, actor)
+    startup = Startup(ENVS, ("is_success",), None, seed, actor, actor * ENVS)
     environments, observation = make_environments(resolve_env(CountingEnv), startup)
-    policy = Policy(exported, startup.seeds()[1])
-    return Actor(startup, environments, observation, policy, arena, plan)
+    return Actor(startup, environments, observation, startup.make_policy(exported), arena, plan)
 
 
 def assign(slots, batch=0, block=0):
@@ -246,12 +260,27 @@ def test_an_actor_repeats_itself_and_differs_from_another(exported, plan, arena,
     assert not np.array_equal(actions[0], actions[3])
 
 
-def test_a_replaced_actor_has_streams_of_its_own():
-    startups = [Startup(ENVS, (), None, 0, 1, incarnation) for incarnation in (0, 0, 1)]
-    seeds = [startup.seeds()[0] for startup in startups]
+def test_a_replaced_actor_has_streams_of_its_own(exported):
+    startups = [Startup(ENVS, (), None, 0, 1, ENVS, incarnation) for incarnation in (0, 0, 1)]
+    seeds = [startup.env_seed() for startup in startups]
     assert seeds[0] == seeds[1] != seeds[2]
-    draws = [np.random.default_rng(startup.seeds()[1]).random() for startup in startups]
-    assert draws[0] == draws[1] != draws[2]
+    observation = (np.zeros((64, 3), np.float32),)
+    first, again, other = (startup.make_policy(exported).step_leaves(observation)[0][0] for startup in startups)
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_an_environment_has_the_same_streams_in_any_actor(exported):
+    (alone,) = make_startups([6], info_keys=(), autoreset_mode=None, seed=3)
+    parts = make_startups([4, 2], info_keys=(), autoreset_mode=None, seed=3)
+    assert [alone.env_seed() + 4, alone.env_seed()] == [parts[1].env_seed(), parts[0].env_seed()]
+    policies = [startup.make_policy(exported) for startup in (alone, *parts)]
+    for _ in range(200):  # more than are drawn ahead
+        actions = [
+            policy.step_leaves((np.zeros((rows, 3), np.float32),))[0][0]
+            for policy, rows in zip(policies, (6, 4, 2), strict=True)
+        ]
+        np.testing.assert_array_equal(actions[0], np.concatenate(actions[1:]))
 
 
 def test_held_noise_is_renewed_at_unrolls_and_ends_of_episodes():
@@ -266,7 +295,7 @@ def test_held_noise_is_renewed_at_unrolls_and_ends_of_episodes():
     columns = Block.in_arena(layout, arena, 0).columns(0, 1)
     env = SyncVectorEnv([lambda: TimeLimit(ZeroEnv(space), 6)], autoreset_mode=AutoresetMode.DISABLED)
     environments, policy = Environments(env), Policy.from_network(network, space, seed=0)
-    unroll(environments, policy, columns, environments.reset(seed=0), version=0, first_env=0, stop=GO_ON)
+    unroll(environments, policy, columns, start_of(environments), version=0, first_env=0, stop=GO_ON)
     runs = [len(list(group)) for _, group in itertools.groupby(columns.action[0].ravel())]
     assert runs == [4, 2, 4, 2, 2]
     arena.close()

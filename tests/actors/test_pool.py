@@ -221,7 +221,7 @@ def test_a_network_that_breaks_the_contract_starts_nothing_that_stays():
     ("argument", "value", "message"),
     [
         ("num_actors", -1, r"`num_actors` must be an integer of at least 0\. Received: num_actors=-1"),
-        ("envs_per_actor", 0, r"`envs_per_actor` .* at least 1\. Received: envs_per_actor=0"),
+        ("envs_per_actor", 0, r"`envs_per_actor` .* at least 1, or None\. Received: envs_per_actor=0"),
         ("unroll_length", 0, r"`unroll_length` .* at least 1\. Received: unroll_length=0"),
         ("unroll_length", 2.5, r"Received: unroll_length=2\.5"),
         ("max_policy_lag", -1, r"Received: max_policy_lag=-1"),

@@ -26,16 +26,16 @@ class Simulation:
     def __init__(self, num_actors, lag):
         spaces = Spaces(Box(-1, 1, (1,)), Discrete(2))
         layout = BlockLayout.of(TrajectorySpec.from_spaces(spaces, unroll_length=3, num_envs=num_actors * ENVS), ())
-        self.num_actors, self.lag = num_actors, lag
+        self.num_actors, self.lag, self.counts = num_actors, lag, [ENVS] * num_actors
         self.memory = ArenaMemory()
         exported = SimpleNamespace(weights=np.zeros(1, np.float32))
-        self.memory.allocate(Plan(layout, num_actors, lag + 1, max(num_actors, lag + 1), exported))
+        self.memory.allocate(Plan(layout, self.counts, lag + 1, max(num_actors, lag + 1), exported))
         self.blocks = self.memory.blocks
         self.stop_words = self.memory.plan.stop_words(self.memory.arena)[1:]
         self.at_work = {}
         self.updates = 0
         kind = FreeRunning if lag > 1 else LockStep
-        self.schedule = kind(self, num_actors=num_actors, envs_per_actor=ENVS, lag=lag)
+        self.schedule = kind(self, self.counts, lag=lag)
 
     @property
     def version(self):
@@ -130,6 +130,29 @@ def test_in_rounds_batch_j_has_version_j_minus_lag_in_any_order(simulate, lag):
         _, ages = simulation.take()
         assert set(ages) == {min(lag, batch)}
         simulation.publish()
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+def test_no_batch_is_assigned_beside_the_first_one_if_that_is_to_be_alone(simulate, lag):
+    simulation = simulate(2, lag)
+    simulation.schedule = type(simulation.schedule)(simulation, [ENVS] * 2, lag=lag, first_alone=True)
+    simulation.schedule.begin()
+    while simulation.step(0) or simulation.step(1):
+        pass
+    assert simulation.schedule.complete()
+    simulation.take()
+    simulation.publish()
+    simulation.schedule.begin()
+    assert min(given[0].version for given in simulation.at_work.values() if given) == 1
+
+
+def test_actors_may_have_different_numbers_of_environments(simulate):
+    simulation = simulate(2, 0)
+    simulation.memory._env_counts = [3, 1]
+    simulation.schedule = LockStep(simulation.memory, [3, 1], lag=0)
+    simulation.schedule.begin()
+    pending = [simulation.memory._pending[actor][0] for actor in (0, 1)]
+    assert [(given.start, given.stop) for given in pending] == [(0, 3), (3, 4)]
 
 
 def test_a_slow_actor_holds_up_nobody_until_its_time_is_up(simulate):

@@ -193,7 +193,7 @@ def test_a_network_by_name(tmp_path):
         (["train", "--num-actors", "-1"], "`num_actors` must be an integer of at least 0. Received: num_actors=-1"),
         (
             ["train", "--envs-per-actor", "0"],
-            "`envs_per_actor` must be an integer of at least 1. Received: envs_per_actor=0",
+            "`envs_per_actor` must be an integer of at least 1, or None. Received: envs_per_actor=0",
         ),
         (
             ["train", "--unroll-length", "0"],

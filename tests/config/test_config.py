@@ -43,7 +43,7 @@ class CautiousPPO(al.PPO):
         ("num_actors", -1, "`num_actors` must be an integer of at least 0. Received: num_actors=-1"),
         ("num_actors", True, "`num_actors` must be an integer of at least 0. Received: num_actors=True"),
         ("num_actors", 2.5, "`num_actors` must be an integer of at least 0. Received: num_actors=2.5"),
-        ("envs_per_actor", 0, "`envs_per_actor` must be an integer of at least 1. Received: envs_per_actor=0"),
+        ("envs_per_actor", 0, "`envs_per_actor` must be an integer of at least 1, or None. Received: envs_per_actor=0"),
         ("unroll_length", 0, "`unroll_length` must be an integer of at least 1. Received: unroll_length=0"),
         ("total_steps", 0, "`total_steps` must be an integer of at least 1. Received: total_steps=0"),
         ("total_steps", "many", "`total_steps` must be an integer of at least 1. Received: total_steps='many'"),
@@ -177,7 +177,7 @@ def test_a_config_is_frozen():
 
 def test_defaults_are_those_of_the_documentation():
     config = TrainConfig()
-    assert (config.env, config.num_actors, config.envs_per_actor, config.unroll_length) == ("CartPole-v1", 2, 8, 128)
+    assert (config.env, config.num_actors, config.env_counts, config.unroll_length) == ("CartPole-v1", 2, (8, 8), 128)
     assert (config.max_policy_lag, config.total_steps, config.seed) == (0, 500_000, 0)
     assert config.algorithm == al.PPO()
     assert (config.checkpoint_minutes, config.checkpoint_updates, config.keep_checkpoints) == (1.0, None, 3)

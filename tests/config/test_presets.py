@@ -39,6 +39,37 @@ def test_changes_go_to_the_config_and_to_the_algorithm():
     assert config.unroll_length == plain.unroll_length
 
 
+@pytest.mark.parametrize(("actors", "counts"), [(0, (8,)), (1, (8,)), (2, (4, 4)), (3, (3, 3, 2)), (8, (1,) * 8)])
+def test_a_preset_s_environments_are_split_over_the_actors(actors, counts):
+    config = al.preset("CartPole-v1", num_actors=actors)
+    assert config.env_counts == counts
+    assert (config.num_actors, config.num_envs) == (actors, 8)
+
+
+def test_more_actors_than_a_preset_s_environments_are_not_started():
+    with pytest.warns(
+        UserWarning, match=r"8 environments can keep only 8 actors busy.*num_actors=9, num_envs=8"
+    ) as found:
+        config = al.preset("CartPole-v1", num_actors=9)
+    assert len(found) == 1
+    assert (config.num_actors, config.env_counts) == (8, (1,) * 8)
+
+
+def test_actors_that_run_freely_have_as_many_environments_each():
+    with pytest.warns(UserWarning, match=r"all actors have as many environments, so 15 are used.*num_envs=16"):
+        config = al.preset("CartPole-v1", algorithm="impala", num_actors=3)
+    assert config.env_counts == (5, 5, 5)
+
+
+def test_environments_of_each_actor_take_the_place_of_a_preset_s_number():
+    config = al.preset("CartPole-v1", num_actors=3, envs_per_actor=2)
+    assert (config.env_counts, config.num_envs) == ((2, 2, 2), None)
+    assert config.replace(num_envs=9).env_counts == (3, 3, 3)
+    assert config.replace(num_envs=9).replace(envs_per_actor=5).env_counts == (5, 5, 5)
+    with pytest.raises(ValueError, match=r"exclude each other. Received: num_envs=4, envs_per_actor=2"):
+        al.TrainConfig(num_envs=4, envs_per_actor=2)
+
+
 def test_an_unknown_field_names_the_close_match():
     with pytest.raises(ValueError, match=r"no such field \(did you mean 'learning_rate'\?\). Received: learning_rat=1"):
         al.preset("CartPole-v1", learning_rat=1)

@@ -14,7 +14,7 @@ from actor_learner.policy.export.verify import draw_mask
 from actor_learner.policy.policy import Policy
 from actor_learner.spaces import structure
 from actor_learner.spaces.spaces import Spaces
-from tests.support.exporting import GivenDraws, logits_network
+from tests.support.exporting import give_draws, logits_network
 
 # As pairs, because Gymnasium sorts the keys of a plain dict.
 CHOICES = Dict(
@@ -70,7 +70,7 @@ def test_a_million_masked_samples_are_allowed(exported):
 def test_nothing_forbidden_at_the_edges_of_the_noise(exported, draw, scale):
     """The noise is 1, or the smallest above 0."""
     policy = Policy(exported)
-    policy._noise._generator = GivenDraws([draw])
+    give_draws(policy._noise, [draw])
     for rows in (1000, 7):
         mask = masks(rows, 3)
         columns = chosen_columns(policy.step(logits(rows, 4, scale=scale), mask)[0])

@@ -11,7 +11,7 @@ from actor_learner.networks import default
 from actor_learner.policy.export.litert import export_policy
 from actor_learner.policy.noise import Noise
 from actor_learner.policy.policy import Policy
-from tests.support.exporting import GivenDraws
+from tests.support.exporting import give_draws
 from tests.support.policies import (
     ACTIONS,
     BATCH,
@@ -23,10 +23,26 @@ from tests.support.policies import (
 
 def test_uniform_noise_is_above_zero_and_at_most_one(exported):
     noise = Noise(exported, 0)
-    noise._generator = GivenDraws([0.0, 1 - 2**-24])
-    for drawn in (noise.draw_batch(), noise.draw(4)):
-        assert drawn.min() == np.float32(2**-24)
-        assert drawn.max() == 1.0
+    give_draws(noise, [0.0, 1 - 2**-24])
+    drawn = noise.draw(4)
+    assert drawn.min() == np.float32(2**-24)
+    assert drawn.max() == 1.0
+
+
+def test_a_row_has_the_same_noise_beside_any_number_of_others(hybrid):
+    few, many = Noise(hybrid, 5), Noise(hybrid, 5)
+    for _ in range(150):
+        np.testing.assert_array_equal(few.draw(3), many.draw(900)[:3])
+    later = Noise(hybrid, 5, first_stream=2)
+    np.testing.assert_array_equal(later.draw(1), Noise(hybrid, 5).draw(3)[2:])
+
+
+def test_rows_may_join_and_leave(exported):
+    noise, steady = Noise(exported, 0), Noise(exported, 0)
+    for rows in (3, 5, 2, 5):
+        np.testing.assert_array_equal(noise.draw(rows)[:2], steady.draw(2))
+    assert noise.draw(6000).shape == (6000, 1)
+    assert len(np.unique(noise.draw(6000))) > 5900
 
 
 def test_noise_is_held(gaussian):
@@ -80,7 +96,7 @@ def test_uniforms_come_first_and_then_normals(hybrid):
 
 def test_only_normals_are_held(hybrid):
     noise = Noise(hybrid, 0)
-    draws = [noise.draw_batch().copy() for _ in range(4)]
+    draws = [noise.draw(BATCH).copy() for _ in range(4)]
     for earlier, later in ((0, 1), (1, 2)):
         np.testing.assert_array_equal(draws[earlier][:, 1:], draws[later][:, 1:])
         assert (draws[earlier][:, 0] != draws[later][:, 0]).all()

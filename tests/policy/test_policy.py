@@ -11,7 +11,7 @@ from actor_learner.networks import default
 from actor_learner.policy.export.litert import export_policy
 from actor_learner.policy.exported import flatten_weights
 from actor_learner.policy.policy import Policy
-from tests.support.exporting import GivenDraws, logits_network
+from tests.support.exporting import give_draws, logits_network
 from tests.support.policies import (
     ACTIONS,
     BATCH,
@@ -138,7 +138,7 @@ def test_an_action_of_probability_zero_is_never_chosen(five_actions, impossible,
     logits = np.where(possible, np.float32(0.3), np.float32(impossible)).astype(np.float32)
     for each in five_actions:
         policy = Policy(each)
-        policy._noise._generator = GivenDraws([draw])
+        give_draws(policy._noise, [draw])
         action, log_prob = policy.step(logits)
         assert possible[np.arange(len(action)), action].all()
         np.testing.assert_allclose(log_prob, -np.log(possible.sum(axis=1)), atol=1e-6)

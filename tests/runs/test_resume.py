@@ -237,7 +237,7 @@ class StopAfterOne(keras.callbacks.Callback):
             "algorithm.epochs is 2 there",
         ),
         ({"seed": 1, "unroll_length": 8}, "unroll_length is 16 there, 8 here; seed is 0 there, 1 here"),
-        ({"num_actors": 2}, "num_actors x envs_per_actor is 4 there, 8 here"),
+        ({"num_actors": 2}, "the number of environments is 4 there, 8 here"),
         ({"hidden_sizes": (9,)}, "hidden_sizes is [8] there, [9] here"),
         ({"total_steps": STEPS - 1}, "total_steps (which may grow) is 768 there, 767 here"),
     ],

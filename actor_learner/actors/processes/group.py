@@ -21,7 +21,7 @@ from actor_learner.actors.processes.restarts import REQUESTED, ActorError, OnEnv
 from actor_learner.actors.processes.supervisor import ActorEnd, Supervisor
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
-from actor_learner.actors.transport.messages import Assignment, Message
+from actor_learner.actors.transport.messages import Assignment, Done, Message
 from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.environments.calls import Calls, encode
 from actor_learner.environments.errors import EnvError
@@ -60,6 +60,7 @@ class ProcessActors(ActorGroup):
         self._spaces: dict[str, Any] = {}  # the spaces of all actors that are ready, as JSON
         # The ends of actors whose successors aren't ready yet: how, when, and the successor's incarnation.
         self._ends: dict[int, tuple[ActorEnd, float, int]] = {}
+        self._failed_unrolls: dict[int, Done] = {}  # unrolls that an environment's exception ended early
         self._replaced: deque[Restart] = deque()
         self.calls = Calls()
         self._calls_passed_on: Counter[int] = Counter()  # the number of calls that each process has got
@@ -91,11 +92,17 @@ class ProcessActors(ActorGroup):
             self._receive_spaces(actor, payload)
             return len(self._ready) == self._count
         assert message is Message.DONE, message
-        self._memory.finish(actor, payload.batch)
+        if payload.failed:  # the actor ends next
+            self._failed_unrolls[actor] = payload
+            return False
+        self._restarts.finish_unroll(actor)
+        return self._finish(actor, payload)
+
+    def _finish(self, actor: int, done: Done) -> bool:
+        self._memory.finish(actor, done.batch)
         if not self._memory.is_pending(actor):
             self._heartbeats.pause(actor)
-        self._restarts.finish_unroll(actor)
-        return self._schedule.finish(actor, payload)
+        return self._schedule.finish(actor, done)
 
     def _receive_spaces(self, actor: int, spaces: dict[str, Any]) -> None:
         self._starting.discard(actor)
@@ -122,6 +129,8 @@ class ProcessActors(ActorGroup):
         if (error := self._restarts.judge(end)) is not None:
             return error
         self._ready.discard(end.actor)
+        if (done := self._failed_unrolls.pop(end.actor, None)) is not None and self._finish(end.actor, done):
+            self._supervisor.condition.notify_all()
         self._ends[end.actor] = end, time.monotonic(), self._restarts.incarnation(end.actor)
         return None
 

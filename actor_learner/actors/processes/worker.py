@@ -15,7 +15,6 @@ from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.environments.calls import CallError, decode
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError, describe_error
-from actor_learner.policy.policy import Policy
 from actor_learner.system.aborts import show_stacks
 from actor_learner.system.machine import lower_priority
 
@@ -60,7 +59,7 @@ def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Envir
     if message is Message.CLOSE:
         return
     arena.attach(plan.size)
-    policy = Policy(pickle.loads(plan.policy(arena)), startup.seeds()[1])
+    policy = startup.make_policy(pickle.loads(plan.policy(arena)))
     actor = Actor(startup, environments, observation, policy, arena, plan)
     gc.collect()
     gc.freeze()  # all objects so far stay; the collector needn't look at them again
@@ -78,6 +77,8 @@ def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Envir
             channel.send(Message.DONE, done)
         except OSError as error:
             raise _PoolGoneError from error
+        if actor.error is not None:
+            raise actor.error
 
 
 class _PoolGoneError(Exception):

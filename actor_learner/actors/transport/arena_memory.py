@@ -48,7 +48,7 @@ class ArenaMemory:
         self.heartbeats = beats[:, 0]
         self.weights = WeightSlots(places.slots(self.arena), plan.exported.weights)
         self.blocks = places.blocks(self.arena)
-        self._envs_per_actor = plan.envs_per_actor
+        self._env_counts = plan.env_counts
 
     @property
     def version(self) -> int:
@@ -59,7 +59,7 @@ class ArenaMemory:
         if not start:  # the first columns of a batch
             self._stop_words[1 + block] = 0
         version = self.weights.hold_newest()
-        assignment = Assignment(batch, block, start, start + self._envs_per_actor, *version)
+        assignment = Assignment(batch, block, start, start + self._env_counts[actor], *version)
         self._pending[actor][batch] = assignment
         self.blocks[block].erase(assignment.start, assignment.stop)
         return assignment

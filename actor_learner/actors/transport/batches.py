@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena, Array, align
-from actor_learner.spaces.trajectory import TrajectorySpec
+from actor_learner.spaces.trajectory import FINAL, TrajectorySpec
 
 EPISODE_RETURN, EPISODE_LENGTH, _EPISODE_INFO = "episode_return", "episode_length", "episode/"
 Places = Mapping[str, tuple[int, tuple[int, ...], np.dtype[Any]]]  # name -> offset in bytes, shape, dtype
@@ -52,6 +52,9 @@ class Columns:
     policy_version: Array  # `[b]`
     action_mask: Array | None  # `[T, b, M]`
     env_index: Array  # `[b]`
+    start: Array  # `[T + 1, b]`
+    final_observation: tuple[Array, ...]  # leaves `[b, ...]`
+    final_row: Array  # `[b]`
     episode_return: Array
     episode_length: Array
     episode_info: Mapping[str, Array]
@@ -93,14 +96,15 @@ class Block:
         return cls(layout, {name: arena.array(offset + start, shape, dtype) for name, (start, shape, dtype) in fields})
 
     def columns(self, start: int, stop: int) -> Columns:
-        views = {
-            name: array[start:stop] if array.ndim == 1 else array[:, start:stop] for name, array in self.arrays.items()
-        }
-        spec = self.layout.spec
+        views, spec = {}, self.layout.spec
+        for name, array in self.arrays.items():
+            has_rows = array.ndim > 1 and not name.startswith(FINAL)
+            views[name] = array[:, start:stop] if has_rows else array[start:stop]
         return Columns(
             observation=tuple(views.pop(name) for name in spec.observation),
             action=tuple(views.pop(name) for name in spec.action),
             action_mask=views.pop("action_mask", None),
+            final_observation=tuple(views.pop(FINAL + name) for name in spec.observation),
             episode_info={key: views.pop(_EPISODE_INFO + key) for key in self.layout.info_keys},
             **views,
         )

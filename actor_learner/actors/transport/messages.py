@@ -19,7 +19,7 @@ class Message(enum.IntEnum):
     READY = 1  # actor to pool, once: the environments are made and reset; carries their spaces as JSON
     BEGIN = 2  # pool to actor, once: carries the `ArenaPlan`
     UNROLL = 3  # pool to actor: columns to fill, carries an `Assignment`
-    DONE = 4  # actor to pool: every row of the columns is written, carries `Done`
+    DONE = 4  # actor to pool: every row of the columns is written, carries `Done`; FAILED follows where that says so
     FAILED = 5  # actor to pool: an exception, carries `Failure`; the actor ends
     CLOSE = 6  # pool to actor: close the environments and end
     CALL = 7  # pool to actor, before an UNROLL: methods of the environments to call first, as JSON
@@ -47,6 +47,7 @@ class Done(NamedTuple):
     waiting: float
     actor: int = 0
     ended: float = 0.0  # the time of the end, by `time.perf_counter`, which Linux's processes have in common
+    failed: bool = False  # True where an environment raised, which ended the unroll early
 
 
 class Failure(NamedTuple):

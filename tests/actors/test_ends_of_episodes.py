@@ -1,0 +1,191 @@
+"""The fields of a trajectory that tell where episodes begin and what their last observation was."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import signal
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import actor_learner as al
+from actor_learner.networks.contract import call_network
+from tests.support.counting_env import CountingEnv
+
+pytestmark = pytest.mark.usefixtures("without_xla")
+ENVS = 3
+
+
+def make(num_envs, mode, length=4):
+    return SyncVectorEnv([functools.partial(CountingEnv, length)] * num_envs, autoreset_mode=mode)
+
+
+def batches(mode, count=3, unroll_length=17, **options):
+    env = functools.partial(make, mode=mode, **options)
+    with al.ActorPool(env, small, num_actors=0, envs_per_actor=ENVS, unroll_length=unroll_length) as actors:
+        return [actors.collect().copy() for _ in range(count)]
+
+
+def small(observation_space, action_space):
+    return al.default_network(observation_space, action_space, hidden_sizes=(8,))
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_an_episode_starts_where_its_environment_was_reset(mode):
+    found = batches(mode)
+    assert found[0].start[0].all()
+    for before, after in itertools.pairwise(found):
+        np.testing.assert_array_equal(before.start[-1], after.start[0])
+    for trajectory in found:
+        seen = trajectory.observation[..., 0]
+        acted = np.concatenate([trajectory.valid, np.ones((1, ENVS), bool)])
+        np.testing.assert_array_equal(trajectory.start, (seen == 0) & (acted | (seen == 0)))
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_the_last_observation_of_the_last_truncated_episode_is_kept(mode):
+    truncations = 0
+    for trajectory in batches(mode, count=6):
+        for column, row in enumerate(trajectory.final_row):
+            cut = np.flatnonzero(trajectory.truncated[:, column])
+            assert row == (cut[-1] if len(cut) else -1)
+            if row >= 0:
+                truncations += 1
+                last = trajectory.final_observation[column]
+                expected = [4, trajectory.action[row, column], trajectory.observation[row, column, 2]]
+                np.testing.assert_array_equal(last, expected)
+    assert truncations > 5
+
+
+class Reporting(al.A2C):
+    """A2C that reports the sum of the truncation values that it learns from."""
+
+    def batch_metrics(self, rows):
+        from keras import ops
+
+        return {"truncation_value": ops.sum(rows["truncation_value"])}
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_truncated_rows_bootstrap_from_the_value_of_the_learner_s_own_weights(mode):
+    """The actors' weights are others, as they are with a lag."""
+    env = functools.partial(make, mode=mode)
+    with al.ActorPool(env, small, num_actors=0, envs_per_actor=ENVS, unroll_length=16) as actors:
+        learner = al.Learner(actors.network, Reporting(learning_rate=0.0), action_space=actors.action_space)
+        network = actors.network
+        network.set_weights([weight + 0.1 for weight in network.get_weights()])
+        known = 0
+        for _ in range(4):
+            trajectory = actors.collect()
+            expected = 0.0
+            for row, column in np.argwhere(trajectory.truncated):
+                last = trajectory.final_observation[column]
+                if row != trajectory.final_row[column]:
+                    if row + 1 == len(trajectory.valid) or trajectory.valid[row + 1, column]:
+                        expected += trajectory.truncation_value[row, column]  # the batch doesn't have the observation
+                        continue
+                    last = trajectory.observation[row + 1, column]
+                known += 1
+                own = float(call_network(network, last[None])["value"][0])
+                assert abs(own - trajectory.truncation_value[row, column]) > 1e-3
+                expected += own
+            assert learner.update(trajectory)["truncation_value"] == pytest.approx(expected, abs=1e-4)
+        assert known >= 4
+
+
+class FailsAt(CountingEnv):
+    """Raises in one step of its first episode, once in all processes."""
+
+    def __init__(self, folder, step, length=1000):
+        super().__init__(length)
+        self.folder, self.failing = folder, step
+
+    def step(self, action):
+        if self.steps + 1 == self.failing:
+            try:
+                self.folder.mkdir()
+            except FileExistsError:
+                pass
+            else:
+                raise ZeroDivisionError("a state that the simulator can't take")
+        return super().step(action)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [0, 3])
+def test_rows_before_an_exception_are_kept(tmp_path, lag):
+    env = functools.partial(FailsAt, tmp_path / "failed", 6)
+    with al.ActorPool(env, small, num_actors=2, envs_per_actor=1, unroll_length=8, max_policy_lag=lag) as actors:
+        cut = None
+        for _ in range(6):
+            trajectory = actors.collect()
+            columns = np.flatnonzero(~trajectory.valid.all(axis=0) & trajectory.truncated[4])
+            if len(columns) and (trajectory.observation[5, columns[0], 0] == 5):
+                cut = trajectory.copy(), columns[0]
+            actors.publish(actors.network.get_weights())
+        assert actors.restart_count == 1
+        trajectory, column = cut
+        assert trajectory.valid[:, column].tolist() == [True] * 5 + [False] * 3
+        assert trajectory.reward[:5, column].tolist() == [1, 2, 3, 4, 5]
+        value = call_network(actors.network, trajectory.observation[5, column][None])["value"][0]
+        assert trajectory.truncation_value[4, column] == pytest.approx(float(value), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_an_exception_in_the_first_row_gives_the_columns_to_another_process(tmp_path):
+    env = functools.partial(FailsAt, tmp_path / "failed", 1)
+    with al.ActorPool(env, small, num_actors=2, envs_per_actor=1, unroll_length=8) as actors:
+        assert actors.collect().valid.all()
+        assert actors.restart_count == 1
+
+
+@pytest.mark.slow
+def test_an_environment_that_always_raises_later_is_a_crash_loop(tmp_path):
+    class Fails(CountingEnv):
+        def step(self, action):
+            if self.steps == 5:
+                raise ZeroDivisionError("a bad day")
+            return super().step(action)
+
+    actors = al.ActorPool(functools.partial(Fails, 1000), small, num_actors=1, envs_per_actor=1, unroll_length=8)
+    with pytest.raises(al.ActorError, match="ended 3 times without a finished unroll"):
+        [actors.collect() for _ in range(4)]
+
+
+@pytest.mark.slow
+def test_a_replaced_actor_starts_episodes_and_discounted_returns(tmp_path):
+    env = functools.partial(CountingEnv, 1000)
+    with al.ActorPool(env, small, num_actors=2, envs_per_actor=1, unroll_length=8) as actors:
+        algorithm = al.PPO(normalize_reward=True, gamma=0.9, minibatch_size=16)
+        learner = al.Learner(actors.network, algorithm, action_space=actors.action_space)
+        learner.update(actors.collect())
+        os.kill(actors.pids[1], signal.SIGKILL)
+        trajectory = actors.collect()
+        assert trajectory.start[0].tolist() == [False, True]
+        learner.update(trajectory)
+        expected = [0.0, 0.0]
+        for column, rewards in enumerate([range(1, 17), range(1, 9)]):
+            for reward in rewards:
+                expected[column] = reward + 0.9 * expected[column]
+        np.testing.assert_allclose(learner._reward_scaling.discounted_return.numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lag", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_first_statistics_are_published_before_a_batch_is_learned(lag):
+    def network(observation_space, action_space):
+        return al.default_network(observation_space, action_space, hidden_sizes=(8,), normalize_observation=True)
+
+    num_actors = 2 if lag > 1 else 0
+    options = {"num_actors": num_actors, "envs_per_actor": 2, "unroll_length": 8, "max_policy_lag": lag}
+    versions = []
+    with al.ActorPool("CartPole-v1", network, **options) as actors:
+        for _ in range(4):
+            versions.append(actors.collect().policy_version.min())
+            layer = next(layer for layer in actors.network.layers if hasattr(layer, "count"))
+            layer.count.assign(1.0)
+            actors.publish(actors.network.get_weights())
+    assert versions[0] == 0
+    assert min(versions[1:]) >= 1
