@@ -130,7 +130,7 @@ def test_it_is_told_in_json_and_in_words(measured):
         console = Console(width=120, record=True, file=nowhere)
         show(measured, console)
     text = console.export_text()
-    assert "CartPole-v1, ppo: 2 actors x 2 environments x 16 steps, lag 1" in text
+    assert "CartPole-v1, ppo: 2 actors, 4 environments x 16 steps, lag 1" in text
     assert f"{measured.ratio:.0%}" in text
     assert "actor 1" in text
     assert sentence(measured).startswith("limited by: ")
