@@ -36,11 +36,31 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
         check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
     check_memory(config.num_actors)
+    _check_optimizer(config)
     compile_cache.begin(config.learner_threads)
     if config.device == "gpu":  # only TensorFlow finds a GPU; for "auto" and "cpu" the actors start while it loads
         from actor_learner.learner.backend import resolve_device
 
         resolve_device(config.device)
+
+
+def _check_optimizer(config: TrainConfig) -> None:
+    """Raises ValueError for an optimizer that can't scale the loss of a network that will compute in float16.
+
+    A network that isn't built yet will do so if Keras's global policy does.
+    """
+    if not getattr(config.algorithm, "clones_optimizer", False):
+        return
+    import keras  # loaded already, by the optimizer
+
+    from actor_learner.learner.loss_scaling import computes_in_float16, with_loss_scaling
+
+    if isinstance(config.network, keras.Model):
+        in_float16 = computes_in_float16(config.network)
+    else:
+        in_float16 = config.init_from is None and keras.config.dtype_policy().compute_dtype == "float16"
+    if in_float16:
+        with_loss_scaling(config.algorithm.make_optimizer())
 
 
 def start_actors(config: TrainConfig, start: Start) -> ActorPool:

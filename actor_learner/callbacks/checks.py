@@ -29,7 +29,7 @@ def check_rate(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None
     setting = next((callback for callback in callbacks if isinstance(callback, _RATE_SETTING)), None)
     if setting is None:
         return
-    rate = getattr(optimizer, "_learning_rate", None)
+    rate = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
     if getattr(algorithm, "desired_kl", None) is not None:
         why = f"desired_kl={algorithm.desired_kl!r}"
     elif algorithm.changes_learning_rate:

@@ -18,6 +18,7 @@ from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.learner import backend
 from actor_learner.learner.batch import tensors
+from actor_learner.learner.loss_scaling import computes_in_float16, with_loss_scaling
 from actor_learner.learner.rewards import RewardScaling
 from actor_learner.learner.state import SavedLearner, read_learner, restore, write_learner
 from actor_learner.learner.update import Update, computes_in_low_precision
@@ -47,7 +48,8 @@ class Learner:
         device: "cpu", "gpu" or "auto" (a GPU where TensorFlow sees one).
 
     Raises:
-        ValueError: a schedule without `total_steps`, an unknown device, "gpu" without one.
+        ValueError: a schedule without `total_steps`, an unknown device, "gpu" without one, an optimizer that can't be
+            wrapped for a network that computes in float16.
     """
 
     def __init__(
@@ -86,7 +88,8 @@ class Learner:
         self._row_shapes: dict[str, tuple[int, ...]] = {}
         self._has_statistics = False
         with backend.device(self.device):
-            self.optimizer = algorithm.make_optimizer()
+            optimizer = algorithm.make_optimizer()
+            self.optimizer = with_loss_scaling(optimizer) if computes_in_float16(network) else optimizer
             network.optimizer = self.optimizer
             self._trainable = list(network.trainable_variables) if network.built else None
             if self._trainable is not None:

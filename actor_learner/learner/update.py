@@ -24,6 +24,7 @@ from actor_learner.learner.batch import (
     without_invalid,
 )
 from actor_learner.learner.finite import all_finite, have_finite_squares
+from actor_learner.learner.loss_scaling import LossScaling
 from actor_learner.learner.rewards import RewardScaling, clip_reward
 from actor_learner.networks import contract
 from actor_learner.spaces.spaces import Spaces
@@ -52,6 +53,7 @@ class Update:
         self._network = network
         self._algorithm = algorithm
         self._optimizer = optimizer
+        self._loss_scaling = LossScaling(optimizer)
         self._trainable = list(trainable)
         self._reward_scaling = reward_scaling
         self._distribution = contract.network_distribution(network, spaces)
@@ -131,10 +133,10 @@ class Update:
         batch.pop("start", None)
         fields = algorithm.rows(batch, functools.partial(self._evaluate, final))
         rows = side_by_side({**fields, "observation": without_bootstrap_row(batch["observation"])})
-        metrics = self._learn(algorithm, rows, order, num_minibatches)
+        metrics, scaling_metrics = self._learn(algorithm, rows, order, num_minibatches)
         for layer in contract.normalization_layers(self._network):
             layer.update(contract.normalized_leaf(layer, rows["observation"]), rows["valid"])
-        return metrics, algorithm.batch_metrics(rows), rows
+        return metrics, algorithm.batch_metrics(rows) | scaling_metrics, rows
 
     def _outputs(self, rows: Mapping[str, Nest], order: Tensor) -> list[Tensor]:
         """Return the new network's outputs for some of the learned rows, values squared, as in any loss."""
@@ -189,8 +191,11 @@ class Update:
 
     def _learn(
         self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor, num_minibatches: Tensor
-    ) -> dict[str, Tensor]:
-        """Step through the minibatches; metrics are means over them, the one that ends the update included."""
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Step through the minibatches.
+
+        Returns metrics as means over them, the one that ends the update included, and those of loss scaling.
+        """
         names = self._metric_names(algorithm, rows, order)
         algorithm.check_metrics(names)
 
@@ -212,7 +217,8 @@ class Update:
             self.state,
         )
         means = sums / ops.maximum(count, 1.0)
-        return {name: means[index] for index, name in enumerate(names)}
+        metrics = {name: means[index] for index, name in enumerate(names)}
+        return metrics, self._loss_scaling.report(metrics, count)
 
     def _metric_names(self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor) -> list[str]:
         """Return the names of the loss's metrics, found by tracing it in a graph that is thrown away."""
@@ -223,7 +229,7 @@ class Update:
             names.extend(self._loss(algorithm.at(constants), minibatch_of(rows, order[0]))[1])
 
         backend.trace_once(probe, rows, order)
-        return sorted([*names, "gradient_norm"])
+        return sorted([*names, "gradient_norm", *self._loss_scaling.step_metrics])
 
     def _call(self, rows: Mapping[str, Nest], *, entropy: bool) -> dict[str, Tensor]:
         """Return the network's outputs, with `log_prob [N]` of the rows' actions and the `entropy [N]`."""
@@ -243,14 +249,22 @@ class Update:
     def _gradients(
         self, algorithm: Algorithm, minibatch: dict[str, Nest]
     ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
-        gradients, metrics = backend.gradients(lambda: self._loss(algorithm, minibatch), self._trainable, self.state)
-        norm = backend.global_norm([gradient for gradient in gradients if gradient is not None])
-        return gradients, {**metrics, "gradient_norm": norm}
+        """Return the gradients of the scaled loss, for the optimizer, and metrics of the loss itself."""
+
+        def scaled_loss() -> tuple[Tensor, dict[str, Tensor]]:
+            loss, metrics = self._loss(algorithm, minibatch)
+            return self._loss_scaling.scaled(loss), metrics
+
+        gradients, metrics = backend.gradients(scaled_loss, self._trainable, self.state)
+        found = [gradient for gradient in gradients if gradient is not None]
+        metrics["gradient_norm"] = backend.global_norm(self._loss_scaling.unscaled(found))
+        return gradients, self._loss_scaling.without_skipped(metrics, found)
 
     def _apply(self, gradients: list[Tensor | None]) -> None:
         """Step the optimizer on the weights that have a gradient (a head that the loss ignores has none)."""
         pairs = [(g, v) for g, v in zip(gradients, self._trainable, strict=True) if g is not None]
         self._optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
+        self._loss_scaling.bound()
 
 
 def computes_in_low_precision(network: keras.Model) -> bool:

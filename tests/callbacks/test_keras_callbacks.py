@@ -533,6 +533,14 @@ def test_a_checkpoint_of_every_epoch_monitors_nothing(pieces):
             al.PPO(optimizer=keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(1e-3, 100))),
             "an optimizer with CosineDecay",
         ),
+        (
+            al.PPO(
+                optimizer=keras.optimizers.LossScaleOptimizer(
+                    keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(1e-3, 100))
+                )
+            ),
+            "an optimizer with CosineDecay",
+        ),
     ],
 )
 @pytest.mark.parametrize(

@@ -272,9 +272,10 @@ def test_a_learner_that_evaluates_in_chunks_learns_the_same(monkeypatch):
         np.testing.assert_allclose(whole, chunked, rtol=1e-4, atol=1e-6)
 
 
-def test_mixed_precision_takes_its_own_log_probabilities_of_its_own_batches():
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_takes_its_own_log_probabilities_of_its_own_batches(policy):
     """Actors compute in float32: at lag 0 the ratio would not be 1. Older columns keep the actors' numbers."""
-    keras.config.set_dtype_policy("mixed_bfloat16")
+    keras.config.set_dtype_policy(policy)
     try:
         network = al.default_network(VECTOR, TWO_ACTIONS)
     finally:

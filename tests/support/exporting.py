@@ -176,6 +176,7 @@ VECTOR_NETWORKS = {
     "1D convolution": lambda: vector_network(layers.Reshape((3, 2)), layers.Conv1D(5, 2), layers.Flatten()),
     "subclassed": Subclassed,
     "mixed precision": lambda: with_policy("mixed_bfloat16"),
+    "mixed precision of float16": lambda: with_policy("mixed_float16"),
     "float16": lambda: with_policy("float16"),
     "float64": lambda: with_policy("float64"),
 }

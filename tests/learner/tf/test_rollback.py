@@ -67,13 +67,13 @@ def impala():
     return compiled(al.Learner(network, al.Impala(normalize_reward=True), action_space=TORQUES), False)
 
 
-def mixed_precision():
-    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+def mixed_precision(policy, xla=False, **options):
+    keras.mixed_precision.set_global_policy(policy)
     try:
         network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(16,), activation="relu", seed=1)
     finally:
         keras.mixed_precision.set_global_policy("float32")
-    return compiled(al.Learner(network, al.PPO(epochs=1), action_space=TWO_ACTIONS), False)
+    return compiled(al.Learner(network, al.PPO(epochs=1, **options), action_space=TWO_ACTIONS), xla)
 
 
 def poisoned(trajectory, field, value):
@@ -96,9 +96,11 @@ WRONG = [("reward", 3e38), ("observation", -3e38), ("behaviour_log_prob", math.n
         lambda: a2c(True),
         lambda: a2c(False),
         impala,
-        mixed_precision,
+        lambda: mixed_precision("mixed_bfloat16"),
+        lambda: mixed_precision("mixed_float16", minibatch_size=16, target_kl=0.5),
+        lambda: mixed_precision("mixed_float16", xla=True),
     ],
-    ids=["ppo-xla", "ppo", "ppo-target-kl", "a2c-xla", "a2c", "impala", "mixed-precision"],
+    ids=["ppo-xla", "ppo", "ppo-target-kl", "a2c-xla", "a2c", "impala", "bfloat16", "float16-target-kl", "float16-xla"],
 )
 def test_an_undone_update_never_was(make):
     """Later updates are equal, bit for bit, with and without it."""
