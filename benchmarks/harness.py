@@ -143,10 +143,12 @@ def time_python(words: Iterable[Any], **options: Any) -> dict[str, float]:
     return {"seconds": time.monotonic() - started, "cpu_seconds": cpu_seconds(children_only=True) - cpu}
 
 
-def run_on_core(core: int, words: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+def run_on_core(
+    core: int, words: Sequence[str], python: Path | str = sys.executable, **options: Any
+) -> subprocess.CompletedProcess[str]:
     """Run Python with `words` on one core, where TensorFlow uses one thread. options: of `subprocess.run`."""
     pinned = f"import os, sys; os.sched_setaffinity(0, [{core}]); os.execv(sys.argv[1], sys.argv[1:])"
-    command = [sys.executable, "-c", pinned, sys.executable, *words]
+    command = [sys.executable, "-c", pinned, str(python), *words]
     return subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, **options)
 
 

@@ -49,7 +49,6 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "Pendulum-v1": {"ppo": _settings(100_000, 4, 256, gamma=0.9, learning_rate=1e-3)},
     "LunarLander-v3": {
         "ppo": {**_LUNAR_LANDER, "ent_coef": 0.01},
-        "a2c": _settings(200_000, 8, 5, gamma=0.995, ent_coef=1e-5, learning_rate="linear_8.3e-4"),
         "impala": {
             **_settings(3_000_000, 16, 32, minibatch_size=128, max_policy_lag=4, gae_lambda=0.97, ent_coef=0.005),
             "optimizer": "adam",

@@ -19,14 +19,16 @@ from actor_learner.environments.errors import EnvError, last_frame, one_line, sh
 
 
 class Namespace(NamedTuple):
-    """A package that registers ids on import: Gymnasium 1.x has no plugin entry points."""
+    """A package that registers ids: Gymnasium 1.x has no plugin entry points."""
 
     package: str
     install: str
+    register: str = ""  # a function to call; "": importing the package registers its ids
 
 
 NAMESPACES = {
     "ALE": Namespace("ale_py", 'pip install "actor-learner[atari]"'),
+    "MinAtar": Namespace("minatar.gym", "pip install minatar", register="register_envs"),
     "actor_learner": Namespace("actor_learner_envs", "pip install actor-learner"),
 }
 
@@ -100,7 +102,7 @@ def _registered(env_id: str) -> EnvSpec | None:
 
 
 def _import_namespace(env_id: str, env: str) -> bool:
-    """Import the package that registers `env_id`; return False if none is known.
+    """Import the package that registers `env_id`, and have it do so; return False if none is known.
 
     An id without a namespace tries ALE, if installed, which registers such ids too (`PongNoFrameskip-v4`).
     """
@@ -109,7 +111,7 @@ def _import_namespace(env_id: str, env: str) -> bool:
     if namespace is None:
         return False
     try:
-        importlib.import_module(namespace.package)
+        module = importlib.import_module(namespace.package)
     except ImportError as error:
         if not separator:
             return False
@@ -117,6 +119,8 @@ def _import_namespace(env_id: str, env: str) -> bool:
             f"`{env_id}` needs the package `{namespace.package}` ({one_line(error)}): {namespace.install}. "
             f"Received: env={env!r}"
         ) from error
+    if namespace.register:
+        getattr(module, namespace.register)()
     return True
 
 

@@ -5,11 +5,13 @@
     scripts/measure learning --list                        # rows with their expected minutes
 
 Each seed is a whole `actor-learner train ... --seed N` on one core, as many at a time as there are cores, and then
-`actor-learner evaluate --seed 1000` of the final weights. Seeds with a result are not run again.
+`actor-learner evaluate --seed 1000` of the final weights. Seeds with a result are not run again. The rows of SB3 need
+its venv, which is made on first use (`--venvs`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 import platform
@@ -19,71 +21,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from actor_learner.reports.curves import bootstrap_interval, interquartile_mean
 from actor_learner.runs.provenance import git_commit
 from benchmarks.harness import ROOT, Found, make_parser, map_on_cores, origin, run_on_core, table
+from benchmarks.learning.rows import ROWS, Row
+from benchmarks.peers.libraries import prepare, versions
 
 COMMAND = ("-m", "actor_learner.cli")
 PACKAGES = ("actor-learner", "tensorflow", "keras", "gymnasium", "mujoco", "box2d", "ale-py")
+SB3 = Path(__file__).with_name("sb3_zoo.py")
 TRAIN_SECONDS, EVALUATE_SECONDS = 4 * 3600.0, 1800.0
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the table: each seed is `actor-learner train env --algorithm algorithm --seed N options`."""
-
-    env: str
-    algorithm: str
-    seeds: int  # 0, 1, ...; presets were tuned on seeds from 100 on
-    goal: float  # for the mean of the deterministic evaluations
-    published: str
-    minutes: float  # of one seed on one core of the machine of the committed results
-    options: tuple[str, ...] = ()
-    variant: str = ""  # distinguishes rows of the same environment and algorithm
-    episodes: int = 20
-
-    @property
-    def name(self) -> str:
-        """The name for `--only`."""
-        return "/".join(filter(None, (self.env, self.algorithm, self.variant)))
-
-    @property
-    def slug(self) -> str:
-        """The name of the row's files."""
-        return self.name.lower().replace("/", "-").replace(" ", "-")
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The arguments of `actor-learner`, without the seed."""
-        return ("train", self.env, "--algorithm", self.algorithm, *self.options)
-
-
-NO_STICKY = ("--env-kwargs", '{"repeat_action_probability": 0.0}')
-
-ROWS = (
-    Row("CartPole-v1", "ppo", 3, 500, "SB3 Zoo 500 (100k); CleanRL 490.0 +- 6.1 (500k)", 0.3),
-    Row("Acrobot-v1", "ppo", 3, -83, "SB3 Zoo -73.5 (1M); CleanRL -86.4 +- 1.3 (500k)", 1),
-    Row("MountainCar-v0", "ppo", 3, -115, "SB3 Zoo -110 (1M); CleanRL -200 (500k)", 1),
-    Row("MountainCarContinuous-v0", "ppo", 3, 88, "SB3 Zoo 88.3 (20k)", 0.3),
-    Row("Pendulum-v1", "ppo", 3, -180, "SB3 Zoo -172 (100k)", 0.3),
-    Row("LunarLander-v3", "ppo", 3, 242, "SB3 Zoo 242 (v2, 1M)", 1.2),
-    Row("LunarLanderContinuous-v3", "ppo", 3, 250, "SB3 Zoo 271 (v2, 1M)", 1.2),
-    Row("HalfCheetah-v5", "ppo", 3, 3041, "SB3 Zoo 5819 (v3, 1M); CleanRL 1443 +- 46 (v4, 1M); TF-Agents 4239", 2),
-    Row("Hopper-v5", "ppo", 3, 2410, "SB3 Zoo 2410 (v3, 1M); CleanRL 2383 +- 272 (v4, 1M); TF-Agents 2530", 2.7),
-    Row("Walker2d-v5", "ppo", 3, 2288, "SB3 Zoo 3479 (v3, 1M); CleanRL 2288 +- 572 (v4, 1M); TF-Agents 2971", 3.5),
-    Row("Swimmer-v5", "ppo", 2, 250, "SB3 Zoo 282 (v3, 1M)", 2),
-    Row("BipedalWalker-v3", "ppo", 2, 280, "SB3 Zoo 288 (5M)", 15),
-    Row("CartPole-v1", "a2c", 3, 500, "SB3 Zoo 500 (500k)", 1),
-    Row("Acrobot-v1", "a2c", 3, -86, "SB3 Zoo -83.4 (500k)", 1),
-    Row("LunarLander-v3", "a2c", 5, 156, "SB3 Zoo 155.8 (v2, 200k); SB3 here, as in the Zoo: 16.2 +- 38.0", 0.5),
-    Row("CartPole-v1", "impala", 3, 475, "", 0.5),
-    Row("LunarLander-v3", "impala", 3, 200, "", 5),
-    Row("actor_learner/Catch-v0", "ppo", 3, 0.95, "", 0.5),
-    Row("ALE/Pong-v5", "ppo", 1, -10, "20.4 to 21.0 (10M)", 40, episodes=5),
-    Row("ALE/Pong-v5", "ppo", 1, -10, "20.4 to 21.0 (10M)", 40, NO_STICKY, "not sticky", episodes=5),
-)
+EVALUATION_SEED = 1000
 
 Job = tuple[Row, int]
 
@@ -93,6 +46,7 @@ def main() -> None:
     names = [row.name for row in ROWS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="ROW", help="rows (see --list)")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs/learning", help="folder of the runs")
+    parser.add_argument("--venvs", type=Path, default=ROOT / "runs/venvs", help="folder of the peers' venvs")
     parser.add_argument("--list", action="store_true", help="list the rows and end")
     parser.set_defaults(output=Path(__file__).parent)
     arguments = parser.parse_args()
@@ -104,56 +58,102 @@ def main() -> None:
     rows = [row for row in ROWS if row.name in arguments.only]
     jobs = [(row, seed) for row in rows for seed in range(row.seeds)]
     missing = [job for job in jobs if not _result_file(job, arguments.runs).exists()]
-    run_all(missing, arguments.runs, time.monotonic() + 60 * arguments.minutes, origin(parser))
+    sb3 = prepare("sb3", arguments.venvs) if any(row.library == "sb3" for row, _ in missing) else None
+    Runner(arguments.runs, time.monotonic() + 60 * arguments.minutes, origin(parser), sb3).run_all(missing)
     write_table(rows, arguments.runs, arguments.output)
 
 
-def run_all(jobs: Sequence[Job], runs: Path, deadline: float, source: Found) -> None:
-    """Run jobs, one for each core, longest first; skip jobs that would end after the deadline."""
+@dataclasses.dataclass(frozen=True)
+class Runner:
+    """Runs jobs, one for each core, longest first; skips jobs that would end after the deadline.
 
-    def run(core: int, job: Job) -> None:
-        if time.monotonic() + 60 * job[0].minutes > deadline:
-            print(f"no time left for {job[0].name}, seed {job[1]}", flush=True)
-        else:
-            run_job(job, runs, core, source)
+    sb3: The interpreter of SB3's venv.
+    """
 
-    map_on_cores(run, sorted(jobs, key=lambda job: -job[0].minutes))
+    runs: Path
+    deadline: float
+    source: Found
+    sb3: Path | None
+
+    def run_all(self, jobs: Sequence[Job]) -> None:
+        map_on_cores(self._run, sorted(jobs, key=lambda job: -job[0].minutes))
+
+    def _run(self, core: int, job: Job) -> None:
+        """Run one seed and write its result; print a failure, and continue."""
+        row, seed = job
+        if time.monotonic() + 60 * row.minutes > self.deadline:
+            print(f"no time left for {row.name}, seed {seed}", flush=True)
+            return
+        started = time.perf_counter()
+        try:
+            result = (self._run_ours if row.library == "ours" else self._run_sb3)(row, seed, core)
+        except (subprocess.SubprocessError, ValueError, OSError) as error:
+            print(f"{row.name}, seed {seed} failed; see {self._log(job)}\n{error}", flush=True)
+            return
+        result = {
+            "seed": seed,
+            **result,
+            "cores": 1,
+            "date": self.source["date"],
+            "machine": self.source["machine"],
+            "commit": (git_commit(ROOT) or {"commit": ""})["commit"][:7],
+        }
+        _result_file(job, self.runs).write_text(json.dumps(result, indent=1) + "\n")
+        returns = f"{result['evaluation_mean']:,.1f} (training {result['training_return']:,.1f})"
+        print(f"{row.name}, seed {seed}: {returns} after {time.perf_counter() - started:,.0f} s", flush=True)
+
+    def _log(self, job: Job) -> Path:
+        return _result_file(job, self.runs).with_suffix(".log")
+
+    def _run_ours(self, row: Row, seed: int, core: int) -> Found:
+        directory = _result_file((row, seed), self.runs).with_suffix("")
+        train = [*row.command, "--seed", str(seed), "--run-dir", str(directory), "--quiet", "--overwrite"]
+        evaluate = ["evaluate", str(directory), "--episodes", str(row.episodes)]
+        evaluate += ["--seed", str(EVALUATION_SEED), "--json"]
+        started = time.perf_counter()
+        with self._log((row, seed)).open("w") as log:
+            run_on_core(core, [*COMMAND, *train], timeout=TRAIN_SECONDS, stdout=log, stderr=log, check=True)
+        seconds = time.perf_counter() - started
+        done = run_on_core(core, [*COMMAND, *evaluate], timeout=EVALUATE_SECONDS, capture_output=True, check=True)
+        evaluation = json.loads(done.stdout)
+        metrics = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+        return {
+            "evaluation_mean": evaluation["return_mean"],
+            "evaluation_std": evaluation["return_std"],
+            "training_return": metrics[-1]["episode_return"],
+            "training_return_at": training_returns(metrics, {published.steps for published in row.published}),
+            "env_steps": metrics[-1]["env_steps"],
+            "seconds": seconds,
+            "versions": {"Python": platform.python_version()} | {n: importlib.metadata.version(n) for n in PACKAGES},
+        }
+
+    def _run_sb3(self, row: Row, seed: int, core: int) -> Found:
+        assert self.sb3 is not None
+        words = [str(SB3), row.env, str(seed), str(row.steps), str(row.episodes)]
+        started = time.perf_counter()
+        with self._log((row, seed)).open("w") as log:
+            options: Found = {"timeout": TRAIN_SECONDS, "stdout": subprocess.PIPE, "stderr": log, "check": True}
+            done = run_on_core(core, words, self.sb3, **options)
+        found = json.loads(done.stdout.splitlines()[-1])
+        return {
+            "evaluation_mean": found["return_mean"],
+            "evaluation_std": found["return_std"],
+            "training_return": found["training_return"],
+            "training_return_at": {},
+            "env_steps": found["env_steps"],
+            "seconds": time.perf_counter() - started,
+            "versions": versions(self.sb3, ("stable-baselines3", "torch", "gymnasium")),
+        }
 
 
-def run_job(job: Job, runs: Path, core: int, source: Found) -> None:
-    """Train one seed on one core, evaluate it and write the result; print a failure, and continue."""
-    row, seed = job
-    file = _result_file(job, runs)
-    directory = file.with_suffix("")
-    train = [*row.command, "--seed", str(seed), "--run-dir", str(directory), "--quiet", "--overwrite"]
-    evaluate = ["evaluate", str(directory), "--episodes", str(row.episodes), "--seed", "1000", "--json"]
-    started = time.perf_counter()
-    with directory.with_suffix(".log").open("w") as log:
-        trained = run_on_core(core, [*COMMAND, *train], timeout=TRAIN_SECONDS, stdout=log, stderr=log, check=False)
-    seconds = time.perf_counter() - started
-    done = run_on_core(core, [*COMMAND, *evaluate], timeout=EVALUATE_SECONDS, capture_output=True, check=False)
-    if trained.returncode or done.returncode:
-        print(f"{row.name}, seed {seed} failed; see {directory.with_suffix('.log')}\n{done.stderr}", flush=True)
-        return
-    evaluation = json.loads(done.stdout)
-    last = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    result = {
-        "seed": seed,
-        "evaluation_mean": evaluation["return_mean"],
-        "evaluation_std": evaluation["return_std"],
-        "training_return": last["episode_return"],
-        "env_steps": last["env_steps"],
-        "seconds": seconds,
-        "date": source["date"],
-        "machine": source["machine"],
-        "cores": 1,
-        "commit": (git_commit(ROOT) or {"commit": ""})["commit"][:7],
-        "versions": {"Python": platform.python_version(), **versions},
-    }
-    file.write_text(json.dumps(result, indent=1) + "\n")
-    returns = f"{result['evaluation_mean']:,.1f} (training {result['training_return']:,.1f})"
-    print(f"{row.name}, seed {seed}: {returns} after {seconds:,.0f} s", flush=True)
+def training_returns(metrics: Sequence[Found], steps: set[int]) -> dict[str, float]:
+    """Return the training return at each of these env steps that the run reached before its end."""
+    found = {}
+    for wanted in sorted(steps):
+        later = (row for row in metrics if row["env_steps"] >= wanted)
+        if wanted < metrics[-1]["env_steps"] and (row := next(later, None)) is not None:
+            found[str(wanted)] = row["episode_return"]
+    return found
 
 
 def _result_file(job: Job, runs: Path) -> Path:
@@ -169,10 +169,12 @@ def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
         files = [path for seed in range(row.seeds) if (path := _result_file((row, seed), runs)).exists()]
         if not files:
             continue
-        command = f"actor-learner {shlex.join(row.command)} --seed N"
+        command = f"actor-learner {shlex.join(row.command)} --seed N" if row.library == "ours" else "sb3_zoo.py"
         found[row.name] = {"command": command, "seeds": [json.loads(path.read_text()) for path in files]}
-        words = ["plot", *(str(path.with_suffix("")) for path in files), "--output", str(output / f"{row.slug}.png")]
-        subprocess.run([sys.executable, *COMMAND, *words], check=True, timeout=300)
+        if row.library == "ours":
+            runs_of_row = (str(path.with_suffix("")) for path in files)
+            words = ["plot", *runs_of_row, "--band", "bootstrap", "--output", str(output / f"{row.slug}.png")]
+            subprocess.run([sys.executable, *COMMAND, *words], check=True, timeout=300)
     file.write_text(json.dumps(found, indent=1) + "\n")
     (output / "learning.md").write_text(page(found))
 
@@ -180,41 +182,62 @@ def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
 def page(found: Found) -> str:
     """Return the results as Markdown."""
     known = [row for row in ROWS if row.name in found]
-    origins = [seed for row in known for seed in found[row.name]["seeds"]]
-    versions = sorted({", ".join(f"{k} {v}" for k, v in origin["versions"].items()) for origin in origins})
-    header = ("command", "steps", "seeds", "evaluation", "last 100", "goal", "published", "seconds", "cores")
+    seeds = [seed for row in known for seed in found[row.name]["seeds"]]
+    used = sorted({", ".join(f"{k} {v}" for k, v in seed["versions"].items()) for seed in seeds})
+    header = ("command", "steps", "seeds", "evaluation", "mean +- std", "last 100", "goal", "others", "seconds", "made")
     lines = [
         "# Learning with the presets, beside published results",
         "",
-        f"{', '.join(sorted({origin['date'] for origin in origins}))}; {origins[0]['machine']}; {'; '.join(versions)}; "
-        f"commits {', '.join(sorted({origin['commit'] for origin in origins}))}.",
+        "Final weights, never the best ones. **Evaluation**: deterministic, 20 episodes a seed (Pong: 5);",
+        "interquartile mean over the seeds' means, and its 95% interval by the stratified bootstrap (as rliable,",
+        "arXiv:2108.13264); beside it mean and sample standard deviation over seeds. **Last 100**: stochastic return",
+        "of the last 100 training episodes, mean over seeds, as in CleanRL's figures. **Goal**: the strongest return",
+        "that others publish at as many steps (bold: the interval reaches it); **others**: further ones, with our",
+        "training return at the same step where they stopped earlier. The Zoo's are one run each; Tianshou's the best",
+        "of a run, 10 seeds. Seeds count from 0; presets were chosen on seeds from 100 on. Each seed has one core,",
+        "which other processes share at times: seconds are the whole command's, mean over seeds. Made by",
+        "`scripts/measure learning`; figures of each seed are in learning.json.",
         "",
-        "Final weights, never the best ones. Evaluation: deterministic, 20 episodes a seed (Pong: 5), mean +- std over",
-        "the seeds' means. Last 100: stochastic return of the last 100 training episodes, as in CleanRL's figures.",
-        "Seeds 0, 1, 2; presets were chosen on seeds from 100 on. Seconds: the whole command, mean over seeds, on so",
-        "many cores, which other processes shared at times.",
-        "Made by `scripts/measure learning`; figures of each seed are in learning.json.",
+        *table(header, (_table_row(row, found[row.name]["command"], found[row.name]["seeds"]) for row in known)),
         "",
-        *table(header, (_table_row(row, found[row.name]) for row in known)),
+        *(f"- `{row.name}`: {row.note}." for row in known if row.note),
+        "",
+        f"Versions: {'; '.join(used)}.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _table_row(row: Row, found: Found) -> tuple[str, ...]:
-    seeds = found["seeds"]
-
-    def spread(key: str) -> str:
-        values = [seed[key] for seed in seeds]
-        return f"{statistics.mean(values):,.1f}" + (f" +- {statistics.pstdev(values):,.1f}" if values[1:] else "")
-
+def _table_row(row: Row, command: str, seeds: Sequence[Found]) -> tuple[str, ...]:
+    values = np.array([seed["evaluation_mean"] for seed in seeds])
+    middle, (low, high) = float(interquartile_mean(values[:, None])[0]), _interval(values)
+    goal = row.goal
+    evaluation = f"{middle:,.1f}" + (f" [{low:,.1f}, {high:,.1f}]" if values[1:].size else "")
+    if goal is not None and high >= goal.value:
+        evaluation = f"**{evaluation}**"
+    spread = f" +- {statistics.stdev(values.tolist()):,.1f}" if values[1:].size else ""
+    made = {f"{seed['date']}, {seed['commit']}, {seed['machine'].partition(' of ')[2]}" for seed in seeds}
     return (
-        f"`{found['command'].removeprefix('actor-learner ')}`",
-        f"{seeds[0]['env_steps']:,}",
+        f"`{command.removeprefix('actor-learner ')}`" if row.library == "ours" else f"SB3, Zoo's settings: {row.env}",
+        f"{max(seed['env_steps'] for seed in seeds):,}",
         str(len(seeds)),
-        spread("evaluation_mean"),
-        spread("training_return"),
-        f"{row.goal:g}",
-        row.published,
+        evaluation,
+        f"{values.mean():,.1f}{spread}",
+        f"{statistics.mean(seed['training_return'] for seed in seeds):,.1f}",
+        "" if goal is None else str(goal),
+        "; ".join(_beside(published, seeds) for published in row.published if published is not goal),
         f"{statistics.mean(seed['seconds'] for seed in seeds):,.0f}",
-        str(seeds[0]["cores"]),
+        "; ".join(sorted(made)),
     )
+
+
+def _interval(values: Any) -> tuple[float, float]:
+    low, high = bootstrap_interval(values[:, None])
+    return float(low[0]), float(high[0])
+
+
+def _beside(published: Any, seeds: Sequence[Found]) -> str:
+    """Return a published return with its steps, and ours in training at that step, if these are others."""
+    ours = [seed["training_return_at"].get(str(published.steps)) for seed in seeds]
+    known = [value for value in ours if value is not None]
+    steps = f"{published.steps / 1e6:g}M" if published.steps >= 1e6 else f"{published.steps // 1000}k"
+    return f"{published} ({steps}{f'; ours then {statistics.mean(known):,.1f}' if known else ''})"

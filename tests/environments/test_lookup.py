@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import types
 
 import gymnasium as gym
 import pytest
@@ -55,6 +56,16 @@ class TestResolve:
         message = self.refused(env)
         assert f"needs the package `{package}`" in message
         assert f'pip install "actor-learner[{extra}]"' in message
+
+    def test_a_namespace_may_register_its_ids_by_a_function(self, monkeypatch):
+        module = types.ModuleType("minatar.gym")
+        module.register_envs = lambda: gym.register("MinAtar/Made-v1", "tests.support.counting_env:CountingEnv")
+        monkeypatch.setitem(sys.modules, "minatar", types.ModuleType("minatar"))
+        monkeypatch.setitem(sys.modules, "minatar.gym", module)
+        try:
+            assert resolve_env("MinAtar/Made-v1").name == "MinAtar/Made-v1"
+        finally:
+            gym.registry.pop("MinAtar/Made-v1", None)
 
     def test_missing_namespace_package(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "ale_py", None)
