@@ -19,6 +19,7 @@ from keras import ops
 import actor_learner as al
 from actor_learner.algorithms.returns import gae
 from actor_learner.networks.contract import call_network, network_distribution
+from actor_learner.runs.metrics import read_metrics
 from tests.support.processes import is_alive, wait_until
 from tests.support.scripted_envs import BreaksOnce, Deterministic
 from tests.support.small_networks import Unserializable
@@ -354,6 +355,28 @@ def test_a_network_of_ones_own_by_a_callable_is_wrapped_in_normalization(tmp_pat
 
     result = al.train(config(tmp_path, network=network, normalize_observation=True))
     assert any(isinstance(layer, al.ObservationNormalization) for layer in result.network.layers)
+
+
+def test_a_network_of_ones_own_may_take_the_number_of_actions_from_the_space(tmp_path):
+    """Keras refuses NumPy's integers, which Gymnasium has there."""
+
+    def network(observation_space, action_space):
+        x = keras.Input(observation_space.shape)
+        return keras.Model(x, (keras.layers.Dense(action_space.n)(x), keras.layers.Dense(1)(x)))
+
+    assert al.train(config(tmp_path, network=network)).network.output_shape == [(None, 2), (None, 1)]
+
+
+def deterministic_environments(num_envs):
+    return SyncVectorEnv([Deterministic] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def test_batches_whose_rows_only_reset_are_passed_over(tmp_path):
+    one = {"num_actors": 1, "envs_per_actor": 1, "unroll_length": 1, "total_steps": 24, "max_policy_lag": 1}
+    result = al.train(config(tmp_path, env=deterministic_environments, algorithm=al.A2C(), **one))
+    rows = read_metrics(result.run_dir)
+    assert [row["env_steps"] for row in rows] == list(range(1, 25))
+    assert all("loss" in row for row in rows)
 
 
 def test_a_network_that_keras_cannot_save_is_said_at_the_start_and_keeps_its_weights(tmp_path):

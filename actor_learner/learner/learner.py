@@ -133,11 +133,17 @@ class Learner:
         parts ("weights", "optimizer", "statistics", "outputs"). There are no new weights to publish then.
 
         Raises:
-            ValueError: a batch that doesn't fit the network, or layers whose `trainable` was changed.
+            ValueError: a batch that doesn't fit the network, one without a valid row, or layers whose `trainable` was
+                changed.
         """
         prefetched = self._take_prefetched(trajectory)
         trajectory, update, compiled = self._prepare(trajectory)
         valid = trajectory.valid
+        if not valid.any():
+            raise ValueError(
+                "`valid` must be True in at least one row: there is nothing to learn from this batch, skip it. "
+                f"Received: no valid row of {valid.shape[0]} x {valid.shape[1]}"
+            )
         random_state = self._rng.bit_generator.state
         order, num_minibatches = self._minibatch_order(valid)
         with backend.device(self.device):

@@ -47,12 +47,12 @@ def check_can_be_saved(network: keras.Model, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as directory:
         whole = save_network(network, directory).suffix == ".keras"
     if not whole:
-        warnings.warn(
-            f"Keras can't rebuild network {network.name!r} from a file, so its weights alone will be saved: "
-            "al.load_network(run_dir, network=...) reads them into a network that you build.",
-            UserWarning,
-            stacklevel=2,
-        )
+        text = f"Keras can't rebuild network {network.name!r} from a file, so its weights alone will be saved: "
+        text += "al.load_network(run_dir, network=...) reads them into a network that you build."
+        if classes := sorted({type(layer).__qualname__ for layer in network._flatten_layers() if _is_own(layer)}):
+            text += f" To be saved whole, {' and '.join(classes)} must be in a module other than the script, have a "
+            text += "get_config, and be registered by @keras.saving.register_keras_serializable()."
+        warnings.warn(text, UserWarning, stacklevel=2)
 
 
 def load_network(path: str | os.PathLike[str], network: keras.Model | None = None) -> keras.Model:
@@ -196,3 +196,8 @@ def _check_reads_back(network: keras.Model, file: Path) -> None:
     same = len(before) == len(after) and all(map(functools.partial(np.array_equal, equal_nan=True), before, after))
     if not same or "__main__" in {type(layer).__module__ for layer in network._flatten_layers()}:
         raise ValueError("Keras can't rebuild a model of this class from its file")
+
+
+def _is_own(layer: keras.layers.Layer) -> bool:
+    """Returns True for a layer of the user's own class."""
+    return type(layer).__module__.partition(".")[0] not in ("keras", "actor_learner")

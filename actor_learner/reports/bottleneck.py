@@ -12,6 +12,8 @@ IDLE = 0.1  # a learner that overlaps with its actors limits the run if it waits
 UNEVEN = 0.25  # actors that wait for each other for this part of their time are unevenly fast
 ASLEEP = 0.5  # actors whose CPU time is less than this part of their working time have environments that wait
 FEW = 20  # with fewer updates, work that is done once, such as the first checkpoint, may seem to limit a run
+DISTURBING = 0.2  # other programs that use this part of the cores may be what limits a run, if there are too few cores
+PRESSING = 0.1  # there are too few cores if a process waits for one for this part of the time
 WORTHWHILE = 0.2  # the least part of the time that overlapping has to save before it is advised
 
 _WORK = ("env", "acting", "other")
@@ -34,12 +36,13 @@ def bottleneck(
 
     The learner's time consists of learning, collecting (waiting for a batch) and the rest: callbacks, checkpoints and
     publishing. The largest part limits the run. If that is collecting, the largest part of the actors' work limits it.
-    A learner that overlaps with its actors (`max_policy_lag` above 0) limits them as soon as it hardly waits.
+    A learner that overlaps with its actors (`max_policy_lag` above 0) limits them as soon as it hardly waits. Where
+    other programs use the cores that processes wait for, no part of the run can be named.
 
     Args:
         metrics: a row of metrics.jsonl, or means of several: `time/learning` and `time/collecting` (shares of the
             learner's time), `time/env`, `time/acting`, `time/other` and `time/waiting` (shares of the actors' time),
-            `cpu/actor_<n>` if known.
+            `cpu/actor_<n>`, `cpu/others` and `cpu/pressure` if known.
         num_actors: the number of actor processes; 0: the learner's process steps the environments.
         cores: the number of cores that the run may use.
         max_policy_lag: the most versions that actors may be behind.
@@ -48,6 +51,10 @@ def bottleneck(
     shares = {name: _share(metrics, name) for name in ("learning", *ACTOR_TIME)}
     if any(map(math.isnan, shares.values())):
         return None
+    others, pressure = metrics.get("cpu/others", 0.0), metrics.get("cpu/pressure", 0.0)
+    if others >= DISTURBING * cores and pressure >= PRESSING:
+        advice = f"they use {others:.1f} of {cores} cores, and processes wait for a core {pressure:.0%} of the time"
+        return Bottleneck("other programs", f"{advice}: only on an idle machine can more be told")
     collecting = _share(metrics, "collecting")
     if math.isnan(collecting):
         collecting = 1 - shares["learning"]

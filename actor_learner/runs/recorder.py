@@ -48,7 +48,7 @@ def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
         *(f"time/{share}" for share in (*LEARNER_TIME, *ACTOR_TIME)),
         "actor_restarts",
         *(f"memory/{process}_mb" for process in processes),
-        *(f"cpu/{process}" for process in processes),
+        *(f"cpu/{process}" for process in (*processes, "others", "pressure")),
     ]
 
 

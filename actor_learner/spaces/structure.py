@@ -276,7 +276,9 @@ def to_gymnasium(space: Kind) -> Space[Any]:
     if isinstance(space, MultiBinary):
         return spaces.MultiBinary(space.n)
     if isinstance(space, Discrete):
-        return spaces.Discrete(space.n, start=space.start, dtype=space.dtype)
+        discrete = spaces.Discrete(space.n, start=space.start, dtype=space.dtype)
+        discrete.n = int(space.n)  # for `Dense(space.n)`, which refuses NumPy's integers
+        return discrete
     if isinstance(space, MultiDiscrete):
         return spaces.MultiDiscrete(space.nvec, start=space.start, dtype=space.dtype.type)
     assert isinstance(space, Box)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import importlib
 import inspect
 import math
 import numbers
@@ -204,8 +205,14 @@ def _parameters(method: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
     return tuple(inspect.signature(method).parameters.values())[1:]
 
 
+_FAMILIES = ("actor_learner.algorithms", "actor_learner.config.config")
+"""The modules whose classes have named fields, imported for a suggestion: the caller may have imported only one."""
+
+
 def _suggestion(cls: type[NamedFields], name: str) -> str:
     """Suggest a field of this class, or of another class with named fields."""
+    for module in _FAMILIES:
+        importlib.import_module(module)
     synonym = ELSEWHERE.get(name, name)
     for family in NamedFields.__subclasses__():
         if not issubclass(cls, family) and any(synonym in _fields(one) for one in _descendants(family)):

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,6 +102,18 @@ def busy_seconds(stat: Path = Path("/proc/stat")) -> float | None:
     # user, nice, system, idle, iowait, irq, softirq, steal; user and nice include the guests' time.
     busy = sum(sum(counts[:8]) - sum(counts[3:5]) for counts in ticks)
     return busy / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
+def cpu_pressure(pressure: Path = Path("/proc/pressure/cpu")) -> float:
+    """Return the share of the last ten seconds in which a process, of any program, waited for a core.
+
+    Where the kernel doesn't measure it: the share by which the load average exceeds the cores, at most 1.
+    """
+    if found := re.search(r"some avg10=([\d.]+)", " ".join(read_lines(pressure))):
+        return float(found[1]) / 100
+    with contextlib.suppress(OSError):  # the system counts no load
+        return min(1.0, max(0.0, os.getloadavg()[0] / allowed_cores() - 1))
+    return 0.0
 
 
 def learner_cores(num_actors: int, max_policy_lag: int, *, images: bool = False) -> int:

@@ -1,4 +1,4 @@
-"""The memory and CPU time of a run: this process, its actors, and all processes that they started."""
+"""The memory and CPU time of a run: this process, its actors, all processes that they started, and other programs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from actor_learner.system.machine import allowed_cores, busy_seconds, cpu_pressure, cpu_quota
 
 _LARGEST_SHARE = 0.005
 """The most CPU time that measuring may take. The kernel walks the page tables, about 8 ms for each GB."""
@@ -51,7 +53,9 @@ class MemorySampler:
         self._due = -math.inf
         self._newest: Usage | None = None
         self._measured_at = 0.0
+        self._busy: float | None = None
         self._cpu: dict[int | None, float] = {}
+        self._of_others: dict[str, float] = {}
 
     def sample(self) -> Usage | None:
         """Return the usage; None before the next measurement is due, or if it fails."""
@@ -60,28 +64,40 @@ class MemorySampler:
             return None
         before = time.thread_time()
         try:
-            newest = measure(self._pids())
+            newest, busy = measure(self._pids()), _busy_seconds()
         except OSError:  # no descriptor or process is left, which must not end the caller
             return None
         self._due = now + max(self._wait, (time.thread_time() - before) / _LARGEST_SHARE)
         self._wait = self._seconds
         if self._newest is not None:
-            self._cpu = cpu_shares(self._newest, newest, now - self._measured_at)
-        self._newest, self._measured_at = newest, now
+            seconds = now - self._measured_at
+            self._cpu = cpu_shares(self._newest, newest, seconds)
+            if busy is not None and self._busy is not None:
+                others = (busy - self._busy) / seconds - sum(self._cpu.values())
+                self._of_others = {"cpu/others": max(0.0, others), "cpu/pressure": cpu_pressure()}
+        self._newest, self._busy, self._measured_at = newest, busy, now
         return newest
 
     def metrics(self) -> dict[str, float]:
         """Return the last measurement's metrics of learner and actors.
 
         `memory/learner_mb` and `memory/actor_<n>_mb` are in MB of 10^6 bytes. From the second measurement on,
-        `cpu/learner` and `cpu/actor_<n>` are the CPU seconds per second between the last two.
+        `cpu/learner`, `cpu/actor_<n>` and `cpu/others` (all other programs, where the system counts them) are the CPU
+        seconds per second between the last two; `cpu/pressure` is the share of time in which a process waited for a
+        core.
         """
         self.sample()
         if self._newest is None:
             return {}
         sizes: dict[int | None, int] = {None: self._newest.learner, **dict(sorted(self._newest.actors.items()))}
         memory = {f"memory/{_name(owner)}_mb": size / 1e6 for owner, size in sizes.items()}
-        return {**memory, **{f"cpu/{_name(owner)}": self._cpu[owner] for owner in sizes if owner in self._cpu}}
+        cpu = {f"cpu/{_name(owner)}": self._cpu[owner] for owner in sizes if owner in self._cpu}
+        return {**memory, **cpu, **self._of_others}
+
+
+def _busy_seconds() -> float | None:
+    """Return the CPU seconds of all processes on this process's cores; None if the cores aren't its own by a quota."""
+    return busy_seconds() if cpu_quota() >= allowed_cores() else None
 
 
 def cpu_shares(before: Usage, after: Usage, seconds: float) -> dict[int | None, float]:

@@ -358,6 +358,22 @@ def test_a_field_that_there_isn_t_is_answered_with_what_was_meant(call, message)
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("PPO(n_steps=8)", "(did you mean 'unroll_length' of TrainConfig?)"),
+        ("PPO(num_actors=8)", "(did you mean 'num_actors' of TrainConfig?)"),
+        ("TrainConfig(gae_lambda=0.9)", "(did you mean 'gae_lambda' of the algorithm?)"),
+    ],
+)
+def test_the_answer_does_not_depend_on_what_was_imported_before(call, message):
+    done = subprocess.run(
+        [sys.executable, "-c", f"import actor_learner as al\nal.{call}"], capture_output=True, text=True
+    )
+    assert message in done.stderr.splitlines()[-1]
+
+
 def test_names_of_other_libraries_stand_for_fields_that_there_are():
     classes = (al.TrainConfig, *algorithms.BY_NAME.values())
     fields = {field.name for cls in classes for field in dataclasses.fields(cls)}

@@ -123,14 +123,16 @@ def test_invalid_rows_change_nothing(action_space):
     assert same_weights(*weights)
 
 
-def test_a_batch_without_valid_rows_moves_nothing():
+def test_a_batch_without_valid_rows_is_refused_and_moves_nothing():
     network = linear_network()
     learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS)
     learner.update(random_trajectory())
     before, iterations = weights_of(network), int(learner.optimizer.iterations)
-    learner.update(random_trajectory(invalid_rate=1.0))
+    with pytest.raises(ValueError, match=r"^`valid` must be True .*, skip it. Received: no valid row of 16 x 4$"):
+        learner.update(random_trajectory(invalid_rate=1.0))
     assert same_weights(before, network.get_weights())
     assert int(learner.optimizer.iterations) == iterations
+    assert learner.updates == 1
 
 
 def test_minibatches_cover_each_valid_row_once_an_epoch():

@@ -152,6 +152,48 @@ def test_a_class_of_a_script_keeps_its_weights_only(tmp_path):
     assert done.stdout.strip() == "network.weights.h5"
 
 
+OWN_CLASS = """
+import keras, numpy as np
+
+@keras.saving.register_keras_serializable("own")
+class Trunk(keras.Model):
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.units, self.heads = units, [keras.layers.Dense(units), keras.layers.Dense(1)]
+
+    def build(self, shape):
+        for head in self.heads:
+            head.build(shape)
+        self.built = True
+
+    def call(self, x):
+        return tuple(head(x) for head in self.heads)
+
+    def get_config(self):
+        return {"units": self.units}
+"""
+SAVE_IT = """
+from actor_learner.networks.saving import check_can_be_saved
+network = Trunk(2)
+network(np.zeros((1, 3), np.float32))
+check_can_be_saved(network, ".")
+"""
+
+
+def test_a_class_of_a_script_is_told_to_move_into_a_module(tmp_path):
+    (tmp_path / "own.py").write_text(OWN_CLASS)
+    for program, told in (
+        (OWN_CLASS + SAVE_IT, True),
+        ("import numpy as np\nfrom own import Trunk\n" + SAVE_IT, False),
+    ):
+        (tmp_path / "script.py").write_text(program)
+        command = [sys.executable, "-W", "always::UserWarning", "script.py"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        said = "so its weights alone will be saved" in done.stderr
+        assert said == told
+        assert ("To be saved whole, Trunk must be in a module other than the script" in done.stderr) == told
+
+
 FILL_THE_DISK = """
 import keras, resource, actor_learner as al
 from gymnasium.spaces import Box, Discrete

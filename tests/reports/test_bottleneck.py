@@ -68,6 +68,17 @@ def test_environments_that_wait_profit_from_more_actors_than_cores():
     assert "they wait rather than compute, so another actor" in judge(0.1, 0.9, 0.9, 0.0, 0.0, cores=2, **asleep)
 
 
+def test_a_busy_machine_is_named_before_a_part_of_the_run():
+    busy = {"cpu/others": 1.26, "cpu/pressure": 0.59}
+    for shares in ((0.3, 0.7, 0.6, 0.1, 0.0), (0.9, 0.1, 0.1, 0.0, 0.0)):
+        assert judge(*shares, cores=2, **busy) == (
+            "limited by: other programs; they use 1.3 of 2 cores, and processes wait for a core 59% of the time: "
+            "only on an idle machine can more be told"
+        )
+        for idle in ({"cpu/others": 0.3}, {"cpu/pressure": 0.05}):
+            assert "other programs" not in judge(*shares, cores=2, **{**busy, **idle})
+
+
 def test_rows_without_the_time_that_was_waited_for_batches():
     """As older runs have them: what isn't learning counts as that."""
     metrics = {"time/learning": 0.3, "time/env": 0.6, "time/acting": 0.1, "time/other": 0.0, "time/waiting": 0.3}

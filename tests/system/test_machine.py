@@ -10,6 +10,7 @@ from actor_learner.system import machine
 from actor_learner.system.machine import (
     THREADS,
     available_cores,
+    cpu_pressure,
     cpu_quota,
     learner_cores,
     renew_suggestion,
@@ -45,6 +46,14 @@ def test_no_quota(cgroups, tmp_path):
     (mounted / "outer" / "cpu.max").write_text("max 100000\n")
     assert cpu_quota(mounted, own) == math.inf
     assert cpu_quota(tmp_path / "nowhere", tmp_path / "nothing") == math.inf
+
+
+def test_the_pressure_is_the_kernels_figure_or_that_of_the_load(tmp_path):
+    file = tmp_path / "cpu"
+    file.write_text("some avg10=59.29 avg60=63.47 avg300=53.38 total=356746979\nfull avg10=0.00 avg60=0.00\n")
+    assert cpu_pressure(file) == pytest.approx(0.5929)
+    cores = machine.allowed_cores()
+    assert cpu_pressure(tmp_path / "none") == pytest.approx(min(1, max(0, os.getloadavg()[0] / cores - 1)), abs=0.2)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -236,6 +238,20 @@ def test_shares_of_the_cpu_come_with_the_second_measurement(start, monkeypatch):
     assert second.keys() >= {"cpu/learner", "cpu/actor_1"}
     assert second["cpu/actor_1"] > 0.1
     assert sampler.metrics() == second
+
+
+@pytest.mark.skipif(memory._busy_seconds() is None, reason="needs Linux's /proc/stat, and no quota")
+def test_the_cpu_time_of_other_programs(monkeypatch):
+    """Of a process whose parent has ended: it isn't this one's."""
+    monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e6)
+    sampler = MemorySampler(dict, seconds=1e-6)
+    started = time.monotonic()
+    assert "cpu/others" not in sampler.metrics()
+    busy = f"{shlex.quote(sys.executable)} -S -c 'import time\nwhile time.process_time() < 1: pass' &"
+    subprocess.run(["sh", "-c", busy], stdout=subprocess.PIPE, check=True)  # until nobody holds the pipe
+    found = sampler.metrics()
+    assert found["cpu/others"] * (time.monotonic() - started) > 0.8
+    assert 0 <= found["cpu/pressure"] <= 1
 
 
 @pytest.mark.parametrize(
