@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ from actor_learner.config.config import TrainConfig
 from actor_learner.environments.factory import resolve_env
 from actor_learner.networks.saving import load_network, save_network
 from actor_learner.policy.policy import load_policy
+from actor_learner.runs.checkpoints import learner_folder
 from actor_learner.runs.directory import RunDirectory, check_run_dir
 from actor_learner.runs.resume import Start, check_resume
 from actor_learner.spaces import structure
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from gymnasium.spaces import Space
 
     from actor_learner.learner.learner import Learner
+    from actor_learner.learner.rewards import ReturnStatistics
 
 
 def check_run(config: TrainConfig, *, resume: bool) -> None:
@@ -153,8 +158,35 @@ def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
     """Returns a new learner that a config describes, of the actors' network."""
     from actor_learner.learner.learner import Learner
 
-    fields = {name: getattr(config, name) for name in ("total_steps", "seed", "device")}
+    fields: dict[str, Any] = {name: getattr(config, name) for name in ("total_steps", "seed", "device")}
+    if config.init_from is not None:
+        fields["return_statistics"] = _return_statistics(config)
     return Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
+
+
+def _return_statistics(config: TrainConfig) -> ReturnStatistics:
+    """Returns the statistics by which the run that `init_from` names scaled rewards, new ones if this run doesn't.
+
+    Warns if only one of them does.
+    """
+    from actor_learner.learner.rewards import NO_RETURNS
+    from actor_learner.learner.state import read_return_statistics
+
+    assert config.init_from is not None
+    learner = learner_folder(Path(config.init_from))
+    statistics = None if learner is None else read_return_statistics(learner)
+    scales = config.algorithm.rewards.scale
+    if scales != (statistics is not None):
+        what = "has no statistics of scaled rewards, which start anew" if scales else "scaled rewards, this run doesn't"
+        warnings.warn(
+            f"`init_from` {what}: the values that its network predicts are in another unit, and must be learned again. "
+            f"Received: normalize_reward={scales}, init_from={str(config.init_from)!r}",
+            UserWarning,
+            stacklevel=2,
+        )
+    if statistics is None or not scales:
+        return NO_RETURNS
+    return dataclasses.replace(statistics, count=min(statistics.count, config.init_from_count or math.inf))
 
 
 def save_result(run: RunDirectory, learner: Learner, observation_space: Space[Any]) -> None:

@@ -18,6 +18,7 @@ from keras import ops
 
 import actor_learner as al
 from actor_learner.algorithms.returns import gae
+from actor_learner.build import _return_statistics
 from actor_learner.networks.contract import call_network, network_distribution
 from actor_learner.runs.metrics import read_metrics
 from tests.support.processes import is_alive, wait_until
@@ -518,6 +519,52 @@ def test_statistics_taken_over_can_be_capped(tmp_path, normalized):
     changes = {"init_from": normalized.run_dir, "init_from_count": 10, "callbacks": [Count()]}
     al.train(config(tmp_path, run_dir=tmp_path / "second", **changes))
     assert seen == [10.0]
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory):
+    """A run that scaled rewards, and the statistics by which it did in the end."""
+    algorithm = al.PPO(minibatch_size=32, epochs=2, normalize_reward=True)
+    run = al.train(config(tmp_path_factory.mktemp("scaled"), algorithm=algorithm)).run_dir
+    scaling = al.Learner.load(run / "checkpoints/final")._reward_scaling
+    return run, [float(scaling.mean), float(scaling.variance), float(scaling.count)]
+
+
+class FirstScaling(al.callbacks.Callback):
+    """Keeps the statistics after the first update, and stops."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        scaling = self.learner._reward_scaling
+        self.found = [float(value) for value in (scaling.mean, scaling.variance, scaling.count)]
+        self.model.stop_training = True
+
+
+@pytest.mark.parametrize("most", [None, 10])
+def test_rewards_are_scaled_as_in_the_run_to_start_from(tmp_path, scaled, most, recwarn):
+    run, (mean, variance, count) = scaled
+    first, algorithm = FirstScaling(), al.PPO(minibatch_size=32, epochs=2, normalize_reward=True)
+    changes = {"init_from": run, "init_from_count": most, "algorithm": algorithm, "callbacks": [first]}
+    al.train(config(tmp_path, **changes))
+    assert count >= 256
+    assert first.found[2] == (most or count) + first.learner.env_steps
+    if most is None:
+        np.testing.assert_allclose(first.found[:2], [mean, variance], rtol=0.5)
+    assert not [warning for warning in recwarn if "init_from" in str(warning.message)]
+
+
+@pytest.mark.parametrize("place", ["", "network.keras", "checkpoints/final", "checkpoints/final/network.keras"])
+def test_statistics_are_found_beside_the_network(scaled, place):
+    run, expected = scaled
+    found = _return_statistics(al.TrainConfig(init_from=run / place, algorithm=al.PPO(normalize_reward=True)))
+    assert [found.mean, found.variance, found.count] == expected
+
+
+def test_one_line_says_that_only_one_of_two_runs_scales_rewards(tmp_path, scaled, normalized):
+    scales = al.PPO(normalize_reward=True)
+    with pytest.warns(UserWarning, match=r"^`init_from` has no statistics of scaled .* normalize_reward=True, init_fr"):
+        assert _return_statistics(al.TrainConfig(init_from=normalized.run_dir, algorithm=scales)).count == 0
+    with pytest.warns(UserWarning, match=r"^`init_from` scaled rewards, this .* normalize_reward=False, init_from="):
+        assert _return_statistics(al.TrainConfig(init_from=scaled[0])).count == 0
 
 
 HANGUP = """

@@ -150,7 +150,8 @@ class TrainConfig(checks.NamedFields):
         device: "auto" uses a GPU if TensorFlow sees one; "gpu" requires one; "cpu".
         run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, n free.
         overwrite: replace the run that `run_dir` holds.
-        init_from: run whose weights and statistics to start from; optimizer and counters are new.
+        init_from: run whose weights and statistics (of observations and of scaled rewards) to start from; optimizer and
+            counters are new.
         init_from_count: most observations that those statistics count as; None: their own number.
         updates_per_epoch: updates between two calls of a callback's `on_epoch_end`; None: a hundredth of all.
         checkpoint_minutes: minutes between checkpoints, the first after the first update; None: not by time.

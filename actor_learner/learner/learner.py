@@ -19,7 +19,7 @@ from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.learner import backend
 from actor_learner.learner.batch import tensors
 from actor_learner.learner.loss_scaling import computes_in_float16, with_loss_scaling
-from actor_learner.learner.rewards import RewardScaling
+from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
 from actor_learner.learner.state import SavedLearner, read_learner, restore, write_learner
 from actor_learner.learner.update import Update, computes_in_low_precision
 from actor_learner.networks import contract
@@ -46,6 +46,7 @@ class Learner:
         total_steps: env steps of the whole run; needed by schedules of what remains.
         seed: of the order in which rows enter minibatches.
         device: "cpu", "gpu" or "auto" (a GPU where TensorFlow sees one).
+        return_statistics: mean, variance and count of the discounted returns to start from, with `normalize_reward`.
 
     Raises:
         ValueError: a schedule without `total_steps`, an unknown device, "gpu" without one, an optimizer that can't be
@@ -61,6 +62,7 @@ class Learner:
         total_steps: int | None = None,
         seed: int = 0,
         device: str = "auto",
+        return_statistics: ReturnStatistics = NO_RETURNS,
     ) -> None:
         _check_arguments(network, algorithm)
         self.spaces = Spaces(None, action_space)
@@ -80,6 +82,7 @@ class Learner:
         self._source = algorithm.source()
         self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4]))
         self._normalization = contract.normalization_layers(network)
+        self._return_statistics = return_statistics
         self._reward_scaling: RewardScaling | None = None
         self._update: Update | None = None
         self._compiled: backend.Compiled | None = None
@@ -276,7 +279,8 @@ class Learner:
             self._trainable = list(self.network.trainable_variables)
             self.optimizer.build(self._trainable)
         if self.algorithm.rewards.scale and self._reward_scaling is None:
-            self._reward_scaling = RewardScaling(_num_environments(trajectory), self.algorithm.rewards.gamma)
+            num_envs, gamma = _num_environments(trajectory), self.algorithm.rewards.gamma
+            self._reward_scaling = RewardScaling(num_envs, gamma, self._return_statistics)
         if not with_xla:
             backend.fuse(self.optimizer)
         self._update = Update(

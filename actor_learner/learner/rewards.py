@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -23,6 +24,18 @@ def clip_reward(reward: Tensor, clip: str | float | None) -> Tensor:
     return ops.clip(reward, -clip, clip) if isinstance(clip, (int, float)) else ops.sign(reward)
 
 
+@dataclass(frozen=True)
+class ReturnStatistics:
+    """The running statistics of discounted returns that rewards are scaled by."""
+
+    mean: float = 0.0
+    variance: float = 0.0
+    count: float = 0.0
+
+
+NO_RETURNS = ReturnStatistics()
+
+
 class RewardScaling:
     """Divides rewards by the running std of the discounted return of each environment.
 
@@ -32,14 +45,16 @@ class RewardScaling:
 
     A batch of actors that run freely may hold an environment twice, in an unknown order: its columns there start at 0,
     and so does its next column. A column that ended early is `truncated`, and starts its return anew.
+
+    statistics: Those to start from; the discounted returns start at 0.
     """
 
-    def __init__(self, num_envs: int, gamma: float) -> None:
+    def __init__(self, num_envs: int, gamma: float, statistics: ReturnStatistics = NO_RETURNS) -> None:
         self.gamma = gamma
         self.discounted_return = _variable((num_envs,), "discounted_return")
-        self.mean = _variable((), "return_mean")
-        self.variance = _variable((), "return_variance")
-        self.count = _variable((), "return_count")
+        self.mean = _variable((), "return_mean", statistics.mean)
+        self.variance = _variable((), "return_variance", statistics.variance)
+        self.count = _variable((), "return_count", statistics.count)
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -90,5 +105,5 @@ def _occurs_once(env_index: Tensor) -> Tensor:
     return ops.equal(ops.sum(ops.cast(same, "int32"), axis=1), 1)
 
 
-def _variable(shape: tuple[int, ...], name: str) -> keras.Variable:
-    return keras.Variable(ops.zeros(shape), trainable=False, dtype="float32", name=name)
+def _variable(shape: tuple[int, ...], name: str, value: float = 0.0) -> keras.Variable:
+    return keras.Variable(ops.full(shape, value), trainable=False, dtype="float32", name=name)

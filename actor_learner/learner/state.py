@@ -21,6 +21,7 @@ from gymnasium.spaces import Space
 
 from actor_learner import algorithms
 from actor_learner.algorithms.base import Algorithm
+from actor_learner.learner.rewards import ReturnStatistics
 from actor_learner.networks.saving import network_of, write_network
 from actor_learner.spaces.kinds import from_json, to_json
 from actor_learner.spaces.structure import to_gymnasium
@@ -73,12 +74,28 @@ def read_learner(directory: Directory, *, algorithm: Algorithm | None, network: 
         description = _read_description(contents["learner.json"])
         arrays = read_arrays(contents["learner.npz"])
     except Exception as error:  # the folder may come from anywhere
-        raise DamagedError(
-            f"This isn't what `Learner.save` writes ({one_line(error)}). Received: directory={str(directory)!r}"
-        ) from error
+        raise _no_learner(directory, error) from error
     network = network_of(contents, network, path=directory)
     description["algorithm"] = algorithm or _algorithm(description["algorithm"], directory)
     return SavedLearner(network=network, arrays=arrays, **description)
+
+
+def read_return_statistics(directory: Directory) -> ReturnStatistics | None:
+    """Return the statistics by which a saved learner scales rewards, None if it doesn't. Raises as `read_learner`."""
+    contents = read_folder(directory)
+    try:
+        arrays = read_arrays(contents["learner.npz"])
+        if "reward_scaling/0" not in arrays:
+            return None
+        return ReturnStatistics(*(float(arrays[f"reward_scaling/{index}"]) for index in (1, 2, 3)))
+    except Exception as error:  # the folder may come from anywhere
+        raise _no_learner(directory, error) from error
+
+
+def _no_learner(directory: Directory, error: Exception) -> DamagedError:
+    return DamagedError(
+        f"This isn't what `Learner.save` writes ({one_line(error)}). Received: directory={str(directory)!r}"
+    )
 
 
 def _read_description(content: bytes) -> dict[str, Any]:

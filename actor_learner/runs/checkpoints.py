@@ -204,6 +204,15 @@ def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError
     return None, RunState(), damages
 
 
+def learner_folder(path: Path) -> Path | None:
+    """Returns the saved learner of the network at `path`: its own folder, or the newest whole checkpoint of its run.
+
+    None: there is none. Raises ValueError as `newest_whole` does.
+    """
+    folder = path if path.is_dir() else path.parent
+    return folder if (folder / "learner.npz").is_file() else newest_whole(folder / "checkpoints")[0]
+
+
 def _damage(folder: Path, problem: str) -> DamagedError:
     return DamagedError(f"The folder is damaged: {problem}. Received: folder={str(folder)!r}")
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from keras import ops
 
-from actor_learner.learner.rewards import RewardScaling, clip_reward
+from actor_learner.learner.rewards import ReturnStatistics, RewardScaling, clip_reward
 from tests.support.trajectories import random_trajectory
 
 
@@ -44,6 +44,20 @@ def test_scaling_equals_a_scalar_loop_over_several_batches(invalid_rate):
         valid = trajectory.valid
         expected = loop.scale(trajectory)
         np.testing.assert_allclose(ops.convert_to_numpy(found)[valid], expected[valid], rtol=1e-4)
+
+
+def test_scaling_starts_from_the_statistics_of_another_with_returns_at_0():
+    loop, first = ScalarLoop(4, 0.9), RewardScaling(4, 0.9)
+    batches = [random_trajectory(seed=seed, end_rate=0.05) for seed in range(2)]
+
+    def scaled(scaling, batch):
+        ended = batch.terminated | batch.truncated
+        return ops.convert_to_numpy(scaling.scale(batch.reward, ended, batch.valid, batch.env_index))
+
+    np.testing.assert_allclose(scaled(first, batches[0]), loop.scale(batches[0]), rtol=1e-4)
+    second = RewardScaling(4, 0.9, ReturnStatistics(float(first.mean), float(first.variance), float(first.count)))
+    loop.running = [0.0] * 4
+    np.testing.assert_allclose(scaled(second, batches[1]), loop.scale(batches[1]), rtol=1e-4)
 
 
 def test_an_environment_that_stands_in_a_batch_twice_starts_at_0():

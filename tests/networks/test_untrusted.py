@@ -17,6 +17,7 @@ import tensorflow as tf
 from hypothesis import given, settings, strategies as st
 
 import actor_learner as al
+from actor_learner.learner.state import read_return_statistics
 from actor_learner.policy.export.litert import export_policy
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.system.files import check_folder, write_arrays, write_manifest
@@ -331,6 +332,13 @@ def test_arrays_that_have_no_place(copied):
     write_arrays(copied / "learner" / "learner.npz", {"optimizer/0": np.zeros(3), "evil": np.zeros(1)})
     write_manifest(copied / "learner")
     refused(al.Learner.load, copied / "learner", match="doesn't fit this algorithm and network: evil")
+
+
+def test_statistics_of_rewards_that_are_none(copied):
+    write_arrays(copied / "learner" / "learner.npz", {"reward_scaling/0": np.zeros(3), "reward_scaling/1": np.zeros(2)})
+    refused(read_return_statistics, copied / "learner", match="'learner.npz' has")
+    write_manifest(copied / "learner")
+    refused(read_return_statistics, copied / "learner", match="isn't what `Learner.save` writes")
 
 
 @pytest.mark.parametrize(
