@@ -10,16 +10,14 @@ from typing import Any
 
 from actor_learner.benchmark.roofline import NAMES, Cost, Parts, Prospect, prospects, roof
 from actor_learner.benchmark.text import expectations
+from actor_learner.reports.bottleneck import OTHERS
 from actor_learner.reports.status import RunStatus, printable, summarize
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, read_metrics
 from actor_learner.runs.recorded_config import RecordedConfig
 
-UNKNOWN = (
-    "what each part takes alone: the parts are as they were beside each other, so the roof may be higher",
-    "what the cores did for other programs meanwhile",
-)
-"""The gaps in the records of every run."""
+ALONE = "what each part takes alone: the parts are as they were beside each other, so the roof may be higher"
+"""The gap in the records of every run."""
 
 
 def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
@@ -50,8 +48,8 @@ def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
         "shares": {name: share for name, share in status.shares.items() if math.isfinite(share)},
     }
     parts, missing = _parts(config, status, steps / batches, seconds / batches)
-    found["unknown"] = [*UNKNOWN, *missing]
-    if parts is None:
+    found["unknown"] = [ALONE, *missing]
+    if parts is None or (status.limited_by is not None and status.limited_by.part == OTHERS):
         return {**found, "roof_steps_per_second": None, "ratio": None, "expected": {}}
     best = roof(parts)
     return {
@@ -91,7 +89,9 @@ def _parts(config: RecordedConfig, status: RunStatus, steps: float, seconds: flo
     busy = sum(walls.values())
     computing = min(1.0, statistics.fmean(of_actors) * seconds / busy) if of_actors and busy else 1.0
     costs = {name: Cost(wall, wall * computing) for name, wall in walls.items()}
-    missing = [] if of_actors else ["CPU time: the run was too short to measure it, so all is taken to compute"]
+    missing = [] if "others" in status.cpu else ["what the cores did for other programs meanwhile"]
+    if not of_actors:
+        missing.append("CPU time: the run was too short to measure it, so all is taken to compute")
     return Parts(
         steps=steps,
         env=costs["env"],

@@ -15,6 +15,7 @@ FEW = 20  # with fewer updates, work that is done once, such as the first checkp
 DISTURBING = 0.2  # other programs that use this part of the cores may be what limits a run, if there are too few cores
 PRESSING = 0.1  # there are too few cores if a process waits for one for this part of the time
 WORTHWHILE = 0.2  # the least part of the time that overlapping has to save before it is advised
+OTHERS = "other programs"
 
 _WORK = ("env", "acting", "other")
 
@@ -54,7 +55,7 @@ def bottleneck(
     others, pressure = metrics.get("cpu/others", 0.0), metrics.get("cpu/pressure", 0.0)
     if others >= DISTURBING * cores and pressure >= PRESSING:
         advice = f"they use {others:.1f} of {cores} cores, and processes wait for a core {pressure:.0%} of the time"
-        return Bottleneck("other programs", f"{advice}: only on an idle machine can more be told")
+        return Bottleneck(OTHERS, f"{advice}: only on an idle machine can more be told")
     collecting = _share(metrics, "collecting")
     if math.isnan(collecting):
         collecting = 1 - shares["learning"]

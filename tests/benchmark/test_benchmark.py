@@ -368,6 +368,19 @@ def test_a_run_tells_from_its_own_records(run, capsys):
 
 
 @pytest.mark.slow
+def test_beside_other_programs_the_records_of_a_run_tell_no_roof(run):
+    for number in range(1, 6):
+        append_metrics(run, row(number, **{"cpu/others": 2.5, "cpu/pressure": 0.5}))
+    found = of_run(run.path)
+    assert (found["ratio"], found["expected"]) == (None, {})
+    *_, advice, gap, _ = show_run(found).splitlines()
+    assert advice.startswith("limited by: other programs; they use 2.5 of 4 cores")
+    assert "Expected" not in advice
+    assert gap.startswith("not known: what each part takes alone")
+    assert not any("other programs" in line for line in found["unknown"])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     ["--output x.svg", "--trace=x.json", "--num-actors 1 2", "--rounds 0", "--json --devices cpu", "--preset none"],
