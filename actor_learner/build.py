@@ -16,6 +16,7 @@ from actor_learner.actors.pool import ActorPool
 from actor_learner.config.config import TrainConfig
 from actor_learner.environments.factory import resolve_env
 from actor_learner.networks.saving import load_network, save_network
+from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.policy import load_policy
 from actor_learner.runs.checkpoints import learner_folder
 from actor_learner.runs.directory import RunDirectory, check_run_dir
@@ -189,12 +190,30 @@ def _return_statistics(config: TrainConfig) -> ReturnStatistics:
     return dataclasses.replace(statistics, count=min(statistics.count, config.init_from_count or math.inf))
 
 
-def save_result(run: RunDirectory, learner: Learner, observation_space: Space[Any]) -> None:
-    """Writes a run's network, and its policy, which needs no TensorFlow."""
+def export_result(actors: ActorPool) -> ExportedPolicy:
+    """Returns the policy that a run saves, for one observation; `save_result` replaces its weights.
+
+    The actors' own graphs serve if they take one observation, too, and masks where there are choices.
+    """
     from actor_learner.policy.export.litert import export_policy
 
-    save_network(learner.network, run.path)
-    export_policy(learner.network, learner.action_space, 1, observation_space, masked=True).save(run.policy)
+    exported, network = actors.exported, actors.network
+    resizable = exported.step_graph.resizable and exported.value_graph.resizable
+    if resizable and exported.masked == (exported.spaces().masks.size > 0) and exported.fits(network):
+        return dataclasses.replace(exported, batch_size=1)
+    return export_policy(network, actors.action_space, 1, actors.observation_space, masked=True)
+
+
+def save_result(run: RunDirectory, actors: ActorPool, exported: ExportedPolicy | None) -> None:
+    """Writes a run's network, and its policy, which needs no TensorFlow.
+
+    exported: an earlier result of `export_result`, of which only the weights have to be replaced.
+    """
+    network = actors.network
+    save_network(network, run.path)
+    if exported is None or not exported.fits(network):
+        exported = export_result(actors)
+    dataclasses.replace(exported, weights=exported.as_vector(network.get_weights())).save(run.policy)
 
 
 def finished_network(config: TrainConfig, run: RunDirectory) -> keras.Model:

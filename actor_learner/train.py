@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from actor_learner.actors.pool import ActorPool
     from actor_learner.callbacks.dispatch import RunCallbacks
+    from actor_learner.policy.exported import ExportedPolicy
 
 _log = logging.getLogger("actor_learner")
 
@@ -35,6 +36,7 @@ class _Run:
 
     def __init__(self, config: TrainConfig, start: Start, actors: ActorPool, interrupts: Interrupts) -> None:
         self.config, self.start, self.actors, self.interrupts = config, start, actors, interrupts
+        self.exported: ExportedPolicy | None = None
         self.learner = build.make_learner(config, start.checkpoint, actors)
         planned_updates = math.ceil(config.total_steps / build.batch_rows(config))
         self.updates_per_epoch = (  # by default a function of the config alone, so that a run can be repeated
@@ -51,6 +53,9 @@ class _Run:
         actors, learner, recorder = self.actors, self.learner, self.recorder
         copies_ahead = self.config.max_policy_lag == 1 and "GPU" in learner.device
         earlier_updates = recorder.begin()  # the actors' versions begin at 0, also in a run that was resumed
+        if self.goes_on:
+            actors.assign()  # they begin while the policy is converted that is saved in the end, with other weights
+            self.exported = build.export_result(actors)
         while self.goes_on:
             started = time.perf_counter()
             trajectory = actors.collect(timeout=None)
@@ -123,8 +128,7 @@ class _Run:
             self.recorder.close()
         finally:
             if self.recorder.ends_finite():
-                space = self.actors.observation_space
-                self.recorder.with_room(lambda: build.save_result(self.start.run, self.learner, space))
+                self.recorder.with_room(lambda: build.save_result(self.start.run, self.actors, self.exported))
 
     def _make_callbacks(self, epochs: int) -> RunCallbacks:
         from actor_learner.callbacks.dispatch import RunCallbacks

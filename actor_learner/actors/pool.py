@@ -275,6 +275,16 @@ class ActorPool:
         for name, args in calls:
             self._group.call(make_call(name, args, optional=True))
 
+    def assign(self) -> None:
+        """Let the actors begin the next batch now. `collect` does it, too, and waits less long after it.
+
+        Raises ActorError as `collect` does.
+        """
+        with self._closed_on_failure():
+            self._group.check()
+            with self._group.lock:
+                self._schedule.begin()
+
     def collect(self, timeout: float | None = 60.0) -> Trajectory:
         """Return the next batch as read-only views `[T, B]` on the group's memory; B: all environments.
 
@@ -288,10 +298,8 @@ class ActorPool:
             ActorError: An actor failed or died and isn't replaced; every process is ended, the pool is closed.
             TimeoutError: Some actors (named) hadn't filled their columns in time.
         """
+        self.assign()
         with self._closed_on_failure():
-            self._group.check()
-            with self._group.lock:
-                self._schedule.begin()
             self._group.wait(math.inf if timeout is None else timeout)
             with self._group.lock:
                 index, done = self._schedule.take()

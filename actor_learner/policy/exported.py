@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from actor_learner.networks.untrusted import check_graph
 from actor_learner.policy.graph import Constant, Graph
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.files import DamagedError, one_line, read_array, read_folder, write_folder_atomically
+
+if TYPE_CHECKING:
+    import keras
 
 Array = np.ndarray[Any, Any]
 
@@ -36,6 +39,7 @@ class ExportedPolicy:
     weights: Array
     """The weights at export, as `Policy.set_weights` takes them."""
     batch_size: int
+    """The usual number of observations; graphs that aren't resizable are for this number."""
     observation_space: dict[str, Any]
     """The space as `kinds.to_json` describes it; so is the next."""
     action_space: dict[str, Any]
@@ -69,6 +73,10 @@ class ExportedPolicy:
                 expected = f"`weights[{index}]` ({self.weight_names[index]}) must have shape {shape}"
                 raise ValueError(f"{expected}. Received: shape={np.shape(array)}")
         return flatten_weights(weights)
+
+    def fits(self, network: keras.Model) -> bool:
+        """True if the network has weights of the exported one's shapes."""
+        return self.weight_shapes == tuple(tuple(weight.shape) for weight in network.weights)
 
     def spaces(self) -> Spaces:
         return Spaces.from_json(vars(self))

@@ -49,11 +49,11 @@ class LiteRTGraph(LoadedGraph):
 
     def renew(self) -> None:
         self.discard()
-        self._interpreter = self._build()
+        self._interpreter = self._build(self._batch_size)
 
     def _run_batch(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
         if self._interpreter is None:
-            self._interpreter = self._build()
+            self._interpreter = self._build(self._batch_size)
         return self._invoke(self._interpreter, inputs, outputs)
 
     def _run_rows(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
@@ -61,7 +61,7 @@ class LiteRTGraph(LoadedGraph):
         if not (self._resizable and rows):
             return super()._run_rows(inputs, outputs)
         if rows != self._resized[0]:
-            self._resized = rows, self._build(inputs)
+            self._resized = rows, self._build(rows)
         return self._invoke(self._resized[1], inputs, outputs)
 
     def _invoke(self, interpreter: Interpreter, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
@@ -70,8 +70,8 @@ class LiteRTGraph(LoadedGraph):
         interpreter.invoke()
         return [interpreter.get_tensor(self._output_indices[output]) for output in outputs]
 
-    def _build(self, resize_to: tuple[Array, ...] = ()) -> Interpreter:
-        """Returns an interpreter with the present weights; with `resize_to`, for inputs of these shapes."""
+    def _build(self, rows: int) -> Interpreter:
+        """Returns an interpreter with the present weights, for so many rows."""
         for target, source, factor in self._copies:
             if factor == 1.0:
                 np.copyto(target, source)
@@ -80,18 +80,21 @@ class LiteRTGraph(LoadedGraph):
         interpreter = _new_interpreter(bytes(self._content))
         if not self._output_indices:
             self._find_tensors(interpreter)
-        for position, index in self._input_indices if resize_to else ():
-            interpreter.resize_tensor_input(index, resize_to[position].shape)
+        for index, shape in self._shapes.items():
+            if shape[0] != rows:
+                interpreter.resize_tensor_input(index, (rows, *shape[1:]))
         interpreter.allocate_tensors()
         for index, weight in self._fed_indices:
             interpreter.set_tensor(index, weight)
         return interpreter
 
     def _find_tensors(self, interpreter: Interpreter) -> None:
-        """Looks up tensor numbers by name, once: they are the same for all weights."""
-        numbers = {detail["name"]: detail["index"] for detail in interpreter.get_input_details()}
+        """Looks up tensor numbers by name, and the inputs' shapes, once: they are the same for all weights."""
+        details = {detail["name"]: detail for detail in interpreter.get_input_details()}
+        numbers = {name: detail["index"] for name, detail in details.items()}
         names = enumerate(self._input_names)
         self._input_indices = [(position, numbers[name]) for position, name in names if name in numbers]
+        self._shapes = {numbers[name]: details[name]["shape"] for name in self._input_names if name in numbers}
         self._fed_indices = [(numbers[name], weight) for name, weight in self._fed.items()]
         numbers = {detail["name"]: detail["index"] for detail in interpreter.get_output_details()}
         self._output_indices = [numbers[name] for name in self._output_names]

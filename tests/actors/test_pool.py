@@ -102,6 +102,17 @@ def test_batches_go_on_where_the_last_one_ended(network):
 
 
 @pytest.mark.parametrize("num_actors", [0, 2])
+def test_actors_begin_the_next_batch_when_it_is_assigned(network, num_actors):
+    with make_pool(network, num_actors=num_actors) as early, make_pool(network, num_actors=num_actors) as late:
+        early.assign()
+        early.assign()
+        if num_actors:
+            assert wait_until(lambda: early.idle and early.upcoming() is not None, 60)
+        for _ in range(2):
+            np.testing.assert_array_equal(early.collect().observation, late.collect().observation)
+
+
+@pytest.mark.parametrize("num_actors", [0, 2])
 @pytest.mark.parametrize("lag", [0, 1])
 def test_batch_j_is_acted_by_version_j_minus_lag(network, num_actors, lag):
     with make_pool(network, num_actors=num_actors, max_policy_lag=lag) as pool:

@@ -1,0 +1,101 @@
+"""The policy that a run saves: converted while the first batch is collected, with the weights of the end."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import actor_learner as al
+from tests.support.exporting import OneCell
+from tests.support.small_networks import Unserializable
+
+pytestmark = pytest.mark.usefixtures("without_xla")
+
+MASKED = "actor_learner_envs:actor_learner/MaskedTreasure-v0"
+
+
+class Halves(keras.callbacks.Callback):
+    """Halves all weights at the end."""
+
+    def on_train_end(self, logs=None):
+        self.model.set_weights([weight / 2 for weight in self.model.get_weights()])
+
+
+class ForbidsConverting(keras.callbacks.Callback):
+    """Lets any conversion fail from the first update on."""
+
+    def __init__(self, monkeypatch):
+        super().__init__()
+        self.monkeypatch = monkeypatch
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.monkeypatch.setattr(tf.lite.TFLiteConverter, "convert", self._refuse)
+
+    def _refuse(self, *_):
+        pytest.fail("a network is converted")
+
+
+class Quantizes(keras.callbacks.Callback):
+    """Replaces kernels at the end by others, of another dtype, and their scales."""
+
+    def on_train_end(self, logs=None):
+        self.model.quantize("int8")
+
+
+def train(tmp_path, **changes):
+    fields = {"num_actors": 0, "envs_per_actor": 3, "unroll_length": 8, "total_steps": 48, "quiet": True}
+    algorithm = al.PPO(minibatch_size=8, epochs=1, learning_rate=0.1)
+    return al.train(al.TrainConfig(algorithm=algorithm, run_dir=tmp_path / "run", **(fields | changes)))
+
+
+def subclassed(observation_space, action_space):
+    return Unserializable(al.parameter_size(action_space))
+
+
+def not_resizable(observation_space, action_space):
+    x = keras.Input(observation_space.shape)
+    hidden = OneCell(layers.GRUCell(7))(x)
+    return keras.Model(x, (layers.Dense(al.parameter_size(action_space))(hidden), layers.Dense(1)(hidden)))
+
+
+CASES = {
+    "choices": {"env": "CartPole-v1"},
+    "choices with masks": {"env": MASKED},
+    "numbers": {"env": "Pendulum-v1"},
+    "one environment": {"env": "Pendulum-v1", "envs_per_actor": 1},
+    "actors in processes": {"env": "Pendulum-v1", "num_actors": 2},
+    "subclassed network": {"env": "Pendulum-v1", "network": subclassed},
+    "graphs that don't resize": {"env": "Pendulum-v1", "network": not_resizable},
+    "weights of a callback": {"env": "Pendulum-v1", "callbacks": [Halves()]},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Keras can't rebuild network")
+@pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
+def test_a_run_saves_the_policy_that_its_network_gives_and_converts_nothing_for_it(tmp_path, monkeypatch, fields):
+    callbacks = [*fields.get("callbacks", ()), ForbidsConverting(monkeypatch)]
+    result = train(tmp_path, **{**fields, "callbacks": callbacks})
+    monkeypatch.undo()
+    saved = al.load_policy(result.run_dir, seed=3)
+    spaces = {"action_space": saved.action_space, "observation_space": saved.observation_space}
+    expected = al.Policy.from_network(result.network, **spaces, seed=3)
+    assert saved.batch_size == 1
+    assert saved.exported.masked == expected.exported.masked
+    generator = np.random.default_rng(0)
+    for shape in ((), (1,), (5,), ()):
+        observation = generator.random((*shape, *saved.observation_space.shape), np.float32)
+        for name in ("step", "act", "value"):
+            ours, theirs = (tf.nest.flatten(getattr(policy, name)(observation)) for policy in (saved, expected))
+            for one, other in zip(ours, theirs, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_callback_may_replace_the_networks_weights_by_others(tmp_path):
+    result = train(tmp_path, env="CartPole-v1", callbacks=[Quantizes()])
+    saved = al.load_policy(result.run_dir)
+    expected = al.Policy.from_network(result.network, saved.action_space)
+    observation = np.float32([0.1, 0.2, 0.3, 0.4])
+    np.testing.assert_allclose(saved.value(observation), expected.value(observation), atol=1e-5)
