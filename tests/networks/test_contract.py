@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -238,3 +241,20 @@ def test_the_observations_seen_so_far_can_be_made_to_weigh_less():
     assert float(layer.count) == 10.0
     cap_statistics(network, 100)
     assert float(layer.count) == 10.0
+
+
+DENSE_ON_FOUR_AXES = """
+import keras
+import numpy as np
+
+network = keras.Sequential([keras.Input((1, 9, 64)), keras.layers.Dense(32)])
+for _ in range(20):
+    network(np.ones((32, 1, 9, 64), np.float32))
+"""
+
+
+@pytest.mark.slow
+def test_a_dense_layer_on_four_axes_damages_no_memory():
+    """With Keras 3.14 and TensorFlow 2.21 the process aborts on a CPU with AVX-512."""
+    done = subprocess.run([sys.executable, "-c", DENSE_ON_FOUR_AXES], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
