@@ -109,7 +109,8 @@ def make_network(
         return load_network(checkpoint)
     if config.network is None and config.init_from is None:
         options = config.network_fields(all_fields=True)
-        if not config.quiet and (described := describe_image(observation_space, config.channel_axis)):
+        described = describe_image(observation_space, config.channel_axis, config.image_network)
+        if described and not config.quiet:
             print(described)
         return default_network(observation_space, action_space, **options, seed=config.seed)
     if config.init_from is not None:
@@ -137,7 +138,8 @@ def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
 def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
     from actor_learner.networks.images import is_image
 
-    images = any(is_image(leaf.space) for leaf in structure.observation_structure(observation_space).leaves)
+    leaves = structure.observation_structure(observation_space).leaves
+    images = any(is_image(leaf.space, config.image_network) for leaf in leaves)
     return learner_cores(config.num_actors, config.max_policy_lag, images=images)
 
 

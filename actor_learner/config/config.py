@@ -173,7 +173,8 @@ class TrainConfig(checks.NamedFields):
         activation: Keras's name of the hidden layers' activation.
         orthogonal_init: orthogonal initialization as in SB3, else uniform by fan-in.
         initial_log_std: logarithm of the initial standard deviation of Box actions.
-        image_network: default network for images: "nature" or "impala".
+        image_network: default network for images: "nature", "impala" or "small"; "auto": nature from 36 x 36 pixels
+            on, else small from 4 x 4 on; smaller ones are vectors.
         channel_axis: axis of an image's channels where that is ambiguous: a frame's first or last, counted in the whole
             shape, a stack of frames included.
         normalize_observation: normalize observations by running statistics, inside the network.
@@ -241,7 +242,9 @@ class TrainConfig(checks.NamedFields):
     activation: str = _field("tanh", "network", check=_activation)
     orthogonal_init: bool = _flag(True, "network")
     initial_log_std: float = _number(0.0, "network")
-    image_network: Literal["nature", "impala"] = _choice(("nature", "impala"), "network")
+    image_network: Literal["auto", "nature", "impala", "small"] = _choice(
+        ("auto", "nature", "impala", "small"), "network"
+    )
     channel_axis: int | None = _count(None, None, "network")
     normalize_observation: bool = _flag(False, "network")
     distribution: str = _choice(("gaussian", "squashed"), "network")
@@ -349,7 +352,7 @@ class TrainConfig(checks.NamedFields):
         Raises ValueError for a callable that can't be imported and isn't in `passed`.
         """
         known = {field.name for field in dataclasses.fields(cls)}
-        values = {name: value for name, value in data.items() if name in known} | passed
+        values = {name: value for name, value in of_this_version(data).items() if name in known} | passed
         if missing := {name: marks for name, value in values.items() if (marks := references.callable_marks(value))}:
             raise ValueError(f"A run's config.json {references.ask_again(missing)}")
         if isinstance(values.get("network"), str):
@@ -386,6 +389,12 @@ def _without_other_counts(changes: Mapping[str, Any]) -> dict[str, Any]:
     names = {"num_envs", "envs_per_actor"}
     given = {name for name in names if changes.get(name) is not None}
     return dict.fromkeys(names - changes.keys()) if given else {}
+
+
+def of_this_version(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a run's config.json without an earlier default of `image_network` beside another network."""
+    default_network = recorded.get("network") is None and recorded.get("init_from") is None
+    return {name: value for name, value in recorded.items() if default_network or name != "image_network"}
 
 
 def unknown_field(owner: str, name: str, value: object, known: Iterable[str]) -> ValueError:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import date, time
 from typing import Any
 
-from actor_learner.config.config import RECORDED, TrainConfig, unknown_field
+from actor_learner.config.config import RECORDED, TrainConfig, of_this_version, unknown_field
 from actor_learner.config.presets import fields_below, over_preset, preset_fields, unknown_preset
 from actor_learner.config.references import algorithm_class, ask_again, callable_marks, is_pythons_own, recorded_network
 from actor_learner.system.fields import refusal
@@ -196,7 +196,7 @@ def _flat(path: str, data: Mapping[str, Any], text: str) -> ConfigFile:
     if algorithm is not None:
         fields["algorithm"] = algorithm
     _check_references(file, fields)
-    return ConfigFile(path, fields, lines, recorded)
+    return ConfigFile(path, of_this_version(fields) if recorded else fields, lines, recorded)
 
 
 def _algorithm_name(file: ConfigFile, name: Any) -> str | None:

@@ -14,7 +14,14 @@ from keras import layers, ops
 
 from actor_learner.networks.contract import arrange, check_noise_hold, normalization_layers, takes_mask
 from actor_learner.networks.distributions import distribution_for
-from actor_learner.networks.images import check_channel_axis, image_features, is_image
+from actor_learner.networks.images import (
+    check_channel_axis,
+    check_image_network,
+    image_features,
+    is_grid,
+    is_image,
+    scaled,
+)
 from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.kinds import Box, Discrete, MultiDiscrete
@@ -31,7 +38,7 @@ def default_network(
     activation: str = "tanh",
     orthogonal_init: bool = True,
     initial_log_std: float = 0.0,
-    image_network: str = "nature",
+    image_network: str = "auto",
     normalize_observation: bool = False,
     distribution: str = "gaussian",
     noise_hold: int = 1,
@@ -41,10 +48,13 @@ def default_network(
     """Returns a network for these spaces: separate MLP trunks for policy and value, or a shared trunk for images.
 
     Initialization is orthogonal as in SB3 (gain sqrt 2; policy head .01, value head 1), or with `orthogonal_init=False`
-    uniform +-1 / sqrt(fan in) as in torch; biases are 0. An observation is an image if it is uint8 of rank 2 (one
-    channel), 3, or 4 (a stack, merged into the channels). Discrete observations become one-hot vectors. The features of
-    several leaves are joined; if one is an image, they pass a shared MLP of `hidden_sizes`. The features of a single
-    image go straight to the heads.
+    uniform +-1 / sqrt(fan in) as in torch; biases are 0. An observation is an image if it is uint8 or bool of rank 2
+    (one channel), 3, or 4 (a stack, merged into the channels); smaller than 4 x 4 it is a vector, unless
+    `image_network` names a network. Discrete observations become one-hot vectors. The features of several leaves are
+    joined; if one is an image, they pass a shared MLP of `hidden_sizes`. The features of a single image go straight to
+    the heads.
+
+    `image_network`: "nature" (from 36 x 36 pixels), "impala", "small", or "auto": nature, or small where it is too big.
 
     Raises ValueError for unsupported spaces or options.
     """
@@ -53,20 +63,20 @@ def default_network(
     distribution_for(action, distribution)  # raises ValueError if it doesn't fit
     check_noise_hold(noise_hold, action)
     _check_activation(activation)
+    check_image_network(image_network)
     check_channel_axis(structure, channel_axis)
-    if normalize_observation:
-        _check_normalizable(structure)
+    images = [is_image(leaf.space, image_network) for leaf in structure.leaves]
+    normalized = _normalizable(structure, images) if normalize_observation else [False] * len(images)
     inputs = _inputs(structure)
     build = _Builder(orthogonal_init, seed, taken=[tensor.name for tensor in inputs])
     features = []
-    for leaf, tensor in zip(structure.leaves, inputs, strict=True):
+    for leaf, tensor, image, normalize in zip(structure.leaves, inputs, images, normalized, strict=True):
         prefix = _prefix(structure, leaf)
-        if is_image(leaf.space):
+        if image:
             features.append(image_features(tensor, leaf, image_network, channel_axis, build.initializer, prefix))
         else:
-            features.append(_vector_features(tensor, leaf, normalize_observation, prefix))
-    images = any(is_image(leaf.space) for leaf in structure.leaves)
-    policy_features, value_features = _trunks(features, build, hidden_sizes, activation, images)
+            features.append(_vector_features(tensor, leaf, normalize, prefix))
+    policy_features, value_features = _trunks(features, build, hidden_sizes, activation, any(images))
     parameters = _policy_head(policy_features, action, build, initial_log_std)
     parameters = ActionDistribution(distribution, noise_hold, name=build.name("parameters"))(parameters)
     value = build.dense(value_features, 1, 1.0, "value")
@@ -83,11 +93,11 @@ def with_normalization(network: keras.Model, observation_space: Space[Any]) -> k
         raise ValueError(f"{reason}. Received: network={network.name!r}")
     space = observation_space if takes_mask(network) else spaces.without_mask(observation_space)
     structure = spaces.observation_structure(space)
-    _check_normalizable(structure)
+    normalizable = _normalizable(structure, [is_grid(leaf.space) for leaf in structure.leaves])
     inputs = _inputs(structure)
     normalized = [
-        _normalization(leaf, _prefix(structure, leaf))(tensor) if _is_normalizable(leaf) else tensor
-        for leaf, tensor in zip(structure.leaves, inputs, strict=True)
+        _normalization(leaf, _prefix(structure, leaf))(tensor) if normalize else tensor
+        for leaf, tensor, normalize in zip(structure.leaves, inputs, normalizable, strict=True)
     ]
     outputs = network(arrange(network, structure.unflatten(normalized)))
     return keras.Model(structure.unflatten(inputs), outputs, name=f"normalized_{network.name}")
@@ -120,16 +130,18 @@ def _check_activation(activation: str) -> None:
         raise refusal("activation", "a Keras name, such as 'tanh', 'relu' or 'silu'", activation) from None
 
 
-def _is_normalizable(leaf: spaces.Leaf) -> bool:
-    return isinstance(leaf.space, Box) and not is_image(leaf.space) and leaf.path != (spaces.MASK_KEY,)
-
-
-def _check_normalizable(structure: spaces.Structure) -> None:
-    if not any(map(_is_normalizable, structure.leaves)):
+def _normalizable(structure: spaces.Structure, images: Sequence[bool]) -> list[bool]:
+    """Returns for each leaf whether it is a vector of numbers. Raises ValueError if none is."""
+    found = [
+        isinstance(leaf.space, Box) and not image and leaf.path != (spaces.MASK_KEY,)
+        for leaf, image in zip(structure.leaves, images, strict=True)
+    ]
+    if not any(found):
         raise ValueError(
-            "`normalize_observation` is for vectors of numbers; images are scaled by 1/255 in the network, discrete "
-            f"values are one-hot. Received: normalize_observation=True with {structure.space}"
+            "`normalize_observation` is for vectors of numbers; images are scaled by their bounds in the network, "
+            f"discrete values are one-hot. Received: normalize_observation=True with {structure.space}"
         )
+    return found
 
 
 def _normalization(leaf: spaces.Leaf, prefix: str) -> ObservationNormalization:
@@ -173,8 +185,10 @@ def _vector_features(observation: Tensor, leaf: spaces.Leaf, normalize: bool, pr
         return ops.one_hot(observation, int(space.n), dtype="float32")
     if isinstance(space, MultiDiscrete):
         return OneHot(space.nvec.reshape(-1).tolist(), name=f"{prefix}one_hot")(observation)
-    if normalize and _is_normalizable(leaf):
+    if normalize:
         observation = _normalization(leaf, prefix)(observation)
+    elif is_grid(space):
+        observation = scaled(observation, leaf, prefix, pixels=False)
     elif observation.dtype != "float32":
         observation = ops.cast(observation, "float32")
     if len(observation.shape) == 2:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
 from gymnasium.spaces import Space
-from keras import layers
+from keras import layers, ops
 
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.structure import Leaf, Structure, observation_structure
@@ -20,34 +21,49 @@ Initialize = Callable[[float], keras.initializers.Initializer]
 """Returns the initializer of a kernel of this gain."""
 
 _MAXIMUM_CHANNELS = 16
+_SMALLEST_FRAME = 4
+_NATURE_FRAME = 36
+_ANY_BYTE = 255
 
 
-def is_image(space: Any) -> bool:
-    """Returns True for a space that the default network treats as images: uint8 of rank 2 to 4."""
-    return isinstance(space, Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4
+def is_grid(space: Any) -> bool:
+    """Returns True for a leaf of bytes or bits in rank 2 to 4: an image or a board."""
+    return isinstance(space, Box) and space.dtype in (np.uint8, np.bool_) and 2 <= len(space.shape) <= 4
 
 
-def describe_image(space: Space[Any], channel_axis: int | None = None) -> str:
-    """Describes in a sentence for each image which axis is its channels; empty where there is no image."""
+def is_image(space: Any, image_network: str = "auto") -> bool:
+    """Returns True for a leaf that the default network treats as images; with "auto", smaller grids are vectors."""
+    if not is_grid(space) or image_network != "auto":
+        return is_grid(space)
+    if sorted(space.shape[-3:])[-2] < _SMALLEST_FRAME:
+        return False
+    return space.dtype == np.uint8 or len(space.shape) == 2 or _guess_channel_axis(space.shape)[0] is not None
+
+
+def describe_image(space: Space[Any], channel_axis: int | None = None, image_network: str = "auto") -> str:
+    """Describes in a sentence for each grid its network and the axis of its channels; empty without any."""
     structure = observation_structure(space)
     check_channel_axis(structure, channel_axis)
-    images = [leaf for leaf in structure.leaves if is_image(leaf.space)]
-    return " ".join(_describe_leaf(leaf, structure.plain, channel_axis) for leaf in images)
+    grids = [leaf for leaf in structure.leaves if is_grid(leaf.space)]
+    return " ".join(_describe_leaf(leaf, structure.plain, image_network, channel_axis) for leaf in grids)
 
 
-def _describe_leaf(leaf: Leaf, plain: bool, channel_axis: int | None) -> str:
+def _describe_leaf(leaf: Leaf, plain: bool, image_network: str, channel_axis: int | None) -> str:
     subject = "Observations" if plain else f"`{leaf.label}`"
-    verb = "are treated as images" if plain else "is treated as an image"
-    if len(leaf.shape) == 2:
-        return f"{subject} of shape {leaf.shape} {verb} of one channel."
-    axis = _find_channel_axis(leaf, channel_axis)
+    if not is_image(leaf.space, image_network):
+        return f"{subject} of shape {leaf.shape} {'are' if plain else 'is'} treated as a vector."
+    kind = "are treated as images" if plain else "is treated as an image"
+    height, width, axis = _frame(leaf, channel_axis)
+    start = f"{subject} of shape {leaf.shape} {kind} for the network {_choose(image_network, height, width)!r}"
+    if axis is None:
+        return f"{start}, one channel."
     stacked = f", the {leaf.shape[0]} frames joined into the channels" if len(leaf.shape) == 4 else ""
-    return f"{subject} of shape {leaf.shape} {verb}, channels on axis {axis - 3}{stacked}."
+    return f"{start}, channels on axis {axis - 3}{stacked}."
 
 
 def check_channel_axis(structure: Structure, channel_axis: int | None) -> None:
     """Raises ValueError if `channel_axis` is given and all images are of rank 2, which have no such axis."""
-    images = [leaf for leaf in structure.leaves if is_image(leaf.space)]
+    images = [leaf for leaf in structure.leaves if is_grid(leaf.space)]
     if channel_axis is not None and images and all(len(leaf.shape) == 2 for leaf in images):
         expected = "`channel_axis` is for images of rank 3 or 4; an image of rank 2 has a single channel"
         raise ValueError(
@@ -58,24 +74,53 @@ def check_channel_axis(structure: Structure, channel_axis: int | None) -> None:
 def image_features(
     image: Tensor, leaf: Leaf, image_network: str, channel_axis: int | None, initialize: Initialize, prefix: str
 ) -> Tensor:
-    """Computes features of images: `[N, *leaf.shape]` bytes -> `[N, 512]` ("nature") or `[N, 256]` ("impala").
+    """Computes features of images: `[N, *leaf.shape]` bytes -> `[N, 512]` ("nature"), `[N, 256]` or `[N, 128]`.
 
-    Raises ValueError for an unknown network, an ambiguous channel axis, or an image too small for its network.
+    Warns of a guessed channel axis. Raises ValueError for an ambiguous one, or an image too small for its network.
     """
-    if image_network not in _IMAGE_NETWORKS:
-        raise refusal("image_network", f"one of {sorted(_IMAGE_NETWORKS)}", image_network)
+    height, width, axis = _frame(leaf, channel_axis)
+    if axis is not None and channel_axis is None and not _guess_channel_axis(leaf.shape)[1]:
+        warnings.warn(
+            f"The channels of {leaf.label} of shape {leaf.shape} are taken to be on axis {axis - 3}; `channel_axis` "
+            "says where they are.",
+            stacklevel=4,
+        )
+    network = _choose(image_network, height, width)
     # Scaled before axes move: on CPUs TensorFlow moves float32 more than twice as fast as bytes.
-    scaled = layers.Rescaling(1 / 255, name=f"{prefix}scale")(image)
-    return _IMAGE_NETWORKS[image_network](_channels_last(scaled, leaf, channel_axis, prefix), initialize, prefix)
+    image = scaled(image, leaf, prefix, pixels=network != "small")
+    return _IMAGE_NETWORKS[network](_channels_last(image, leaf, axis, prefix), initialize, prefix)
 
 
-def _channels_last(image: Tensor, leaf: Leaf, channel_axis: int | None, prefix: str) -> Tensor:
+def check_image_network(image_network: str) -> None:
+    """Raises ValueError for an unknown network."""
+    if image_network not in ("auto", *_IMAGE_NETWORKS):
+        raise refusal("image_network", f"one of {['auto', *_IMAGE_NETWORKS]}", image_network)
+
+
+def _choose(image_network: str, height: int, width: int) -> str:
+    if image_network != "auto":
+        return image_network
+    return "nature" if min(height, width) >= _NATURE_FRAME else "small"
+
+
+def scaled(grid: Tensor, leaf: Leaf, prefix: str, *, pixels: bool) -> Tensor:
+    """Divides bytes by the upper bounds of their space: uint8 or bool `[N, *leaf.shape]` -> float32 up to 1.
+
+    Without `pixels`, a bound of 255 says little of the values, which may be a few codes, as in MiniGrid: their square
+    roots keep a code of 10 at 0.2 instead of 0.04.
+    """
+    high = np.maximum(np.asarray(leaf.space.high, np.float32), 1.0)
+    scale = 1 / float(high.flat[0]) if (high == high.flat[0]).all() else 1 / high
+    grid = layers.Rescaling(scale, name=f"{prefix}scale")(grid)
+    return grid if pixels or high.max() < _ANY_BYTE else ops.sqrt(grid)
+
+
+def _channels_last(image: Tensor, leaf: Leaf, axis: int | None, prefix: str) -> Tensor:
     """Moves the channels last: `[N, *shape]` -> `[N, height, width, channels]`; stacked frames join the channels."""
     shape = leaf.shape
-    if len(shape) == 2:
+    if axis is None:
         return layers.Reshape((*shape, 1), name=f"{prefix}channels_last")(image)
     frame = shape[-3:]
-    axis = _find_channel_axis(leaf, channel_axis)
     if len(shape) == 3:
         return image if axis == 2 else layers.Permute((2, 3, 1), name=f"{prefix}channels_last")(image)
     height, width = (size for index, size in enumerate(frame) if index != axis)
@@ -84,32 +129,50 @@ def _channels_last(image: Tensor, leaf: Leaf, channel_axis: int | None, prefix: 
     return layers.Reshape((height, width, shape[0] * frame[axis]), name=f"{prefix}merge_stack")(image)
 
 
-def _find_channel_axis(leaf: Leaf, channel_axis: int | None) -> int:
-    """Returns 0 or 2, a frame's first or last axis: the given one, else the smaller, of at most 16 channels.
+def _frame(leaf: Leaf, channel_axis: int | None) -> tuple[int, int, int | None]:
+    """Returns height, width and the axis of the channels in a frame, 0 or 2, or None for rank 2: one channel.
 
     `channel_axis` counts axes of the whole shape, a stack of frames included.
     """
-    if channel_axis is not None:
-        axes = {len(leaf.shape) - 3: 0, len(leaf.shape) - 1: 2, -3: 0, -1: 2}
-        if channel_axis not in axes:
-            place = f"{leaf.label} of shape {leaf.shape}"
-            expected = f"the first or the last axis of a frame, {', '.join(map(str, axes))}"
-            raise ValueError(f"`channel_axis` must be {expected}. Received: channel_axis={channel_axis} with {place}")
-        return axes[channel_axis]
-    first, _, last = leaf.shape[-3:]
-    if min(first, last) > _MAXIMUM_CHANNELS or first == last:
+    if len(leaf.shape) == 2:
+        return leaf.shape[0], leaf.shape[1], None
+    axis = _guess_channel_axis(leaf.shape)[0] if channel_axis is None else _given_channel_axis(leaf, channel_axis)
+    if axis is None:
         expected = f"the first or the last, with at most {_MAXIMUM_CHANNELS} channels; give `channel_axis`"
         raise ValueError(
             f"The channel axis of an image must be {expected}. Received: {leaf.label} of shape {leaf.shape}"
         )
-    return 0 if first < last else 2
+    height, width = (size for index, size in enumerate(leaf.shape[-3:]) if index != axis)
+    return height, width, axis
+
+
+def _given_channel_axis(leaf: Leaf, channel_axis: int) -> int:
+    axes = {len(leaf.shape) - 3: 0, len(leaf.shape) - 1: 2, -3: 0, -1: 2}
+    if channel_axis not in axes:
+        place = f"{leaf.label} of shape {leaf.shape}"
+        expected = f"the first or the last axis of a frame, {', '.join(map(str, axes))}"
+        raise ValueError(f"`channel_axis` must be {expected}. Received: channel_axis={channel_axis} with {place}")
+    return axes[channel_axis]
+
+
+def _guess_channel_axis(shape: tuple[int, ...]) -> tuple[int | None, bool]:
+    """Returns 0 or 2, a frame's first or last axis, or None, and False if the other one may be meant as well.
+
+    It is the one that isn't a side of a square, or the only one of at most 16, or the smaller; of a cube the last.
+    """
+    first, middle, last = shape[-3:]
+    if first != last and middle in (first, last):
+        return (2 if middle == first else 0), True
+    if min(first, last) > _MAXIMUM_CHANNELS or first == last != middle:
+        return None, False
+    return (0 if first < last else 2), max(first, last) > _MAXIMUM_CHANNELS
 
 
 def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
     """The network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
     height, width = x.shape[1:3]
-    if min(height, width) < 36:
-        needed = "images of at least 36 x 36 pixels; image_network='impala' takes smaller ones"
+    if min(height, width) < _NATURE_FRAME:
+        needed = f"images of at least {_NATURE_FRAME} x {_NATURE_FRAME} pixels; image_network='auto' takes smaller ones"
         raise ValueError(f"`image_network='nature'` needs {needed}. Received: {height} x {width}")
     gain = math.sqrt(2)
     for number, (filters, size, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1)), start=1):
@@ -136,4 +199,14 @@ def _impala(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
     return layers.Dense(256, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
 
 
-_IMAGE_NETWORKS = {"nature": _nature, "impala": _impala}
+def _small(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
+    """The network of MinAtar (arXiv:1903.03176, section 4) for frames of few pixels."""
+    gain = math.sqrt(2)
+    padding = "valid" if min(x.shape[1:3]) >= 3 else "same"
+    kernel, name = initialize(gain), f"{prefix}convolution_1"
+    x = layers.Conv2D(16, 3, padding=padding, activation="relu", kernel_initializer=kernel, name=name)(x)
+    x = layers.Flatten(name=f"{prefix}flatten")(x)
+    return layers.Dense(128, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
+
+
+_IMAGE_NETWORKS = {"nature": _nature, "impala": _impala, "small": _small}

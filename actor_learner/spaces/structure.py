@@ -95,7 +95,9 @@ class Structure:
 
 
 def observation_structure(space: AnySpace) -> Structure:
-    """Return the leaves of observations. Box: its own dtype, float64 as float32. Discrete, MultiDiscrete: int32 from 0.
+    """Return the leaves of observations.
+
+    Box: its own dtype, but float64 as float32 and bool as uint8. Discrete, MultiDiscrete: int32 from 0.
 
     Raises ValueError, naming the leaf, for unsupported spaces.
     """
@@ -231,12 +233,13 @@ def _nested(nest: Any, leaves: Iterator[Any]) -> Any:
 def _observation_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if not isinstance(space, Box):
         return _discrete_shape_dtype(space, label, SUPPORTED)
-    if space.dtype == np.bool_ or not isinstance(space.dtype, np.dtype) or space.dtype.kind not in "fiu":
+    if not isinstance(space.dtype, np.dtype) or space.dtype.kind not in "fiub":
         raise ValueError(
-            f"`{label}` must be a Box of a float or integer dtype; cast it in a Gymnasium wrapper. "
+            f"`{label}` must be a Box of a float, integer or bool dtype; cast it in a Gymnasium wrapper. "
             f"Received: dtype={space.dtype}"
         )
-    return space.shape, np.dtype(np.float32) if space.dtype == np.float64 else np.dtype(space.dtype)
+    stored = {"float64": np.float32, "bool": np.uint8}.get(str(space.dtype), space.dtype)
+    return space.shape, np.dtype(stored)
 
 
 def _action_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ...], np.dtype[Any]]:

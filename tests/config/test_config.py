@@ -64,7 +64,7 @@ class CautiousPPO(al.PPO):
             "`vectorization` must be one of 'auto', 'sync' (did you mean 'sync'?). Received: vectorization='async'",
         ),
         ("device", "tpu", "`device` must be one of 'auto', 'cpu', 'gpu' (did you mean 'gpu'?). Received: device='tpu'"),
-        ("image_network", "resnet", "`image_network` must be one of 'nature', 'impala'. Received"),
+        ("image_network", "resnet", "`image_network` must be one of 'auto', 'nature', 'impala', 'small'. Received"),
         ("distribution", "beta", "Received: distribution='beta'"),
         ("autoreset_mode", "never", "Received: autoreset_mode='never'"),
         ("noise_hold", 0, "`noise_hold` must be an integer of at least 1. Received: noise_hold=0"),
@@ -317,6 +317,13 @@ class Outer:
     @staticmethod
     def make():
         return None
+
+
+def test_a_run_of_before_image_network_was_automatic_can_be_loaded():
+    data = {**TrainConfig().to_json(), "image_network": "nature"}
+    assert TrainConfig.from_json(data).image_network == "nature"
+    own = {**data, "network": f"{__name__}:make_network"}
+    assert TrainConfig.from_json(own) == TrainConfig(network=make_network)
 
 
 def test_from_json_ignores_what_a_run_wrote_beside_the_config():

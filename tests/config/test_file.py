@@ -196,6 +196,12 @@ def test_what_is_given_again_is_not_blamed_on_the_file():
     assert not refused("num_actors = 2", numactors=2).startswith("settings.toml")
 
 
+def test_a_runs_file_of_before_image_network_was_automatic_is_taken():
+    for other in ({}, {"init_from": "earlier"}):
+        data = {**al.TrainConfig(**other).to_json(), "image_network": "nature", "versions": {}}
+        assert al.load_config(written(json.dumps(data))).image_network == ("auto" if other else "nature")
+
+
 @pytest.mark.parametrize(
     ("name", "message"), [("nowhere", "No such file"), (".", "of a run it is config.json"), ("/dev/zero", "1 MB")]
 )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -109,11 +111,90 @@ def test_images_are_scaled_once():
     np.testing.assert_allclose(ops.convert_to_numpy(scaled(white)), 1.0, rtol=1e-6)
 
 
-def test_small_images_take_the_residual_network():
+def test_small_images_are_refused_by_nature_and_taken_by_others():
     space = Box(0, 255, (10, 12, 3), np.uint8)
-    with pytest.raises(ValueError, match=r"at least 36 x 36.*Received: 10 x 12"):
+    with pytest.raises(ValueError, match=r"at least 36 x 36 pixels; .*'auto'.*Received: 10 x 12"):
+        default_network(space, TWO_ACTIONS, image_network="nature")
+    for name in ("impala", "small", "auto"):
+        check_network(default_network(space, TWO_ACTIONS, image_network=name), Spaces(space, TWO_ACTIONS))
+
+
+@pytest.mark.parametrize("shape", [(10, 10, 4), (10, 10, 6), (10, 10, 10), (4, 4, 16), (8, 8, 111)])
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8])
+def test_planes_of_zeros_and_ones_take_minatars_network_unscaled(shape, dtype):
+    space = Box(0, 1, shape, dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if shape == (10, 10, 10) else "error")
+        network = default_network(space, TWO_ACTIONS)
+    check_network(network, Spaces(space, TWO_ACTIONS))
+    assert network.get_layer("convolution_1").kernel.shape == (3, 3, shape[2], 16)
+    assert network.get_layer("features").kernel.shape == ((shape[0] - 2) * (shape[1] - 2) * 16, 128)
+    scaled = keras.Model(network.input, network.get_layer("scale").output)
+    np.testing.assert_array_equal(ops.convert_to_numpy(scaled(np.ones((1, *space.shape), dtype))), 1.0)
+
+
+def test_a_small_image_beside_a_vector():
+    space = Dict(camera=Box(0, 255, (16, 16, 3), np.uint8), joints=VECTOR)
+    network = default_network(space, TWO_ACTIONS)
+    check_network(network, Spaces(space, TWO_ACTIONS))
+    assert network.get_layer("camera.features").kernel.shape == (14 * 14 * 16, 128)
+    assert "(16, 16, 3) is treated as an image for the network 'small'" in describe_image(space)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Box(0, 1, (3, 3, 2), np.uint8),
+        Box(0, 9, (3, 50), np.uint8),
+        Box(0, 1, (40, 41, 42), np.bool_),
+    ],
+)
+def test_a_grid_of_few_places_or_unclear_planes_is_a_vector(space):
+    network = default_network(space, TWO_ACTIONS)
+    check_network(network, Spaces(space, TWO_ACTIONS))
+    assert not [layer for layer in network.layers if isinstance(layer, keras.layers.Conv2D)]
+    assert describe_image(space) == f"Observations of shape {space.shape} are treated as a vector."
+    check_network(default_network(space, TWO_ACTIONS, normalize_observation=True), Spaces(space, TWO_ACTIONS))
+
+
+def test_numbers_are_scaled_by_the_bounds_of_the_space():
+    for shape in ((4, 4, 2), (3, 3, 2)):
+        high = np.full(shape, 17, np.uint8)
+        high[..., 1] = 1
+        for bound in (np.full(shape, 17, np.uint8), high):
+            network = default_network(Box(np.zeros_like(bound), bound, dtype=np.uint8), TWO_ACTIONS)
+            scaled = keras.Model(network.input, network.get_layer("scale").output)
+            np.testing.assert_allclose(ops.convert_to_numpy(scaled(bound[None])), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("shape", "one"), [((7, 7, 3), 255**-0.5), ((3, 3), 255**-0.5), ((84, 84, 3), 1 / 255)])
+def test_codes_of_small_grids_are_not_scaled_to_nothing(shape, one):
+    """MiniGrid's codes from 0 to 10 lie in a space up to 255."""
+    network = default_network(Box(0, 255, shape, np.uint8), TWO_ACTIONS)
+    kinds = keras.layers.Conv2D, keras.layers.Reshape
+    first = next(layer for layer in network.layers if isinstance(layer, kinds))
+    scaled = keras.Model(network.input, first.input)
+    np.testing.assert_allclose(ops.convert_to_numpy(scaled(np.ones((1, *shape), np.uint8))), one, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(84, 84, 4), (4, 84, 84), (210, 160, 3), (10, 10, 4), (3, 12, 12), (17, 84, 84)])
+def test_clear_channels_are_no_cause_for_a_warning(shape):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network = default_network(Box(0, 255, shape, np.uint8), TWO_ACTIONS)
+    assert network.get_layer("convolution_1").kernel.shape[2] == min(shape)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((9, 40, 12), -3), ((12, 40, 9), -1), ((10, 10, 10), -1)])
+def test_guessed_channels_are_a_warning_that_says_how_to_name_them(shape, axis):
+    space = Box(0, 255, shape, np.uint8)
+    with pytest.warns(UserWarning, match=rf"are taken to be on axis {axis}; `channel_axis` says") as caught:
         default_network(space, TWO_ACTIONS)
-    check_network(default_network(space, TWO_ACTIONS, image_network="impala"), Spaces(space, TWO_ACTIONS))
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        default_network(space, TWO_ACTIONS, channel_axis=axis)
 
 
 @pytest.mark.parametrize("shape", [(4, 40, 4), (40, 40, 40)])
@@ -125,8 +206,9 @@ def test_an_ambiguous_channel_axis_is_an_error(shape):
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        ((84, 84), "one channel"),
+        ((84, 84), "network 'nature', one channel."),
         ((84, 84, 3), "channels on axis -1."),
+        ((30, 30, 3), "network 'small', channels on axis -1."),
         ((3, 84, 84), "channels on axis -3."),
         ((4, 84, 84, 3), "channels on axis -1, the 4 frames joined"),
     ],
@@ -197,7 +279,10 @@ def test_noise_of_no_continuous_action_cannot_be_held(space):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image_network": "resnet"}, "Received: image_network='resnet'"),
+        (
+            {"image_network": "resnet"},
+            r"must be one of \['auto', 'nature', 'impala', 'small'\]. Received: image_network='resnet'",
+        ),
         ({"normalize_observation": True}, "`normalize_observation` is for vectors.*images are scaled"),
         ({"distribution": "beta"}, "Received: distribution='beta'"),
     ],
@@ -361,6 +446,7 @@ def test_one_image_among_masks_goes_straight_to_the_heads():
 
 def test_images_among_other_leaves_are_described_by_name():
     described = describe_image(Dict(a=VECTOR, b=Box(0, 255, (84, 84, 3), np.uint8)))
-    assert described == "`observation['b']` of shape (84, 84, 3) is treated as an image, channels on axis -1."
+    assert described.startswith("`observation['b']` of shape (84, 84, 3) is treated as an image for the network 'nat")
+    assert described.endswith("ure', channels on axis -1.")
     with pytest.raises(ValueError, match=r"give `channel_axis`. Received: observation\['b'\] of shape"):
         describe_image(Dict(b=Box(0, 255, (40, 40, 40), np.uint8)))

@@ -78,6 +78,9 @@ def test_new_weights_are_followed_by_image_networks(name):
         (Discrete(5, start=2), Discrete(4), {}),
         (Box(0, 255, (36, 36), np.uint8), Discrete(6), {}),
         (Box(0, 255, (3, 20, 20), np.uint8), Discrete(6), {"image_network": "impala"}),
+        (Box(0, 255, (7, 7, 3), np.uint8), Discrete(6), {}),
+        (Box(0, 1, (10, 10, 4), np.bool_), Discrete(6), {}),
+        (Box(np.zeros((3, 3), np.uint8), np.arange(9, dtype=np.uint8).reshape(3, 3), dtype=np.uint8), Discrete(6), {}),
     ],
 )
 @pytest.mark.filterwarnings("ignore:You are using a softmax:UserWarning")
