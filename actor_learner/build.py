@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import warnings
 from pathlib import Path
@@ -23,6 +24,7 @@ from actor_learner.runs.directory import RunDirectory, check_run_dir
 from actor_learner.runs.resume import Start, check_resume
 from actor_learner.spaces import structure
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import choice_counts
 from actor_learner.system import compile_cache
 from actor_learner.system.machine import learner_cores, renew_suggestion
 
@@ -136,10 +138,18 @@ def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
 
 
 def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
+    """Returns one core for a network so small that a second one only disturbs the actors."""
+    from actor_learner.learner.backend import is_small
     from actor_learner.networks.images import is_image
 
     leaves = structure.observation_structure(observation_space).leaves
     images = any(is_image(leaf.space, config.image_network) for leaf in leaves)
+    if config.network is None and config.init_from is None and not images:
+        inputs = sum(sum(choice_counts(leaf.space)) or math.prod(leaf.shape) for leaf in leaves)
+        trunk = sum(map(math.prod, itertools.pairwise((inputs, *config.hidden_sizes))))
+        rows = getattr(config.algorithm, "minibatch_size", None) or batch_rows(config)
+        if is_small(6.0 * 2 * trunk * rows):  # policy and value each have a trunk
+            return 1
     return learner_cores(config.num_actors, config.max_policy_lag, images=images)
 
 

@@ -1,4 +1,4 @@
-"""The policy that a run saves: converted while the first batch is collected, with the weights of the end."""
+"""What a config builds: the policy that a run saves, converted while the first batch is collected; the threads."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from gymnasium.spaces import Box
 from keras import layers
 
 import actor_learner as al
+from actor_learner import build
+from actor_learner.system import machine
 from tests.support.exporting import OneCell
 from tests.support.small_networks import Unserializable
 
@@ -99,3 +102,20 @@ def test_a_callback_may_replace_the_networks_weights_by_others(tmp_path):
     expected = al.Policy.from_network(result.network, saved.action_space)
     observation = np.float32([0.1, 0.2, 0.3, 0.4])
     np.testing.assert_allclose(saved.value(observation), expected.value(observation), atol=1e-5)
+
+
+@pytest.mark.xla  # by the rule of which it is decided
+@pytest.mark.parametrize(
+    ("changes", "cores"),
+    [
+        ({}, 1),
+        ({"hidden_sizes": (1024, 1024)}, 4),
+        ({"unroll_length": 4096, "algorithm": al.A2C()}, 4),
+        ({"network": subclassed}, 4),
+        ({"hidden_sizes": (1024, 1024), "max_policy_lag": 1}, 2),
+    ],
+)
+def test_a_small_network_learns_on_one_core(monkeypatch, changes, cores):
+    monkeypatch.setattr(machine, "available_cores", lambda: 4)
+    config = al.TrainConfig(num_actors=2, **changes)
+    assert build._learner_cores(config, Box(-1, 1, (4,))) == cores

@@ -22,6 +22,7 @@ from actor_learner.learner.tf.compiled import (
 )
 from actor_learner.learner.tf.devices import (
     check_placement as check_placement,
+    is_small as is_small,
     multiplications as multiplications,
     resolve_device as resolve_device,
     use_threads as use_threads,

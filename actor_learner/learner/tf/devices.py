@@ -91,7 +91,12 @@ def use_xla(network: keras.Model, device: str, minibatch_flops: float) -> bool:
     if "GPU" in device:
         return True
     convolves = any("Conv" in type(layer).__name__ for layer in all_layers(network))
-    return not convolves and minibatch_flops <= XLA_MAXIMUM_FLOPS
+    return not convolves and is_small(minibatch_flops)
+
+
+def is_small(minibatch_flops: float) -> bool:
+    """Return whether dispatch outweighs arithmetic in a minibatch of dense layers: then one core is enough, too."""
+    return minibatch_flops <= XLA_MAXIMUM_FLOPS
 
 
 def multiplications(network: keras.Model) -> int:
