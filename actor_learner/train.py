@@ -165,10 +165,9 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
 
     Args:
         config: The settings of the run.
-        resume: Resumes the run in `config.run_dir` from its newest whole checkpoint, however it ended. The config
-            must be the run's own, except for fields that don't change what is learned (see
-            `actor_learner.runs.resume`) and `total_steps`, which may grow. For a finished run, its result is returned.
-            Environments start anew.
+        resume: Resumes the run in `config.run_dir` from its newest whole checkpoint, however it ended; environments
+            start anew. The config must be the run's own, but for what doesn't change learning (see
+            `actor_learner.runs.resume`) and `total_steps`, which may grow. A finished run's result is returned.
         fields: Not accepted: fields belong in the config.
 
     Raises:
@@ -181,8 +180,7 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
         raise ValueError(f"`config` must be an actor_learner.TrainConfig. Received: config={config!r}")
     if fields:
         config.replace(**fields)  # an unknown name raises there
-        name, value = next(iter(fields.items()))
-        raise TypeError(f"Fields belong in the config: train(config.replace({name}=...)). Received: {name}={value!r}")
+        raise TypeError(f"Fields belong in the config: train(config.replace(...)). Received: {fields}")
     build.check_run(config, resume=resume)
     with start_run(config, resume=resume) as start:
         if start.finished:
