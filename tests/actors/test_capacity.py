@@ -66,7 +66,7 @@ def test_far_too_many_are_refused_by_the_pool_and_at_the_shell(tmp_path, monkeyp
         al.ActorPool("CartPole-v1", num_actors=100_000_000)
     with pytest.raises(MemoryError, match="Received: num_actors=100000000"):
         al.train(al.TrainConfig(num_actors=100_000_000))
-    assert cli.main(["train", "--num-actors", "100_000_000"]) == 2
+    assert cli.main(["train", "--num-actors", "100_000_000", "--envs-per-actor", "8"]) == 2
     line = capsys.readouterr().err
     assert line.startswith("actor-learner: error: So many actors don't fit into memory: 2,000,000.00 GB are needed")
     assert line.count("\n") == 1

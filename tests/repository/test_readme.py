@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import pytest
 
 from actor_learner import cli
@@ -48,7 +49,11 @@ def test_python_blocks(code, tmp_path, monkeypatch):
         assert without_numbers(f"```\n\n```text\n{printed}```") in without_numbers(PAGES[ROOT / "README.md"])
     else:
         monkeypatch.chdir(tmp_path)
-        runpy.run_path("example.py", run_name="__main__")
+        policy = keras.config.dtype_policy()
+        try:
+            runpy.run_path("example.py", run_name="__main__")
+        finally:
+            keras.config.set_dtype_policy(policy)  # a page shows another one
 
 
 def shell_lines():

@@ -128,7 +128,7 @@ def play(environments, steps, choose=lambda observation: np.zeros(len(observatio
     (observation,) = environments.reset(seed)
     for _ in range(steps):
         before = observation.copy()
-        (observation,), reward, terminated, truncated, valid, final, ended = environments.step(choose(observation))
+        (observation,), reward, terminated, truncated, valid, final, ended, _ = environments.step(choose(observation))
         assert not (terminated & truncated).any()
         assert (final is not None) == truncated.any()
         for index in np.flatnonzero(valid):

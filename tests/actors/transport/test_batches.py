@@ -67,10 +67,10 @@ def test_columns_of_different_actors_share_nothing(block):
         for number, columns in enumerate(views, start=1):
             key = name.removeprefix("episode/")
             view = columns.episode_info[key] if name.startswith("episode/") else getattr(columns, name)
-            view = view[0] if name in ("observation", "action") else view
+            view = view[0] if isinstance(view, tuple) else view
             view[...] = number % 2
         expected = np.repeat([1, 0, 1], 2)
-        expected = expected if array.ndim == 1 else expected[:, None] if array.ndim == 3 else expected
+        expected = expected[:, None] if name in ("observation", "final_observation") else expected
         np.testing.assert_array_equal(array, np.broadcast_to(expected, array.shape))
 
 
