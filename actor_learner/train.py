@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from actor_learner.actors.pool import ActorPool
     from actor_learner.callbacks.dispatch import RunCallbacks
-    from actor_learner.policy.exported import ExportedPolicy
 
 _log = logging.getLogger("actor_learner")
 
@@ -36,7 +35,7 @@ class _Run:
 
     def __init__(self, config: TrainConfig, start: Start, actors: ActorPool, interrupts: Interrupts) -> None:
         self.config, self.start, self.actors, self.interrupts = config, start, actors, interrupts
-        self.exported: ExportedPolicy | None = None
+        self.exported: Any = None  # the policy that is saved in the end
         self.learner = build.make_learner(config, start.checkpoint, actors)
         planned_updates = math.ceil(config.total_steps / build.batch_rows(config))
         self.updates_per_epoch = (  # by default a function of the config alone, so that a run can be repeated
@@ -180,7 +179,8 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
         raise ValueError(f"`config` must be an actor_learner.TrainConfig. Received: config={config!r}")
     if fields:
         config.replace(**fields)  # an unknown name raises there
-        raise TypeError(f"Fields belong in the config: train(config.replace(...)). Received: {fields}")
+        name, value = next(iter(fields.items()))
+        raise TypeError(f"Fields belong in the config: train(config.replace({name}=...)). Received: {name}={value!r}")
     build.check_run(config, resume=resume)
     with start_run(config, resume=resume) as start:
         if start.finished:
