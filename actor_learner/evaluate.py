@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.policy import Policy, load_policy
 from actor_learner.runs.directory import read_config
+from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
@@ -104,7 +106,8 @@ def evaluate(
         seed: Seeds the environments and, with `deterministic=False`, the actions. The noise of a `Policy` that is
             passed in is afterwards what it was before.
         deterministic: Takes the most probable action; False samples.
-        num_envs: Environments stepped together; by default 8, or `episodes` if that is less.
+        num_envs: Environments stepped together; by default 8, or `episodes` if that is less. A factory of vector
+            environments may build another number, or that of the run's actors.
         env_kwargs: Keyword arguments of the environment; by default the run's, if the environment is the run's.
         vectorization: As for `train`; by default the run's.
         autoreset_mode: As for `train`; by default the run's.
@@ -117,16 +120,18 @@ def evaluate(
     check_count("num_envs", num_envs, optional=True)
     check_count("seed", seed, 0)
     num_envs = min(num_envs or MOST_ENVS, episodes)
-    config: dict[str, Any] = {}
+    config = RecordedConfig()
     if isinstance(run_dir_or_network, (str, os.PathLike)):
         config = read_config(run_dir_or_network)
     env, env_kwargs = run_environment(config, env, env_kwargs)
     factory = resolve_env(env, env_kwargs, vectorization or config.get("vectorization", "auto"), check_pickle=False)
-    with contextlib.closing(factory.make(num_envs, seed)) as vector_env:
+    factory = dataclasses.replace(factory, known_count=config.envs_per_actor or factory.known_count)
+    with contextlib.closing(factory.make_about(num_envs, seed)) as vector_env:
         mode = autoreset_mode or config.get("autoreset_mode")
         environments = Environments(vector_env, autoreset_mode=mode, info_keys=_info_keys(config), name=factory.name)
         policy = _policy(run_dir_or_network, environments)
         player = _Player(policy, environments, deterministic)
+        num_envs = environments.num_envs
         quotas = [episodes // num_envs + (index < episodes % num_envs) for index in range(num_envs)]
         with policy.reseeded(seed):
             played = _play(player, quotas, seed)
@@ -138,7 +143,7 @@ def evaluate(
 
 def check_playable(policy: Policy, factory: EnvFactory, autoreset_mode: str | None = None) -> None:
     """Makes an environment and closes it. Raises ValueError if it has other spaces than the policy."""
-    with contextlib.closing(factory.make(1, 0)) as vector_env:
+    with contextlib.closing(factory.make_about(1, 0)) as vector_env:
         environments = Environments(vector_env, autoreset_mode=autoreset_mode, name=factory.name)
         _Player(policy, environments, deterministic=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,8 @@ class Evaluate(Callback):
         self._source = self.config.env if self.env is None else self.env
         own = self.env is None or self.env == self.config.env
         self._kwargs = dict(self.config.env_kwargs) if own and self.env_kwargs is None else dict(self.env_kwargs or {})
-        self._factory = resolve_env(self._source, self._kwargs, self.config.vectorization, check_pickle=False)
+        factory = resolve_env(self._source, self._kwargs, self.config.vectorization, check_pickle=False)
+        self._factory = dataclasses.replace(factory, known_count=self.config.env_counts[0])
         if self.video:
             self._recorded()  # raises where videos can't be recorded
         self._policy = Policy.from_network(

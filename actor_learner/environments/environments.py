@@ -15,6 +15,7 @@ from gymnasium.wrappers import vector as vector_wrappers
 
 from actor_learner.environments import autoreset, foreign_code
 from actor_learner.environments.action_masks import ActionMasks
+from actor_learner.environments.agents import ABSENT
 from actor_learner.environments.atari import LIFE_LOST
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.buffers import Observations, first_fault
@@ -55,7 +56,8 @@ class Environments:
     SAME_STEP: the environment resets within the step and gives the last observation in `infos["final_obs"]`.
 
     A terminated row that `infos["life_lost"]` (bool [b]) marks is terminal for learning, but the game goes on without a
-    reset, and its episode in the statistics is the whole game.
+    reset, and its episode in the statistics is the whole game. Rows that `infos["absent"]` (bool [b]) marks had no part
+    in the step, `valid=False`.
 
     Args:
         vector_env: A vector environment from `EnvFactory.make`.
@@ -166,7 +168,8 @@ class Environments:
         self._statistics.returns += reward
         terminated = np.asarray(terminated, dtype=bool)
         truncated = np.asarray(truncated, dtype=bool)
-        if self._resetting is None and 1 not in terminated.tobytes() and 1 not in truncated.tobytes():
+        goes_on = 1 not in terminated.tobytes() and 1 not in truncated.tobytes() and ABSENT not in infos
+        if self._resetting is None and goes_on:
             if self._masks.in_use:
                 self._masks.read(infos, current.leaves)
             return Transition(current.leaves, reward, terminated, truncated, self._all_valid, None, None, None)
@@ -187,6 +190,8 @@ class Environments:
     def _step_with_ends(self, terminated: Array, truncated: Array, infos: dict[str, Any]) -> Transition:
         leaves, reward = self._current.leaves, self._reward
         valid = self._all_valid if self._resetting is None else self._start_after_reset(terminated, truncated)
+        if ABSENT in infos:
+            valid = valid & ~self._leave_out(np.asarray(infos[ABSENT], dtype=bool))
         terminated = terminated & valid
         truncated = truncated & valid & ~terminated
         ended = terminated | truncated
@@ -196,7 +201,7 @@ class Environments:
         if self._masks.in_use:
             acts = None if self.autoreset_mode is AutoresetMode.SAME_STEP else ~ended
             self._masks.read(infos, leaves, acts)
-        started = ~valid if self.autoreset_mode is AutoresetMode.NEXT_STEP else ended
+        started = ~valid if self.autoreset_mode is AutoresetMode.NEXT_STEP else ended | ~valid
         if not ended.any():
             return Transition(leaves, reward, terminated, truncated, valid, None, None, started)
         episodes = self._statistics.finish(ended, self._step, self._last_infos(infos))
@@ -252,6 +257,12 @@ class Environments:
         self._reward[resetting] = 0.0
         self._statistics.start(resetting, self._step)
         return ~resetting
+
+    def _leave_out(self, absent: Array) -> Array:
+        """Leave out the rows of `infos["absent"]`: their next observation may start an episode."""
+        self._reward[absent] = 0.0
+        self._statistics.start(absent, self._step)
+        return absent
 
     def _vector_reset(self, into: Observations, **kwargs: Any) -> dict[str, Any]:
         """Reset the environments, write the observation, and return the infos."""

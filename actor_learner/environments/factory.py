@@ -14,6 +14,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from actor_learner.environments.agents import adapted
 from actor_learner.environments.atari import make_atari, make_single_atari
 from actor_learner.environments.autoreset import AnyVectorEnv, declared_autoreset_mode
 from actor_learner.environments.envpool import PREFIX, find_envpool
@@ -21,6 +22,8 @@ from actor_learner.environments.errors import EnvError
 from actor_learner.environments.foreign_code import calling
 from actor_learner.environments.lookup import find_env, sendable_spec
 from actor_learner.environments.serial import SerialVectorEnv
+
+_NEEDED = ("num_envs", "single_observation_space", "single_action_space")
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,25 @@ class EnvFactory:
     source: EnvSpec | Callable[..., Any]
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     native: bool = False  # True if `source` builds a whole vector environment
+    known_count: int | None = None  # a number of environments that it can build
 
-    def make(self, num_envs: int, seed: int | None = None) -> AnyVectorEnv:
+    def make_about(self, num_envs: int, seed: int | None = None) -> AnyVectorEnv:
+        """Build a vector environment of about `num_envs` environments: games of several agents have only multiples.
+
+        Raises EnvError as `make` does.
+        """
+        try:
+            return self.make(num_envs, seed, exact=False)
+        except EnvError:
+            if not self.native or self.known_count is None:
+                raise
+            return self.make(self.known_count, seed)
+
+    def make(self, num_envs: int, seed: int | None = None, *, exact: bool = True) -> AnyVectorEnv:
         """Build a vector environment of `num_envs` environments that declares its autoreset mode on itself.
 
-        Only vector factories get `seed`; every other environment gets its seed at its reset.
+        Only vector factories get `seed`; every other environment gets its seed at its reset. exact: refuse another
+        number of environments.
 
         Raises EnvError if the environment raised, or the result is no environment.
         """
@@ -43,7 +60,7 @@ class EnvFactory:
         # environment's own mode afterwards; another one's entry is then restored.
         inherited = VectorEnv.metadata.pop("autoreset_mode", None)
         try:
-            vector_env = self._build(num_envs, seed)
+            vector_env = self._build(num_envs, seed, exact=exact)
             mode = declared_autoreset_mode(vector_env) or VectorEnv.metadata.get("autoreset_mode")
         finally:
             VectorEnv.metadata.pop("autoreset_mode", None)
@@ -67,19 +84,22 @@ class EnvFactory:
                 f"inside the callable. Received: {value!r} ({reason})"
             ) from error
 
-    def _build(self, num_envs: int, seed: int | None) -> AnyVectorEnv:
+    def _build(self, num_envs: int, seed: int | None, *, exact: bool) -> AnyVectorEnv:
         with calling(f"env `{self.name}`", "can't be built:"):
             if not self.native:
                 return self._serial([self.make_one() for _ in range(num_envs)])
-            vector_env = self._make_native(num_envs, seed)
-        if not isinstance(vector_env, VectorEnv):
+            vector_env = adapted(self._make_native(num_envs, seed))
+        if not isinstance(vector_env, VectorEnv) or not all(hasattr(vector_env, name) for name in _NEEDED):
             raise EnvError(
-                f"`{self.name}` has a parameter `num_envs` and must return a gymnasium VectorEnv. "
-                f"Received: {_kind(vector_env)}"
+                f"`{self.name}` has a parameter `num_envs` and must return a gymnasium VectorEnv, with "
+                f"{', '.join(f'`{name}`' for name in _NEEDED)}. Received: {_kind(vector_env)}"
             )
-        if vector_env.num_envs != num_envs:
+        if exact and vector_env.num_envs != num_envs:
             received = f"num_envs={vector_env.num_envs}"
-            raise EnvError(f"`{self.name}` must return a VectorEnv of {num_envs} environments. Received: {received}")
+            raise EnvError(
+                f"`{self.name}` must return a VectorEnv of {num_envs} environments, the `envs_per_actor`. "
+                f"Received: {received}"
+            )
         return vector_env
 
     def _make_native(self, num_envs: int, seed: int | None) -> Any:

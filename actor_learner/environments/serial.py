@@ -72,11 +72,11 @@ class SerialVectorEnv(_SyncVectorEnv):
                 self._write(row, index)
                 if info.get(MASK_KEY) is not None:
                     action_masks[index] = info[MASK_KEY]
-                self._merge(infos, info, index)
+                merge_numbers(infos, info, index, self.num_envs)
             except Exception as error:
                 raise self._explain(result, _RESET_RESULT, index, error) from error
         if action_masks:
-            self._add_masks(infos, action_masks)
+            add_masks(infos, action_masks, self.num_envs)
         return self._rows, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -106,12 +106,12 @@ class SerialVectorEnv(_SyncVectorEnv):
                 if mask_key in info and info[mask_key] is not None:
                     action_masks[index] = info[mask_key]
                 if terminated or truncated:
-                    self._merge(infos, info, index)
+                    merge_numbers(infos, info, index, self.num_envs)
             except Exception as error:
                 raise self._explain(result, _STEP_RESULT, index, error) from error
         self._step_checked = True
         if action_masks:
-            self._add_masks(infos, action_masks)
+            add_masks(infos, action_masks, self.num_envs)
         return observations, self._reward, terminations, truncations, infos
 
     def _write(self, row: Any, index: int) -> None:
@@ -155,25 +155,30 @@ class SerialVectorEnv(_SyncVectorEnv):
         except ValueError as error:
             raise EnvError(f"{source}: {error}") from error
 
-    def _add_masks(self, infos: dict[str, Any], action_masks: dict[int, Any]) -> None:
-        """Put the action masks into the infos, with Gymnasium's flags of the environments that gave one."""
-        values, given = np.empty(self.num_envs, dtype=object), np.zeros(self.num_envs, dtype=bool)
-        for index, mask in action_masks.items():
-            values[index], given[index] = mask, True
-        infos[MASK_KEY], infos[f"_{MASK_KEY}"] = values, given
 
-    def _merge(self, infos: dict[str, Any], info: dict[str, Any], index: int) -> None:
-        """Merge only numbers, as float64: Gymnasium's `_add_info` takes dtype and shape from the first value."""
-        for key, value in info.items():
-            if key == MASK_KEY:
-                continue
-            if isinstance(value, dict):
-                self._merge(infos.setdefault(key, {}), value, index)
-            elif isinstance(value, _NUMBERS) and np.size(value) == 1:
-                infos.setdefault(key, np.zeros(self.num_envs))[index] = np.reshape(value, ())
-            else:
-                continue
-            infos.setdefault(f"_{key}", np.zeros(self.num_envs, dtype=bool))[index] = True
+def add_masks(infos: dict[str, Any], action_masks: Mapping[int, Any], num_envs: int) -> None:
+    """Put action masks into vector infos, with Gymnasium's flags of the environments that gave one."""
+    values, given = np.empty(num_envs, dtype=object), np.zeros(num_envs, dtype=bool)
+    for index, mask in action_masks.items():
+        values[index], given[index] = mask, True
+    infos[MASK_KEY], infos[f"_{MASK_KEY}"] = values, given
+
+
+def merge_numbers(infos: dict[str, Any], info: Mapping[str, Any], index: int, num_envs: int) -> None:
+    """Merge an environment's info into vector infos: only numbers, as float64.
+
+    Gymnasium's `_add_info` takes dtype and shape from the first value.
+    """
+    for key, value in info.items():
+        if key == MASK_KEY:
+            continue
+        if isinstance(value, dict):
+            merge_numbers(infos.setdefault(key, {}), value, index, num_envs)
+        elif isinstance(value, _NUMBERS) and np.size(value) == 1:
+            infos.setdefault(key, np.zeros(num_envs))[index] = np.reshape(value, ())
+        else:
+            continue
+        infos.setdefault(f"_{key}", np.zeros(num_envs, dtype=bool))[index] = True
 
 
 def _source(expected: str, index: int) -> str:

@@ -21,8 +21,8 @@ Initialize = Callable[[float], keras.initializers.Initializer]
 """Returns the initializer of a kernel of this gain."""
 
 _MAXIMUM_CHANNELS = 16
-_SMALLEST_FRAME = 4
-_NATURE_FRAME = 36
+_SMALLEST_FRAME = 4  # least height and width in pixels of an image
+_NATURE_FRAME = 36  # and of one for "nature"
 _ANY_BYTE = 255
 
 
@@ -200,7 +200,7 @@ def _impala(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
 
 
 def _small(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
-    """The network of MinAtar (arXiv:1903.03176, section 4) for frames of few pixels."""
+    """The network of MinAtar (arXiv:1903.03176) for frames of few pixels."""
     gain = math.sqrt(2)
     padding = "valid" if min(x.shape[1:3]) >= 3 else "same"
     kernel, name = initialize(gain), f"{prefix}convolution_1"

@@ -49,6 +49,12 @@ class RecordedConfig(dict[str, Any]):
         return None if actors is None or envs is None else max(actors, 1) * envs
 
     @property
+    def envs_per_actor(self) -> int | None:
+        """The environments of the first actor, which has the most; None if that isn't recorded."""
+        total, actors = self.num_envs, self.integer("num_actors")
+        return None if total is None or actors is None else -(-total // max(actors, 1))
+
+    @property
     def chosen(self) -> dict[str, Any]:
         """The settings that the run chose by rule, such as `updates_per_epoch`."""
         chosen = self.get("chosen")

@@ -138,7 +138,10 @@ class TestMake:
             (lambda: 3, r"must return a gymnasium.Env. Received: builtins.int"),
             (lambda: Arrays(), r"needs a parameter named `num_envs`. Received:.*Arrays"),
             (lambda num_envs: Script([]), r"has a parameter `num_envs` and must return a gymnasium VectorEnv"),
-            (lambda num_envs: Arrays(num_envs + 1), r"VectorEnv of 2 environments. Received: num_envs=3"),
+            (
+                lambda num_envs: Arrays(num_envs + 1),
+                r"VectorEnv of 2 environments, the `envs_per_actor`. Received: num_envs=3",
+            ),
             (lambda: SHARED, r"must build a new environment at each call"),
             (lambda: 1 / 0, r"can't be built: ZeroDivisionError: division by zero \(.*test_factory.py, line \d+"),
         ],

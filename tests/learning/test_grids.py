@@ -33,9 +33,9 @@ def test_minigrids_image_is_learned(tmp_path):
     minigrid = pytest.importorskip("minigrid")
 
     def empty_room():
-        return minigrid.wrappers.ImgObsWrapper(gym.make("MiniGrid-Empty-5x5-v0"))
+        return minigrid.wrappers.ImgObsWrapper(gym.make("MiniGrid-Empty-8x8-v0"))
 
-    result = trained(tmp_path, empty_room, 30_000)
+    result = trained(tmp_path, empty_room, 50_000)
     assert result.metrics["episode_return"] > 0.9
 
 

@@ -72,6 +72,12 @@ def test_cnn():
     assert -1 <= load("cnn").main(total_steps=1_024) <= 1
 
 
+def test_several_agents():
+    pytest.importorskip("supersuit")
+    steps = load("several_agents").main(total_steps=5_000)
+    assert 1 < steps <= 50  # from about 1.4
+
+
 def test_masked_knapsack():
     """Without the mask, an item could be taken twice, and the share would exceed 1."""
     example = load("masked_knapsack")

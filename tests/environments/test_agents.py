@@ -1,0 +1,209 @@
+"""Games of several agents: each agent is an environment, dead ones are left out, games go on until nobody is left."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import actor_learner as al
+from actor_learner.environments.agents import AgentsVectorEnv
+from actor_learner.environments.autoreset import AnyVectorEnv
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.errors import EnvError
+from actor_learner.environments.factory import resolve_env
+from tests.support.agents_game import LastStanding
+
+
+def as_supersuit_has_them(*games):
+    """What `AgentsVectorEnv` reads of `concat_vec_envs_v1`."""
+    spaces = {"observation_space": games[0].observation_space(""), "action_space": games[0].action_space("")}
+    parts = [SimpleNamespace(par_env=game) for game in games]
+    return SimpleNamespace(num_envs=sum(len(game.possible_agents) for game in games), vec_envs=parts, **spaces)
+
+
+def played(steps, *games):
+    """The transitions, with copies of what the next step overwrites."""
+    environments = Environments(AgentsVectorEnv(as_supersuit_has_them(*games)))
+    first = environments.reset(7)[0].copy()
+    rows = environments.num_envs
+    transitions = []
+    for number in range(steps):
+        transition = environments.step(np.full(rows, number % 2))
+        final = transition.final_observation
+        transitions.append(
+            transition._replace(
+                observation=transition.observation[0].copy(),
+                reward=transition.reward.copy(),
+                final_observation=None if final is None else final[0].copy(),
+            )
+        )
+    return first, transitions
+
+
+def test_dead_agents_rows_are_invalid_until_their_game_is_over():
+    first, transitions = played(7, LastStanding())
+    np.testing.assert_array_equal(first[:, :3], [[0, 0, 0], [0, 1, 0], [0, 2, 0]])
+    valid = np.array([transition.valid for transition in transitions])
+    ended = np.array([transition.terminated for transition in transitions])
+    cut_off = np.array([transition.truncated for transition in transitions])
+    np.testing.assert_array_equal(valid.T, [[1, 1, 0, 0, 0, 1, 1], [1, 1, 1, 0, 0, 1, 1], [1] * 7])
+    np.testing.assert_array_equal(ended.T, [[0, 1, 0, 0, 0, 0, 1], [0, 0, 1, 0, 0, 0, 0], [0] * 7])
+    np.testing.assert_array_equal(cut_off.T, [[0] * 7, [0] * 7, [0, 0, 0, 0, 1, 0, 0]])
+    rewards = np.array([transition.reward for transition in transitions])
+    np.testing.assert_array_equal(rewards.T, [[1, 2, 0, 0, 0, 1, 2], [1, 2, 3, 0, 0, 1, 2], [1, 2, 3, 4, 5, 1, 2]])
+
+
+def test_a_game_starts_again_when_nobody_is_left_and_the_cut_off_have_their_last_observation():
+    _, transitions = played(6, LastStanding())
+    np.testing.assert_array_equal(transitions[4].final_observation[2], [5, 2, 0, 0])
+    np.testing.assert_array_equal(transitions[4].observation[:, :3], [[0, 0, 1], [0, 1, 1], [0, 2, 1]])
+    np.testing.assert_array_equal(transitions[4].started, [True] * 3)
+    np.testing.assert_array_equal(transitions[3].observation[:, 0], [2, 3, 4])
+
+
+def test_episodes_are_those_of_the_agents():
+    _, transitions = played(10, LastStanding())
+    found = [
+        (int(row), float(total), float(length), bool(success))
+        for transition in transitions
+        if transition.episodes is not None
+        for row, total, length, success in zip(
+            *transition.episodes[:3], transition.episodes.info["is_success"], strict=True
+        )
+    ]
+    assert found == [(0, 3, 2, False), (1, 6, 3, False), (2, 15, 5, True)] * 2
+
+
+def test_games_end_at_different_times_and_get_seeds_of_their_own():
+    games = LastStanding((1, 2)), LastStanding((3, 3, 3))
+    _, transitions = played(6, *games)
+    valid = np.array([transition.valid for transition in transitions])
+    np.testing.assert_array_equal(valid.T, [[1, 0, 1, 0, 1, 0], [1] * 6, [1] * 6, [1] * 6, [1] * 6])
+    assert (games[0].seeds[0], games[1].seeds[0]) == (7, 9)
+    assert (games[0].games, games[1].games) == (3, 2)
+
+
+def test_masks_in_infos_are_those_of_the_agents():
+    environments = Environments(AgentsVectorEnv(as_supersuit_has_them(LastStanding(masks=True))))
+    environments.reset(0)
+    for allowed in (0, 1, 0, 1, 0, 0, 1):
+        assert environments.action_mask[2].tolist() == [True, True, bool(allowed)]
+        environments.step(np.zeros(3, np.int64))
+
+
+def test_a_vector_environment_of_anything_else_is_one_clear_line():
+    message = r"An actor needs games of PettingZoo.*\(num_cpus=0\). Received: SimpleNamespace"
+    for other in (SimpleNamespace(), SimpleNamespace(vec_envs=[SimpleNamespace()])):
+        with pytest.raises(EnvError, match=message) as caught:
+            AgentsVectorEnv(other)
+        assert "\n" not in str(caught.value)
+
+
+def multiples_of_three(num_envs):
+    if num_envs % 3:
+        raise ValueError(f"{num_envs} isn't a multiple of 3")
+    return AgentsVectorEnv(as_supersuit_has_them(*(LastStanding() for _ in range(num_envs // 3))))
+
+
+def at_most_what_is_asked_for(num_envs):
+    return AgentsVectorEnv(as_supersuit_has_them(*(LastStanding() for _ in range(num_envs // 3))))
+
+
+@pytest.mark.parametrize("factory", [multiples_of_three, at_most_what_is_asked_for])
+@pytest.mark.usefixtures("without_xla")
+def test_a_run_is_evaluated_on_the_numbers_of_copies_that_there_can_be(factory, tmp_path):
+    evaluate = al.callbacks.Evaluate(every_steps=30, episodes=4)
+    sizes = {"num_actors": 0, "envs_per_actor": 6, "unroll_length": 5, "total_steps": 60}
+    config = al.TrainConfig(
+        env=factory, algorithm=al.A2C(), callbacks=[evaluate], run_dir=tmp_path / "run", quiet=True, **sizes
+    )
+    result = al.train(config)
+    assert sorted(evaluate.evaluation.returns) == [3, 3, 6, 15]
+    for episodes in (1, 2, 7, 20):
+        evaluation = al.evaluate(result.run_dir, factory, episodes)
+        assert len(evaluation.returns) == episodes
+        assert set(evaluation.returns) <= {3, 6, 15}
+    assert al.evaluate(result.run_dir, factory, 6, num_envs=6).returns.tolist() == [3, 6, 15, 3, 6, 15]
+
+
+def test_a_run_needs_the_number_that_it_says():
+    with pytest.raises(EnvError, match="of 8 environments, the `envs_per_actor`. Received: num_envs=6"):
+        resolve_env(at_most_what_is_asked_for).make(8)
+    with pytest.raises(EnvError, match="can't be built: ValueError: 8 isn't a multiple of 3"):
+        resolve_env(multiples_of_three).make(8)
+
+
+def test_a_vector_environment_without_single_spaces_is_one_clear_line():
+    class Incomplete(AnyVectorEnv):
+        def __init__(self, num_envs):
+            self.num_envs = num_envs
+
+    with pytest.raises(EnvError, match=r"`single_observation_space`, `single_action_space`. Received: .*Incomplete"):
+        resolve_env(Incomplete).make(2)
+
+
+class TestSuperSuit:
+    """The real packages, where they are installed."""
+
+    @pytest.fixture
+    def supersuit(self):
+        pytest.importorskip("pettingzoo")
+        return pytest.importorskip("supersuit")
+
+    @pytest.fixture
+    def game(self, supersuit):
+        from pettingzoo import ParallelEnv
+
+        return type("Game", (LastStanding, ParallelEnv), {})
+
+    def transitions(self, vector_env, steps=12):
+        environments = Environments(vector_env)
+        environments.reset(3)
+        found = []
+        for _ in range(steps):
+            step = environments.step(np.ones(environments.num_envs, np.int64))
+            final = None if step.final_observation is None else step.final_observation[0][step.truncated].tolist()
+            found.append((step.observation[0].tolist(), final, *(part.tolist() for part in step[1:5])))
+        return found
+
+    def test_black_death_hides_neither_deaths_nor_truncations(self, supersuit, game):
+        def make(num_envs, wrapper):
+            single = supersuit.pettingzoo_env_to_vec_env_v1(wrapper(game()))
+            return supersuit.concat_vec_envs_v1(single, num_envs // 3)
+
+        plain = self.transitions(AgentsVectorEnv(as_supersuit_has_them(game(), game())))
+        for wrapper in (lambda made: made, supersuit.black_death_v3):
+            assert self.transitions(resolve_env(make, {"wrapper": wrapper}).make(6)) == plain
+
+    def test_wrappers_around_black_death_stay(self, supersuit, game):
+        def make(num_envs):
+            stacked = supersuit.frame_stack_v1(supersuit.black_death_v3(game()), 2)
+            return supersuit.pettingzoo_env_to_vec_env_v1(stacked)
+
+        environments = Environments(resolve_env(make).make(3))
+        assert environments.reset(0)[0].shape == (3, 8)
+        valid = [environments.step(np.zeros(3, np.int64)).valid.tolist() for _ in range(4)]
+        assert valid == [[True] * 3, [True] * 3, [False, True, True], [False, False, True]]
+
+    @pytest.mark.slow
+    @pytest.mark.usefixtures("without_xla")
+    def test_a_run_takes_it_as_it_is(self, supersuit, game, tmp_path):
+        def make(num_envs):
+            single = supersuit.pettingzoo_env_to_vec_env_v1(supersuit.black_death_v3(game()))
+            return supersuit.concat_vec_envs_v1(single, num_envs // 3, num_cpus=1)
+
+        sizes = {"num_actors": 2, "envs_per_actor": 6, "unroll_length": 5, "total_steps": 120}
+        config = al.TrainConfig(env=make, algorithm=al.A2C(), run_dir=tmp_path / "run", quiet=True, **sizes)
+        result = al.train(config)
+        assert al.evaluate(result.run_dir, make, 6, num_envs=6).returns.tolist() == [3, 6, 15, 3, 6, 15]
+
+    @pytest.mark.slow
+    def test_processes_of_its_own_are_refused(self, supersuit, game):
+        def make(num_envs):
+            single = supersuit.pettingzoo_env_to_vec_env_v1(game())
+            return supersuit.concat_vec_envs_v1(single, num_envs // 3, num_cpus=2)
+
+        with pytest.raises(EnvError, match=r"in one process \(num_cpus=0\). Received: ProcConcatVec"):
+            al.ActorPool(make, num_actors=1, envs_per_actor=6).collect()
