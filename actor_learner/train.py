@@ -72,7 +72,7 @@ class _Run:
 
     @property
     def goes_on(self) -> bool:
-        """Whether another update is due."""
+        """True while another update is due."""
         learner = self.learner
         stopped = learner.network.stop_training or self.interrupts.requested
         return learner.env_steps < self.config.total_steps and not stopped

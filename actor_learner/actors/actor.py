@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 import warnings
 from collections.abc import Iterable, MutableSequence, Sequence
@@ -21,6 +20,7 @@ from actor_learner.environments.episodes import Episodes
 from actor_learner.environments.factory import EnvFactory
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.policy import Policy
+from actor_learner.system.fields import first_envs
 
 Leaves = tuple[Array, ...]
 
@@ -52,8 +52,7 @@ class Startup:
 
 def make_startups(env_counts: Sequence[int], **common: Any) -> list[Startup]:
     """Return the descriptions of actors that have these numbers of environments."""
-    firsts = itertools.accumulate(env_counts, initial=0)
-    pairs = enumerate(zip(env_counts, firsts, strict=False))
+    pairs = enumerate(zip(env_counts, first_envs(env_counts), strict=True))
     return [Startup(num_envs=count, actor=actor, first_env=first, **common) for actor, (count, first) in pairs]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import importlib
 import logging
@@ -35,6 +36,7 @@ from actor_learner.system.fields import (
     check_info_keys,
     check_seconds,
     env_counts,
+    first_envs,
     refusal,
 )
 from actor_learner.system.keras_import import import_keras
@@ -350,8 +352,7 @@ class ActorPool:
     def _check_written(self, block: Block) -> None:
         if (unwritten := block.unwritten()) is not None:
             row, column = unwritten
-            env, ends = block.arrays["env_index"][column], np.cumsum(self._env_counts)
-            actor = int(np.searchsorted(ends, env, side="right"))
+            actor = bisect.bisect(first_envs(self._env_counts), block.arrays["env_index"][column]) - 1
             text = f"Actor {actor} didn't write row {row} of column {column}."
             raise ActorError(f"{text} Received: behaviour_log_prob=nan", actor)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from actor_learner.actors.group import ActorGroup
 from actor_learner.actors.transport.messages import Done
+from actor_learner.system.fields import first_envs
 
 
 class LockStep:
@@ -18,7 +19,7 @@ class LockStep:
 
     def __init__(self, group: ActorGroup, env_counts: Sequence[int], *, lag: int, first_alone: bool = False) -> None:
         self._group, self._num_actors, self._lag = group, len(env_counts), lag
-        self._starts = [sum(env_counts[:actor]) for actor in range(len(env_counts))]
+        self._starts = first_envs(env_counts)
         self._first_alone = first_alone
         self._assigned = self._taken = 0
         self._done: dict[int, dict[int, Done]] = {}

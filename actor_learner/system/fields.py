@@ -10,11 +10,12 @@ import difflib
 import functools
 import importlib
 import inspect
+import itertools
 import math
 import numbers
 import operator
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 
@@ -138,6 +139,11 @@ def env_counts(num_actors: int, envs_per_actor: int | None, num_envs: int | None
     if text:
         warnings.warn(f"{text}. Received: {received}", UserWarning, stacklevel=5)
     return tuple(num_envs // actors + (actor < num_envs % actors) for actor in range(actors))
+
+
+def first_envs(env_counts: Sequence[int]) -> list[int]:
+    """Return the number of each actor's first environment, which is that of its first column in lock-step, too."""
+    return list(itertools.accumulate(env_counts[:-1], initial=0))
 
 
 _OTHER_NAMES = {

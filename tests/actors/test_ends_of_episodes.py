@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import actor_learner as al
 from actor_learner.networks.contract import call_network
-from tests.support.counting_env import CountingEnv
+from tests.support.counting_env import BrokenLater, CountingEnv
 
 pytestmark = pytest.mark.usefixtures("without_xla")
 ENVS = 3
@@ -143,14 +143,8 @@ def test_an_exception_in_the_first_row_gives_the_columns_to_another_process(tmp_
 
 
 @pytest.mark.slow
-def test_an_environment_that_always_raises_later_is_a_crash_loop(tmp_path):
-    class Fails(CountingEnv):
-        def step(self, action):
-            if self.steps == 5:
-                raise ZeroDivisionError("a bad day")
-            return super().step(action)
-
-    actors = al.ActorPool(functools.partial(Fails, 1000), small, num_actors=1, envs_per_actor=1, unroll_length=8)
+def test_an_environment_that_always_raises_later_is_a_crash_loop():
+    actors = al.ActorPool(BrokenLater, small, num_actors=1, envs_per_actor=1, unroll_length=20)
     with pytest.raises(al.ActorError, match="ended 3 times without a finished unroll"):
         [actors.collect() for _ in range(4)]
 
