@@ -21,6 +21,7 @@ from actor_learner.environments.factory import EnvFactory
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.policy import Policy
 from actor_learner.system.fields import first_envs
+from actor_learner.system.machine import current_core
 
 Leaves = tuple[Array, ...]
 
@@ -313,7 +314,9 @@ class Actor:
         calling, self._calling = self._calling, 0.0
         self.error, env = times.error, times.env + calling
         failed = self.error is not None
-        return Done(assignment.batch, env, times.acting, other, waiting, self._actor, self._finished, failed)
+        return Done(
+            assignment.batch, env, times.acting, other, waiting, self._actor, self._finished, failed, current_core()
+        )
 
 
 def _describe_nan(columns: Columns, missing: Array) -> str:

@@ -108,7 +108,7 @@ class ActorGroup(Protocol):
         """Erase the columns of a block from `start` on, as many as an actor has, and assign them to this actor.
 
         The actor, or the process that takes its place, fills them by the newest version of the weights at this time.
-        The columns of a batch are assigned in their order, beginning with 0.
+        Above lag 1 the columns of a batch are assigned in their order, beginning with 0.
         """
 
     def end_early(self, block: int) -> None:

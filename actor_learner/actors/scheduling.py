@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from actor_learner.actors.group import ActorGroup
 from actor_learner.actors.transport.messages import Done
 from actor_learner.system.fields import first_envs
+from actor_learner.system.machine import current_core
 
 
 class LockStep:
@@ -23,15 +24,25 @@ class LockStep:
         self._first_alone = first_alone
         self._assigned = self._taken = 0
         self._done: dict[int, dict[int, Done]] = {}
+        self._cores = [-1] * self._num_actors  # that the actors ran on last
 
     def begin(self) -> None:
         ahead = self._lag if self._taken or not self._first_alone else 0
         while self._assigned <= self._taken + ahead:
             batch = self._assigned
             self._done[batch] = {}
-            for actor, start in enumerate(self._starts):
-                self._group.assign(actor, batch, self._block(batch), start)
+            for actor in self._wake_order():
+                self._group.assign(actor, batch, self._block(batch), self._starts[actor])
             self._assigned += 1
+
+    def _wake_order(self) -> list[int]:
+        """Return the actors, at the end those that ran last on the core that this process runs on.
+
+        Linux wakes an actor on the core that it ran on last, if that is idle, else on the caller's core, which is about
+        to be free. In another order two actors share a core while another one is idle.
+        """
+        here = current_core()
+        return sorted(range(self._num_actors), key=lambda actor: self._cores[actor] == here)
 
     def _block(self, batch: int) -> int:
         return batch % (self._lag + 1)
@@ -50,6 +61,7 @@ class LockStep:
 
     def finish(self, actor: int, done: Done) -> bool:
         self._done[done.batch][actor] = done
+        self._cores[actor] = done.core
         return self._is_full(done.batch)
 
     def take(self) -> tuple[int, list[Done]]:

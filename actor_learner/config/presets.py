@@ -1,9 +1,8 @@
 """Settings by environment id and algorithm; benchmarks/learning/learning.md has their results.
 
 They start from SB3 Zoo's. They set the number of all environments, `num_envs`, so that the number of actors doesn't
-change what is learned. Pendulum, LunarLander and
-HalfCheetah use more environments with shorter unrolls, which learn as well in less time (HalfCheetah with the Zoo's
-discount and loss weights, and a step size and network of its own).
+change what is learned. Pendulum, LunarLander and HalfCheetah use more environments with shorter unrolls, which learn as
+well in less time (HalfCheetah with the Zoo's discount and loss weights, and a step size and network of its own).
 """
 
 from __future__ import annotations
@@ -95,6 +94,17 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 875_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
     "ALE/*": {"ppo": _ATARI},
+    "MinAtar/*": {
+        "ppo": _settings(
+            5_000_000, 64, 128, minibatch_size=512, epochs=4, learning_rate="linear_2.5e-3", ent_coef=0.01
+        ),
+        "impala": {
+            **_settings(5_000_000, 32, 32, minibatch_size=512, max_policy_lag=4, ent_coef=0.01),
+            "optimizer": "adam",
+            "learning_rate": "linear_3e-3",
+            "normalize_advantage": True,
+        },
+    },
 }
 """Environment -> algorithm -> flat fields. An id that ends in `*` covers all ids with that prefix."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import os
 import platform
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +25,9 @@ _LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
 _USAGE = {1: ("memory.usage_in_bytes", "total_inactive_file"), 2: ("memory.current", "inactive_file")}
 """The file with the usage, and memory.stat's entry for its reclaimable part, by cgroup version."""
 _suggested: str | None = None
+
+current_core: Callable[[], int] = getattr(ctypes.CDLL(None), "sched_getcpu", lambda: -1)
+"""Returns the number of the core that the calling thread runs on; -1 where the system doesn't tell (macOS)."""
 
 
 class Group(NamedTuple):

@@ -92,6 +92,21 @@ def simulate():
         simulation.memory.close()
 
 
+def test_in_lock_step_the_actors_of_the_callers_core_are_woken_last(simulate, monkeypatch):
+    simulation = simulate(4, 0)
+    simulation.schedule.begin()
+    for actor, core in enumerate((1, 0, 1, 2)):
+        assignment = simulation.at_work[actor].pop()
+        simulation.memory.finish(actor, assignment.batch)
+        simulation.schedule.finish(actor, Done(assignment.batch, 0.0, 0.0, 0.0, 0.0, core=core))
+    simulation.schedule.take()
+    simulation.at_work.clear()
+    monkeypatch.setattr("actor_learner.actors.scheduling.current_core", lambda: 1)
+    simulation.schedule.begin()
+    assert list(simulation.at_work) == [1, 3, 0, 2]
+    assert {actor: given[0].start for actor, given in simulation.at_work.items()} == {0: 0, 1: 2, 2: 4, 3: 6}
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), num_actors=st.integers(1, 5), lag=st.integers(2, 5))
 def test_whoever_is_fast_no_batch_is_older_than_the_lag_and_nobody_waits_for_ever(data, num_actors, lag):

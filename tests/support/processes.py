@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -34,7 +35,8 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def open_descriptors() -> list[str]:
-    """What this process has open, one entry per descriptor."""
+    """What this process has open, one entry per descriptor, without what only garbage of earlier tests holds."""
+    gc.collect()
     found = []
     for name in os.listdir("/proc/self/fd"):
         try:

@@ -12,6 +12,7 @@ from actor_learner.system.machine import (
     available_cores,
     cpu_pressure,
     cpu_quota,
+    current_core,
     learner_cores,
     renew_suggestion,
     suggest_threads,
@@ -62,6 +63,7 @@ def test_affinity_bounds_the_cores():
     try:
         os.sched_setaffinity(0, {min(before)})
         assert available_cores() == 1
+        assert current_core() == min(before)
     finally:
         os.sched_setaffinity(0, before)
     assert 1 <= available_cores() <= len(before)

@@ -48,6 +48,7 @@ class Done(NamedTuple):
     actor: int = 0
     ended: float = 0.0  # the time of the end, by `time.perf_counter`, which Linux's processes have in common
     failed: bool = False  # True where an environment raised, which ended the unroll early
+    core: int = -1  # that the actor ran on in the end; -1: unknown
 
 
 class Failure(NamedTuple):

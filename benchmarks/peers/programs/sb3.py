@@ -9,12 +9,10 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
+from benchmarks.learning.sb3_zoo import SETTINGS
 from benchmarks.peers.programs.clock import Clock, read_task
 
-ZOO = {"n_steps": 32, "batch_size": 256, "n_epochs": 20, "gamma": 0.98, "gae_lambda": 0.8, "ent_coef": 0.0}
-ZOO_RATES = {"learning_rate": 0.001, "clip_range": 0.2}
-"""The Zoo's settings for CartPole-v1; the rates fall to 0 over the run."""
-ZOO_ENVS, ZOO_STEPS = 8, 100_000
+ZOO_STEPS = 100_000
 
 
 class Ticks(BaseCallback):
@@ -63,9 +61,9 @@ def environments(task: SimpleNamespace) -> Any:
 def make_model(task: SimpleNamespace) -> Any:
     """Return the model for a work, or as in the Zoo; other settings are SB3's defaults."""
     if task.goal is not None:
-        envs = make_vec_env("CartPole-v1", n_envs=ZOO_ENVS, seed=task.seed)
-        rates = {name: lambda remaining, most=most: most * remaining for name, most in ZOO_RATES.items()}
-        return algorithm(task)("MlpPolicy", envs, device="cpu", seed=task.seed, **ZOO, **rates)
+        zoo = dict(SETTINGS["CartPole-v1"])
+        envs = make_vec_env("CartPole-v1", n_envs=zoo.pop("envs"), seed=task.seed)
+        return algorithm(task)("MlpPolicy", envs, device="cpu", seed=task.seed, **zoo)
     settings = {"n_steps": task.unroll_length, "batch_size": task.minibatch_size, "n_epochs": task.epochs}
     settings["ent_coef"] = task.changes.get("ent_coef", 0.0)
     kind = "CnnPolicy" if task.env.startswith("ALE/") else "MlpPolicy"
