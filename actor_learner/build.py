@@ -61,10 +61,10 @@ def _check_optimizer(config: TrainConfig) -> None:
         return
     import keras  # loaded already, by the optimizer
 
-    from actor_learner.learner.loss_scaling import computes_in_float16, with_loss_scaling
+    from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
 
     if isinstance(config.network, keras.Model):
-        in_float16 = computes_in_float16(config.network)
+        in_float16 = computes_in(config.network, "float16")
     else:
         in_float16 = config.init_from is None and keras.config.dtype_policy().compute_dtype == "float16"
     if in_float16:

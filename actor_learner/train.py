@@ -58,8 +58,6 @@ class _Run:
         while self.goes_on:
             started = time.perf_counter()
             trajectory = actors.collect(timeout=None)
-            if not trajectory.valid.any():  # each of its few rows only reset an environment
-                continue
             trajectory = trajectory._replace(policy_version=trajectory.policy_version + earlier_updates)
             collected = time.perf_counter()
             recorder.begin_update()

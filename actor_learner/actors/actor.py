@@ -41,7 +41,8 @@ class Startup:
 
     def env_seed(self) -> int:
         """Return the seed of the first environment; those of the others follow it, across all actors."""
-        return int(self._seeds()[0].generate_state(1)[0] >> 2) + self.first_env
+        below_2_30 = int(self._seeds()[0].generate_state(1)[0] >> 2)  # the sum stays below 2^31, the limit of C
+        return below_2_30 + self.first_env
 
     def make_policy(self, exported: ExportedPolicy) -> Policy:
         """Return the policy, with a random stream for each environment, whichever actor steps it."""
@@ -69,7 +70,6 @@ class Times(NamedTuple):
 
     env: float
     acting: float
-    total: float
     error: Exception | None = None
 
 
@@ -128,8 +128,8 @@ def unroll(
     """Step `b` environments `T` times and write every row of `columns`, `[T, b, ...]`.
 
     Returns the position to act on next, and the times. Raises Stopped if the first stop word isn't 0. If that of the
-    block isn't 0, the unroll ends early, with the rows so far. So it does if the environments raise after the first
-    row; the times then hold the exception.
+    block isn't 0, the unroll ends early, with the rows so far. So it does if the environments raise after a valid row;
+    the times then hold the exception.
 
     environments: in the state in which the last unroll left them, at `position`. version: of the policy's weights.
     first_env: the number of the first environment; the others follow. stop: the arena's stop words. block: the number
@@ -146,7 +146,6 @@ def unroll(
     beats = beat[0]
     in_env = acting = 0.0
     error: Exception | None = None
-    began = clock()
     # Each line of this loop runs once per env step; rare events are handled outside of it.
     for t, (seen, chosen, allowed, chosen_log_prob, received, ended, cut_off, counts) in enumerate(columns.rows()):
         if stop[0]:
@@ -171,7 +170,7 @@ def unroll(
         try:
             observation, reward, terminated, truncated, valid, final, episodes, started = step(answer)
         except Exception as raised:
-            if not t:
+            if not columns.valid[:t].any():
                 raise
             error = raised
             _end_early(columns, t, policy, observation)
@@ -196,7 +195,7 @@ def unroll(
             policy.renew_noise(terminated | truncated | ~valid)
     for last, leaf in zip(columns.observation, observation, strict=True):
         last[-1] = leaf
-    return Position(observation, started), Times(in_env, acting, clock() - began, error)
+    return Position(observation, started), Times(in_env, acting, error)
 
 
 def _end_early(columns: Columns, t: int, policy: ActingPolicy, observation: Leaves) -> None:
@@ -288,7 +287,7 @@ class Actor:
     def fill(self, assignment: Assignment) -> Done:
         """Fill the columns with one unroll.
 
-        If an environment raises after the first row, the rows before are kept, and the actor must end with `error`.
+        If an environment raises after a valid row, the rows before are kept, and the actor must end with `error`.
         Raises FloatingPointError where the network gives NaN.
         """
         started = time.perf_counter()

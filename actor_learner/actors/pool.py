@@ -290,6 +290,8 @@ class ActorPool:
     def collect(self, timeout: float | None = 60.0) -> Trajectory:
         """Return the next batch as read-only views `[T, B]` on the group's memory; B: all environments.
 
+        A batch without a valid row, in which each of its few rows only resets an environment, is passed over.
+
         The views live until the next `collect()`; `trajectory.copy()` keeps them. After a TimeoutError call it again to
         go on waiting.
 
@@ -300,16 +302,20 @@ class ActorPool:
             ActorError: An actor failed or died and isn't replaced; every process is ended, the pool is closed.
             TimeoutError: Some actors (named) hadn't filled their columns in time.
         """
-        self.assign()
-        with self._closed_on_failure():
-            self._group.wait(math.inf if timeout is None else timeout)
-            with self._group.lock:
-                index, done = self._schedule.take()
-            self._check_written(self._blocks[index])
-        self._take_restarts()
-        self.episodes = self._blocks[index].episodes()
-        self.timings, self.unrolls = _fractions(done), done
-        return self._trajectories[index]
+        self.restarts = []
+        while True:
+            self.assign()
+            with self._closed_on_failure():
+                self._group.wait(math.inf if timeout is None else timeout)
+                with self._group.lock:
+                    index, done = self._schedule.take()
+                self._check_written(self._blocks[index])
+            self._take_restarts()
+            self.episodes = self._blocks[index].episodes()
+            self.timings, self.unrolls = _fractions(done), done
+            trajectory = self._trajectories[index]
+            if trajectory.valid.any():
+                return trajectory
 
     def upcoming(self) -> Trajectory | None:
         """Return the batch that the next `collect` will return, if it is complete: as views that live until then.
@@ -345,8 +351,9 @@ class ActorPool:
             raise
 
     def _take_restarts(self) -> None:
-        self.restarts = self._group.take_restarts()
-        for restart in self.restarts:
+        restarts = self._group.take_restarts()
+        self.restarts += restarts
+        for restart in restarts:
             _logger.warning("\n".join(filter(None, (str(restart), restart.details))))
 
     def _check_written(self, block: Block) -> None:

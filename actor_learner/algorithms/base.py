@@ -170,7 +170,7 @@ class Algorithm(NamedFields, ABC):
             value = getattr(self, name)
             if total_steps is None and schedules.needs_total_steps(value):
                 raise ValueError(
-                    f"`{name}` is a schedule of what remains of a run, which needs `total_steps`. "
+                    f"`{name}` is a schedule of what remains of a run, which needs `total_steps` (of Learner). "
                     f"Received: {name}={value!r}, total_steps=None"
                 )
             if total_steps is not None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from actor_learner.cli import benchmark, completion, doctor, evaluate, export, parser, plot, report, train, tune, watch
+from actor_learner.cli.output import one_line_warnings
 from actor_learner.system.aborts import show_stacks
 from actor_learner.system.exiting import exit_with
 
@@ -38,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         command: Callable[[argparse.Namespace], int] = arguments.command
-        return command(arguments)
+        with one_line_warnings():
+            return command(arguments)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:
             print(f"actor-learner: interrupted; {interrupt.args[0]}", file=sys.stderr)
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
         if not _is_ours(error):
             raise
-        print(f"actor-learner: error: {error}", file=sys.stderr)
+        print(f"actor-learner: error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return REFUSED
 
 

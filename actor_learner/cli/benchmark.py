@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, add_number, named_before
-from actor_learner.cli.output import one_line_warnings, origin, progress
+from actor_learner.cli.output import origin, progress
 from actor_learner.cli.train import prepare_process, train_config
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NO_FILE
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     prepare_process(config.num_actors, config.max_policy_lag)
     compile_cache.begin(config.learner_threads)
     import_keras()
-    with one_line_warnings(), _one_line_failures():
+    with _one_line_failures():
         return (_measure if arguments.devices is None else _measure_devices)(arguments, config)
 
 

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Sequence
 
 from actor_learner.cli.flags import add_number
-from actor_learner.cli.output import one_line_warnings
 
 _BANDS = ("range", "quartiles", "bootstrap", "none")
 _AXES = ("steps", "seconds", "updates")
@@ -44,16 +43,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Draw the curves, and print the picture's path."""
     from actor_learner.reports.plot import plot
 
-    with one_line_warnings():
-        output = plot(
-            arguments.run_dirs,
-            arguments.output,
-            metrics=arguments.metric,
-            x=arguments.x,
-            group_by=arguments.group_by,
-            band=arguments.band,
-            smoothing=arguments.smoothing,
-        )
+    output = plot(
+        arguments.run_dirs,
+        arguments.output,
+        metrics=arguments.metric,
+        x=arguments.x,
+        group_by=arguments.group_by,
+        band=arguments.band,
+        smoothing=arguments.smoothing,
+    )
     print(output)
     return 0
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, flag_text, given_fields, named_before
-from actor_learner.cli.output import one_line_warnings, own_command, warn
+from actor_learner.cli.output import own_command, warn
 from actor_learner.config.config import TrainConfig, check_backend
 from actor_learner.config.file import ConfigFile, build, config_toml, differences, preset_layer
 from actor_learner.config.references import algorithm_class, callable_marks, import_network
@@ -68,8 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     prepare_process(config.num_actors, config.max_policy_lag)
     from actor_learner.train import train
 
-    with one_line_warnings():
-        result = train(config, resume=resume)
+    result = train(config, resume=resume)
     print(_what_next(result.run_dir))
     return 0
 

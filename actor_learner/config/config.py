@@ -268,6 +268,7 @@ class TrainConfig(checks.NamedFields):
 
     def _split_environments(self) -> None:
         counts = self.env_counts
+        object.__setattr__(self, "_asked", {"num_actors": self.num_actors, "num_envs": self.num_envs})
         if self.num_envs is not None:  # fewer actors or environments than asked for
             object.__setattr__(self, "num_actors", min(self.num_actors, len(counts)))
             object.__setattr__(self, "num_envs", sum(counts))
@@ -329,9 +330,13 @@ class TrainConfig(checks.NamedFields):
     def replace(self, **changes: Any) -> TrainConfig:
         """Return a copy with other values, checked like a new config.
 
-        Of `num_envs` and `envs_per_actor`, a new one takes the place of the other.
+        Of `num_envs` and `envs_per_actor`, a new one takes the place of the other. The environments are split anew from
+        the numbers that were asked for.
         """
-        return dataclasses.replace(self, **_without_other_counts(changes), **changes)
+        asked = vars(self)["_asked"]
+        if not changes.keys() & {*asked, "envs_per_actor", "max_policy_lag"}:
+            asked = {}
+        return dataclasses.replace(self, **{**asked, **_without_other_counts(changes), **changes})
 
     def to_json(self) -> dict[str, Any]:
         """Return the config as JSON types, with callables and objects as `{"callable": "module:name"}`.

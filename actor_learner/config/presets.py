@@ -1,8 +1,9 @@
 """Settings by environment id and algorithm; benchmarks/learning/learning.md has their results.
 
-They start from SB3 Zoo's. They set the number of all environments, `num_envs`, so that the number of actors doesn't
-change what is learned. Pendulum, LunarLander and HalfCheetah use more environments with shorter unrolls, which learn as
-well in less time (HalfCheetah with the Zoo's discount and loss weights, and a step size and network of its own).
+They start from SB3 Zoo's. They set the number of all environments, `num_envs`, so that up to lag 1 the number of
+actors doesn't change what is learned (above, all actors have as many, and a rest is left out). Pendulum, LunarLander
+and HalfCheetah use more environments with shorter unrolls, which learn as well in less time (HalfCheetah with the
+Zoo's discount and loss weights, and a step size and network of its own).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _MUJOCO = _settings(1_000_000, 8, 128, learning_rate="linear_4e-4", clip_range=0
 
 _TIANSHOU = _settings(1_000_000, 16, 128, minibatch_size=64, epochs=10, learning_rate="linear_3e-4", vf_coef=0.25)
 _TIANSHOU |= {"normalize_advantage": False, "initial_log_std": -0.5, **_NORMALIZED}
-"""Tianshou's settings for MuJoCo, with 16 environments in place of 64."""
+"""Tianshou's settings (examples/mujoco/mujoco_ppo.py), with 16 environments in place of 64, and with advantages that
+aren't computed anew for each epoch (its `recompute_adv`)."""
 
 _WALKING = {**_MUJOCO, "ent_coef": 0.0006, "vf_coef": 0.87, "max_grad_norm": 1.0}
 _LUNAR_LANDER = _settings(1_000_000, 16, 256, epochs=4, gamma=0.999, gae_lambda=0.98, learning_rate="linear_1e-3")

@@ -48,8 +48,8 @@ class ActionMasks:
             example = [np.ones((1, *leaf.shape), bool) for leaf in self._leaf.leaves]
             self._layout.read(self._leaf.unflatten(example), 1, self._label)
 
-    def reset(self, infos: dict[str, Any], leaves: Leaves) -> None:
-        """Read the masks after a reset of all environments. Raises EnvError as `read` does, or if no action has any."""
+    def reset(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None = None) -> None:
+        """Read the masks of `rows` after a reset of all. Raises EnvError as `read` does, or if no action has any."""
         if not self._use_is_known:
             self._use_is_known = True
             self.in_use = MASK_KEY in infos
@@ -60,12 +60,12 @@ class ActionMasks:
                     raise EnvError(f"{self._describe(_first_row(infos))}: {error}") from error
         self.current = None
         if self.in_use:
-            self.read(infos, leaves)
+            self.read(infos, leaves, rows)
         else:
             self.check_absent(infos)
 
     def read(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None = None) -> None:
-        """Read the masks of `rows` (bool `[b]`; None: all); the others, which only reset next, allow everything.
+        """Read the masks of `rows` (bool `[b]`; None: all); the others don't act next and allow everything.
 
         Raises EnvError if a mask is missing, has a wrong length, dtype or value, or allows nothing.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from actor_learner.environments.errors import EnvError
 from actor_learner.environments.serial import add_masks, merge_numbers
 from actor_learner.spaces.structure import MASK_KEY
 
-ABSENT = "absent"  # key of `infos`: bool `[b]`, True where the row's agent took no part in the step
+ABSENT = "absent"  # key of `infos`: bool `[b]`, True where the row's agent has no part in the next step
 
 
 def adapted(vector_env: Any) -> Any:
@@ -24,9 +25,10 @@ def adapted(vector_env: Any) -> Any:
 class AgentsVectorEnv(AnyVectorEnv):
     """The agents of the games in `concat_vec_envs_v1` or `pettingzoo_env_to_vec_env_v1`.
 
-    An agent that dies ends its own episode. Until its game is over it is marked in `infos["absent"]`, and its last
-    observation stays. A game that is over starts again in the same step. Of SuperSuit's classes only the games are
-    used: they forget who is dead, and `black_death_v3` turns truncations into terminations.
+    An agent that dies ends its own episode. Until its game starts again it is marked in `infos["absent"]`, as is one
+    that hasn't joined yet, and its last observation stays. A game that is over starts again in the same step. Of
+    SuperSuit's classes only the games are used: they forget who is dead, and `black_death_v3` turns truncations into
+    terminations.
 
     Raises EnvError for a vector environment of anything but games in this process.
     """
@@ -61,7 +63,6 @@ class AgentsVectorEnv(AnyVectorEnv):
         choices = list(iterate(self.action_space, actions))
         reward = np.zeros(self.num_envs)
         terminated, truncated = np.zeros((2, self.num_envs), bool)
-        absent = np.ones(self.num_envs, bool)
         final_obs, final_info = np.full(self.num_envs, None, object), dict[str, Any]()
         for number, (game, rows) in enumerate(zip(self._games, self._rows, strict=True)):
             playing = list(game.agents)
@@ -69,17 +70,17 @@ class AgentsVectorEnv(AnyVectorEnv):
             self._see(rows, observations, infos)
             for agent in playing:
                 row = rows[agent]
-                absent[row], reward[row], truncated[row] = False, rewards[agent], cut_off[agent]
+                reward[row], truncated[row] = rewards[agent], cut_off[agent]
                 terminated[row] = ended[agent] or (agent not in game.agents and not cut_off[agent])
                 if terminated[row] or truncated[row]:
-                    final_obs[row] = self._seen[row]
+                    final_obs[row] = copy.deepcopy(self._seen[row])  # a game may write the next one over it
                     merge_numbers(final_info, infos.get(agent, {}), row, self.num_envs)
             if all(ended.get(agent) or cut_off.get(agent) for agent in game.agents):
                 self._start(number)
-        infos = {ABSENT: absent} if absent.any() else {}
+        infos = self._infos()
         if (terminated | truncated).any():
             infos |= {"final_obs": final_obs, "final_info": final_info}
-        return self._observation(), reward, terminated, truncated, self._infos(infos)
+        return self._observation(), reward, terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
         for game in self._games:
@@ -99,8 +100,11 @@ class AgentsVectorEnv(AnyVectorEnv):
         out: Any = create_empty_array(self.single_observation_space, self.num_envs)
         return concatenate(self.single_observation_space, self._seen, out)
 
-    def _infos(self, infos: dict[str, Any] | None = None) -> dict[str, Any]:
-        infos = infos or {}
+    def _infos(self) -> dict[str, Any]:
+        absent = np.ones(self.num_envs, bool)
+        for game, rows in zip(self._games, self._rows, strict=True):
+            absent[[rows[agent] for agent in game.agents]] = False
+        infos: dict[str, Any] = {ABSENT: absent} if absent.any() else {}
         if self._masks:
             add_masks(infos, self._masks, self.num_envs)
         return infos

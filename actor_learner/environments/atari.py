@@ -35,19 +35,16 @@ class LifeLoss(VectorWrapper):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, infos = self.env.reset(seed=seed, options=options)
-        if "lives" not in infos:
-            raise EnvError(f"`episodic_life=True` needs `lives` in every info. Received: {list(infos)}")
-        self._lives = np.array(infos["lives"])
+        self._lives = _lives(infos)
         self._ended = np.zeros(self.num_envs, bool)
         return observation, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         observation, reward, terminated, truncated, infos = self.env.step(actions)
-        lives = np.array(infos["lives"])
+        lives = _lives(infos)
         ended = terminated | truncated
-        # Some games show no lives for a few frames before their own end. A row after an end starts a game, maybe with
-        # fewer lives than the game before it had left.
-        lost = (lives < self._lives) & (lives > 0) & ~ended & ~self._ended
+        # A row after an end starts a game, maybe with fewer lives than the game before it had left.
+        lost = _is_lost(lives, self._lives) & ~ended & ~self._ended
         self._lives, self._ended = lives, ended
         if lost.any():
             terminated, infos = terminated | lost, {**infos, LIFE_LOST: lost}
@@ -59,14 +56,26 @@ class SingleLifeLoss(gym.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        self._lives = info["lives"]
+        self._lives = _lives(info)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        lost = 0 < info["lives"] < self._lives and not (terminated or truncated)
-        self._lives = info["lives"]
+        lives = _lives(info)
+        lost = bool(_is_lost(lives, self._lives)) and not (terminated or truncated)
+        self._lives = lives
         return observation, reward, terminated or lost, truncated, {**info, LIFE_LOST: lost}
+
+
+def _lives(infos: Mapping[str, Any]) -> Array:
+    if "lives" not in infos:
+        raise EnvError(f"`episodic_life=True` needs `lives` in every info. Received: {list(infos)}")
+    return np.array(infos["lives"])
+
+
+def _is_lost(lives: Array, before: Array) -> Array:
+    """Return where a life was lost. Some games show no lives for a few frames before their own end."""
+    return (lives < before) & (lives > 0)
 
 
 def make_atari(spec: EnvSpec, num_envs: int, env_kwargs: Mapping[str, Any]) -> AnyVectorEnv:

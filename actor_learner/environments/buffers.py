@@ -41,7 +41,7 @@ class Observations:
     def write(self, raw: Any) -> None:
         """Copy a batch, nested like the space. Raises ValueError for other keys, lengths or shapes."""
         if self._only is not None:
-            np.copyto(self._only, raw, casting="unsafe")
+            _write(self._only, raw, None)
             return
         for array, start, part in zip(self.leaves, self._starts, self.structure.flatten(raw), strict=True):
             _write(array, part, start)
@@ -127,7 +127,22 @@ def _as_unsigned(array: Array) -> Array:
     return array.view(f"u{array.itemsize}")
 
 
+def has_shape(value: Any, shape: tuple[int, ...]) -> bool:
+    """Return whether a value has this very shape: NumPy would broadcast a smaller one."""
+    return getattr(value, "shape", None) == shape or np.shape(value) == shape
+
+
+def write(rows: Array, row: Any, index: int) -> None:
+    """Write one row of `[b, ...]`. Raises ValueError for another shape."""
+    target = rows[index]
+    if not has_shape(row, target.shape):
+        raise ValueError(f"another shape than {target.shape}")
+    rows[index] = row
+
+
 def _write(array: Array, raw: Any, start: Any) -> None:
+    if not has_shape(raw, array.shape):
+        raise ValueError(f"another shape than {array.shape}")
     if start is None:
         np.copyto(array, raw, casting="unsafe")
     else:

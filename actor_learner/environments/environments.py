@@ -18,7 +18,7 @@ from actor_learner.environments.action_masks import ActionMasks
 from actor_learner.environments.agents import ABSENT
 from actor_learner.environments.atari import LIFE_LOST
 from actor_learner.environments.autoreset import AnyVectorEnv
-from actor_learner.environments.buffers import Observations, first_fault
+from actor_learner.environments.buffers import Observations, first_fault, has_shape
 from actor_learner.environments.calls import Call, methods, perform
 from actor_learner.environments.episodes import Episodes, EpisodeStatistics
 from actor_learner.environments.errors import EnvError, short
@@ -56,8 +56,10 @@ class Environments:
     SAME_STEP: the environment resets within the step and gives the last observation in `infos["final_obs"]`.
 
     A terminated row that `infos["life_lost"]` (bool [b]) marks is terminal for learning, but the game goes on without a
-    reset, and its episode in the statistics is the whole game. Rows that `infos["absent"]` (bool [b]) marks had no part
-    in the step, `valid=False`.
+    reset, and its episode in the statistics is the whole game. Rows that `infos["absent"]` (bool [b]) marks have no
+    part in the next step, where they are `valid=False`.
+
+    With DISABLED, an exception of the reset comes with the next step, so that the transition before it isn't lost.
 
     Args:
         vector_env: A vector environment from `EnvFactory.make`.
@@ -97,6 +99,8 @@ class Environments:
         self._all_valid: Array = np.ones(self.num_envs, dtype=bool)
         self._all_valid.flags.writeable = False
         self._resetting: Array | None = None
+        self._absent: Array | None = None
+        self._reset_error: Exception | None = None
         self._check_bounds()
         self.autoreset_mode = self._mode(autoreset_mode)
         self._mode_checked = False
@@ -124,10 +128,11 @@ class Environments:
         if seed is not None:
             seed = int(seed) % (_SEEDS - self.num_envs)
         infos = self._vector_reset(self._current, seed=seed)
-        self._resetting = None
+        self._resetting = self._reset_error = None
+        self._absent = _absent(infos)
         self._statistics.start(slice(None), self._step)
         self._check(self._current)
-        self._masks.reset(infos, self._current.leaves)
+        self._masks.reset(infos, self._current.leaves, None if self._absent is None else ~self._absent)
         if self._masks.in_use and not self.spaces.masked:
             self.spaces = replace(self.spaces, masked=True)
         return self._current.leaves
@@ -138,12 +143,13 @@ class Environments:
         Raises EnvError for NaN or infinity in an observation or reward, an observation or action mask that breaks its
         space, SystemExit, or a VectorEnv that breaks its autoreset mode; else what the environments raise.
         """
+        if self._reset_error is not None:
+            raise self._reset_error
         forks = foreign_code.forks
         try:
             raw, raw_reward, terminated, truncated, infos = self.vector_env.step(env_action)
-        except (EnvError, SystemExit):
-            with self._calling("step"):
-                raise
+        except (EnvError, SystemExit) as error:
+            raise foreign_code.named(error, f"`step` of {self._where()}", where=self._where()) from error
         finally:
             if foreign_code.forks != forks:
                 foreign_code.end_child(f"`step` of {self._where()}")
@@ -159,6 +165,8 @@ class Environments:
         except (ValueError, TypeError) as error:
             raise self._unwritable("step", raw, error) from error
         try:
+            if not has_shape(raw_reward, reward.shape):
+                raise ValueError(f"another shape than {reward.shape}")
             np.copyto(reward, raw_reward, casting="unsafe")
         except (ValueError, TypeError) as error:
             expected = f"`step` of {self._where()} must return numbers as rewards"
@@ -169,7 +177,7 @@ class Environments:
         terminated = np.asarray(terminated, dtype=bool)
         truncated = np.asarray(truncated, dtype=bool)
         goes_on = 1 not in terminated.tobytes() and 1 not in truncated.tobytes() and ABSENT not in infos
-        if self._resetting is None and goes_on:
+        if self._resetting is None and self._absent is None and goes_on:
             if self._masks.in_use:
                 self._masks.read(infos, current.leaves)
             return Transition(current.leaves, reward, terminated, truncated, self._all_valid, None, None, None)
@@ -190,18 +198,22 @@ class Environments:
     def _step_with_ends(self, terminated: Array, truncated: Array, infos: dict[str, Any]) -> Transition:
         leaves, reward = self._current.leaves, self._reward
         valid = self._all_valid if self._resetting is None else self._start_after_reset(terminated, truncated)
-        if ABSENT in infos:
-            valid = valid & ~self._leave_out(np.asarray(infos[ABSENT], dtype=bool))
+        was_absent, self._absent = self._absent, _absent(infos)
+        if was_absent is not None:
+            self._leave_out(was_absent)
+            valid = valid & ~was_absent
         terminated = terminated & valid
         truncated = truncated & valid & ~terminated
         ended = terminated | truncated
+        self._check_leaving(valid & ~ended)
         if LIFE_LOST in infos:
             ended = truncated | (terminated & ~np.asarray(infos[LIFE_LOST], dtype=bool))
         self._resetting = None
+        idle = np.zeros_like(ended) if self._absent is None else self._absent
         if self._masks.in_use:
-            acts = None if self.autoreset_mode is AutoresetMode.SAME_STEP else ~ended
-            self._masks.read(infos, leaves, acts)
-        started = ~valid if self.autoreset_mode is AutoresetMode.NEXT_STEP else ended | ~valid
+            waits = idle if self.autoreset_mode is AutoresetMode.SAME_STEP else idle | ended
+            self._masks.read(infos, leaves, ~waits if waits.any() else None)
+        started = (~valid if self.autoreset_mode is AutoresetMode.NEXT_STEP else ended | ~valid) & ~idle
         if not ended.any():
             return Transition(leaves, reward, terminated, truncated, valid, None, None, started)
         episodes = self._statistics.finish(ended, self._step, self._last_infos(infos))
@@ -234,7 +246,11 @@ class Environments:
 
     def _reset_rows(self, ended: Array) -> None:
         fresh = self._scratch
-        infos = self._vector_reset(fresh, options={"reset_mask": ended.copy()})
+        try:
+            infos = self._vector_reset(fresh, options={"reset_mask": ended.copy()})
+        except Exception as error:
+            self._reset_error = error
+            return
         if not self._mode_checked and not ended.all():
             self._mode_checked = True
             if not fresh.equals(self._current, ~ended):
@@ -258,11 +274,17 @@ class Environments:
         self._statistics.start(resetting, self._step)
         return ~resetting
 
-    def _leave_out(self, absent: Array) -> Array:
-        """Leave out the rows of `infos["absent"]`: their next observation may start an episode."""
+    def _check_leaving(self, going_on: Array) -> None:
+        """Raise EnvError for a row without a part in the next step whose episode goes on: its return is unknown."""
+        if self._absent is not None and (leaving := self._absent & going_on).any():
+            where = self._environment(int(np.flatnonzero(leaving)[0]))
+            rule = "must be terminated or truncated in the step after which `infos` marks it as absent"
+            raise EnvError(f"The episode of {where} {rule}. Received: neither")
+
+    def _leave_out(self, absent: Array) -> None:
+        """Leave out rows without a part in this step: their next observation may start an episode."""
         self._reward[absent] = 0.0
         self._statistics.start(absent, self._step)
-        return absent
 
     def _vector_reset(self, into: Observations, **kwargs: Any) -> dict[str, Any]:
         """Reset the environments, write the observation, and return the infos."""
@@ -375,6 +397,11 @@ class Environments:
                     f"and are in no checkpoint; use `{flag}=True` instead.",
                     stacklevel=3,
                 )
+
+
+def _absent(infos: Mapping[str, Any]) -> Array | None:
+    """Return the rows without a part in the next step, bool [b], or None."""
+    return np.array(infos[ABSENT], dtype=bool) if ABSENT in infos else None
 
 
 def _has(vector_env: AnyVectorEnv, *wrappers: type) -> bool:

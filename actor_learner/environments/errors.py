@@ -27,8 +27,16 @@ def last_frame(error: BaseException) -> str:
     return f"{frame.filename}, line {frame.lineno}, in {frame.name}"
 
 
+def text_of(error: BaseException) -> str:
+    """Return an exception's text, also where its own `__str__` raises."""
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(its text can't be read: {type(failure).__name__})"
+
+
 def one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    return " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
 
 
 def describe_error(error: BaseException) -> str:

@@ -37,12 +37,19 @@ def calling(what: str, raised: str = "raised", where: str = "") -> Iterator[None
     except EnvError as error:
         if not where:
             raise
-        raise EnvError(f"{error} ({where})") from error
+        raise named(error, what, where=where) from error
     except (Exception, SystemExit) as error:
-        raise EnvError(f"{what} {raised} {describe_error(error)}") from error
+        raise named(error, what, raised) from error
     finally:
         if forks != before:
             end_child(what)
+
+
+def named(error: BaseException, what: str, raised: str = "raised", where: str = "") -> EnvError:
+    """Return an exception of an environment's code as the EnvError that `calling` raises."""
+    if isinstance(error, EnvError):
+        return EnvError(f"{error} ({where})")
+    return EnvError(f"{what} {raised} {describe_error(error)}")
 
 
 def end_child(what: str) -> NoReturn:

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array, iterate
 
 from actor_learner.environments import foreign_code
-from actor_learner.environments.buffers import check_shape
+from actor_learner.environments.buffers import check_shape, write
 from actor_learner.environments.errors import EnvError, short
 from actor_learner.spaces.structure import MASK_KEY, children, observation_structure
 
@@ -99,7 +99,7 @@ class SerialVectorEnv(_SyncVectorEnv):
                 if nested:
                     self._write(row, index)
                 else:
-                    observations[index] = row
+                    write(observations, row, index)
                 rewards[index] = reward
                 terminations[index] = terminated
                 truncations[index] = truncated
@@ -116,7 +116,7 @@ class SerialVectorEnv(_SyncVectorEnv):
 
     def _write(self, row: Any, index: int) -> None:
         if not self._containers:
-            self._rows[index] = row
+            write(self._rows, row, index)
             return
         for path, size, columns in self._containers:
             container = row
@@ -125,7 +125,7 @@ class SerialVectorEnv(_SyncVectorEnv):
             if len(container) != size:
                 raise ValueError(f"expected {size} entries in {path}")
             for key, array in columns:
-                array[index] = container[key]
+                write(array, container[key], index)
 
     def _explain(self, result: Any, expected: str, index: int, error: Exception) -> EnvError:
         """Return the error for a result that can't be read."""
@@ -175,7 +175,11 @@ def merge_numbers(infos: dict[str, Any], info: Mapping[str, Any], index: int, nu
         if isinstance(value, dict):
             merge_numbers(infos.setdefault(key, {}), value, index, num_envs)
         elif isinstance(value, _NUMBERS) and np.size(value) == 1:
-            infos.setdefault(key, np.zeros(num_envs))[index] = np.reshape(value, ())
+            try:
+                number = float(np.reshape(value, ()))
+            except (TypeError, ValueError, OverflowError):  # text in an array, an integer beyond float64
+                continue
+            infos.setdefault(key, np.zeros(num_envs))[index] = number
         else:
             continue
         infos.setdefault(f"_{key}", np.zeros(num_envs, dtype=bool))[index] = True

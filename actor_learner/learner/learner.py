@@ -18,10 +18,10 @@ from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.learner import backend
 from actor_learner.learner.batch import tensors
-from actor_learner.learner.loss_scaling import computes_in_float16, with_loss_scaling
+from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
 from actor_learner.learner.state import SavedLearner, read_learner, restore, write_learner
-from actor_learner.learner.update import Update, computes_in_low_precision
+from actor_learner.learner.update import Update
 from actor_learner.networks import contract
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
@@ -92,7 +92,7 @@ class Learner:
         self._has_statistics = False
         with backend.device(self.device):
             optimizer = algorithm.make_optimizer()
-            self.optimizer = with_loss_scaling(optimizer) if computes_in_float16(network) else optimizer
+            self.optimizer = with_loss_scaling(optimizer) if computes_in(network, "float16") else optimizer
             network.optimizer = self.optimizer
             self._trainable = list(network.trainable_variables) if network.built else None
             if self._trainable is not None:
@@ -307,7 +307,7 @@ class Learner:
         update, their version is the number of updates.
         """
         batch = prefetched or tensors(trajectory)
-        if computes_in_low_precision(self.network):
+        if computes_in(self.network, "float16", "bfloat16"):
             batch["on_policy"] = backend.to_device(np.asarray(trajectory.policy_version) == self.updates)
         scheduled = self._scheduled_values(trajectory.valid.size)
         numbers = (order, np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})

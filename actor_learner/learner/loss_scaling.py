@@ -20,9 +20,9 @@ LARGEST_SCALE = 2.0**127
 SKIPPED = "skipped_steps"
 
 
-def computes_in_float16(network: keras.Model) -> bool:
-    """Return whether some layer computes in float16."""
-    return any(layer.compute_dtype == "float16" for layer in (network, *all_layers(network)))
+def computes_in(network: keras.Model, *dtypes: str) -> bool:
+    """Return whether some layer computes in one of these dtypes."""
+    return any(layer.compute_dtype in dtypes for layer in (network, *all_layers(network)))
 
 
 def with_loss_scaling(optimizer: keras.Optimizer) -> keras.Optimizer:

@@ -265,8 +265,3 @@ class Update:
         pairs = [(g, v) for g, v in zip(gradients, self._trainable, strict=True) if g is not None]
         self._optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
         self._loss_scaling.bound()
-
-
-def computes_in_low_precision(network: keras.Model) -> bool:
-    """Return whether some layer computes in 16 bits, while actors act in float32."""
-    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in contract.all_layers(network))

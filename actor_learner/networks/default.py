@@ -65,7 +65,7 @@ def default_network(
     _check_activation(activation)
     check_image_network(image_network)
     check_channel_axis(structure, channel_axis)
-    images = [is_image(leaf.space, image_network) for leaf in structure.leaves]
+    images = [is_image(leaf.space, image_network, channel_axis) for leaf in structure.leaves]
     normalized = _normalizable(structure, images) if normalize_observation else [False] * len(images)
     inputs = _inputs(structure)
     build = _Builder(orthogonal_init, seed, taken=[tensor.name for tensor in inputs])

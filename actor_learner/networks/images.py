@@ -31,13 +31,14 @@ def is_grid(space: Any) -> bool:
     return isinstance(space, Box) and space.dtype in (np.uint8, np.bool_) and 2 <= len(space.shape) <= 4
 
 
-def is_image(space: Any, image_network: str = "auto") -> bool:
+def is_image(space: Any, image_network: str = "auto", channel_axis: int | None = None) -> bool:
     """Returns True for a leaf that the default network treats as images; with "auto", smaller grids are vectors."""
     if not is_grid(space) or image_network != "auto":
         return is_grid(space)
     if sorted(space.shape[-3:])[-2] < _SMALLEST_FRAME:
         return False
-    return space.dtype == np.uint8 or len(space.shape) == 2 or _guess_channel_axis(space.shape)[0] is not None
+    known = channel_axis is not None or len(space.shape) == 2
+    return known or space.dtype == np.uint8 or _guess_channel_axis(space.shape)[0] is not None
 
 
 def describe_image(space: Space[Any], channel_axis: int | None = None, image_network: str = "auto") -> str:
@@ -50,7 +51,7 @@ def describe_image(space: Space[Any], channel_axis: int | None = None, image_net
 
 def _describe_leaf(leaf: Leaf, plain: bool, image_network: str, channel_axis: int | None) -> str:
     subject = "Observations" if plain else f"`{leaf.label}`"
-    if not is_image(leaf.space, image_network):
+    if not is_image(leaf.space, image_network, channel_axis):
         return f"{subject} of shape {leaf.shape} {'are' if plain else 'is'} treated as a vector."
     kind = "are treated as images" if plain else "is treated as an image"
     height, width, axis = _frame(leaf, channel_axis)

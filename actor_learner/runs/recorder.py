@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 import warnings
 from collections import deque
@@ -198,7 +199,10 @@ class Recorder:
         self._saved, self._has_checkpoint, self._failed = state, True, False
 
     def close(self) -> None:
-        """Writes the last checkpoint, its link and the waiting rows. Undoes an update that was cut short."""
+        """Writes the last checkpoint, its link and the waiting rows. Undoes an update that was cut short.
+
+        An exception that ends the run gets a note that says where it is saved.
+        """
         if self._updating:
             self._restore(f"update {self._learner.updates + 1} was cut short")
         self.checkpoint()
@@ -207,6 +211,8 @@ class Recorder:
                 self._checkpoints.link_final()
             except OSError as error:
                 _log.warning("the link to the last checkpoint can't be made: %s", one_line(error))
+            if isinstance(cause := sys.exception(), Exception):
+                cause.add_note(f"The run is saved in {self._run.path}; --resume (resume=True) goes on from there.")
         self._metrics.close()
         if self._events is not None:
             self._events.close(finished=self._learner.env_steps >= self._config.total_steps)

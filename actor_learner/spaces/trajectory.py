@@ -60,7 +60,9 @@ class Trajectory(NamedTuple):
     """`[B, ...]`, nested like `observation`: the last observation of the episode that each column's row `final_row` cut
     off. The observation of an invalid row after a truncated one must then be the last of its episode, too."""
     final_row: Array | None = None
-    """`[B]` int32: the last truncated row of each column; -1 if its `final_observation` means nothing."""
+    """`[B]` int32: the last row of each column in which its environment cut off an episode; -1 if its
+    `final_observation` means nothing. An unroll that ends early is truncated at a later row; its last observation is
+    in the row after that."""
     initial_state: Array | None = None
     """Always None: recurrent policies aren't supported yet."""
 

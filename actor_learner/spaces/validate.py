@@ -48,8 +48,14 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
             raise ValueError(f"`env_index` must be at least 0. Received: {index.min()}")
     if trajectory.start is not None:
         checked["start"] = _field("start", trajectory.start, (rows[0] + 1, rows[1]), "biu", np.bool_)
-    observation = _observation(trajectory.observation, rows, valid)
-    checked |= _final_observation(trajectory, observation, checked["truncated"])
+    final_row = _final_row(trajectory, rows)
+    used = np.concatenate([valid, np.ones_like(valid[:1])])
+    if final_row is not None:
+        others = np.arange(rows[0])[:, None] != final_row  # whose episodes' last observations are in the next row
+        used[1:] |= checked["truncated"] & others
+    observation = _observation(trajectory.observation, rows, used)
+    if final_row is not None:
+        checked |= _final_observation(trajectory, observation, checked["truncated"], final_row)
     leaves = zip(spaces.action.leaves, spaces.action.flatten(trajectory.action), strict=True)
     actions = [_action(leaf, given, rows, valid) for leaf, given in leaves]
     mask = _mask(trajectory, observation, valid, spaces.masks)
@@ -59,9 +65,8 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
     return trajectory._replace(**checked, observation=observation, action=action, action_mask=mask)
 
 
-def _observation(given: Any, rows: tuple[int, ...], valid: Array) -> Any:
+def _observation(given: Any, rows: tuple[int, ...], used: Array) -> Any:
     """Check a nest of arrays. A Learner has no observation space: it takes the nesting of the first batch."""
-    used = np.concatenate([valid, np.ones_like(valid[:1])])
 
     def leaf(label: str, given: Any) -> Array:
         values = _field(label, given, (rows[0] + 1, rows[1], ...), "fiub")
@@ -71,21 +76,26 @@ def _observation(given: Any, rows: tuple[int, ...], valid: Array) -> Any:
     return _map_labelled(leaf, "observation", given)
 
 
-def _final_observation(trajectory: Trajectory, observation: Any, truncated: Array) -> dict[str, Any]:
-    """Check the fields that give a learner the last observations of truncated episodes, if they are there."""
+def _final_row(trajectory: Trajectory, rows: tuple[int, ...]) -> Array | None:
+    """Check the rows whose episodes' last observations `final_observation` holds; None if there are none."""
     if trajectory.final_row is None or trajectory.final_observation is None:
         if trajectory.final_row is None and trajectory.final_observation is None:
-            return {}
+            return None
         missing = "final_row" if trajectory.final_row is None else "final_observation"
         raise ValueError(f"`final_observation` and `final_row` must be given together. Received: {missing}=None")
-    steps, columns = truncated.shape
+    steps, columns = rows
     row = _field("final_row", trajectory.final_row, (columns,), "iu", np.int32)
     if row.min() < -1 or row.max() >= steps:
         wrong = row.min() if row.min() < -1 else row.max()
         raise ValueError(f"`final_row` must be -1 or a row, below {steps}. Received: {wrong}")
+    return row
+
+
+def _final_observation(trajectory: Trajectory, observation: Any, truncated: Array, row: Array) -> dict[str, Any]:
+    """Check the last observations of the episodes that row `row` of each column cuts off."""
     rows = map_leaves(lambda leaf: leaf[0], observation)
     final = _map_pairs("final_observation", trajectory.final_observation, rows)
-    used = (row >= 0) & truncated[row, np.arange(columns)]
+    used = (row >= 0) & truncated[row, np.arange(row.size)]
     _map_labelled(lambda label, leaf: _check_finite(label, leaf[None], used[None]), "final_observation", final)
     return {"final_row": row, "final_observation": final}
 

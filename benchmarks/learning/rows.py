@@ -144,6 +144,13 @@ ROWS = (
     _minatar("Breakout", 28, "impala"),
     Row("ALE/Pong-v5", "ppo", 1, 875_000, 40, episodes=5),
     Row("ALE/Pong-v5", "ppo", 1, 875_000, 40, (), NO_STICKY, "not sticky", episodes=5),
+    Row(
+        *("ALE/Breakout-v5", "ppo", 1, M, 40, (Published("CleanRL", 414.7, 10 * M, 28.1),)),
+        (*NO_STICKY, "--total-steps", str(M), "--learning-rate", "2.5e-4", "--clip-range", "0.1"),
+        "not sticky",
+        episodes=5,
+        note="a tenth of CleanRL's steps, with the rates that fall to 0 over all of them held",
+    ),
     Row("CartPole-v1", "ppo", 3, 100_000, 0.5, variant="sb3", library="sb3"),
     Row("LunarLander-v3", "ppo", 3, M, 10, variant="sb3", library="sb3"),
     Row("HalfCheetah-v5", "ppo", 2, M, 20, variant="sb3", library="sb3"),

@@ -12,6 +12,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import actor_learner as al
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.errors import EnvError
 from actor_learner.networks.contract import call_network
 from tests.support.counting_env import BrokenLater, CountingEnv
 
@@ -41,8 +43,7 @@ def test_an_episode_starts_where_its_environment_was_reset(mode):
         np.testing.assert_array_equal(before.start[-1], after.start[0])
     for trajectory in found:
         seen = trajectory.observation[..., 0]
-        acted = np.concatenate([trajectory.valid, np.ones((1, ENVS), bool)])
-        np.testing.assert_array_equal(trajectory.start, (seen == 0) & (acted | (seen == 0)))
+        np.testing.assert_array_equal(trajectory.start, seen == 0)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -143,6 +144,34 @@ def test_an_exception_in_the_first_row_gives_the_columns_to_another_process(tmp_
 
 
 @pytest.mark.slow
+class FailsInReset(CountingEnv):
+    """The second reset raises."""
+
+    resets = 0
+
+    def reset(self, **kwargs):
+        self.resets += 1
+        if self.resets == 2:
+            raise RuntimeError("no second game")
+        return super().reset(**kwargs)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_the_end_before_a_reset_that_fails_is_kept(mode):
+    vector_env = SyncVectorEnv([functools.partial(FailsInReset, 4)], autoreset_mode=mode)
+    environments = Environments(vector_env)
+    environments.reset(0)
+    found = [environments.step(np.zeros(1, np.int64)) for _ in range(4)]
+    assert (found[-1].reward[0], found[-1].terminated[0]) == (4.0, True)
+    with pytest.raises((RuntimeError, EnvError), match="no second game"):
+        environments.step(np.zeros(1, np.int64))
+
+
+def test_a_batch_without_a_valid_row_is_passed_over():
+    found = batches(AutoresetMode.NEXT_STEP, count=6, unroll_length=1, length=2)
+    assert all(trajectory.valid.all() for trajectory in found)
+
+
 def test_an_environment_that_always_raises_later_is_a_crash_loop():
     actors = al.ActorPool(BrokenLater, small, num_actors=1, envs_per_actor=1, unroll_length=20)
     with pytest.raises(al.ActorError, match="ended 3 times without a finished unroll"):

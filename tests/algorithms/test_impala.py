@@ -211,6 +211,15 @@ def test_the_learning_rate_follows_desired_kl_and_survives_a_file(tmp_path):
     assert again.update(trajectory)["learning_rate"] == pytest.approx(1e-3 / 1.5**2)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_desired_kl_refuses_an_optimizer_s_schedule(scaled):
+    optimizer = keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(1e-3, 10, 0.9))
+    if scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    with pytest.raises(ValueError, match="`desired_kl` adapts the learning rate"):
+        al.PPO(optimizer=optimizer, desired_kl=0.01)
+
+
 def test_a_small_divergence_raises_the_rate_as_far_as_it_goes():
     learner = al.Learner(
         linear_network(), al.PPO(learning_rate=5e-3, desired_kl=1e6), action_space=TWO_ACTIONS, total_steps=1000

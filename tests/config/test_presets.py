@@ -41,6 +41,17 @@ def test_changes_go_to_the_config_and_to_the_algorithm():
     assert config.unroll_length == plain.unroll_length
 
 
+@pytest.mark.filterwarnings("ignore:.*(can keep only|all actors have as many)")
+def test_environments_are_split_anew_from_the_numbers_that_were_asked_for():
+    config = al.preset("CartPole-v1", num_actors=20)
+    assert config.replace(quiet=True).env_counts == (1,) * 8
+    assert config.replace(num_envs=40).env_counts == (2,) * 20
+    freely = al.preset("CartPole-v1", algorithm="impala", num_actors=5)
+    assert freely.env_counts == (3,) * 5
+    assert freely.replace(num_actors=2).env_counts == (8, 8)
+    assert freely.replace(envs_per_actor=2).env_counts == (2,) * 5
+
+
 @pytest.mark.parametrize(("actors", "counts"), [(0, (8,)), (1, (8,)), (2, (4, 4)), (3, (3, 3, 2)), (8, (1,) * 8)])
 def test_a_preset_s_environments_are_split_over_the_actors(actors, counts):
     config = al.preset("CartPole-v1", num_actors=actors)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict
 
 import actor_learner as al
 from actor_learner.environments.agents import AgentsVectorEnv
@@ -91,6 +92,60 @@ def test_masks_in_infos_are_those_of_the_agents():
     for allowed in (0, 1, 0, 1, 0, 0, 1):
         assert environments.action_mask[2].tolist() == [True, True, bool(allowed)]
         environments.step(np.zeros(3, np.int64))
+
+
+class NothingForTheDead(LastStanding):
+    """The dead have no legal action; agent 1 joins in the second step; each agent's observations share an array."""
+
+    def __init__(self, in_observation):
+        super().__init__(masks=not in_observation)
+        self.in_observation, self.seen = in_observation, np.zeros((3, 4), np.float32)
+
+    def observation_space(self, agent):
+        vector = super().observation_space(agent)
+        return Dict(observation=vector, action_mask=Box(0, 1, (3,), np.int8)) if self.in_observation else vector
+
+    def reset(self, seed=None, options=None):
+        observations, infos = super().reset(seed, options)
+        self.agents.remove("agent_1")
+        del observations["agent_1"], infos["agent_1"]
+        return observations, infos
+
+    def step(self, actions):
+        observations, rewards, died, cut_off, infos = super().step(actions)
+        for agent, info in infos.items():
+            if died[agent] and self.masks:
+                info["action_mask"] = np.zeros(3, np.int8)
+            if died[agent] and self.in_observation:
+                observations[agent]["action_mask"] = np.zeros(3, np.int8)
+        if self.steps == 1:
+            self.agents.insert(1, "agent_1")
+            observations["agent_1"], infos["agent_1"] = self._observe("agent_1", -1), self._info()
+        return observations, rewards, died, cut_off, infos
+
+    def _observe(self, agent, action):
+        self.seen[self._number(agent)] = super()._observe(agent, action)
+        seen = self.seen[self._number(agent)]
+        return {"observation": seen, "action_mask": np.ones(3, np.int8)} if self.in_observation else seen
+
+
+@pytest.mark.parametrize("in_observation", [False, True])
+def test_the_dead_and_those_who_have_not_joined_need_no_legal_action(in_observation):
+    environments = Environments(AgentsVectorEnv(as_supersuit_has_them(NothingForTheDead(in_observation))))
+    environments.reset(0)
+    valid, started = [], []
+    for step in range(1, 8):
+        assert environments.action_mask.any(axis=1).all()
+        transition = environments.step(np.zeros(3, np.int64))
+        valid.append(transition.valid)
+        started.append(np.zeros(3, bool) if transition.started is None else transition.started)
+        if step == 5:  # the last observation of the game, though the next one is written into the same arrays
+            (last,) = (leaf[2] for leaf in transition.final_observation if leaf.shape[1] == 4)
+            np.testing.assert_array_equal(last, [5, 2, 0, 0])
+    np.testing.assert_array_equal(np.transpose(valid), [[1, 1, 0, 0, 0, 1, 1], [0, 1, 1, 0, 0, 0, 1], [1] * 7])
+    np.testing.assert_array_equal(
+        np.transpose(started), [[0, 0, 0, 0, 1, 0, 0], [1, 0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 1, 0, 0]]
+    )
 
 
 def test_a_vector_environment_of_anything_else_is_one_clear_line():

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.environments import Environments
-from actor_learner.environments.errors import EnvError
+from actor_learner.environments.errors import EnvError, describe_error
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.serial import SerialVectorEnv
 from tests.support.scripted_envs import MODES, Arrays, Script, play, sync, vector_step
@@ -40,6 +40,68 @@ class TestChecks:
         environments.reset(0)
         with pytest.raises(EnvError, match=r"^reward of environment 1 of env `Arrays`.*step 1 .*Received: nan"):
             vector_step(environments, reward=[0, math.nan])
+
+    def test_shapes_in_every_step(self):
+        environments = Environments(Arrays())
+        environments.reset(0)
+        vector_step(environments)
+        with pytest.raises(EnvError, match=r"`observation` must have the shape \(2, 3\). Received: shape=\(3,\)"):
+            vector_step(environments, observation=np.zeros(3, np.float32))
+        with pytest.raises(EnvError, match="`step` of env `Arrays` must return numbers as rewards. Received: array"):
+            vector_step(environments, observation=np.zeros((2, 3), np.float32), reward=1.0)
+
+    @pytest.mark.parametrize("nested", [False, True])
+    @pytest.mark.parametrize("wrong", [0.0, np.zeros(1)])
+    def test_shapes_of_one_environment_in_every_step(self, nested, wrong):
+        class Shrinks(gym.Env):
+            space = Box(-1, 1, (3,))
+            observation_space = Dict(a=space) if nested else space
+            action_space = Discrete(2)
+            steps = 0
+
+            def reset(self, *, seed=None, options=None):
+                return self.seen(np.zeros(3)), {}
+
+            def step(self, action):
+                self.steps += 1
+                return self.seen(np.zeros(3) if self.steps < 3 else wrong), 0.0, False, False, {}
+
+            def seen(self, value):
+                return {"a": value} if nested else value
+
+        environments = Environments(SerialVectorEnv([Shrinks()]))
+        environments.reset(0)
+        for _ in range(2):
+            environments.step(np.zeros(1, np.int64))
+        with pytest.raises(EnvError, match=r"must have the shape \(3,\). Received: shape=\(1?,?\)"):
+            environments.step(np.zeros(1, np.int64))
+
+    def test_numbers_in_infos_that_nobody_asked_for_do_no_harm(self):
+        class Talks(gym.Env):
+            observation_space, action_space = Box(-1, 1, (3,)), Discrete(2)
+
+            def reset(self, *, seed=None, options=None):
+                return np.zeros(3), {"name": np.array(["left"])}
+
+            def step(self, action):
+                return np.zeros(3), 0.0, True, False, {"name": np.array(["left"]), "huge": 10**400, "is_success": True}
+
+        environments = Environments(SerialVectorEnv([Talks()]))
+        environments.reset(0)
+        assert environments.step(np.zeros(1, np.int64)).episodes.info["is_success"].tolist() == [1.0]
+
+    def test_an_absent_row_in_mid_episode(self):
+        environments = Environments(Arrays(mode=AutoresetMode.SAME_STEP))
+        environments.reset(0)
+        with pytest.raises(EnvError, match="The episode of environment 1 .* must be terminated .* Received: neither"):
+            vector_step(environments, infos={"absent": np.array([False, True])})
+
+    def test_an_exception_without_a_readable_text(self):
+        class Mute(RuntimeError):
+            def __str__(self):
+                raise UnicodeError
+
+        assert describe_error(Mute()).startswith("Mute: (its text can't be read: UnicodeError)")
 
     def test_first_observation(self):
         vector_env = Arrays()

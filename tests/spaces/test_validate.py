@@ -212,3 +212,18 @@ def test_the_mask_leaf_is_read_where_no_mask_is_given():
     leaf[tuple(np.argwhere(right.valid)[0])] = 2
     with pytest.raises(ValueError, match=r"`observation\['action_mask'\]` must hold booleans, or 0 and 1"):
         validate_trajectory(given, Spaces(None, MultiDiscrete([2, 3])))
+
+
+def test_the_row_after_a_truncated_one_is_checked_where_the_learner_reads_the_last_observation_in_it():
+    trajectory = random_trajectory(steps=4, columns=1, end_rate=0.0)
+    trajectory.truncated[1] = trajectory.truncated[3] = True
+    trajectory.valid[2] = False
+    trajectory.observation[2] = np.nan
+    last = trajectory.observation[-1].copy()
+    elsewhere, in_the_next_row = (
+        trajectory._replace(final_row=np.array([row]), final_observation=last) for row in (1, 3)
+    )
+    for right in (trajectory, elsewhere):
+        validate_trajectory(right, Spaces(None, TWO_ACTIONS))
+    with pytest.raises(ValueError, match="`observation` must be finite in valid rows. Received: nan in row 2"):
+        validate_trajectory(in_the_next_row, Spaces(None, TWO_ACTIONS))

@@ -14,7 +14,7 @@ from actor_learner.actors.transport.messages import Channel, Failure, Message, r
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.environments.calls import CallError, decode
 from actor_learner.environments.environments import Environments
-from actor_learner.environments.errors import EnvError, describe_error
+from actor_learner.environments.errors import EnvError, describe_error, text_of
 from actor_learner.system.aborts import show_stacks
 from actor_learner.system.machine import lower_priority
 
@@ -103,6 +103,6 @@ def _describe(error: BaseException, starting: bool) -> Failure:
         refused=isinstance(error, CallError),
         bad_environment=isinstance(error, EnvError),
         summary=describe_error(error),
-        text=str(error),
+        text=text_of(error),
         traceback=text[-_LARGEST_TRACEBACK:],
     )
