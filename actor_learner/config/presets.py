@@ -51,7 +51,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "ppo": _settings(1_000_000, 16, 256, epochs=4, gae_lambda=0.94, **_NORMALIZED),
         "a2c": _settings(500_000, 16, 5, **_NORMALIZED),
     },
-    "Pendulum-v1": {"ppo": _settings(100_000, 4, 256, gamma=0.9, learning_rate=1e-3)},
+    "Pendulum-v1": {"ppo": _settings(100_000, 4, 512, gamma=0.9, learning_rate="linear_1e-3", normalize_reward=True)},
     "LunarLander-v3": {
         "ppo": {**_LUNAR_LANDER, "ent_coef": 0.01},
         "impala": {
@@ -87,7 +87,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "actor_learner/Catch-v0": {
         "ppo": {
             **_settings(30_000, 16, 32, minibatch_size=128, epochs=3, gamma=0.95, gae_lambda=0.9),
-            "learning_rate": "linear_2e-3",
+            "learning_rate": "linear_1e-3",
             "ent_coef": 0.01,
         }
     },

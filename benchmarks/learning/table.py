@@ -29,7 +29,7 @@ import numpy as np
 from actor_learner.reports.curves import bootstrap_interval, interquartile_mean
 from actor_learner.runs.provenance import git_commit
 from benchmarks.harness import ROOT, Found, make_parser, map_on_cores, origin, run_on_core, table
-from benchmarks.learning.rows import ROWS, Row
+from benchmarks.learning.rows import ROWS, Published, Row
 from benchmarks.peers.libraries import prepare, versions
 
 COMMAND = ("-m", "actor_learner.cli")
@@ -188,7 +188,7 @@ def page(found: Found) -> str:
     lines = [
         "# Learning with the presets, beside published results",
         "",
-        "Final weights, never the best ones. **Evaluation**: deterministic, 20 episodes a seed (Pong: 5);",
+        "Final weights, never the best ones. **Evaluation**: deterministic, 20 episodes a seed (Pong and Breakout: 5);",
         "interquartile mean over the seeds' means, and its 95% interval by the stratified bootstrap (as rliable,",
         "arXiv:2108.13264); beside it mean and sample standard deviation over seeds. **Last 100**: stochastic return",
         "of the last 100 training episodes, mean over seeds, as in CleanRL's figures. **Goal**: the strongest return",
@@ -224,7 +224,7 @@ def _table_row(row: Row, command: str, seeds: Sequence[Found]) -> tuple[str, ...
         f"{values.mean():,.1f}{spread}",
         f"{statistics.mean(seed['training_return'] for seed in seeds):,.1f}",
         "" if goal is None else str(goal),
-        "; ".join(_beside(published, seeds) for published in row.published if published is not goal),
+        "; ".join(_beside(published, row, seeds) for published in row.published if published is not goal),
         f"{statistics.mean(seed['seconds'] for seed in seeds):,.0f}",
         "; ".join(sorted(made)),
     )
@@ -235,8 +235,10 @@ def _interval(values: Any) -> tuple[float, float]:
     return float(low[0]), float(high[0])
 
 
-def _beside(published: Any, seeds: Sequence[Found]) -> str:
-    """Return a published return with its steps, and ours in training at that step, if these are others."""
+def _beside(published: Published, row: Row, seeds: Sequence[Found]) -> str:
+    """Return a published return; if it was reached at other steps, with these, and ours in training at that step."""
+    if published.steps == row.steps:
+        return str(published)
     ours = [seed["training_return_at"].get(str(published.steps)) for seed in seeds]
     known = [value for value in ours if value is not None]
     steps = f"{published.steps / 1e6:g}M" if published.steps >= 1e6 else f"{published.steps // 1000}k"

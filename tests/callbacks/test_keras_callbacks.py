@@ -318,7 +318,9 @@ def ended(tmp_path_factory):
 def test_terminate_on_nan_hears_of_an_update_that_was_undone_and_is_named(ended):
     """For the others it is no batch."""
     assert ended.watch.calls[-3:] == ["begin 1", "end 1", "begin 2"]
-    assert ended.caught.value.__notes__ == ["In the callback TerminateOnNaN, on_train_batch_end."]
+    named, saved = ended.caught.value.__notes__
+    assert named == "In the callback TerminateOnNaN, on_train_batch_end."
+    assert saved == f"The run is saved in {ended.folder / 'run'}; --resume (resume=True) goes on from there."
     log = (ended.folder / "run/logs/run.log").read_text()
     assert "the run ended: RuntimeError: NaN or Inf loss encountered" in log
     assert "In the callback TerminateOnNaN, on_train_batch_end." in log

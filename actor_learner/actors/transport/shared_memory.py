@@ -86,11 +86,11 @@ class Arena:
         return np.ndarray(shape, dtype, buffer=self._map, offset=offset)
 
     def close(self) -> None:
-        """Release the memory; idempotent. It is unmapped when the last array on it is gone."""
+        """Release the memory; idempotent, from any thread. It is unmapped when the last array on it is gone."""
         self._map = None
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        descriptor, self.descriptor = self.descriptor, -1  # at once, for another thread may close it, too
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _too_little(size: int, reason: str) -> str:
