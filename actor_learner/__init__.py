@@ -29,10 +29,9 @@ _PUBLIC = {
     "networks.layers": "ActionDistribution LogStd ObservationNormalization",
     "networks.saving": "load_network",
     "policy.policy": "Policy load_policy",
-    "runs.result": "Result",
     "spaces.structure": "parameter_size",
     "spaces.trajectory": "Trajectory load_trajectory",
-    "train": "train",
+    "train": "Result train",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 _WITH_KERAS = ("learner.learner", "networks.layers", "networks.default")
@@ -59,10 +58,9 @@ if TYPE_CHECKING:
     )
     from actor_learner.networks.saving import load_network as load_network
     from actor_learner.policy.policy import Policy as Policy, load_policy as load_policy
-    from actor_learner.runs.result import Result as Result
     from actor_learner.spaces.structure import parameter_size as parameter_size
     from actor_learner.spaces.trajectory import Trajectory as Trajectory, load_trajectory as load_trajectory
-    from actor_learner.train import train as train
+    from actor_learner.train import Result as Result, train as train
 
 
 class _Package(types.ModuleType):

@@ -143,7 +143,7 @@ def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
     from actor_learner.networks.images import is_image
 
     leaves = structure.observation_structure(observation_space).leaves
-    images = any(is_image(leaf.space, config.image_network) for leaf in leaves)
+    images = any(is_image(leaf.space, config.image_network, config.channel_axis) for leaf in leaves)
     if config.network is None and config.init_from is None and not images:
         inputs = sum(sum(choice_counts(leaf.space)) or math.prod(leaf.shape) for leaf in leaves)
         trunk = sum(map(math.prod, itertools.pairwise((inputs, *config.hidden_sizes))))

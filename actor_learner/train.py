@@ -6,6 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actor_learner import build
@@ -16,11 +18,12 @@ from actor_learner.reports.progress import Progress
 from actor_learner.runs.directory import record_finished
 from actor_learner.runs.metrics import last_metrics
 from actor_learner.runs.recorder import Recorder
-from actor_learner.runs.result import Result
 from actor_learner.runs.resume import Start, start_run
 from actor_learner.system.signals import Interrupts
 
 if TYPE_CHECKING:
+    import keras
+
     from actor_learner.actors.pool import ActorPool
     from actor_learner.callbacks.dispatch import RunCallbacks
 
@@ -45,7 +48,7 @@ class _Run:
         interrupts.quiet = config.quiet or self.progress.shows_interrupts
 
     def updates(self) -> Iterator[dict[str, float]]:
-        """The loop. Yields the metrics of each update; callbacks may change the weights before they are published."""
+        """The loop. Yields the metrics of each update; publishes the weights when the caller asks for the next one."""
         actors, learner, recorder = self.actors, self.learner, self.recorder
         copies_ahead = self.config.max_policy_lag == 1 and "GPU" in learner.device
         earlier_updates = recorder.begin()  # the actors' versions begin at 0, also in a run that was resumed
@@ -61,18 +64,9 @@ class _Run:
             with prefetching(actors.upcoming, learner, useful=copies_ahead):
                 losses = learner.update(trajectory)
             learned = recorder.learned(trajectory, losses)
-            metrics = recorder.row(trajectory, losses, collected - started, time.perf_counter() - collected)
-            if early := learned and not len(self.callbacks):  # the actors go on while the row is recorded
-                self._publish()
-            yield metrics
-            if learned and not early:
-                self._publish()
-
-    def _publish(self) -> None:
-        """Publishes the weights; the actors begin the next batch, if one is due."""
-        self.actors.publish(self.learner.flat_weights())
-        if self.goes_on:
-            self.actors.assign()
+            yield recorder.row(trajectory, losses, collected - started, time.perf_counter() - collected)
+            if learned:
+                actors.publish(learner.flat_weights())
 
     @property
     def goes_on(self) -> bool:
@@ -141,6 +135,23 @@ class _Run:
         params |= {"config": config, "run_dir": self.start.run.path, "actors": self.actors}
         run: dict[str, Any] = {"actors": self.actors, "learner": self.learner, "config": config}
         return RunCallbacks(config.callbacks, **run, params=params, batch_rows=build.batch_rows(config))
+
+
+@dataclass(frozen=True)
+class Result:
+    """The trained network, the metrics of the run's last update, and its directory.
+
+    If a callback stops training before the first update, there are no metrics, and no run is kept.
+    """
+
+    network: keras.Model
+    metrics: dict[str, float]
+    run_dir: Path
+
+    def __repr__(self) -> str:
+        shown = {name: self.metrics[name] for name in ("env_steps", "episode_return") if name in self.metrics}
+        figures = "".join(f", {name}={value:.6g}" for name, value in shown.items())
+        return f"Result(run_dir={str(self.run_dir)!r}{figures})"
 
 
 def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result:

@@ -64,9 +64,6 @@ class RunCallbacks:
             callback.set_params(params)
             callback.set_model(learner.network)
 
-    def __len__(self) -> int:
-        return len(self._callbacks)
-
     @property
     def epoch_is_over(self) -> bool:
         """True after the last update of an epoch."""

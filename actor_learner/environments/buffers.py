@@ -127,22 +127,20 @@ def _as_unsigned(array: Array) -> Array:
     return array.view(f"u{array.itemsize}")
 
 
-def has_shape(value: Any, shape: tuple[int, ...]) -> bool:
-    """Return whether a value has this very shape: NumPy would broadcast a smaller one."""
-    return getattr(value, "shape", None) == shape or np.shape(value) == shape
+def require_shape(value: Any, shape: tuple[int, ...]) -> None:
+    """Raise ValueError for another shape: NumPy would broadcast a smaller one. Runs once per env step."""
+    if getattr(value, "shape", None) != shape and np.shape(value) != shape:
+        raise ValueError(f"another shape than {shape}")
 
 
 def write(rows: Array, row: Any, index: int) -> None:
     """Write one row of `[b, ...]`. Raises ValueError for another shape."""
-    target = rows[index]
-    if not has_shape(row, target.shape):
-        raise ValueError(f"another shape than {target.shape}")
+    require_shape(row, rows.shape[1:])
     rows[index] = row
 
 
 def _write(array: Array, raw: Any, start: Any) -> None:
-    if not has_shape(raw, array.shape):
-        raise ValueError(f"another shape than {array.shape}")
+    require_shape(raw, array.shape)
     if start is None:
         np.copyto(array, raw, casting="unsafe")
     else:

@@ -18,7 +18,7 @@ from actor_learner.environments.action_masks import ActionMasks
 from actor_learner.environments.agents import ABSENT
 from actor_learner.environments.atari import LIFE_LOST
 from actor_learner.environments.autoreset import AnyVectorEnv
-from actor_learner.environments.buffers import Observations, first_fault, has_shape
+from actor_learner.environments.buffers import Observations, first_fault, require_shape
 from actor_learner.environments.calls import Call, methods, perform
 from actor_learner.environments.episodes import Episodes, EpisodeStatistics
 from actor_learner.environments.errors import EnvError, short
@@ -165,8 +165,7 @@ class Environments:
         except (ValueError, TypeError) as error:
             raise self._unwritable("step", raw, error) from error
         try:
-            if not has_shape(raw_reward, reward.shape):
-                raise ValueError(f"another shape than {reward.shape}")
+            require_shape(raw_reward, reward.shape)
             np.copyto(reward, raw_reward, casting="unsafe")
         except (ValueError, TypeError) as error:
             expected = f"`step` of {self._where()} must return numbers as rewards"
