@@ -58,7 +58,10 @@ PEERS: dict[str, Peer] = {
 }
 
 _TORCH = ("torch==2.13.0",)
-_SB3_PACKAGES = ("stable-baselines3==2.9.*", "sbx-rl==0.28.*", "gymnasium[box2d,mujoco]", "ale-py", "opencv-python-headless")
+_SB3_PACKAGES = (
+    *("stable-baselines3==2.9.*", "sbx-rl==0.28.*"),
+    *("gymnasium[box2d,mujoco]", "ale-py", "opencv-python-headless"),
+)
 VENVS: dict[str, tuple[tuple[str, ...], ...]] = {
     "sb3": (_TORCH, _SB3_PACKAGES),
     "sample_factory": (_TORCH, ("sample-factory==2.1.*",)),
