@@ -66,7 +66,8 @@ def _check_optimizer(config: TrainConfig) -> None:
     if isinstance(config.network, keras.Model):
         in_float16 = computes_in(config.network, "float16")
     else:
-        in_float16 = config.init_from is None and keras.config.dtype_policy().compute_dtype == "float16"
+        precision = config.precision or keras.config.dtype_policy().compute_dtype
+        in_float16 = config.init_from is None and precision == "float16"
     if in_float16:
         with_loss_scaling(config.algorithm.make_optimizer())
 
@@ -103,6 +104,7 @@ def make_network(
     from actor_learner.networks.contract import cap_statistics, check_network
     from actor_learner.networks.default import default_network, with_normalization
     from actor_learner.networks.images import describe_image
+    from actor_learner.networks.precision import building_in
 
     settle_threads(config, observation_space)
     resolve_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
@@ -114,15 +116,17 @@ def make_network(
         described = describe_image(observation_space, config.channel_axis, config.image_network)
         if described and not config.quiet:
             print(described)
-        return default_network(observation_space, action_space, **options, seed=config.seed)
+        with building_in(config.precision):
+            return default_network(observation_space, action_space, **options, seed=config.seed)
     if config.init_from is not None:
         network = load_network(config.init_from)
         return cap_statistics(network, config.init_from_count) if config.init_from_count else network
     network = config.network
-    if not isinstance(network, keras.Model):
-        network = network(observation_space, action_space)
-    if config.normalize_observation:
-        network = with_normalization(network, observation_space)
+    with building_in(config.precision):
+        if not isinstance(network, keras.Model):
+            network = network(observation_space, action_space)
+        if config.normalize_observation:
+            network = with_normalization(network, observation_space)
     if checkpoint is None:
         return network
     check_network(network, Spaces(observation_space, action_space))  # builds it, so that its weights have a place
@@ -131,7 +135,7 @@ def make_network(
 
 def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
     """Sets the number of TensorFlow's threads by the observations and the config, before its first operation."""
-    from actor_learner.learner.backend import use_threads
+    from actor_learner.learner.threads import use_threads
 
     renew_suggestion(_learner_cores(config, observation_space))
     use_threads(config.learner_threads)
@@ -139,7 +143,7 @@ def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
 
 def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
     """Returns one core for a network so small that a second one only disturbs the actors."""
-    from actor_learner.learner.backend import is_small
+    from actor_learner.learner.cost import is_small
     from actor_learner.networks.images import is_image
 
     leaves = structure.observation_structure(observation_space).leaves
@@ -155,8 +159,8 @@ def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
 
 def make_learner(config: TrainConfig, checkpoint: Path | None, actors: ActorPool) -> Learner:
     """Returns the learner of a checkpoint, or a new one that the config describes, of the actors' network."""
-    from actor_learner.learner.backend import warn_of_threads
     from actor_learner.learner.learner import Learner
+    from actor_learner.learner.threads import warn_of_threads
 
     if config.max_policy_lag and config.num_actors and config.learner_threads is None:
         warn_of_threads(_learner_cores(config, actors.observation_space))
@@ -207,7 +211,7 @@ def export_result(actors: ActorPool) -> ExportedPolicy:
 
     The actors' own graphs serve if they take one observation, too, and masks where there are choices.
     """
-    from actor_learner.policy.export.litert import export_policy
+    from actor_learner.policy.export.exporting import export_policy
 
     exported, network = actors.exported, actors.network
     resizable = exported.step_graph.resizable and exported.value_graph.resizable

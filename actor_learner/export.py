@@ -13,13 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.config.config import check_backend
 from actor_learner.networks.saving import load_network, write_network
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.runs.directory import open_run, read_config
 from actor_learner.system.fields import close_match
 from actor_learner.system.files import one_line, write_folder_atomically
-from actor_learner.system.keras_import import check_tensorflow, import_keras, silent_stderr
+from actor_learner.system.keras_import import check_installed, import_keras, keras_backend, silent_stderr
 
 if TYPE_CHECKING:
     import keras
@@ -92,8 +91,8 @@ def export(
 def _check_packages(format: str) -> None:
     """Raises ImportError if a package that the format needs is missing, before anything is loaded."""
     if format != "litert":
-        check_backend()
-        check_tensorflow(f"`format={format!r}`")
+        keras_backend()
+        check_installed("tensorflow", f"`format={format!r}`")
     if format == "onnx" and importlib.util.find_spec("tf2onnx") is None:
         raise ImportError("`format='onnx'` needs tf2onnx: pip install 'actor-learner[onnx]'")
 
@@ -105,8 +104,8 @@ def _write_litert(exported: ExportedPolicy, folder: Path) -> None:
 
 def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, format: str, folder: Path) -> None:
     """Writes the acting network in float32 as one model. masked: True if masks are an input."""
+    from actor_learner.networks.precision import computing_in_float32
     from actor_learner.policy.export.deployment import acting_network
-    from actor_learner.policy.export.trace import computing_in_float32
 
     spaces = exported.spaces()
     spaces = replace(spaces, masked=masked or spaces.has_mask_leaf)

@@ -19,7 +19,7 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-XLA_RULE = "actor_learner.learner.tf.devices.XLA_MAXIMUM_FLOPS"
+XLA_RULE = "actor_learner.learner.cost.SMALL_FLOPS"
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +28,9 @@ def without_xla():
 
     For tests of what doesn't depend on it: compiling takes XLA seconds for each learner.
     """
-    from actor_learner.learner.tf import devices
+    from actor_learner.learner import cost
 
-    usual = devices.XLA_MAXIMUM_FLOPS
+    usual = cost.SMALL_FLOPS
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(XLA_RULE, 0.0)
         yield usual

@@ -20,7 +20,7 @@ from actor_learner.config.config import TrainConfig
 from actor_learner.evaluate import Evaluation, _outline, evaluate
 from actor_learner.networks.default import default_network
 from actor_learner.networks.layers import ActionDistribution
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.policy import Policy
 from actor_learner.spaces import kinds
 from tests.support.run_files import create_run

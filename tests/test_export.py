@@ -17,7 +17,7 @@ import actor_learner as al
 from actor_learner.cli import main
 from actor_learner.networks import default
 from actor_learner.networks.saving import save_network
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.exporting import export_policy
 from actor_learner.runs.directory import RunDirectory, record_choices
 from actor_learner.spaces.kinds import from_json
 from actor_learner.spaces.structure import to_gymnasium

@@ -414,7 +414,7 @@ def _check_sizes(
 def _import_learner_side() -> None:
     """Import TensorFlow, which takes seconds, while the actors make their environments."""
     import_keras()
-    importlib.import_module("actor_learner.policy.export.litert")
+    importlib.import_module("actor_learner.policy.export.exporting")
     importlib.import_module("actor_learner.learner.backend").resolve_device("auto")  # before a weight is made
 
 
@@ -440,7 +440,7 @@ def _waits_for_statistics(network: keras.Model) -> bool:
 
 
 def _export(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPolicy:
-    from actor_learner.policy.export.litert import export_network
+    from actor_learner.policy.export.exporting import export_network
 
     return export_network(network, spaces, batch_size)
 

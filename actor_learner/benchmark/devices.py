@@ -17,7 +17,7 @@ _ACTING_CALLS = 20
 
 
 def present(devices: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the devices of "cpu" and "gpu" that TensorFlow sees, and the missing ones. Loads TensorFlow.
+    """Return the devices of "cpu" and "gpu" that Keras's backend sees, and the missing ones. Loads it.
 
     Raises ValueError if all are missing.
     """
@@ -71,7 +71,7 @@ def _with_prefix(name: str, say: Say) -> Say:
 
 def _acting(measured: Measured) -> dict[str, float] | None:
     """Compare acting by calls for all environments on the device with acting in each actor; None for small networks."""
-    from actor_learner.learner.backend import multiplications
+    from actor_learner.learner.cost import multiplications
 
     config, parts = measured.config, measured.parts
     if multiplications(measured.network) < _LARGE_NETWORK:
@@ -89,16 +89,16 @@ def _acting(measured: Measured) -> dict[str, float] | None:
 
 def _time_call(measured: Measured) -> Cost:
     """Return the cost of one call of the network for the observations of all environments."""
-    import tensorflow as tf
-
-    from actor_learner.learner.backend import resolve_device
+    from actor_learner.learner import backend
     from actor_learner.networks.contract import call_network
 
-    observation = map_leaves(lambda leaf: leaf[0], measured.batch.observation)
-    forward = tf.function(lambda seen: call_network(measured.network, seen)["parameters"], autograph=False)
-    with tf.device(resolve_device(measured.config.device)):
-        forward(tf.nest.map_structure(tf.constant, observation)).numpy()
+    network, observation = measured.network, map_leaves(lambda leaf: leaf[0], measured.batch.observation)
+    forward = backend.Compiled(
+        lambda seen: call_network(network, seen)["parameters"], network.variables, with_xla=False
+    )
+    with backend.device(backend.resolve_device(measured.config.device)):
+        backend.to_numpy(forward(backend.to_device(observation)))
         stopwatch = Stopwatch()
         for _ in range(_ACTING_CALLS):
-            forward(tf.nest.map_structure(tf.constant, observation)).numpy()
+            backend.to_numpy(forward(backend.to_device(observation)))
         return stopwatch.cost() * (1 / _ACTING_CALLS)

@@ -129,7 +129,7 @@ def _nothing_measured(trials: Iterable[Trial], budget: float) -> Exception:
     if failure := next((trial.failure for trial in trials if trial.failure), None):
         return RuntimeError(f"No setting could be measured: {failure}")
     return ValueError(
-        "`budget` is too short for one measurement, before which TensorFlow and the actors start and the update is "
+        "`budget` is too short for one measurement, before which Keras and the actors start and the update is "
         f"compiled. Received: budget={budget:g}"
     )
 
@@ -255,7 +255,7 @@ class Search:
         """Start a process for each number of threads at once, and let each compile its functions."""
         possible = [trial for trial in self.trials.values() if trial.failure is None]
         first = {trial.setting.learner_threads: trial for trial in reversed(possible)}
-        self._say("starting TensorFlow", f"with {', '.join(map(str, sorted(first)))} threads")
+        self._say("starting Keras", f"with {', '.join(map(str, sorted(first)))} threads")
         started = time.monotonic()
         for threads, trial in first.items():
             self._process(threads).ask(trial.setting, 0.0)

@@ -65,16 +65,14 @@ class System(contextlib.AbstractContextManager["System"]):
     def __init__(self, config: TrainConfig) -> None:
         """Start the actors, compile the update, and keep a batch."""
         from actor_learner.build import make_network, make_pool, new_learner, settle_threads
-        from actor_learner.learner.backend import resolve_device
+        from actor_learner.learner import backend
 
         self.config = config = without_learning(config)
-        device = resolve_device(config.device)
+        device = backend.resolve_device(config.device)
 
         def network(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
-            import tensorflow as tf
-
-            settle_threads(config, observation_space)  # `tf.device` starts TensorFlow
-            with tf.device(device):
+            settle_threads(config, observation_space)  # `device` starts the backend
+            with backend.device(device):
                 return make_network(config, None, observation_space, action_space)
 
         self.actors = make_pool(config, network, seed=config.seed, logs_dir=None)

@@ -1,11 +1,12 @@
 """A diagnosis of an installation and its machine, for a bug report.
 
 It names no folders, users or hosts. The self-test trains for two seconds in a process of its own, which is killed if it
-takes too long; this process leaves TensorFlow unloaded.
+takes too long; this process leaves Keras unloaded.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import math
@@ -19,9 +20,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from actor_learner.config.config import check_backend
 from actor_learner.runs.provenance import PACKAGES
 from actor_learner.system import machine
+from actor_learner.system.keras_import import BACKENDS, keras_backend
 from actor_learner.system.version import __version__
 
 SECONDS = 2.0  # of training in the self-test, after compilation
@@ -62,14 +63,14 @@ class Diagnosis:
 def examine(*, self_test: bool = True) -> Diagnosis:
     """Collect versions, machine and limits, and look for problems.
 
-    self_test: train for two seconds, and list the GPUs that TensorFlow finds.
+    self_test: train for two seconds, and list the GPUs that Keras's backend sees.
     """
     environment = {name: value for name, value in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)}
     sections: dict[str, Mapping[str, Any]] = {"versions": _versions(), "machine": _machine()}
     sections |= {"shared memory": _shared_memory(), "limits": _limits(), "environment": environment}
     problems = [*_requirements(), *_shortages(sections)]
     try:
-        check_backend()
+        keras_backend()
     except ValueError as error:
         problems.append(str(error))
     if self_test:
@@ -145,13 +146,20 @@ def _requirements() -> Iterator[str]:
         required = importlib.metadata.requires("actor-learner") or []
     except ImportError:  # no keras; or this package, run from its folder, isn't installed
         return
+    others = set(BACKENDS) - {_backend()}
     for requirement in map(Requirement, required):
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+        if requirement.name in others or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
             continue
         version = _version(requirement.name)
         if version is None or not requirement.specifier.contains(version, prereleases=True):
             needed = f"{requirement.name}{requirement.specifier}"
             yield f"{needed} is needed: pip install '{needed}'. Received: {requirement.name}={version or 'none'}"
+
+
+def _backend() -> str | None:
+    with contextlib.suppress(ValueError):
+        return keras_backend()
+    return None
 
 
 def _shortages(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -195,14 +203,11 @@ def _self_test() -> dict[str, Any]:
 
     start = time.perf_counter()
     import_keras()
-    import tensorflow as tf
-
+    from actor_learner.learner import backend
     from actor_learner.learner.learner import Learner
 
-    found: dict[str, Any] = {"seconds to import TensorFlow": round(time.perf_counter() - start, 1)}
-    details = tf.config.experimental.get_device_details
-    gpus = tf.config.list_physical_devices("GPU")
-    found["GPUs that TensorFlow sees"] = [details(gpu).get("device_name", gpu.name) for gpu in gpus]
+    found: dict[str, Any] = {f"seconds to import {backend.NAME}": round(time.perf_counter() - start, 1)}
+    found[f"GPUs that {backend.NAME} sees"] = backend.gpu_names()
     start = time.perf_counter()
     with ActorPool("CartPole-v1", num_actors=2, envs_per_actor=4, unroll_length=32) as actors:
         learner = Learner(actors.network, PPO(minibatch_size=64, epochs=2), action_space=actors.action_space)

@@ -17,7 +17,7 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--no-self-test", action="store_true", help="don't train: TensorFlow isn't loaded, and GPUs aren't listed"
+        "--no-self-test", action="store_true", help="don't train: Keras isn't loaded, and GPUs aren't listed"
     )
 
 
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     from actor_learner.cli.diagnosis import examine
 
     if not arguments.no_self_test and sys.stderr.isatty():
-        print("Loading TensorFlow and training for two seconds ...", file=sys.stderr)
+        print("Loading Keras and training for two seconds ...", file=sys.stderr)
     diagnosis = examine(self_test=not arguments.no_self_test)
     print(json.dumps(diagnosis.as_json()) if arguments.json else diagnosis.as_markdown())
     return 1 if diagnosis.problems else 0

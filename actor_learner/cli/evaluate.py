@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from actor_learner.cli.flags import add_number, json_object
-from actor_learner.config.config import check_backend
+from actor_learner.system.keras_import import keras_backend
 
 if TYPE_CHECKING:
     from actor_learner.evaluate import Evaluation
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     from actor_learner.runs.directory import open_run
 
     open_run(arguments.run_dir)
-    check_backend()
+    keras_backend()
     from actor_learner.evaluate import evaluate
 
     options = {**_environment(arguments), "episodes": arguments.episodes, "seed": arguments.seed}

@@ -16,7 +16,7 @@ from actor_learner.cli.parser import Parser
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NO_FILE, ConfigFile, read_config_file
 from actor_learner.config.references import algorithm_class
-from actor_learner.system.keras_import import import_keras_before
+from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
 
 _UNITS = {"steps": "STEPS", "updates": "UPDATES", "epoch": "UPDATES", "minutes": "MINUTES", "timeout": "SECONDS"}
 """The unit of a field, by the last word of its name."""
@@ -26,29 +26,35 @@ _ALIASES = {"num_actors": ["--num-workers"]}
 def named_before(argv: Sequence[str], *flags: str) -> tuple[ConfigFile, type[Any]]:
     """Return the config file and the algorithm that `--config`, `--algorithm` and `--resume` name.
 
-    They are read before the other flags, because each algorithm has flags of its own.
+    They are read before the other flags, because each algorithm has flags of its own. So is `--backend`: importing the
+    module of an algorithm may import Keras.
 
     flags: those among the three that the command has.
     """
     parser = Parser(add_help=False)
-    for flag in flags:
+    for flag in (*flags, "--backend"):
         parser.add_argument(flag)
     given = vars(parser.parse_known_args(argv)[0])
+    recorded = {} if given.get("resume") is None else _recorded(given["resume"])
+    if (backend := given["backend"] or recorded.get("backend")) in BACKENDS:
+        use_backend(backend)
     file = read_config_file(given["config"]) if given.get("config") is not None else NO_FILE
-    name = given.get("algorithm") or file.algorithm
-    if name is None and given.get("resume") is not None:
-        name = _recorded_algorithm(given["resume"])
+    name = given.get("algorithm") or file.algorithm or recorded.get("algorithm")
     import_keras_before(name or "ppo")
     return file, algorithm_class(name or "ppo")
 
 
-def _recorded_algorithm(run_dir: str) -> str | None:
-    """Return the algorithm's name in a run's config.json; None where resuming will refuse the file."""
+def _recorded(run_dir: str) -> dict[str, str]:
+    """Return the algorithm's name and the backend in a run's config.json, where resuming won't refuse the file."""
     from actor_learner.runs.directory import read_config
 
-    algorithm = read_config(run_dir).get("algorithm")
-    name = algorithm.get("name") if isinstance(algorithm, dict) else None
-    return name if isinstance(name, str) else None
+    config = read_config(run_dir)
+    algorithm = config.get("algorithm")
+    names = {
+        "algorithm": algorithm.get("name") if isinstance(algorithm, dict) else None,
+        "backend": config.get("backend"),
+    }
+    return {key: name for key, name in names.items() if isinstance(name, str)}
 
 
 def add_number(group: Any, flag: str, default: float, metavar: str, help: str) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, flag_text, given_fields, named_before
 from actor_learner.cli.output import own_command, warn
-from actor_learner.config.config import TrainConfig, check_backend
+from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import ConfigFile, build, config_toml, differences, preset_layer
 from actor_learner.config.references import algorithm_class, callable_marks, import_network
 from actor_learner.runs import tensorboard
 from actor_learner.runs.provenance import provenance
-from actor_learner.system.keras_import import freeze_what_is_imported
+from actor_learner.system.keras_import import freeze_what_is_imported, keras_backend
 from actor_learner.system.machine import learner_cores, suggest_threads
 
 _GROUPS = ("run", "checkpoints", "environment", "actors", "faults", "algorithm")
@@ -99,7 +99,7 @@ def train_config(arguments: argparse.Namespace) -> TrainConfig:
 
     Raises ValueError for values that the dataclasses refuse, and for an unknown preset.
     """
-    check_backend()
+    keras_backend()
     file = arguments.config_file
     in_python = f"al.load_config({file.path!r}, callbacks=[...])"
     return build(file, {**_changes(arguments), **_without_callbacks(file.fields, in_python)}, arguments.preset)
@@ -112,7 +112,7 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
     """
     from actor_learner.runs.directory import read_config
 
-    check_backend()
+    keras_backend()
     recorded = read_config(arguments.resume)
     changes = _changes(arguments)
     for name, value in {"preset": arguments.preset, "config": arguments.config, **changes}.items():

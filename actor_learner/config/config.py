@@ -23,8 +23,11 @@ from actor_learner.config import references
 from actor_learner.config.references import algorithm_class, callable_name
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import close_match, refusal
+from actor_learner.system.keras_import import BACKENDS, use_backend
 
 T = TypeVar("T")
+
+PRECISIONS = ("float32", "bfloat16", "float16")
 
 _LARGEST_INTEGER = 2**53  # a float, the type of metrics, holds every integer up to this one
 
@@ -144,10 +147,12 @@ class TrainConfig(checks.NamedFields):
         unroll_length: env steps of each environment in a batch.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
             on weights at most n versions old (see `ActorPool`).
-        learner_threads: cores that TensorFlow computes on, fixed once it has started; None: at the command line all in
-            lock-step, else those that the actors leave; in Python TensorFlow's own setting.
+        learner_threads: cores that the learner computes on, fixed once the backend has started; None: at the command
+            line all in lock-step, else those that the actors leave; in Python the backend's own setting.
         seed: seed of networks, environments, sampling and shuffling.
-        device: "auto" uses a GPU if TensorFlow sees one; "gpu" requires one; "cpu".
+        device: "auto" uses a GPU if the backend sees one; "gpu" requires one; "cpu".
+        backend: backend that Keras runs on, fixed once it is imported: "tensorflow" or "jax"; None: KERAS_BACKEND, else
+            "tensorflow".
         run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, n free.
         overwrite: replace the run that `run_dir` holds.
         init_from: run whose weights and statistics (of observations and of scaled rewards) to start from; optimizer and
@@ -181,6 +186,8 @@ class TrainConfig(checks.NamedFields):
         distribution: distribution of Box actions: "gaussian", clipped to the bounds, or "squashed" into them by tanh.
         noise_hold: env steps for which an environment keeps its draw of exploration noise; above 1, that biases the
             policy gradient.
+        precision: precision that the network's layers compute in, over weights in float32: "float32", "bfloat16" or
+            "float16"; None: as Keras's dtype policy says.
         network: keras.Model, or callable(observation_space, action_space) -> keras.Model, in place of the default.
         callbacks: keras.callbacks.Callback objects.
 
@@ -214,10 +221,11 @@ class TrainConfig(checks.NamedFields):
         0, 0, "actors", "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely"
     )
     learner_threads: int | None = _count(
-        None, 1, "actors", "cores that TensorFlow computes on; default: all with lag 0, else those that actors leave"
+        None, 1, "actors", "cores that the learner computes on; default: all with lag 0, else those that actors leave"
     )
     seed: int = _field(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1))
     device: Literal["auto", "cpu", "gpu"] = _choice(("auto", "cpu", "gpu"))
+    backend: Literal["tensorflow", "jax"] | None = _choice((None, *BACKENDS))
     run_dir: str | os.PathLike[str] | None = _field(None, check=_path)
     overwrite: bool = _flag(False)
     init_from: str | os.PathLike[str] | None = _field(None, check=_path)
@@ -249,6 +257,7 @@ class TrainConfig(checks.NamedFields):
     normalize_observation: bool = _flag(False, "network")
     distribution: str = _choice(("gaussian", "squashed"), "network")
     noise_hold: int = _count(1, 1, "network")
+    precision: Literal["float32", "bfloat16", "float16"] | None = _choice((None, *PRECISIONS), "network")
     network: Any = _field(None, "network", "module:callable(observation_space, action_space) -> keras.Model")
     callbacks: Sequence[Any] = _field(tuple, "code", check=_callbacks)
 
@@ -256,9 +265,10 @@ class TrainConfig(checks.NamedFields):
         for field in dataclasses.fields(self):
             if (check := field.metadata["check"]) is not None:
                 object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
-        check_backend()
+        object.__setattr__(self, "backend", use_backend(self.backend))
         self._check_algorithm()
         self._check_network()
+        self._record_precision()
         if self.quiet and self.verbose:
             raise ValueError("`quiet` and `verbose` exclude each other. Received: quiet=True, verbose=True")
         if self.max_policy_lag > 1 and not self.num_actors:
@@ -308,6 +318,20 @@ class TrainConfig(checks.NamedFields):
                 f"Fields of the default network can't be combined with `{other}`, which brings a network. "
                 f"Received: {received}"
             )
+
+    def _record_precision(self) -> None:
+        """Take the precision from Keras's dtype policy, where that decides, so that the run can be repeated."""
+        layers = list(self.network._flatten_layers()) if hasattr(self.network, "dtype_policy") else []
+        built_already = self.init_from is not None or bool(layers)
+        if self.precision is not None and built_already and all(la.compute_dtype != self.precision for la in layers):
+            raise ValueError(
+                "`precision` is for a network that the run builds; one that is given computes in its own, by the dtype "
+                f"policy that it was built under. Received: precision={self.precision!r}"
+            )
+        if self.precision is None and not built_already and "keras" in sys.modules:
+            policy = sys.modules["keras"].config.dtype_policy().name
+            found = next((name for name in PRECISIONS if policy == f"mixed_{name}"), None)
+            object.__setattr__(self, "precision", found)
 
     def network_fields(self, *, all_fields: bool = False) -> dict[str, Any]:
         """Return the fields of the default network: those that differ from their default, or all."""
@@ -408,19 +432,7 @@ def unknown_field(owner: str, name: str, value: object, known: Iterable[str]) ->
 
 
 _NETWORK_GROUP = [field.name for field in dataclasses.fields(TrainConfig) if field.metadata["group"] == "network"]
-DEFAULT_NETWORK_FIELDS = tuple(name for name in _NETWORK_GROUP if name != "network")
-
-
-def check_backend() -> None:
-    """Raise ValueError if Keras runs, or would run, on another backend than TensorFlow."""
-    keras = sys.modules.get("keras")
-    loaded = keras.config.backend() if keras is not None and hasattr(keras, "config") else None
-    backend = loaded or os.environ.get("KERAS_BACKEND") or "tensorflow"
-    if backend != "tensorflow":
-        raise ValueError(
-            "actor_learner runs on Keras's TensorFlow backend; unset KERAS_BACKEND or set it to tensorflow. "
-            f"Received: KERAS_BACKEND={backend}"
-        )
+DEFAULT_NETWORK_FIELDS = tuple(name for name in _NETWORK_GROUP if name not in ("network", "precision"))
 
 
 def _fields_to_json(fields: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from actor_learner.config.config import RECORDED, TrainConfig, of_this_version, 
 from actor_learner.config.presets import fields_below, over_preset, preset_fields, unknown_preset
 from actor_learner.config.references import algorithm_class, ask_again, callable_marks, is_pythons_own, recorded_network
 from actor_learner.system.fields import refusal
-from actor_learner.system.keras_import import import_keras_before
+from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
 
 _MOST_BYTES = 1 << 20
 _ONLY_IN_RUNS = "versions"  # a key that every run's config.json has, and no other file
@@ -185,6 +185,8 @@ def _flat(path: str, data: Mapping[str, Any], text: str) -> ConfigFile:
     lines = {key: line for key in (*data, *nested) if (line := _line(text, key))}
     recorded = {key: top.pop(key, None) for key in RECORDED} if _ONLY_IN_RUNS in top else {}
     file = ConfigFile(path, {**top, **nested}, lines)
+    if data.get("backend") in BACKENDS and "KERAS_BACKEND" not in os.environ:
+        use_backend(data["backend"])  # before the algorithm's module may import Keras
     algorithm = _algorithm_name(file, nested.pop("name", None))
     with file.naming_lines():
         cls = algorithm_class(algorithm or "ppo")

@@ -18,6 +18,7 @@ from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.learner import backend
 from actor_learner.learner.batch import tensors
+from actor_learner.learner.cost import multiplications
 from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
 from actor_learner.learner.state import SavedLearner, read_learner, restore, write_learner
@@ -265,7 +266,7 @@ class Learner:
         if self._compiled is None:
             self._check_first_batch(trajectory)
             rows = self._source.shape(trajectory.valid.size)[1]
-            flops = 6.0 * backend.multiplications(self.network) * rows
+            flops = 6.0 * multiplications(self.network) * rows
             self._compile(trajectory, backend.use_xla(self.network, self.device, flops))
         self._check_batch(trajectory)
         self._check_trainable()

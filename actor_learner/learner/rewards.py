@@ -77,8 +77,9 @@ class RewardScaling:
         added = ops.sum(weight)
         mean = ops.sum(discounted * weight) / ops.maximum(added, 1.0)
         sum_of_squares = ops.sum(ops.square(discounted - mean) * weight)
-        merged = merge_statistics((self.mean, self.variance, self.count), (mean, sum_of_squares, added))
-        for variable, value in zip((self.mean, self.variance, self.count), merged, strict=True):
+        statistics = self.mean, self.variance, self.count
+        merged = merge_statistics([variable.value for variable in statistics], (mean, sum_of_squares, added))
+        for variable, value in zip(statistics, merged, strict=True):
             variable.assign(value)
         # Columns of the same environment all write 0, so their order doesn't matter.
         goes_on = ops.logical_and(alone, ops.logical_not(ended[-1]))

@@ -26,6 +26,7 @@ from actor_learner.learner.batch import (
 from actor_learner.learner.finite import all_finite, have_finite_squares
 from actor_learner.learner.loss_scaling import LossScaling
 from actor_learner.learner.rewards import RewardScaling, clip_reward
+from actor_learner.learner.rollback import Snapshot
 from actor_learner.networks import contract
 from actor_learner.spaces.spaces import Spaces
 
@@ -79,7 +80,7 @@ class Update:
             in `checked_names` are finite. Tracing fills these names, and `batch_metric_names`, which are metrics of
             the whole batch, where NaN stands for no value.
         """
-        before = backend.Snapshot(self.state)
+        before = Snapshot(self.state)
         metrics, batch_metrics, rows = self._learn_batch(batch, order, num_minibatches, schedule)
         self.checked_names, finite = self._finite(metrics, self._outputs(rows, order))
         undone = ops.logical_not(ops.all(finite))
@@ -262,6 +263,5 @@ class Update:
 
     def _apply(self, gradients: list[Tensor | None]) -> None:
         """Step the optimizer on the weights that have a gradient (a head that the loss ignores has none)."""
-        pairs = [(g, v) for g, v in zip(gradients, self._trainable, strict=True) if g is not None]
-        self._optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
+        backend.apply_gradients(self._optimizer, gradients, self._trainable)
         self._loss_scaling.bound()

@@ -64,7 +64,7 @@ class ObservationNormalization(layers.Layer):  # type: ignore[misc]
         rows = ops.cast(observation, "float32")
         batch_mean = ops.sum(rows * weight, axis=0) / ops.maximum(added, 1.0)
         batch_sum_of_squares = ops.sum(ops.square(rows - batch_mean) * weight, axis=0)
-        running = self.mean, self.variance, self.count
+        running = self.mean.value, self.variance.value, self.count.value
         mean, variance, count = merge_statistics(running, (batch_mean, batch_sum_of_squares, added))
         self.mean.assign(mean)
         self.variance.assign(variance)
@@ -72,9 +72,7 @@ class ObservationNormalization(layers.Layer):  # type: ignore[misc]
         self.scale.assign(1.0 / ops.sqrt(variance + _EPSILON))
 
 
-def merge_statistics(
-    running: tuple[Tensor, Tensor, Tensor], batch: tuple[Tensor, Tensor, Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
+def merge_statistics(running: Sequence[Tensor], batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Merges a batch's (mean, sum of squares, count) into the running (mean, population variance, count).
 
     An empty batch changes nothing. Chan, Golub and LeVeque 1979, eq. 2.1.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,11 @@ class ExportedPolicy:
     def fits(self, network: keras.Model) -> bool:
         """True if the network has weights of the exported one's shapes."""
         return self.weight_shapes == tuple(tuple(weight.shape) for weight in network.weights)
+
+    def with_weights(self, network: keras.Model) -> ExportedPolicy:
+        """Returns the policy of another network of the same architecture."""
+        names = tuple(weight.path for weight in network.weights)
+        return replace(self, weights=flatten_weights(network.get_weights()), weight_names=names)
 
     def spaces(self) -> Spaces:
         return Spaces.from_json(vars(self))

@@ -84,7 +84,7 @@ class Policy:
         `batch_size` is the number of observations of a usual call. Raises ValueError if `observation_space` is None
         and the network doesn't declare the shapes and dtypes of its inputs.
         """
-        from actor_learner.policy.export.litert import export_policy
+        from actor_learner.policy.export.exporting import export_policy
 
         return cls(export_policy(network, action_space, batch_size, observation_space, masked=True), seed)
 

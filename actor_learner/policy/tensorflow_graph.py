@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from actor_learner.policy.graph import Array, Graph, LoadedGraph
-from actor_learner.system.keras_import import check_tensorflow
+from actor_learner.system.keras_import import check_installed
 
 
 class TensorFlowGraph(LoadedGraph):
@@ -50,7 +50,7 @@ def _import_tensorflow() -> Any:
     if "tensorflow" in sys.modules:
         return sys.modules["tensorflow"]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    check_tensorflow("a policy whose network LiteRT can't run")
+    check_installed("tensorflow", "a policy whose network LiteRT can't run")
     import tensorflow as tf
 
     tf.config.set_visible_devices([], "GPU")

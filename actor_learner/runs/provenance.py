@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 import subprocess
@@ -10,14 +11,17 @@ from typing import Any
 
 from actor_learner.system.machine import machine
 
-PACKAGES = ("tensorflow", "keras", "ai-edge-litert", "gymnasium", "numpy")
-"""The packages whose arithmetic decides what is learned."""
+PACKAGES = ("tensorflow", "jax", "keras", "ai-edge-litert", "gymnasium", "numpy")
+"""The packages whose arithmetic decides what is learned, where they are installed."""
 _GIT_SECONDS = 5.0
 
 
 def provenance() -> dict[str, Any]:
     """Returns versions, machine and git commit of this process."""
-    versions = {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in PACKAGES}}
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     return {"versions": versions, "machine": machine(), "git": git_commit()}
 
 

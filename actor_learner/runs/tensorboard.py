@@ -1,15 +1,17 @@
 """TensorBoard's event files: scalars over env steps, hyperparameters and histograms, beside metrics.jsonl.
 
-TensorFlow has the messages of the format and its record writer. So writing needs neither the package `tensorboard`,
-which TensorFlow doesn't bring, nor operations of `tf.summary`.
+A file is a sequence of records, each a serialized message with its length and checksums. The messages are described
+here, so that writing needs neither TensorFlow nor the package `tensorboard`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import os
+import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -27,6 +29,7 @@ _FLUSH_SECONDS = 2.0  # TensorBoard reads every 5 seconds
 _MOST_WAITING = 10_000
 _BUCKETS = 30
 _FLOAT32 = 1  # tensorflow.DataType
+_CRC_CHUNK = 512  # bytes at once: a table of half a megabyte
 _UNKNOWN, _SUCCESS = 0, 1  # tensorboard.hparams.Status
 
 _log = logging.getLogger("actor_learner")
@@ -73,8 +76,6 @@ class EventFile:
 
     def flush(self) -> None:
         """Writes the waiting rows. After a failure, which is logged once, they are tried again with later rows."""
-        import tensorflow as tf
-
         self._written_at = time.monotonic()
         if not self._waiting:
             return
@@ -82,10 +83,10 @@ class EventFile:
             if self._writer is None:
                 self._open()
             for event in self._waiting:
-                self._writer.write(event)
+                self._writer.write(_record(event))
             self._writer.flush()
             self._size = self._file.stat().st_size
-        except (OSError, tf.errors.OpError) as error:
+        except OSError as error:
             self._give_up_file()
             if not self._failed:
                 _log.warning("TensorBoard's event file can't be written (%s); training goes on", one_line(error))
@@ -96,7 +97,7 @@ class EventFile:
 
     def close(self, *, finished: bool) -> None:
         """Ends the file. finished: True if the run has taken all its steps."""
-        data = _plugin_data()
+        data = _message("HParamsPluginData")()
         data.session_end_info.status = _SUCCESS if finished else _UNKNOWN
         data.session_end_info.end_time_secs = time.time()
         self._waiting.append(_session_event("_hparams_/session_end_info", data))
@@ -107,23 +108,19 @@ class EventFile:
 
     def _open(self) -> None:
         """Opens a file whose name follows those of all others, whatever the time is."""
-        import tensorflow as tf
-
         others = [_timestamp(file.name) for file in self._folder.glob(f"{PREFIX}*")]
         stamp = max([int(time.time()), *(other + 1 for other in others)])
         self._file, self._size = self._folder / f"{PREFIX}{stamp:010}.{os.uname().nodename}.{os.getpid()}", 0
-        self._writer = tf.io.TFRecordWriter(str(self._file))
+        self._writer = self._file.open("wb")
         version = _event(0)
         version.file_version = "brain.Event:2"
-        self._writer.write(version.SerializeToString())
+        self._writer.write(_record(version.SerializeToString()))
 
     def _give_up_file(self) -> None:
         """Cuts off an incomplete record, for whose end a reader would wait forever."""
-        import tensorflow as tf
-
         if self._writer is None:
             return
-        with contextlib.suppress(OSError, tf.errors.OpError):
+        with contextlib.suppress(OSError):
             self._writer.close()
         self._writer = None
         with contextlib.suppress(OSError):
@@ -139,9 +136,7 @@ def _timestamp(name: str) -> int:
 
 
 def _event(env_steps: int) -> Any:
-    import tensorflow as tf
-
-    return tf.compat.v1.Event(wall_time=time.time(), step=env_steps)
+    return _message("Event")(wall_time=time.time(), step=env_steps)
 
 
 def _session_start(hyperparameters: Mapping[str, Value]) -> bytes:
@@ -149,7 +144,7 @@ def _session_start(hyperparameters: Mapping[str, Value]) -> bytes:
 
     hparams = Struct()
     hparams.update(hyperparameters)
-    data = _plugin_data()
+    data = _message("HParamsPluginData")()
     data.session_start_info.MergeFromString(hparams.SerializeToString())  # both begin with a map<string, Value>
     data.session_start_info.start_time_secs = time.time()
     return _session_event("_hparams_/session_start_info", data)
@@ -165,8 +160,56 @@ def _session_event(tag: str, data: Any) -> bytes:
     return bytes(event.SerializeToString())
 
 
-_HPARAMS = """
-name: "hparams.proto"
+_MESSAGES = """
+name: "events.proto"
+message_type {
+  name: "Event"
+  field { name: "wall_time" number: 1 type: TYPE_DOUBLE }
+  field { name: "step" number: 2 type: TYPE_INT64 }
+  field { name: "file_version" number: 3 type: TYPE_STRING }
+  field { name: "summary" number: 5 type: TYPE_MESSAGE type_name: ".Summary" }
+}
+message_type {
+  name: "Summary"
+  field { name: "value" number: 1 type: TYPE_MESSAGE type_name: ".Value" label: LABEL_REPEATED }
+}
+message_type {
+  name: "Value"
+  field { name: "tag" number: 1 type: TYPE_STRING }
+  field { name: "simple_value" number: 2 type: TYPE_FLOAT }
+  field { name: "histo" number: 5 type: TYPE_MESSAGE type_name: ".Histogram" }
+  field { name: "tensor" number: 8 type: TYPE_MESSAGE type_name: ".Tensor" }
+  field { name: "metadata" number: 9 type: TYPE_MESSAGE type_name: ".Metadata" }
+}
+message_type {
+  name: "Histogram"
+  field { name: "min" number: 1 type: TYPE_DOUBLE }
+  field { name: "max" number: 2 type: TYPE_DOUBLE }
+  field { name: "num" number: 3 type: TYPE_DOUBLE }
+  field { name: "sum" number: 4 type: TYPE_DOUBLE }
+  field { name: "sum_squares" number: 5 type: TYPE_DOUBLE }
+  field { name: "bucket_limit" number: 6 type: TYPE_DOUBLE label: LABEL_REPEATED options { packed: true } }
+  field { name: "bucket" number: 7 type: TYPE_DOUBLE label: LABEL_REPEATED options { packed: true } }
+}
+message_type {
+  name: "Tensor"
+  field { name: "dtype" number: 1 type: TYPE_INT32 }
+  field { name: "tensor_shape" number: 2 type: TYPE_MESSAGE type_name: ".Shape" }
+}
+message_type {
+  name: "Shape"
+  field { name: "dim" number: 2 type: TYPE_MESSAGE type_name: ".Dimension" label: LABEL_REPEATED }
+}
+message_type { name: "Dimension" field { name: "size" number: 1 type: TYPE_INT64 } }
+message_type {
+  name: "Metadata"
+  field { name: "plugin_data" number: 1 type: TYPE_MESSAGE type_name: ".PluginData" }
+}
+message_type {
+  name: "PluginData"
+  field { name: "plugin_name" number: 1 type: TYPE_STRING }
+  field { name: "content" number: 2 type: TYPE_BYTES }
+}
 message_type {
   name: "HParamsPluginData"
   field { name: "session_start_info" number: 3 type: TYPE_MESSAGE type_name: ".SessionStartInfo" }
@@ -179,12 +222,51 @@ message_type {
   field { name: "end_time_secs" number: 2 type: TYPE_DOUBLE }
 }
 """
-"""The fields that a run writes of the messages of TensorBoard's plugin "hparams"."""
+"""The fields that a run writes of TensorFlow's Event, and of the messages of TensorBoard's plugin "hparams"."""
 
 
-def _plugin_data() -> Any:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+@functools.cache
+def _message(name: str) -> Any:
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(name))
+
+
+@functools.cache
+def _pool() -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(text_format.Parse(_HPARAMS, descriptor_pb2.FileDescriptorProto()))
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("HParamsPluginData"))()
+    pool.Add(text_format.Parse(_MESSAGES, descriptor_pb2.FileDescriptorProto()))
+    return pool
+
+
+def _record(data: bytes) -> bytes:
+    """Returns a record of TensorFlow's format TFRecord: length, its checksum, the data, its checksum."""
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", _masked_crc(length)) + data + struct.pack("<I", _masked_crc(data))
+
+
+def _masked_crc(data: bytes) -> int:
+    """Returns the CRC-32C of data (RFC 3720, appendix B.4), rotated and shifted as TFRecord wants it."""
+    table, crc = _crc_table(), 0xFFFFFFFF
+    for start in range(0, len(data), _CRC_CHUNK):
+        part = np.frombuffer(data[start : start + _CRC_CHUNK], np.uint8).copy()
+        head = min(4, part.size)
+        part[:head] ^= np.frombuffer(crc.to_bytes(4, "little"), np.uint8)[:head]
+        after = np.arange(part.size - 1, -1, -1)  # the bytes that follow each
+        crc = int(np.bitwise_xor.reduce(table[after, part])) ^ crc >> 8 * head
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@functools.cache
+def _crc_table() -> np.ndarray[Any, Any]:
+    """Returns `[n, 256]`: what a byte with n bytes after it adds to the checksum, which is a sum without carry."""
+    row = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        row = row >> np.uint32(1) ^ (row & np.uint32(1)) * np.uint32(0x82F63B78)
+    rows = [row]
+    for _ in range(_CRC_CHUNK - 1):
+        rows.append(rows[-1] >> 8 ^ row[rows[-1] & 0xFF])
+    return np.stack(rows)

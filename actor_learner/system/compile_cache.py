@@ -2,11 +2,11 @@
 
 <cache>/actor_learner/xla/<digest of versions>/<program>.<digest>    programs, with native code
                                                <process>-<random>/   links to them, for one process's TensorFlow
+                                               jax/                  JAX's own cache
 
 TensorFlow fails on a damaged or unwritable file of its persistent cache. So each process gives it a folder of links to
-the programs with the right digest, and keeps what TensorFlow adds once the program has run. The cache is in
-XDG_CACHE_HOME, else in ~/.cache; ACTOR_LEARNER_CACHE names another folder, and an empty value disables the cache. A
-disk without room, or a folder that can't be written, disables it, too.
+the programs with the right digest, and keeps what TensorFlow adds once the program has run. See `system.cache` for
+the folder.
 """
 
 from __future__ import annotations
@@ -25,11 +25,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from actor_learner.system.cache import cache_folder, own_folder
 from actor_learner.system.machine import allowed_cores
 
 MOST_KEPT = 24  # programs of about a megabyte each; the oldest ones beyond are removed
 ROOM = 2**24  # bytes that must be free for a new program
 _DAY = 86_400.0
+MOST_KEPT_BY_JAX = 1024  # files; many are of single operations
+_JAX_KEEPS_ALL = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
 _VARIABLES = ("XLA_FLAGS", "TF_XLA_FLAGS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
@@ -40,12 +46,9 @@ class CompileCache:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-        if status.st_uid != os.getuid() or status.st_mode & 0o022:
-            raise PermissionError("others can write to the cache")
+        self._folder = own_folder(folder)
+        self.folder_of_jax = folder / "jax"
         _remove_old(folder)
-        self._folder = folder
         self.flags_before = os.environ.get("TF_XLA_FLAGS")
         self.path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=folder))
         self._process = os.getpid()
@@ -86,19 +89,21 @@ _active: CompileCache | None = None
 
 
 def begin(threads: int | None = None) -> None:
-    """Start this process's cache, if TensorFlow isn't loaded yet and there is a folder for the cache.
+    """Start this process's cache, if no backend is loaded yet and there is a folder for the cache.
 
-    threads: the number that TensorFlow will be set to; XLA compiles for it.
+    threads: the number that the backend will be set to; XLA compiles for it.
     """
     global _active
     folder = _cache_folder()
     taken = "persistent_cache" in os.environ.get("TF_XLA_FLAGS", "")
-    if _active is None and folder is not None and not taken and not {"tensorflow", "keras"} & set(sys.modules):
+    if _active is None and folder is not None and not taken and not {"tensorflow", "jax", "keras"} & set(sys.modules):
         with contextlib.suppress(OSError):
             _active = CompileCache(folder / _compiled_with(threads))
             # TensorFlow reads its flags at its first operation; `call` removes these before the first program.
             flags = f"--tf_xla_persistent_cache_directory={_active.path} --tf_xla_persistent_cache_device_types=CPU"
             os.environ["TF_XLA_FLAGS"] = f"{_active.flags_before} {flags}" if _active.flags_before else flags
+            for name, value in {"JAX_COMPILATION_CACHE_DIR": str(_active.folder_of_jax), **_JAX_KEEPS_ALL}.items():
+                os.environ.setdefault(name, value)
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -123,24 +128,22 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _cache_folder() -> Path | None:
-    if (named := os.environ.get("ACTOR_LEARNER_CACHE")) is not None:
-        folder = Path(named, "xla").absolute() if named else None
-    else:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "actor_learner", "xla")
-    if folder is None or not folder.is_absolute() or re.search(r"\s", str(folder)):
-        return None  # TensorFlow splits its flags at blanks
-    return folder
+    folder = cache_folder("xla")
+    return None if folder is None or re.search(r"\s", str(folder)) else folder  # TensorFlow splits its flags at blanks
 
 
 def _compiled_with(threads: int | None = None) -> str:
     """Return a name for the versions, flags, threads and processor that programs depend on."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    tensorflow = version("tensorflow")
-    parts = [tensorflow, sys.version, _processor(), str(allowed_cores())]
+    versions = []
+    for name in ("tensorflow", "jaxlib"):
+        with contextlib.suppress(PackageNotFoundError):
+            versions.append(version(name))
+    parts = [*versions, sys.version, _processor(), str(allowed_cores())]
     parts += [os.environ.get(name, "") for name in _VARIABLES]
     parts += [] if threads is None else [str(threads)]
-    return f"{tensorflow}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
+    return f"{'-'.join(versions)}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
 
 
 def _processor() -> str:
@@ -161,8 +164,10 @@ def _digest(file: Path) -> str:
 def _remove_old(folder: Path) -> None:
     """Remove the oldest programs and the folders of killed processes; other processes may do so at the same time."""
     with contextlib.suppress(OSError):
-        for file in sorted(_programs(folder), key=lambda file: file.stat().st_mtime)[:-MOST_KEPT]:
-            file.unlink()
+        by_jax = [file for file in folder.glob("jax/*") if file.is_file()]
+        for files, most in ((_programs(folder), MOST_KEPT), (by_jax, MOST_KEPT_BY_JAX)):
+            for file in sorted(files, key=lambda file: file.stat().st_mtime)[:-most]:
+                file.unlink()
         for leftover in folder.glob("*-*/"):
             if time.time() - leftover.stat().st_mtime > _DAY:
                 shutil.rmtree(leftover, ignore_errors=True)

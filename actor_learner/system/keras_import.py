@@ -1,4 +1,4 @@
-"""The import of Keras and TensorFlow, without their messages on standard error."""
+"""The import of Keras and its backend, without their messages on standard error."""
 
 from __future__ import annotations
 
@@ -16,28 +16,76 @@ from typing import Any
 
 from actor_learner.system.aborts import kept_if_it_aborts
 
-_DEFERRED = ("matplotlib", "matplotlib.pyplot", "matplotlib.patches", "scipy.sparse")
+BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
+"""Keras's backends that this package runs on: the module's name, and the library's."""
+
+_DEFERRED = {
+    "tensorflow": ("matplotlib", "matplotlib.pyplot", "matplotlib.patches", "scipy.sparse"),
+    "jax": ("matplotlib", "matplotlib.pyplot", "matplotlib.patches"),
+}
 """Modules that Keras imports for its galleries, and TensorFlow for its old Keras: a quarter of the import's time."""
 
 _freezes = False
 
 
 def import_keras() -> None:
-    """Import keras, and TensorFlow with it, quietly; do nothing if keras is imported already.
+    """Import keras, and its backend with it, quietly; do nothing if keras is imported already.
 
     TensorFlow 2.21 writes to descriptor 2 while it loads, at any log level, and reports a machine without a GPU as an
     error at its first operation. `TF_CPP_MIN_LOG_LEVEL` in the environment is respected.
     """
     if "keras" in sys.modules:
+        _leave_tensorflow_unloaded()
         return
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    backend = os.environ["KERAS_BACKEND"] = keras_backend()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if sys.stderr is not None:
         sys.stderr.flush()
-    check_tensorflow("training")
-    with keeping_interrupts(), silent_stderr(), warnings.catch_warnings(), _deferring(_DEFERRED), _without_collector():
+    check_installed(backend, "training")
+    deferring = _deferring(_DEFERRED[backend])
+    with keeping_interrupts(), silent_stderr(), warnings.catch_warnings(), deferring, _without_collector():
         warnings.simplefilter("ignore")
         import keras  # noqa: F401
+    _leave_tensorflow_unloaded()
+
+
+def use_backend(name: str | None) -> str:
+    """Let Keras, which needn't be imported yet, run on a backend; None: on the one that it has. Returns the name.
+
+    Raises ValueError where Keras runs on another one, or `KERAS_BACKEND` names another.
+    """
+    if name is not None and ("keras" in sys.modules or os.environ.get("KERAS_BACKEND")) and name != keras_backend():
+        raise ValueError(
+            f"`backend` must be the one that Keras runs on; set KERAS_BACKEND={name} before Keras is imported. "
+            f"Received: backend={name!r}, KERAS_BACKEND={keras_backend()}"
+        )
+    if name is not None:
+        os.environ["KERAS_BACKEND"] = name
+    return keras_backend()
+
+
+def _leave_tensorflow_unloaded() -> None:
+    """Tell Keras on another backend, which would import TensorFlow to save a layer, that there is none."""
+    if keras_backend() != "tensorflow" and "tensorflow" not in sys.modules:
+        from keras.src.utils.module_utils import tensorflow
+
+        tensorflow._available = False
+
+
+def keras_backend() -> str:
+    """Return the name of the backend that Keras runs on, or would run on: `KERAS_BACKEND`, else "tensorflow".
+
+    Raises ValueError for one that isn't among `BACKENDS`.
+    """
+    keras = sys.modules.get("keras")
+    loaded = keras.config.backend() if keras is not None and hasattr(keras, "config") else None
+    backend = str(loaded or os.environ.get("KERAS_BACKEND") or "tensorflow")
+    if backend not in BACKENDS:
+        raise ValueError(
+            f"actor_learner runs on Keras's backends {' and '.join(BACKENDS)}; set KERAS_BACKEND to one of them. "
+            f"Received: KERAS_BACKEND={backend}"
+        )
+    return backend
 
 
 class _DeferredModule(types.ModuleType):
@@ -127,13 +175,14 @@ def import_keras_before(reference: str) -> None:
         import_keras()
 
 
-def check_tensorflow(purpose: str) -> None:
-    """Raise ImportError, in one line, if TensorFlow or Keras isn't installed. Acting needs neither."""
-    for name in ("tensorflow", "keras"):
+def check_installed(backend: str, purpose: str) -> None:
+    """Raise ImportError, in one line, if a backend or Keras isn't installed. Acting needs neither."""
+    for name in (backend, "keras"):
         if importlib.util.find_spec(name) is None:
             version = ".".join(map(str, sys.version_info[:2]))
+            package = "actor-learner" if backend == "tensorflow" else f"'actor-learner[{backend}]'"
             raise ImportError(
-                f"{purpose} needs TensorFlow and Keras (Python 3.11 to 3.13): pip install actor-learner. "
+                f"{purpose} needs {BACKENDS[backend]} and Keras (Python 3.11 to 3.13): pip install {package}. "
                 f"Received: no {name} in Python {version}"
             )
 

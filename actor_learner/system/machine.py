@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-THREADS = "TF_NUM_INTRAOP_THREADS"
-"""Environment variable; TensorFlow reads it when it starts, which is later than its import."""
+TENSORFLOW_THREADS, JAX_THREADS = "TF_NUM_INTRAOP_THREADS", "NPROC"
+"""Environment variables with the number of threads; each is read when the library starts, later than its import."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
@@ -24,7 +24,7 @@ _LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
 
 _USAGE = {1: ("memory.usage_in_bytes", "total_inactive_file"), 2: ("memory.current", "inactive_file")}
 """The file with the usage, and memory.stat's entry for its reclaimable part, by cgroup version."""
-_suggested: str | None = None
+_suggested: dict[str, str] = {}  # by environment variable
 
 current_core: Callable[[], int] = getattr(ctypes.CDLL(None), "sched_getcpu", lambda: -1)
 """Returns the number of the core that the calling thread runs on; -1 where the system doesn't tell (macOS)."""
@@ -122,7 +122,7 @@ def cpu_pressure(pressure: Path = Path("/proc/pressure/cpu")) -> float:
 
 
 def learner_cores(num_actors: int, max_policy_lag: int, *, images: bool = False) -> int:
-    """Return TensorFlow's default number of cores: all in lock-step, where actors wait; else those that actors leave.
+    """Return the learner's default number of cores: all in lock-step, where actors wait; else those that actors leave.
 
     Images take all: an update of a convolutional network costs several times what the actors, of lower priority, cost.
     """
@@ -131,15 +131,16 @@ def learner_cores(num_actors: int, max_policy_lag: int, *, images: bool = False)
 
 
 def suggest_threads(count: int) -> None:
-    """Set the threads of TensorFlow, which hasn't started, unless the environment does. Replaces a suggestion."""
-    global _suggested
-    if os.environ.get(THREADS, _suggested) == _suggested:
-        os.environ[THREADS] = _suggested = str(count)
+    """Set the threads of a backend that hasn't started, unless the environment does. Replaces a suggestion."""
+    for name in (TENSORFLOW_THREADS, JAX_THREADS):
+        before = _suggested.get(name)
+        if os.environ.get(name, before) == before:
+            os.environ[name] = _suggested[name] = str(count)
 
 
 def renew_suggestion(count: int) -> None:
     """Replace an earlier suggestion; without one, do nothing."""
-    if _suggested is not None:
+    if _suggested:
         suggest_threads(count)
 
 

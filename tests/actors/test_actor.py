@@ -50,7 +50,7 @@ def network():
 @pytest.fixture(scope="module")
 def exported(network):
     env = CountingEnv()
-    from actor_learner.policy.export.litert import export_policy
+    from actor_learner.policy.export.exporting import export_policy
 
     return export_policy(network, env.action_space, ENVS, env.observation_space)
 

@@ -51,7 +51,7 @@ CONFIG = al.TrainConfig(
 def quick():
     """Small networks learn without XLA here, whose compilation takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("actor_learner.learner.tf.devices.XLA_MAXIMUM_FLOPS", 0.0)
+        patch.setattr("actor_learner.learner.cost.SMALL_FLOPS", 0.0)
         yield
 
 

@@ -253,7 +253,7 @@ def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
     assert list((in_an_empty_folder / "cache").rglob("*.pb.*"))
     assert not list((in_an_empty_folder / "cache").glob("xla/*/*/")), "a process hasn't tidied up"
     found = json.loads(printed.out)
-    assert printed.err.splitlines() == ["starting TensorFlow", "round 1 of 1"]
+    assert printed.err.splitlines() == ["starting Keras", "round 1 of 1"]
     assert {trial["num_actors"] for trial in found["trials"]} == {1, 2}
     assert found["trials"][0] == found["best"]
     assert all(trial["steps_per_second"] > 0 and trial["failure"] is None for trial in found["trials"])

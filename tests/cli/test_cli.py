@@ -254,7 +254,7 @@ def test_bad_input_is_one_line_and_exit_code_2(argv, message, capsys):
 def test_another_backend_is_refused(monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "keras", raising=False)
     monkeypatch.setenv("KERAS_BACKEND", "torch")
-    assert "TensorFlow backend" in refusal_of(capsys, "train")
+    assert "backends tensorflow and jax; set KERAS_BACKEND to one of them" in refusal_of(capsys, "train")
 
 
 def test_the_traceback_of_what_is_no_refusal_is_kept(monkeypatch):

@@ -78,7 +78,7 @@ def test_what_is_wrong_is_a_line_that_says_what_to_do(monkeypatch, capsys):
         "cloudpickle<4,>=3.1 is needed: pip install 'cloudpickle<4,>=3.1'. Received: cloudpickle=0.1",
         "The limit of open files is low; raise it: ulimit -n 1024. Received: 64",
         "Little memory is left, and a run takes at least 1 GB; end other programs. Received: 0.5 GB",
-        "actor_learner runs on Keras's TensorFlow backend; unset KERAS_BACKEND or set it to tensorflow. Received: "
+        "actor_learner runs on Keras's backends tensorflow and jax; set KERAS_BACKEND to one of them. Received: "
         "KERAS_BACKEND=torch",
     ]
     assert problems == expected

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+import keras
 import numpy as np
 import pytest
 
@@ -240,13 +241,13 @@ def test_another_backend_is_one_error_before_keras_is_loaded():
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={"KERAS_BACKEND": "jax", "PATH": ""},
+        env={"KERAS_BACKEND": "torch", "PATH": ""},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "TensorFlow backend" in done.stdout
-    assert done.stdout.endswith("Received: KERAS_BACKEND=jax False\n")
+    assert "backends tensorflow and jax" in done.stdout
+    assert done.stdout.endswith("Received: KERAS_BACKEND=torch False\n")
 
 
 def test_json_there_and_back():
@@ -447,3 +448,27 @@ def test_a_learning_rate_beyond_any_float_is_refused():
         match=r"`learning_rate` must be a finite number of at least 0. Received: learning_rate=1000.*\.\.\.$",
     ):
         al.PPO(learning_rate=10**400)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_a_dtype_policy_that_keras_has_is_recorded(precision):
+    keras.config.set_dtype_policy(f"mixed_{precision}")
+    try:
+        config = al.TrainConfig()
+    finally:
+        keras.config.set_dtype_policy("float32")
+    assert config.precision == precision
+    assert al.TrainConfig.from_json(config.to_json()).precision == precision
+    assert al.TrainConfig().precision is None
+
+
+def test_the_precision_of_a_network_that_is_given_is_its_own():
+    x = keras.Input((4,))
+    network = keras.Model(x, (keras.layers.Dense(2)(x), keras.layers.Dense(1)(x)))
+    with pytest.raises(ValueError, match=r"^`precision` is for a network that the run builds; .* precision='float16'$"):
+        al.TrainConfig(network=network, precision="float16")
+    with pytest.raises(ValueError, match=r"^`precision` is for a network that the run builds"):
+        al.TrainConfig(init_from="somewhere", precision="float32")
+    assert al.TrainConfig(network=network, precision="float32").precision == "float32"
+    with pytest.raises(ValueError, match=r"^`precision` must be one of .* Received: precision='float64'$"):
+        al.TrainConfig(precision="float64")

@@ -10,8 +10,9 @@ import pytest
 import actor_learner
 
 PACKAGE = Path(actor_learner.__file__).parent
+FOLDERS = {"tf": "tensorflow", "jax": "jax"}
 NEUTRAL = [
-    *(file for file in (PACKAGE / "learner").rglob("*.py") if file.parent.name != "tf"),
+    *(file for file in (PACKAGE / "learner").rglob("*.py") if file.parent.name not in FOLDERS),
     *(PACKAGE / "algorithms").rglob("*.py"),
 ]
 
@@ -27,8 +28,27 @@ def imported(file):
 
 
 @pytest.mark.parametrize("file", NEUTRAL, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_tensorflow_is_named_in_the_backend_alone(file):
+def test_libraries_are_named_in_the_backends_alone(file):
     names = set(imported(file))
-    assert not {name for name in names if name.partition(".")[0] == "tensorflow"}
+    assert not {name for name in names if name.partition(".")[0] in FOLDERS.values()}
     if file.name != "backend.py":
-        assert not {name for name in names if name.startswith("actor_learner.learner.tf")}
+        assert not {name for name in names for folder in FOLDERS if name.startswith(f"actor_learner.learner.{folder}.")}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_backend_names_only_its_own_library(folder):
+    others = set(FOLDERS.values()) - {FOLDERS[folder]}
+    for file in (PACKAGE / "learner" / folder).glob("*.py"):
+        assert not {name for name in imported(file) if name.partition(".")[0] in others}
+
+
+def test_backends_have_the_same_functions():
+    tree = ast.parse((PACKAGE / "learner/backend.py").read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    named = {alias.name for node in imports for alias in node.names if ".learner.tf." in node.module}
+    by_jax = {"NAME", "THREADS"}
+    for module in [node.module for node in imports if ".learner.jax." in node.module]:
+        file = PACKAGE.parent / (module.replace(".", "/") + ".py")
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+        by_jax |= {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assert {name for name in by_jax if not name.startswith("_")} == named

@@ -13,7 +13,7 @@ from keras import layers
 from keras.optimizers import SGD, Adam, LossScaleOptimizer
 
 import actor_learner as al
-from tests.learner.tf.test_rollback import RootOfReward, compiled, poisoned, state_of
+from tests.learner.test_rollback import RootOfReward, compiled, poisoned, state_of
 from tests.support.small_networks import linear_network, same_weights, weights_of
 from tests.support.trajectories import TWO_ACTIONS, VECTOR, random_trajectory
 

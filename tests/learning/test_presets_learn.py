@@ -18,15 +18,14 @@ def test_ppo_solves_cartpole(tmp_path, max_policy_lag):
     assert len(evaluation.returns) == 20
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_ppo_learns_cartpole_in_16_bits(tmp_path, policy):
-    keras.config.set_dtype_policy(policy)
-    try:
-        result = al.train(al.preset("CartPole-v1", run_dir=tmp_path / "run", quiet=True, total_steps=50_000))
-    finally:
-        keras.config.set_dtype_policy("float32")
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_ppo_learns_cartpole_in_16_bits(tmp_path, precision):
+    config = al.preset("CartPole-v1", run_dir=tmp_path / "run", quiet=True, total_steps=50_000, precision=precision)
+    result = al.train(config)
+    assert {layer.compute_dtype for layer in result.network.layers} >= {precision}
+    assert keras.config.dtype_policy().name == "float32"
     assert al.evaluate(result.run_dir, episodes=20, seed=1000).mean >= 475
-    assert ("loss_scale" in result.metrics) == (policy == "mixed_float16")
+    assert ("loss_scale" in result.metrics) == (precision == "float16")
 
 
 def test_ppo_swings_the_pendulum_up(tmp_path):

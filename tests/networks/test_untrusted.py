@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 
 import actor_learner as al
 from actor_learner.learner.state import read_return_statistics
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.system.files import check_folder, write_arrays, write_manifest
 from tests.spaces.test_trajectory import assert_same_trajectory

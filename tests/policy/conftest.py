@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from actor_learner.networks import default
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export import cache
+from actor_learner.policy.export.exporting import export_policy
 from tests.support.policies import ACTIONS, BATCH, TORQUES, VECTOR
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_cache():
+    """Policies are converted here, whatever earlier runs have left in the cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "key_of", lambda *_: None)
+        yield
 
 
 @pytest.fixture(scope="session")

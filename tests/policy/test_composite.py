@@ -15,7 +15,7 @@ from keras import ops
 
 from actor_learner.networks import default
 from actor_learner.policy.actions import leaf_to_env
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.policy import Policy
 from actor_learner.spaces import structure as spaces
 from tests.support.exporting import logits_network, observations

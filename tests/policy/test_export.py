@@ -14,7 +14,7 @@ from keras import layers, ops
 from actor_learner.networks.contract import call_network
 from actor_learner.networks.default import default_network
 from actor_learner.networks.layers import ActionDistribution
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.policy import Policy
 from actor_learner.spaces.kinds import from_json
 from actor_learner.spaces.structure import observation_structure, to_gymnasium

@@ -14,7 +14,7 @@ from keras import layers, ops
 from actor_learner.networks.contract import all_layers
 from actor_learner.networks.default import default_network
 from actor_learner.networks.layers import LogStd
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.export.verify import draw_mask
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.policy import Policy

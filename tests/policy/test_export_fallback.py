@@ -11,7 +11,7 @@ from gymnasium.spaces import Box
 from keras import layers, ops
 
 from actor_learner.networks import default
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.policy import Policy
 from tests.support.exporting import (
     ACTIONS,

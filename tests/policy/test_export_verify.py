@@ -13,7 +13,7 @@ from keras import layers
 
 from actor_learner.networks import default
 from actor_learner.policy.export.convert import InexpressibleError, output_names, to_litert
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.export.trace import Tracer
 from actor_learner.policy.export.verify import Probe, agree, draw_inputs, draw_leaf, draw_mask
 from actor_learner.policy.export.weight_table import find_constants, pattern_values, permutation_of, scaled_by

@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from hypothesis import given, strategies as st
 
 from actor_learner.networks import default
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.export.verify import draw_mask
 from actor_learner.policy.policy import Policy
 from actor_learner.spaces import structure

@@ -8,7 +8,7 @@ from gymnasium.spaces import Dict, Discrete
 from scipy import stats
 
 from actor_learner.networks import default
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.noise import Noise
 from actor_learner.policy.policy import Policy
 from tests.support.exporting import give_draws

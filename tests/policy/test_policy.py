@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from scipy import stats
 
 from actor_learner.networks import default
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.exported import flatten_weights
 from actor_learner.policy.policy import Policy
 from tests.support.exporting import give_draws, logits_network

@@ -13,7 +13,7 @@ import pytest
 from keras import layers
 
 from actor_learner.networks import default
-from actor_learner.policy.export.litert import export_policy
+from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.policy import Policy, load_policy
 from actor_learner.spaces.kinds import to_json

@@ -71,7 +71,7 @@ def test_config_json_can_be_read_back():
     data = read_config(run.path)
     assert al.TrainConfig.from_json(data) == config
     assert data["versions"]["python"].startswith("3.")
-    assert set(data["versions"]) == {"python", "tensorflow", "keras", "ai-edge-litert", "gymnasium", "numpy"}
+    assert set(data["versions"]) == {"python", "tensorflow", "jax", "keras", "ai-edge-litert", "gymnasium", "numpy"}
 
 
 def test_choices_are_added_to_config_json():

@@ -8,7 +8,8 @@ import pytest
 
 from actor_learner.system import machine
 from actor_learner.system.machine import (
-    THREADS,
+    JAX_THREADS,
+    TENSORFLOW_THREADS as THREADS,
     available_cores,
     cpu_pressure,
     cpu_quota,
@@ -78,15 +79,18 @@ def test_the_learner_has_the_cores_that_actors_leave_unless_it_learns_from_image
 
 def test_threads_are_suggested_again_but_never_over_what_the_environment_says(monkeypatch):
     monkeypatch.delenv(THREADS, raising=False)
-    monkeypatch.setattr(machine, "_suggested", None)
+    monkeypatch.delenv(JAX_THREADS, raising=False)
+    monkeypatch.setattr(machine, "_suggested", {})
     renew_suggestion(5)
     assert THREADS not in os.environ, "embedded, the threads are the caller's"
     suggest_threads(1)
     renew_suggestion(2)
     assert os.environ[THREADS] == "2"
     monkeypatch.setenv(THREADS, "7")
+    renew_suggestion(7)
     renew_suggestion(3)
     assert os.environ[THREADS] == "7"
+    assert os.environ[JAX_THREADS] == "3"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from actor_learner.system import compile_cache
 
@@ -43,6 +44,8 @@ class Compiled:
         """Return the graph for arguments of these shapes. TensorFlow's own lookup takes half a millisecond."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in tf.nest.flatten(arguments))
         if (traced := self._traced.get(shapes)) is None:
+            if self.with_xla:
+                _number_functions_anew()
             traced = self._traced[shapes] = self._function.get_concrete_function(*arguments)
         return traced
 
@@ -51,6 +54,16 @@ class Compiled:
         result = traced(*arguments) if self._is_compiled else compile_cache.call(traced, *arguments)
         self._is_compiled = True
         return result
+
+
+def _number_functions_anew() -> None:
+    """Let the numbers in functions' names go on from the next multiple of 100,000.
+
+    They are part of a program's name in the compile cache, and depend on what was traced before in this process, such
+    as a network's conversion.
+    """
+    while ops.uid() % 100_000:
+        pass
 
 
 def to_device(arrays: Nest) -> Nest:
@@ -67,6 +80,11 @@ def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
     return array
 
 
+def values_of(variables: Variables) -> list[Tensor]:
+    """Return the values of variables at this place in a graph."""
+    return [tf.convert_to_tensor(variable.value) for variable in variables]
+
+
 def gradients(
     loss: Callable[[], tuple[Tensor, Any]], variables: Variables, state: Variables
 ) -> tuple[list[Tensor | None], Any]:
@@ -74,6 +92,12 @@ def gradients(
     with tf.GradientTape() as tape:
         value, further = loss()
     return tape.gradient(value, variables), further
+
+
+def apply_gradients(optimizer: keras.Optimizer, gradients: Sequence[Tensor | None], variables: Variables) -> None:
+    """Step the optimizer on the variables that have a gradient."""
+    pairs = [(g, variable) for g, variable in zip(gradients, variables, strict=True) if g is not None]
+    optimizer.apply([g for g, _ in pairs], [variable for _, variable in pairs])
 
 
 def while_loop(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from actor_learner.networks.contract import all_layers, call_network, check_outputs, network_distribution, tensor_names
+from actor_learner.networks.contract import call_network, check_outputs, network_distribution, tensor_names
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 
@@ -101,20 +100,3 @@ def _used(function: Any, arguments: Sequence[tf.TensorSpec]) -> frozenset[int]:
             seen.add(operation.name)
             pending.extend(tensor.op for tensor in operation.inputs)
     return frozenset(index for index, argument in enumerate(arguments) if argument.name in seen)
-
-
-@contextlib.contextmanager
-def computing_in_float32(network: keras.Model) -> Iterator[None]:
-    """Makes all layers compute in float32 while they are traced; weights keep their dtype."""
-    found = (layer for layer in (network, *all_layers(network)) if layer.compute_dtype != "float32")
-    changed = [(layer, layer._dtype_policy) for layer in found]
-    try:
-        for layer, _ in changed:
-            policy = keras.DTypePolicy("float32")
-            # Without it, layers with weights of another dtype wouldn't cast them before use.
-            policy._variable_dtype = layer.variable_dtype
-            layer._dtype_policy = policy
-        yield
-    finally:
-        for layer, policy in changed:
-            layer._dtype_policy = policy

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
-from actor_learner.learner.tf.compiled import cond
+from actor_learner.learner import backend
 
 Tensor = Any
 
@@ -22,7 +21,7 @@ class Snapshot:
 
     def __init__(self, variables: Iterable[keras.Variable]) -> None:
         self._variables = list(variables)
-        self._values = [tf.convert_to_tensor(variable.value) for variable in self._variables]
+        self._values = backend.values_of(self._variables)
 
     def put_back_where(self, undone: Tensor) -> None:
         """Assign all values where `undone`, a scalar bool, is True; the graph has nothing to do otherwise."""
@@ -31,4 +30,4 @@ class Snapshot:
             for variable, value in zip(self._variables, self._values, strict=True):
                 variable.assign(value)
 
-        cond(undone, put_back, self._variables)
+        backend.cond(undone, put_back, self._variables)

@@ -1,0 +1,1 @@
+"""The JAX backend of the learner."""

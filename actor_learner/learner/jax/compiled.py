@@ -1,0 +1,219 @@
+"""Compilation, gradients and control flow in JAX, whose programs are pure functions.
+
+Code that assigns to Keras variables runs in a `keras.StatelessScope`, which makes it a function of their values. Every
+variable that the code assigns must be in `state`: one that is left out is read as a constant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+from jax.extend import core
+from keras import tree
+
+from actor_learner.learner.jax.convolutions import in_canonical_order
+
+Tensor = Any
+Nest = Any
+Variables = Sequence[keras.Variable]
+
+
+def device(name: str) -> Any:
+    """Return a context in which new arrays and programs are on a device, by its resolved name."""
+    return jax.default_device(jax.devices("gpu" if "GPU" in name else "cpu")[0])
+
+
+def gather(rows: Tensor, index: Tensor) -> Tensor:
+    """Return the rows of an index `[M]`, all of which exist."""
+    return rows.at[index].get(mode="promise_in_bounds")
+
+
+def half_square_sum(vector: Tensor) -> Tensor:
+    return 0.5 * jnp.sum(jnp.square(vector))
+
+
+def global_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the square root of the sum of all squares, in float32."""
+    return jnp.sqrt(2.0 * sum(half_square_sum(tensor.astype(jnp.float32)) for tensor in tensors))
+
+
+class Compiled:
+    """A function of tensors as one program, compiled once for each shape of its arguments.
+
+    function: Assigns to variables of `state` only. with_xla: Without effect: XLA compiles all of JAX.
+    """
+
+    def __init__(self, function: Callable[..., Any], state: Variables, *, with_xla: bool) -> None:
+        self.with_xla = with_xla
+        self._state = list(state)
+        self._function = jax.jit(_pure(function, self._state))
+        self._lowered: dict[Any, Any] = {}
+        self._programs: dict[Any, Any] = {}
+
+    @property
+    def trace_count(self) -> int:
+        """The number of graphs that JAX has traced."""
+        return len(self._lowered)
+
+    def trace(self, *arguments: Nest) -> Any:
+        """Return the graph for arguments of these shapes."""
+        shapes = _shapes(arguments)
+        if (lowered := self._lowered.get(shapes)) is None:
+            on_cpu = (jax.config.jax_default_device or jax.devices()[0]).platform == "cpu"
+            with in_canonical_order() if on_cpu else contextlib.nullcontext():
+                lowered = self._lowered[shapes] = self._function.lower(values_of(self._state), *arguments)
+        return lowered
+
+    def __call__(self, *arguments: Nest) -> Any:
+        shapes = _shapes(arguments)
+        if (program := self._programs.get(shapes)) is None:
+            program = self._programs[shapes] = self.trace(*arguments).compile()
+        values, result = program(values_of(self._state), *arguments)
+        _assign(self._state, values)
+        return result
+
+
+def _shapes(arguments: Nest) -> Any:
+    return tuple((leaf.shape, leaf.dtype) for leaf in tree.flatten(arguments))
+
+
+def values_of(variables: Variables) -> list[Tensor]:
+    """Return the values of variables at this place in a graph."""
+    return [variable.value for variable in variables]
+
+
+def _assign(variables: Variables, values: Sequence[Tensor]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def _pure(function: Callable[..., Any], state: Variables) -> Callable[..., Any]:
+    """Return `function(*arguments)` as a function of the values of `state` too: (their new values, its result)."""
+
+    def pure(values: Sequence[Tensor], *arguments: Nest) -> Any:
+        with _scope(state, values) as scope:
+            result = function(*arguments)
+        return [scope.get_current_value(variable) for variable in state], result
+
+    return pure
+
+
+def _scope(variables: Variables, values: Sequence[Tensor]) -> Any:
+    mapping = list(zip(variables, values, strict=True))
+    return keras.StatelessScope(mapping, collect_losses=True, initialize_variables=False)
+
+
+def to_device(arrays: Nest) -> Nest:
+    """Copy each array to the current device. Numbers of 64 bits become those of 32."""
+    return tree.map_structure(jnp.asarray, arrays)
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Copy a tensor to the host."""
+    return np.asarray(tensor)
+
+
+def gradients(
+    loss: Callable[[], tuple[Tensor, Any]], variables: Variables, state: Variables
+) -> tuple[list[Tensor | None], Any]:
+    """Return the gradients of the first thing that `loss` returns, None where there is none, and the second thing."""
+    trained = {id(variable) for variable in variables}
+    rest = [variable for variable in state if id(variable) not in trained]
+    held = values_of(rest)
+
+    def pure(values: Sequence[Tensor]) -> tuple[Tensor, Any]:
+        with _scope([*variables, *rest], [*values, *held]) as scope:
+            value, further = loss()
+        return value, (further, [scope.get_current_value(variable) for variable in rest])
+
+    differentiate = jax.value_and_grad(pure, has_aux=True)
+    graph, shape = jax.make_jaxpr(differentiate, return_shape=True)(values_of(variables))
+    results = core.jaxpr_as_fun(graph)(*values_of(variables))
+    (_, (further, assigned)), found = jax.tree.unflatten(jax.tree.structure(shape), results)
+    _assign(rest, assigned)
+    zero = _constant_zeros(graph.jaxpr)[-len(variables) :]
+    return [None if none else gradient for gradient, none in zip(found, zero, strict=True)], further
+
+
+def _constant_zeros(graph: Any) -> list[bool]:
+    """Return for each output of a graph whether it is zeros, as a gradient is where the loss doesn't depend on it."""
+    zeros = {
+        id(equation.outvars[0])
+        for equation in graph.eqns
+        if equation.primitive.name == "broadcast_in_dim" and _is_zero(equation.invars[0])
+    }
+    return [id(output) in zeros or _is_zero(output) for output in graph.outvars]
+
+
+def _is_zero(atom: Any) -> bool:
+    return isinstance(atom, core.Literal) and bool(np.all(atom.val == 0))
+
+
+def apply_gradients(optimizer: keras.Optimizer, gradients: Sequence[Tensor | None], variables: Variables) -> None:
+    """Step the optimizer on the variables that have a gradient."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):  # its `apply` branches on tensors
+        full = [
+            jnp.zeros(variable.shape, variable.dtype) if gradient is None else gradient
+            for gradient, variable in zip(gradients, variables, strict=True)
+        ]
+        values, own = optimizer.stateless_apply(values_of(optimizer.variables), full, values_of(variables))
+        _assign([*variables, *optimizer.variables], [*values, *own])
+        return
+    pairs = [
+        (gradient, variable) for gradient, variable in zip(gradients, variables, strict=True) if gradient is not None
+    ]
+    optimizer.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+
+
+def while_loop(
+    goes_on: Callable[..., Tensor], body: Callable[..., Any], carry: tuple[Tensor, ...], state: Variables
+) -> Any:
+    """Return the last of `carry = body(*carry)`, repeated while `goes_on(*carry)`."""
+    step = _pure(body, state)
+    values, carry = jax.lax.while_loop(
+        lambda both: goes_on(*both[1]), lambda both: step(both[0], *both[1]), (values_of(state), carry)
+    )
+    _assign(state, values)
+    return carry
+
+
+def cond(predicate: Tensor, assign: Callable[[], None], state: Variables) -> None:
+    """Run `assign` where the predicate holds."""
+    assigned = _pure(assign, state)
+    _assign(state, jax.lax.cond(predicate, lambda values: assigned(values)[0], lambda values: values, values_of(state)))
+
+
+def choose(predicate: Tensor, true: Callable[[], Tensor], false: Callable[[], Tensor]) -> Tensor:
+    """Return what one of two functions returns, and compute only that one."""
+    return jax.lax.cond(predicate, true, false)
+
+
+def trace_once(function: Callable[..., None], *arguments: Nest) -> None:
+    """Trace `function` on tensors like the arguments, and throw the graph away."""
+
+    def probe(*arguments: Nest) -> None:
+        with _scope([], []):
+            function(*arguments)
+
+    jax.eval_shape(probe, *arguments)
+
+
+def map_chunks(function: Callable[[Tensor], tuple[Tensor, ...]], index: np.ndarray[Any, Any]) -> tuple[Tensor, ...]:
+    """Return `function` of each row of `index [chunks, size]`, one after the other.
+
+    function: Returns two float32 vectors `[size]`.
+    """
+    found: tuple[Tensor, ...] = jax.lax.map(function, jnp.asarray(index))
+    return found
+
+
+def vector_reader(variables: Variables) -> Callable[[], np.ndarray[Any, Any]]:
+    """Return a function that reads variables as one new float32 vector, each raveled, in their order."""
+    join = jax.jit(lambda values: jnp.concatenate([value.reshape(-1).astype(jnp.float32) for value in values]))
+    return lambda: np.asarray(join(values_of(variables)))

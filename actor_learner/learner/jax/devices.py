@@ -1,0 +1,60 @@
+"""The device and the threads that JAX computes on."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import keras
+from jax._src import xla_bridge
+
+from actor_learner.system.fields import check_choice
+from actor_learner.system.machine import JAX_THREADS
+
+NAME, THREADS = "JAX", JAX_THREADS
+
+
+def resolve_device(device: str) -> str:
+    """Return the name, in TensorFlow's form, of the device that "auto", "cpu" or "gpu" stands for.
+
+    Raises ValueError for any other name, and for "gpu" where JAX sees none.
+    """
+    check_choice("device", device, ("auto", "cpu", "gpu"))
+    has_gpu = device != "cpu" and any(found.platform == "gpu" for found in jax.devices())
+    if device == "gpu" and not has_gpu:
+        raise ValueError(
+            "`device='gpu'` needs a GPU that JAX sees (pip install 'actor-learner[jax-cuda]'). Received: none"
+        )
+    if has_gpu:  # Actors compute in full float32; the learner must agree with their log-probabilities.
+        jax.config.update("jax_default_matmul_precision", "highest")
+    return "/GPU:0" if has_gpu else "/CPU:0"
+
+
+def gpu_names() -> list[str]:
+    """Return the names of the GPUs that JAX sees."""
+    return [device.device_kind for device in jax.devices() if device.platform == "gpu"]
+
+
+def check_placement(network: keras.Model, device: str) -> None:
+    """Do nothing: JAX moves weights to the device of the update."""
+
+
+def set_threads(count: int) -> None:
+    """Let JAX compute on `count` cores of the CPU. Raises RuntimeError where it has started."""
+    if xla_bridge.backends_are_initialized():
+        raise RuntimeError("JAX has started")
+    os.environ[THREADS] = str(count)
+
+
+def threads() -> int:
+    """Return the configured number of threads; 0: one for each core."""
+    return int(os.environ.get(THREADS) or 0)
+
+
+def use_xla(network: keras.Model, device: str, minibatch_flops: float) -> bool:
+    """Return True: XLA compiles all of JAX."""
+    return True
+
+
+def fuse(optimizer: keras.Optimizer) -> None:
+    """Do nothing: XLA fuses an optimizer's step."""

@@ -1,0 +1,111 @@
+"""A cache of exported policies: a network of a known architecture isn't converted again.
+
+<cache>/actor_learner/policies/<key>/    an exported policy without weights, as `ExportedPolicy.save` writes it
+
+The key is a digest of everything that the graphs depend on: the network's config without initializers, the shapes of
+its weights, spaces, batch size, versions, and the source of this package's networks and conversion. A network that
+holds code of the user's (a layer's, a function's) has no key: its config doesn't tell what the code computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from actor_learner.networks.contract import all_layers
+from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.system.cache import cache_folder, own_folder
+
+MOST_KEPT = 64
+"""Exports of up to some megabytes each; the oldest ones beyond are removed."""
+
+_PACKAGES = ("keras", "ai-edge-litert")
+_SOURCES = ("networks", "policy", "spaces")
+_OPAQUE = {"Lambda", "TFSMLayer", "JaxLayer", "FlaxLayer", "TorchModuleWrapper", "function", "__lambda__"}
+"""Classes, as configs name them, whose config doesn't tell what they compute."""
+
+
+def key_of(network: keras.Model, spaces: Spaces, batch_size: int) -> str | None:
+    """Returns the name of a network's folder in the cache; None if it can't be cached."""
+    if not all(_is_known(layer) for layer in (network, *all_layers(network))):
+        return None
+    try:
+        config = _normalized(keras.saving.serialize_keras_object(network))
+        config["config"].pop("name", None)
+        description = {
+            "config": config,
+            "weights": [[list(weight.shape), str(weight.dtype)] for weight in network.weights],
+            "spaces": spaces.to_json(),
+            "batch_size": batch_size,
+            "versions": [importlib.metadata.version(name) for name in _PACKAGES],
+            "source": _source_digest(),
+        }
+        text = json.dumps(description, sort_keys=True, default=np.ndarray.tolist)
+    except Exception:  # `get_config` may raise and return anything
+        return None
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _is_known(layer: keras.layers.Layer) -> bool:
+    module = type(layer).__module__
+    return module.partition(".")[0] == "keras" or module == "actor_learner.networks.layers"
+
+
+def _normalized(part: Any) -> Any:
+    """Returns a part of a config without initializers. Raises ValueError if it holds code that it doesn't show."""
+    if isinstance(part, dict):
+        if part.get("class_name") in _OPAQUE:
+            raise ValueError(part["class_name"])
+        return {name: _normalized(value) for name, value in part.items() if not str(name).endswith("initializer")}
+    return [_normalized(item) for item in part] if isinstance(part, (list, tuple)) else part
+
+
+@functools.cache
+def _source_digest() -> str:
+    """Returns a digest of the code that graphs are made of."""
+    digest = hashlib.sha256()
+    package = Path(__file__).parents[2]
+    for file in sorted(file for folder in _SOURCES for file in (package / folder).rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def read(key: str | None) -> ExportedPolicy | None:
+    """Returns a cached policy, without weights; None if there is none that can be read."""
+    folder = _folder()
+    if key is None or folder is None:
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        exported = ExportedPolicy.load(own_folder(folder) / key)
+        os.utime(folder / key)
+        return exported
+    return None
+
+
+def write(key: str | None, exported: ExportedPolicy) -> None:
+    """Keeps a policy, without its weights; a disk without room keeps none."""
+    folder = _folder()
+    if key is None or folder is None or exported.fallback:
+        return
+    with contextlib.suppress(OSError):
+        own_folder(folder)
+        replace(exported, weights=np.zeros(0, np.float32)).save(folder / key)
+        entries = sorted(folder.iterdir(), key=lambda entry: entry.stat().st_mtime)
+        for entry in entries[:-MOST_KEPT]:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _folder() -> Path | None:
+    return cache_folder("policies")

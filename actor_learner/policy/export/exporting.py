@@ -1,0 +1,87 @@
+"""Exports a Keras network for actors: from the cache of earlier exports, by conversion here, or in another process.
+
+The conversion needs Keras on TensorFlow. On another backend a helper process converts the network's file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from gymnasium.spaces import Box, Dict, Space, Tuple
+
+from actor_learner.networks.contract import call_network
+from actor_learner.policy.export import cache
+from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.system.fields import check_count
+
+
+def export_policy(
+    network: keras.Model,
+    action_space: Space[Any],
+    batch_size: int,
+    observation_space: Space[Any] | None = None,
+    masked: bool = False,
+) -> ExportedPolicy:
+    """Exports a network for a `Policy`, without changing it.
+
+    Mixed-precision networks are exported in float32. A graph that LiteRT can't express is exported as a TensorFlow
+    graph, with a warning that names the layer.
+
+    Args:
+        network: A Keras model that keeps the network contract.
+        action_space: Any supported space.
+        batch_size: Number of observations of a usual call, at least 1.
+        observation_space: Optional if `network.inputs` declares structure, shapes and dtypes.
+        masked: True if actions may be masked; without effect if `action_space` has no discrete choice.
+
+    Raises ValueError if the network's outputs or its noise_hold don't fit `action_space`, or without an
+    `observation_space` that it needs.
+    """
+    check_count("batch_size", batch_size)
+    has_choices = Spaces(None, action_space).masks.size > 0
+    if observation_space is None:
+        observation_space = _space_of_inputs(network)
+    return export_network(network, Spaces(observation_space, action_space, masked and has_choices), batch_size)
+
+
+def export_network(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPolicy:
+    """Exports a network, as `export_policy` does, for known spaces; masked ones must have a discrete choice."""
+    if not network.built:
+        call_network(network, spaces.observation.zeros(1))
+    key = cache.key_of(network, spaces, batch_size)
+    if (known := cache.read(key)) is not None and known.fits(network):
+        return known.with_weights(network)
+    if keras.backend.backend() == "tensorflow":
+        from actor_learner.policy.export.litert import convert_network
+
+        exported = convert_network(network, spaces, batch_size)
+    else:
+        from actor_learner.policy.export.converter_process import convert_elsewhere
+
+        exported = convert_elsewhere(network, spaces, batch_size)
+    cache.write(key, exported)
+    return exported
+
+
+def _space_of_inputs(network: keras.Model) -> Space[Any]:
+    """Returns the space of a network's symbolic inputs: dicts and tuples of boxes without bounds."""
+    try:
+        # A functional model has the nest, any other model that was built by shape has a list.
+        return _space_of(network._inputs_struct if hasattr(network, "_inputs_struct") else network.inputs)
+    except (AttributeError, TypeError, ValueError):
+        expected = "`observation_space` must be given for a network that doesn't declare its inputs"
+        raise ValueError(f"{expected}. Received: network={network.name!r}") from None
+
+
+def _space_of(inputs: Any) -> Space[Any]:
+    if isinstance(inputs, dict):
+        return Dict([(name, _space_of(part)) for name, part in inputs.items()])
+    if isinstance(inputs, (list, tuple)):
+        parts = [_space_of(part) for part in inputs]
+        return parts[0] if len(parts) == 1 else Tuple(parts)
+    dtype, shape = np.dtype(inputs.dtype), tuple(int(size) for size in inputs.shape[1:])
+    low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return Box(low, high, shape, dtype.type)

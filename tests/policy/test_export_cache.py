@@ -1,0 +1,135 @@
+"""The cache of exported policies."""
+
+from __future__ import annotations
+
+import os
+
+import keras
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from keras import layers
+
+import actor_learner as al
+from actor_learner.policy.export import cache, exporting, litert
+from actor_learner.spaces.spaces import Spaces
+
+KEY_OF = cache.key_of  # before this folder's fixture replaces it
+SPACES = Spaces(Box(-1, 1, (3,), np.float32), Discrete(2))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "key_of", KEY_OF)
+    monkeypatch.setenv("ACTOR_LEARNER_CACHE", str(tmp_path))
+    return tmp_path / "policies"
+
+
+@pytest.fixture
+def conversions(monkeypatch):
+    """The networks that were converted, in order."""
+    done, convert = [], litert.convert_network
+
+    def counted(network, *arguments):
+        done.append(network)
+        return convert(network, *arguments)
+
+    monkeypatch.setattr(litert, "convert_network", counted)
+    return done
+
+
+def network(seed=0, **options):
+    return al.default_network(SPACES.observation_space, SPACES.action_space, hidden_sizes=(8,), seed=seed, **options)
+
+
+def own(layer, name="own"):
+    x = keras.Input((3,))
+    h = layer(x)
+    return keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)), name=name)
+
+
+@keras.saving.register_keras_serializable(package="test_export_cache")
+class Doubled(layers.Layer):
+    def call(self, x):
+        return 2 * x
+
+
+def doubled(x):
+    return 2 * x
+
+
+def test_another_network_of_the_same_architecture_is_not_converted_again(conversions):
+    first, second = network(seed=1), network(seed=2)
+    exporting.export_network(first, SPACES, 4)
+    exported = exporting.export_network(second, SPACES, 4)
+    assert conversions == [first]
+    observation = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    parameters, value = (keras.ops.convert_to_numpy(output) for output in second(observation))
+    policy = al.Policy(exported)
+    np.testing.assert_allclose(policy.value(observation), value[:, 0], atol=1e-5)
+    np.testing.assert_array_equal(policy.act(observation), parameters.argmax(axis=1))
+    assert exported.weight_names == tuple(weight.path for weight in second.weights)
+
+
+@pytest.mark.parametrize(
+    ("changed", "batch_size"),
+    [(network(activation="relu"), 4), (network(), 5), (network(normalize_observation=True), 4)],
+    ids=["activation", "batch size", "layers"],
+)
+def test_what_the_graphs_depend_on_is_in_the_key(changed, batch_size, conversions):
+    assert KEY_OF(changed, SPACES, batch_size) != KEY_OF(network(), SPACES, 4)
+
+
+def test_spaces_and_masks_are_in_the_key():
+    masked = Spaces(SPACES.observation_space, SPACES.action_space, masked=True)
+    assert KEY_OF(network(), masked, 4) != KEY_OF(network(), SPACES, 4)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [Doubled(), layers.Lambda(doubled), layers.Dense(4, activation=doubled), keras.Sequential([Doubled()])],
+    ids=["class", "Lambda", "function", "nested"],
+)
+def test_code_of_the_users_has_no_key(layer):
+    """The same config may compute something else in the next run."""
+    assert KEY_OF(own(layer), SPACES, 4) is None
+
+
+def test_layers_of_kerass_have_a_key():
+    assert KEY_OF(own(layers.Dense(4, activation="gelu")), SPACES, 4) is not None
+
+
+def test_a_damaged_entry_is_converted_again(folder, conversions):
+    exporting.export_network(network(), SPACES, 4)
+    (graph,) = folder.glob("*/step.tflite")
+    graph.write_bytes(graph.read_bytes()[:-8] + bytes(8))
+    exporting.export_network(network(), SPACES, 4)
+    assert len(conversions) == 2
+
+
+def test_no_weights_are_kept(folder):
+    exporting.export_network(network(), SPACES, 4)
+    (weights,) = folder.glob("*/weights.npy")
+    assert np.load(weights).size == 0
+
+
+def test_without_a_cache_each_export_converts(monkeypatch, conversions):
+    monkeypatch.setenv("ACTOR_LEARNER_CACHE", "")
+    for _ in range(2):
+        exporting.export_network(network(), SPACES, 4)
+    assert len(conversions) == 2
+
+
+def test_a_folder_that_others_can_write_to_is_not_read(folder, conversions):
+    exporting.export_network(network(), SPACES, 4)
+    os.chmod(folder, 0o777)
+    exporting.export_network(network(), SPACES, 4)
+    assert len(conversions) == 2
+
+
+def test_the_oldest_entries_are_removed(folder, monkeypatch):
+    monkeypatch.setattr(cache, "MOST_KEPT", 2)
+    for rows in (1, 2, 3):
+        exporting.export_network(network(), SPACES, rows)
+    assert len(list(folder.iterdir())) == 2
+    assert (folder / KEY_OF(network(), SPACES, 3)).is_dir()

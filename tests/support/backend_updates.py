@@ -1,0 +1,174 @@
+"""Updates of one backend, to be compared with another's: `python -m tests.support.backend_updates OUTPUT.npz`.
+
+Writes the weights before and after, the optimizer's variables and the metrics of each case. NumPy draws the first
+weights, because the backends' random streams differ.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+
+import actor_learner as al
+from actor_learner.system.keras_import import import_keras
+
+import_keras()
+import keras  # noqa: E402
+
+VECTOR = Box(-10, 10, (4,), np.float32)
+IMAGE = Box(0, 255, (44, 44, 4), np.uint8)
+NESTED = Dict(place=VECTOR, kind=Discrete(3))
+PLANE = Box(-1, 1, (2,), np.float32)
+
+
+def observations(space, shape, rng):
+    if isinstance(space, Dict):
+        return {name: observations(part, shape, rng) for name, part in space.items()}
+    if isinstance(space, Discrete):
+        return rng.integers(0, space.n, shape)
+    if space.dtype == np.uint8:
+        return rng.integers(0, 256, (*shape, *space.shape), dtype=np.uint8)
+    return rng.normal(size=(*shape, *space.shape)).astype(np.float32)
+
+
+def actions(space, shape, rng):
+    if isinstance(space, Discrete):
+        return rng.integers(0, space.n, shape)
+    if isinstance(space, MultiDiscrete):
+        return rng.integers(0, space.nvec, (*shape, len(space.nvec)))
+    return rng.normal(size=(*shape, *space.shape)).astype(np.float32)
+
+
+def trajectory(observation_space, action_space, steps, columns, rng, masked=False):
+    """A batch with terminated, truncated and invalid rows, in every mode of what follows an end."""
+    shape = (steps, columns)
+    terminated = rng.random(shape) < 0.03
+    truncated = (rng.random(shape) < 0.05) & ~terminated
+    valid = np.ones(shape, bool)
+    resets = (terminated | truncated)[:-1] & (np.arange(columns) % 2 == 0)
+    valid[1:][resets] = False
+    terminated[~valid] = truncated[~valid] = False
+    action = actions(action_space, shape, rng)
+    mask = None
+    if masked:
+        mask = rng.random((*shape, action_space.n)) < 0.8
+        np.put_along_axis(mask, action[..., None], True, axis=-1)
+    return al.Trajectory(
+        observation=observations(observation_space, (steps + 1, columns), rng),
+        action=action,
+        reward=rng.normal(size=shape).astype(np.float32),
+        terminated=terminated,
+        truncated=truncated,
+        valid=valid,
+        behaviour_log_prob=(rng.normal(size=shape) * 0.1 - 1.5).astype(np.float32),
+        truncation_value=rng.normal(size=shape).astype(np.float32),
+        policy_version=np.zeros(columns, np.int64),
+        env_index=np.arange(columns, dtype=np.int32),
+        action_mask=mask,
+    )
+
+
+def adamw_ema():
+    return keras.optimizers.AdamW(1e-3, use_ema=True, global_clipnorm=0.5)
+
+
+class ValueOnly(al.PPO):
+    """A loss that leaves the policy's head without a gradient."""
+
+    def loss(self, outputs, rows):
+        loss = keras.ops.mean(keras.ops.square(outputs["value"] - rows["return"]))
+        return loss, {"value_loss": loss}
+
+
+# observation space, action space, options of the network, algorithm, steps, columns, updates
+CASES = {
+    "mlp": (VECTOR, Discrete(2), {}, lambda: al.PPO(minibatch_size=64, epochs=4, normalize_reward=True), 64, 8, 4),
+    "normalization": (
+        VECTOR,
+        PLANE,
+        {"normalize_observation": True},
+        lambda: al.PPO(minibatch_size=100, epochs=3, normalize_reward=True, target_kl=0.05, clip_range_vf=0.2),
+        64,
+        8,
+        5,
+    ),
+    "target_kl": (
+        VECTOR,
+        PLANE,
+        {},
+        lambda: al.PPO(minibatch_size=64, epochs=10, target_kl=0.0005, learning_rate="linear"),
+        64,
+        8,
+        4,
+    ),
+    "masks": (VECTOR, Discrete(4), {}, lambda: al.PPO(minibatch_size=64, epochs=2), 32, 8, 3),
+    "dict": (NESTED, MultiDiscrete([3, 2]), {}, lambda: al.PPO(minibatch_size=64, epochs=2), 32, 8, 3),
+    "impala": (VECTOR, Discrete(3), {}, al.Impala, 20, 32, 6),
+    "a2c": (VECTOR, Discrete(3), {}, al.A2C, 5, 16, 8),
+    "adamw": (VECTOR, Discrete(3), {}, lambda: al.PPO(optimizer=adamw_ema()), 32, 8, 3),
+    "unused": (
+        VECTOR,
+        Discrete(3),
+        {},
+        lambda: ValueOnly(optimizer=keras.optimizers.AdamW(1e-2, weight_decay=0.1), vf_coef=1.0),
+        32,
+        8,
+        3,
+    ),
+    "images": (
+        IMAGE,
+        Discrete(6),
+        {},
+        lambda: al.PPO(minibatch_size=None, epochs=1, optimizer=keras.optimizers.SGD(0.01)),
+        8,
+        4,
+        1,
+    ),
+}
+
+
+def first_weights(network, rng):
+    """Random weights of usual sizes; scales and counts stay as they are."""
+    for weight in network.weights:
+        shape = tuple(weight.shape)
+        yield (
+            rng.normal(size=shape) / np.sqrt(np.prod(shape[:-1]))
+            if len(shape) > 1
+            else keras.ops.convert_to_numpy(weight)
+        )
+
+
+def main(output):
+    arrays = {}
+    for name, case in CASES.items():
+        observation_space, action_space, options, algorithm, steps, columns, updates = case
+        rng = np.random.default_rng(1)
+        network = al.default_network(observation_space, action_space, seed=0, **options)
+        network.set_weights(list(first_weights(network, rng)))
+        save(arrays, f"{name}/before", network.get_weights())
+        total = steps * columns * updates
+        learner = al.Learner(network, algorithm(), action_space=action_space, total_steps=total, device="cpu")
+        undone = []
+        for update in range(updates):
+            batch = trajectory(observation_space, action_space, steps, columns, rng, masked=name == "masks")
+            if name == "mlp" and update == 2:
+                batch.behaviour_log_prob[3, 3] = np.nan
+                batch.valid[3, 3] = True
+            metrics = learner.update(batch)
+            undone.append(len(learner.not_finite))
+            arrays |= {f"{name}/metrics/{update}/{key}": np.float64(value) for key, value in metrics.items()}
+        arrays[f"{name}/undone"] = np.array(undone)
+        save(arrays, f"{name}/after", learner.get_weights())
+        variables = learner.optimizer.variables
+        save(arrays, f"{name}/optimizer", [keras.ops.convert_to_numpy(variable) for variable in variables])
+    np.savez(output, **arrays)
+
+
+def save(arrays, name, values):
+    arrays |= {f"{name}/{index}": np.asarray(value) for index, value in enumerate(values)}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,150 @@
+"""Whole runs on JAX, each command in a process of its own: Keras has one backend in a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+SIZES = ["--num-actors", "1", "--num-envs", "4", "--unroll-length", "32", "--preset", "none"]
+
+
+def run(*arguments, code=0, **environment):
+    """What a command prints, without TensorFlow in its process."""
+    program = (
+        "import sys; from actor_learner.cli import main; code = main(sys.argv[1:]); "
+        "assert 'tensorflow' not in sys.modules, 'TensorFlow was loaded'; sys.exit(code)"
+    )
+    environment = {name: value for name, value in {**os.environ, **environment}.items() if name != "KERAS_BACKEND"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def metrics(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("runs") / "jax"
+    run("train", "CartPole-v1", "--backend", "jax", "--total-steps", 1280, "--run-dir", run_dir, "--quiet", *SIZES)
+    return run_dir
+
+
+def test_a_run_says_what_it_ran_on(trained):
+    config = json.loads((trained / "config.json").read_text())
+    assert config["backend"] == "jax"
+    assert config["versions"]["jax"]
+    assert metrics(trained)[-1]["env_steps"] >= 1280
+    assert list(trained.glob("events.out.tfevents.*"))
+
+
+def test_a_run_is_resumed_on_its_own_backend(trained):
+    before = len(metrics(trained))
+    run("train", "--resume", trained, "--total-steps", 1664, "--quiet")
+    assert len(metrics(trained)) == before + 3
+    refused = run("train", "--resume", trained, "--total-steps", 2000, "--backend", "tensorflow", code=2)
+    assert 'backend is "jax" there, "tensorflow" here' in refused
+    assert refused.count("\n") == 1
+
+
+def test_what_was_learned_starts_a_run_on_tensorflow(trained, tmp_path):
+    program = "import sys; from actor_learner.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = ["train", "CartPole-v1", "--init-from", trained, "--total-steps", 256, "--run-dir", tmp_path / "run"]
+    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    words = [sys.executable, "-c", program, *map(str, [*command, *SIZES, "--quiet"])]
+    subprocess.run(words, env=environment, timeout=280, check=True)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["backend"] == "tensorflow"
+
+
+def test_evaluation_plays_what_was_trained(trained):
+    assert "over 3 episodes" in run("evaluate", trained, "--episodes", 3)
+
+
+def test_lag_normalization_and_mixed_precision(tmp_path):
+    """The policy that is saved agrees with the network to rounding."""
+    program = """
+import sys
+import numpy as np
+import keras
+import actor_learner as al
+keras.config.set_dtype_policy("mixed_float16")
+result = al.train(al.TrainConfig(
+    env="Pendulum-v1", algorithm=al.PPO(minibatch_size=32, normalize_reward=True), total_steps=512,
+    num_actors=1, num_envs=4, unroll_length=16, max_policy_lag=1, normalize_observation=True, quiet=True,
+    run_dir=sys.argv[1],
+))
+assert type(result.network.optimizer).__name__ == "LossScaleOptimizer"
+policy = al.load_policy(sys.argv[1])
+observation = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+value = np.asarray(result.network(observation, training=False)[1])[:, 0]
+assert np.abs(policy.value(observation) - value).max() < 0.01 * (1 + np.abs(value).max())
+assert "tensorflow" not in sys.modules
+"""
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")], env=environment, timeout=280, check=True)
+    assert metrics(tmp_path / "run")[-1]["updates"] >= 7
+
+
+def test_a_network_that_keras_cannot_load_elsewhere_is_one_line(tmp_path):
+    """Its conversion needs Keras on TensorFlow, in another process."""
+    program = """
+import keras
+import actor_learner as al
+
+class Own(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+
+x = keras.Input((4,))
+h = Own()(x)
+network = keras.Model(x, (keras.layers.Dense(2)(h), keras.layers.Dense(1)(h)))
+try:
+    al.Policy.from_network(network, __import__("gymnasium").spaces.Discrete(2))
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=True,
+    )
+    assert done.stdout.startswith("Acting with a network needs its conversion by Keras on TensorFlow")
+    assert done.stdout.endswith("on jax\n")
+    assert done.stdout.count("\n") == 1
+
+
+def test_without_tensorflow_a_new_architecture_is_one_line(tmp_path):
+    program = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name == "tensorflow" else find(name, *rest)
+from actor_learner.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+    environment = {**os.environ, "ACTOR_LEARNER_CACHE": str(tmp_path / "cache")}
+    environment.pop("KERAS_BACKEND", None)
+    command = ["train", "--backend", "jax", "--total-steps", "256", "--run-dir", str(tmp_path / "run"), "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command], env=environment, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith(
+        "pip install actor-learner. Received: no tensorflow in Python 3." + str(sys.version_info[1])
+    )
+    assert done.stderr.count("\n") == 1
