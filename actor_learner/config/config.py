@@ -323,7 +323,8 @@ class TrainConfig(checks.NamedFields):
         """Take the precision from Keras's dtype policy, where that decides, so that the run can be repeated."""
         layers = list(self.network._flatten_layers()) if hasattr(self.network, "dtype_policy") else []
         built_already = self.init_from is not None or bool(layers)
-        if self.precision is not None and built_already and all(la.compute_dtype != self.precision for la in layers):
+        computed_in = {layer.compute_dtype for layer in layers}
+        if self.precision is not None and built_already and self.precision not in computed_in:
             raise ValueError(
                 "`precision` is for a network that the run builds; one that is given computes in its own, by the dtype "
                 f"policy that it was built under. Received: precision={self.precision!r}"

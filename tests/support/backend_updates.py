@@ -13,61 +13,15 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 import actor_learner as al
 from actor_learner.system.keras_import import import_keras
+from tests.support.trajectories import random_trajectory
 
 import_keras()
 import keras  # noqa: E402
 
-VECTOR = Box(-10, 10, (4,), np.float32)
+BOUNDED = Box(-10, 10, (4,), np.float32)
 IMAGE = Box(0, 255, (44, 44, 4), np.uint8)
-NESTED = Dict(place=VECTOR, kind=Discrete(3))
+NESTED = Dict(place=BOUNDED, kind=Discrete(3))
 PLANE = Box(-1, 1, (2,), np.float32)
-
-
-def observations(space, shape, rng):
-    if isinstance(space, Dict):
-        return {name: observations(part, shape, rng) for name, part in space.items()}
-    if isinstance(space, Discrete):
-        return rng.integers(0, space.n, shape)
-    if space.dtype == np.uint8:
-        return rng.integers(0, 256, (*shape, *space.shape), dtype=np.uint8)
-    return rng.normal(size=(*shape, *space.shape)).astype(np.float32)
-
-
-def actions(space, shape, rng):
-    if isinstance(space, Discrete):
-        return rng.integers(0, space.n, shape)
-    if isinstance(space, MultiDiscrete):
-        return rng.integers(0, space.nvec, (*shape, len(space.nvec)))
-    return rng.normal(size=(*shape, *space.shape)).astype(np.float32)
-
-
-def trajectory(observation_space, action_space, steps, columns, rng, masked=False):
-    """A batch with terminated, truncated and invalid rows, in every mode of what follows an end."""
-    shape = (steps, columns)
-    terminated = rng.random(shape) < 0.03
-    truncated = (rng.random(shape) < 0.05) & ~terminated
-    valid = np.ones(shape, bool)
-    resets = (terminated | truncated)[:-1] & (np.arange(columns) % 2 == 0)
-    valid[1:][resets] = False
-    terminated[~valid] = truncated[~valid] = False
-    action = actions(action_space, shape, rng)
-    mask = None
-    if masked:
-        mask = rng.random((*shape, action_space.n)) < 0.8
-        np.put_along_axis(mask, action[..., None], True, axis=-1)
-    return al.Trajectory(
-        observation=observations(observation_space, (steps + 1, columns), rng),
-        action=action,
-        reward=rng.normal(size=shape).astype(np.float32),
-        terminated=terminated,
-        truncated=truncated,
-        valid=valid,
-        behaviour_log_prob=(rng.normal(size=shape) * 0.1 - 1.5).astype(np.float32),
-        truncation_value=rng.normal(size=shape).astype(np.float32),
-        policy_version=np.zeros(columns, np.int64),
-        env_index=np.arange(columns, dtype=np.int32),
-        action_mask=mask,
-    )
 
 
 def adamw_ema():
@@ -84,9 +38,9 @@ class ValueOnly(al.PPO):
 
 # observation space, action space, options of the network, algorithm, steps, columns, updates
 CASES = {
-    "mlp": (VECTOR, Discrete(2), {}, lambda: al.PPO(minibatch_size=64, epochs=4, normalize_reward=True), 64, 8, 4),
+    "mlp": (BOUNDED, Discrete(2), {}, lambda: al.PPO(minibatch_size=64, epochs=4, normalize_reward=True), 64, 8, 4),
     "normalization": (
-        VECTOR,
+        BOUNDED,
         PLANE,
         {"normalize_observation": True},
         lambda: al.PPO(minibatch_size=100, epochs=3, normalize_reward=True, target_kl=0.05, clip_range_vf=0.2),
@@ -95,7 +49,7 @@ CASES = {
         5,
     ),
     "target_kl": (
-        VECTOR,
+        BOUNDED,
         PLANE,
         {},
         lambda: al.PPO(minibatch_size=64, epochs=10, target_kl=0.0005, learning_rate="linear"),
@@ -103,13 +57,13 @@ CASES = {
         8,
         4,
     ),
-    "masks": (VECTOR, Discrete(4), {}, lambda: al.PPO(minibatch_size=64, epochs=2), 32, 8, 3),
+    "masks": (BOUNDED, Discrete(4), {}, lambda: al.PPO(minibatch_size=64, epochs=2), 32, 8, 3),
     "dict": (NESTED, MultiDiscrete([3, 2]), {}, lambda: al.PPO(minibatch_size=64, epochs=2), 32, 8, 3),
-    "impala": (VECTOR, Discrete(3), {}, al.Impala, 20, 32, 6),
-    "a2c": (VECTOR, Discrete(3), {}, al.A2C, 5, 16, 8),
-    "adamw": (VECTOR, Discrete(3), {}, lambda: al.PPO(optimizer=adamw_ema()), 32, 8, 3),
+    "impala": (BOUNDED, Discrete(3), {}, al.Impala, 20, 32, 6),
+    "a2c": (BOUNDED, Discrete(3), {}, al.A2C, 5, 16, 8),
+    "adamw": (BOUNDED, Discrete(3), {}, lambda: al.PPO(optimizer=adamw_ema()), 32, 8, 3),
     "unused": (
-        VECTOR,
+        BOUNDED,
         Discrete(3),
         {},
         lambda: ValueOnly(optimizer=keras.optimizers.AdamW(1e-2, weight_decay=0.1), vf_coef=1.0),
@@ -152,7 +106,15 @@ def main(output):
         learner = al.Learner(network, algorithm(), action_space=action_space, total_steps=total, device="cpu")
         undone = []
         for update in range(updates):
-            batch = trajectory(observation_space, action_space, steps, columns, rng, masked=name == "masks")
+            batch = random_trajectory(
+                action_space,
+                steps=steps,
+                columns=columns,
+                seed=update,
+                invalid_rate=0.1,
+                observation_space=observation_space,
+                masked=name == "masks",
+            )
             if name == "mlp" and update == 2:
                 batch.behaviour_log_prob[3, 3] = np.nan
                 batch.valid[3, 3] = True
