@@ -129,6 +129,50 @@ except ValueError as error:
     assert done.stdout.count("\n") == 1
 
 
+def test_a_graph_that_litert_cannot_express_is_told(tmp_path):
+    """The process that converts it finds out, this one warns."""
+    (tmp_path / "bits.py").write_text("""
+import keras
+from keras import ops
+
+@keras.saving.register_keras_serializable()
+class Bits(keras.layers.Layer):
+    def call(self, x):
+        return x + ops.cast(ops.bitwise_and(ops.cast(x, "int32"), 1), x.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+""")
+    program = """
+import warnings
+import keras
+import actor_learner as al
+from bits import Bits
+
+x = keras.Input((4,))
+h = Bits(name="puzzling")(x)
+network = keras.Model(x, (keras.layers.Dense(2)(h), keras.layers.Dense(1)(h)))
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    al.Policy.from_network(network, __import__("gymnasium").spaces.Discrete(2))
+print(*(str(warning.message) for warning in told if "LiteRT" in str(warning.message)), sep="\\n")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=True,
+    )
+    step, value = done.stdout.splitlines()
+    assert step.startswith("LiteRT can't run the step graph")
+    assert value.startswith("LiteRT can't run the value graph")
+    for line in (step, value):
+        assert "layer 'puzzling'" in line
+        assert line.endswith("Its actors use TensorFlow, which is many times slower and takes more memory.")
+
+
 def test_without_tensorflow_a_new_architecture_is_one_line(tmp_path):
     program = """
 import importlib.util, sys

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -160,6 +160,16 @@ def _read_graph(contents: Mapping[str, bytes], name: str, description: dict[str,
 
         check_graph(parse_graph(content))
     return Graph(content=content, constants=constants, **graph)
+
+
+class Conversion(NamedTuple):
+    """A network's conversion.
+
+    fallbacks: A sentence for each graph that LiteRT can't run, and that therefore runs on TensorFlow.
+    """
+
+    exported: ExportedPolicy
+    fallbacks: list[str]
 
 
 def flatten_weights(weights: Sequence[Any]) -> Array:

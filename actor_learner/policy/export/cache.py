@@ -38,8 +38,8 @@ _OPAQUE = {"Lambda", "TFSMLayer", "JaxLayer", "FlaxLayer", "TorchModuleWrapper",
 
 
 def key_of(network: keras.Model, spaces: Spaces, batch_size: int) -> str | None:
-    """Returns the name of a network's folder in the cache; None if it can't be cached."""
-    if not all(_is_known(layer) for layer in (network, *all_layers(network))):
+    """Returns the name of a network's folder in the cache; None without a cache, or if it can't be cached."""
+    if _folder() is None or not all(_is_known(layer) for layer in (network, *all_layers(network))):
         return None
     try:
         config = _normalized(keras.saving.serialize_keras_object(network))

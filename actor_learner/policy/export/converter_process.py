@@ -14,7 +14,7 @@ import keras
 
 from actor_learner.networks.contract import all_layers
 from actor_learner.networks.saving import save_network
-from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.exported import Conversion, ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.child import start_python
 from actor_learner.system.keras_import import check_installed, import_keras
@@ -23,8 +23,8 @@ DEADLINE = 300.0
 """Seconds; on a busy machine, importing TensorFlow takes ten, and converting a large network as many."""
 
 
-def convert_elsewhere(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPolicy:
-    """Returns the policy of a network, converted by a helper process from the network's file.
+def convert_elsewhere(network: keras.Model, spaces: Spaces, batch_size: int) -> Conversion:
+    """Returns a network's conversion by a helper process from the network's file.
 
     Raises ImportError without TensorFlow, ValueError for a network that Keras can't rebuild from a file there, and
     RuntimeError if the process fails otherwise.
@@ -50,7 +50,8 @@ def convert_elsewhere(network: keras.Model, spaces: Spaces, batch_size: int) -> 
                 process.kill()
                 process.wait()
         if (folder / "policy").is_dir():
-            return ExportedPolicy.load(folder / "policy").with_weights(network)
+            exported = ExportedPolicy.load(folder / "policy").with_weights(network)
+            return Conversion(exported, json.loads((folder / "fallbacks.json").read_text()))
         lines = (folder / "errors").read_text(errors="replace").strip().splitlines() or [f"exit code {code}"]
         raise _cannot_be_rebuilt(network, lines[-1])
 
@@ -74,4 +75,6 @@ def _main(name: str) -> None:
         if module not in sys.modules:
             importlib.import_module(module)  # registers the user's layers
     spaces = Spaces.from_json(request["spaces"])
-    convert_network(load_network(folder), spaces, request["batch_size"]).save(folder / "policy")
+    conversion = convert_network(load_network(folder), spaces, request["batch_size"])
+    (folder / "fallbacks.json").write_text(json.dumps(conversion.fallbacks))
+    conversion.exported.save(folder / "policy")

@@ -5,6 +5,7 @@ The conversion needs Keras on TensorFlow. On another backend a helper process co
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import keras
@@ -55,13 +56,13 @@ def export_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Exp
     if (known := cache.read(key)) is not None and known.fits(network):
         return known.with_weights(network)
     if keras.backend.backend() == "tensorflow":
-        from actor_learner.policy.export.litert import convert_network
-
-        exported = convert_network(network, spaces, batch_size)
+        from actor_learner.policy.export.litert import convert_network as convert
     else:
-        from actor_learner.policy.export.converter_process import convert_elsewhere
-
-        exported = convert_elsewhere(network, spaces, batch_size)
+        from actor_learner.policy.export.converter_process import convert_elsewhere as convert
+    exported, fallbacks = convert(network, spaces, batch_size)
+    for fallback in fallbacks:
+        slower = "Its actors use TensorFlow, which is many times slower and takes more memory."
+        warnings.warn(f"{fallback} {slower}", UserWarning, stacklevel=3)
     cache.write(key, exported)
     return exported
 

@@ -7,8 +7,6 @@ TensorFlow for random inputs and weights.
 
 from __future__ import annotations
 
-import warnings
-
 import keras
 
 from actor_learner.networks.contract import check_noise_hold, distribution_and_hold
@@ -16,20 +14,21 @@ from actor_learner.networks.precision import computing_in_float32
 from actor_learner.policy.export.convert import InexpressibleError, to_litert, to_tensorflow
 from actor_learner.policy.export.trace import Tracer
 from actor_learner.policy.export.verify import ROWS, Probe, draw_inputs
-from actor_learner.policy.exported import ExportedPolicy, flatten_weights
+from actor_learner.policy.exported import Conversion, ExportedPolicy, flatten_weights
 from actor_learner.policy.graph import Graph
 from actor_learner.spaces.spaces import Spaces
 
 
-def convert_network(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPolicy:
+def convert_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Conversion:
     """Converts a network for known spaces; masked ones must have a discrete choice. Raises as `export_policy`."""
     tracer = Tracer(network, spaces)
     uniform, normal = tracer.distribution.noise
     distribution, noise_hold = distribution_and_hold(network)
     check_noise_hold(noise_hold, spaces.action)
+    fallbacks: list[str] = []
     with computing_in_float32(network):
-        step_graph, value_graph = (_export_graph(tracer, name, batch_size) for name in ("step", "value"))
-    return ExportedPolicy(
+        step_graph, value_graph = (_export_graph(tracer, name, batch_size, fallbacks) for name in ("step", "value"))
+    exported = ExportedPolicy(
         step_graph=step_graph,
         value_graph=value_graph,
         weights=flatten_weights(network.get_weights()),
@@ -43,9 +42,10 @@ def convert_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Ex
         weight_names=tuple(weight.path for weight in network.weights),
         weight_shapes=tuple(tuple(weight.shape) for weight in network.weights),
     )
+    return Conversion(exported, fallbacks)
 
 
-def _export_graph(tracer: Tracer, name: str, batch_size: int) -> Graph:
+def _export_graph(tracer: Tracer, name: str, batch_size: int, fallbacks: list[str]) -> Graph:
     network = tracer.network
     traced = tracer.trace(name, batch_size)
     rows = min(batch_size, ROWS)
@@ -55,10 +55,5 @@ def _export_graph(tracer: Tracer, name: str, batch_size: int) -> Graph:
     try:
         return to_litert(traced, Probe(reference, inputs, network), network)
     except InexpressibleError as error:
-        warnings.warn(
-            f"LiteRT can't run the {name} graph of network {network.name!r}: {error} Its actors use "
-            "TensorFlow, which is many times slower and takes more memory.",
-            UserWarning,
-            stacklevel=5,
-        )
+        fallbacks.append(f"LiteRT can't run the {name} graph of network {network.name!r}: {error}")
         return to_tensorflow(traced)
