@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
+from actor_learner.algorithms import BY_NAME
 from actor_learner.system.fields import close_match
 from actor_learner.system.version import __version__
 
@@ -99,10 +100,18 @@ def _unknown(words: Sequence[str], flags: Sequence[str]) -> ValueError:
     if flag is None:
         return ValueError(f"Unexpected argument; see --help. Received: {words[0]}")
     name = flag.partition("=")[0]
-    hint = close_match(name, flags)
+    hint = _owner(name) if "--algorithm" in flags else ""
+    hint = hint or close_match(name, flags)
     if not hint and "--env-kwargs" in flags:
         hint = " (an environment's own arguments go into --env-kwargs)"
     return ValueError(f"There is no such flag{hint}; --help lists all. Received: {name}")
+
+
+def _owner(flag: str) -> str:
+    """Return ` for this algorithm, ...` for a flag that another algorithm has, or an empty string."""
+    name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
+    owners = [known for known, algorithm in BY_NAME.items() if name in algorithm.__dataclass_fields__]
+    return f" for this algorithm (--algorithm {' or '.join(owners)} has it)" if owners else ""
 
 
 def _join_negative_numbers(argv: Sequence[str]) -> list[str]:

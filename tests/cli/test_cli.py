@@ -214,6 +214,10 @@ def test_a_network_by_name(tmp_path):
         (["train", "--lerning-rate", "1"], "(did you mean '--learning-rate'?); --help lists all. Received: --lerning-"),
         (["train", "--learning", "1"], "There is no such flag"),
         (["train", "--outside", "5"], "There is no such flag (an environment's own arguments go into --env-kwargs)"),
+        (
+            ["train", "--algorithm", "a2c", "--clip-range", "0.1"],
+            "There is no such flag for this algorithm (--algorithm ppo has it)",
+        ),
         (["train", "--clip-coef", "0.1"], "There is no such flag (did you mean '--clip-range'?)"),
         (
             ["train", "CartPole-v1", "Acrobot-v1"],
