@@ -115,9 +115,9 @@ def _import_namespace(env_id: str, env: str) -> bool:
     except ImportError as error:
         if not separator:
             return False
+        package = namespace.package.partition(".")[0]
         raise EnvError(
-            f"`{env_id}` needs the package `{namespace.package}` ({one_line(error)}): {namespace.install}. "
-            f"Received: env={env!r}"
+            f"`{env_id}` needs the package `{package}` ({one_line(error)}): {namespace.install}. Received: env={env!r}"
         ) from error
     if namespace.register:
         getattr(module, namespace.register)()

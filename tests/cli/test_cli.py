@@ -48,6 +48,22 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_ctrl_c_before_the_command_line_is_imported_is_no_traceback():
+    program = (
+        "import runpy, signal, sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'actor_learner.cli':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "sys.argv = ['actor-learner', '--help']\n"
+        "runpy.run_module('actor_learner', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_standard_streams_that_are_closed_lead_nowhere(closed, tmp_path):
     program = (

@@ -34,6 +34,7 @@ build evaluate export reports
 benchmark callbacks
 train
 __init__ cli
+__main__
 """
 
 PUBLIC = [
