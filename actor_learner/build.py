@@ -46,10 +46,10 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     check_memory(config.num_actors)
     _check_optimizer(config)
     compile_cache.begin(config.learner_threads)
-    if config.device == "gpu":  # only TensorFlow finds a GPU; for "auto" and "cpu" the actors start while it loads
+    if config.device == "gpu" or config.devices > 1:  # only the backend finds them; else the actors start meanwhile
         from actor_learner.learner.backend import resolve_device
 
-        resolve_device(config.device)
+        resolve_device(config.device, config.devices)
 
 
 def _check_optimizer(config: TrainConfig) -> None:
@@ -166,7 +166,8 @@ def make_learner(config: TrainConfig, checkpoint: Path | None, actors: ActorPool
         warn_of_threads(_learner_cores(config, actors.observation_space))
     if checkpoint is None:
         return new_learner(config, actors)
-    learner = Learner.load(checkpoint, algorithm=config.algorithm, network=actors.network, device=config.device)
+    options = {"algorithm": config.algorithm, "device": config.device, "devices": config.devices}
+    learner = Learner.load(checkpoint, network=actors.network, **options)
     learner.total_steps = config.total_steps
     return learner
 
@@ -175,7 +176,7 @@ def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
     """Returns a new learner that a config describes, of the actors' network."""
     from actor_learner.learner.learner import Learner
 
-    fields: dict[str, Any] = {name: getattr(config, name) for name in ("total_steps", "seed", "device")}
+    fields: dict[str, Any] = {name: getattr(config, name) for name in ("total_steps", "seed", "device", "devices")}
     if config.init_from is not None:
         fields["return_statistics"] = _return_statistics(config)
     return Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +25,12 @@ class Source(Protocol):
         """Return row indices `[minibatches, minibatch_size]`, -1 for none, and how many minibatches are learned.
 
         valid: `[T, B]` of the batch; an index counts its rows.
+        """
+
+    def share(self, devices: int) -> Source:
+        """Return the source of one device's rows, where several devices share each minibatch.
+
+        Raises ValueError if they can't be shared evenly.
         """
 
 
@@ -57,3 +63,11 @@ class ShuffledEpochs:
         for epoch in range(self.epochs):
             order[epoch * per_epoch : (epoch + 1) * per_epoch].reshape(-1)[: rows.size] = rng.permutation(rows)
         return order, self.epochs * per_epoch
+
+    def share(self, devices: int) -> ShuffledEpochs:
+        """Return epochs of minibatches of a device's part of the rows."""
+        size = self.minibatch_size
+        if size is not None and size % devices:
+            received = f"minibatch_size={size}, devices={devices}"
+            raise ValueError(f"`minibatch_size` must be a multiple of the devices. Received: {received}")
+        return self if size is None else replace(self, minibatch_size=size // devices)

@@ -31,7 +31,7 @@ def present(devices: Sequence[str]) -> tuple[list[str], list[str]]:
         except ValueError as error:
             missing[device] = str(error)
     if missing and not found:
-        raise ValueError(list(missing.values())[-1].replace("`device='gpu'`", "`--devices gpu`"))
+        raise ValueError(list(missing.values())[-1].replace("`device='gpu'`", "`--compare-devices gpu`"))
     return found, list(missing)
 
 

@@ -23,7 +23,7 @@ from actor_learner.system.keras_import import import_keras
 from actor_learner.system.signals import exiting_on_signals
 
 _GROUPS = ("environment", "actors", "network")
-_FIELDS = ("algorithm", "seed", "device", "actor_timeout", "start_timeout")
+_FIELDS = ("algorithm", "seed", "device", "devices", "actor_timeout", "start_timeout")
 """The fields, beside those of the groups, that change the speed, or that an environment may need to run at all."""
 
 HELP = "measure the speed of a setting, and what limits it"
@@ -44,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
         group, "--seconds", 1.0, "X", "seconds for each part and for the whole, in each round; at least one batch"
     )
     group.add_argument(
-        "--devices", nargs="+", choices=["cpu", "gpu"], help="learn on each of these devices, and print which is faster"
+        "--compare-devices",
+        nargs="+",
+        choices=["cpu", "gpu"],
+        help="learn on each of these devices, and print which is faster",
     )
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON object")
@@ -79,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     compile_cache.begin(config.learner_threads)
     import_keras()
     with _one_line_failures():
-        return (_measure if arguments.devices is None else _measure_devices)(arguments, config)
+        return (_measure if arguments.compare_devices is None else _measure_devices)(arguments, config)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -92,10 +95,10 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.trace is not None:
         check_folder("trace", arguments.trace)
     several = len(getattr(arguments, "num_actors", ())) > 1
-    for flag in ("output", "trace", "devices"):
-        value = getattr(arguments, flag)
-        if value is not None and (several or (flag != "devices" and arguments.devices)):
-            beside = "several `--num-actors`" if several else "`--devices`"
+    for flag in ("output", "trace", "compare-devices"):
+        value = getattr(arguments, flag.replace("-", "_"))
+        if value is not None and (several or (flag != "compare-devices" and arguments.compare_devices)):
+            beside = "several `--num-actors`" if several else "`--compare-devices`"
             raise ValueError(f"`--{flag}` can't be combined with {beside}. Received: --{flag} {value}")
 
 
@@ -130,7 +133,7 @@ def _measure_devices(arguments: argparse.Namespace, config: TrainConfig) -> int:
     from actor_learner.benchmark.devices import compare_devices, present
     from actor_learner.benchmark.text import show_devices
 
-    devices, missing = present(arguments.devices)
+    devices, missing = present(arguments.compare_devices)
     if missing:
         print(f"There is no {missing[0]} here; only {devices[0]} is measured.", file=sys.stderr)
     with contextlib.redirect_stdout(sys.stderr), progress() as say:

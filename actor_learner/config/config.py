@@ -151,6 +151,7 @@ class TrainConfig(checks.NamedFields):
             line all in lock-step, else those that the actors leave; in Python the backend's own setting.
         seed: seed of networks, environments, sampling and shuffling.
         device: "auto" uses a GPU if the backend sees one; "gpu" requires one; "cpu".
+        devices: GPUs that share each update, by the columns of a batch; above 1 on JAX only.
         backend: backend that Keras runs on, fixed once it is imported: "tensorflow" or "jax"; None: KERAS_BACKEND, else
             "tensorflow".
         run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, n free.
@@ -225,6 +226,7 @@ class TrainConfig(checks.NamedFields):
     )
     seed: int = _field(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1))
     device: Literal["auto", "cpu", "gpu"] = _choice(("auto", "cpu", "gpu"))
+    devices: int = _count(1, 1)
     backend: Literal["tensorflow", "jax"] | None = _choice((None, *BACKENDS))
     run_dir: str | os.PathLike[str] | None = _field(None, check=_path)
     overwrite: bool = _flag(False)
@@ -275,6 +277,19 @@ class TrainConfig(checks.NamedFields):
             expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
             raise refusal("max_policy_lag", expected, self.max_policy_lag)
         self._split_environments()
+        self._check_devices()
+
+    def _check_devices(self) -> None:
+        if self.devices == 1:
+            return
+        if self.backend != "jax":
+            received = f"devices={self.devices}, backend={self.backend!r}"
+            raise ValueError(f"`devices` above 1 needs JAX (--backend jax). Received: {received}")
+        if (columns := sum(self.env_counts)) % self.devices:
+            received = f"devices={self.devices}, {columns} environments"
+            raise ValueError(f"`devices` must share the environments evenly; change `num_envs`. Received: {received}")
+        if isinstance(self.algorithm, Algorithm):
+            self.algorithm.source().share(self.devices)
 
     def _split_environments(self) -> None:
         counts = self.env_counts

@@ -18,6 +18,8 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
         choose as choose,
         cond as cond,
         device as device,
+        device_count as device_count,
+        flatten as flatten,
         gather as gather,
         global_norm as global_norm,
         gradients as gradients,
@@ -26,6 +28,7 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
         to_device as to_device,
         to_numpy as to_numpy,
         trace_once as trace_once,
+        unflatten as unflatten,
         values_of as values_of,
         while_loop as while_loop,
     )

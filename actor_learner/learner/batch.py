@@ -24,14 +24,18 @@ _LARGE = 2**22
 """From this many numbers on, a look at whether a copy is needed costs less than the copy, which XLA can't fuse."""
 
 
+_BY_COLUMN = ("env_index", "final_observation", "final_row")
+"""The fields without an axis of steps."""
+
+
 def tensors(trajectory: Trajectory) -> dict[str, Nest]:
-    """Copy the fields that are there to the device, each in its own dtype."""
+    """Copy the fields that are there to the device, each in its own dtype; several devices share the columns."""
     fields = {name: value for name, value in trajectory._asdict().items() if value is not None}
     del fields["policy_version"]
     if "env_index" not in fields:
         fields["env_index"] = np.arange(trajectory.reward.shape[1], dtype=np.int32)
-    converted: dict[str, Nest] = backend.to_device(fields)
-    return converted
+    by_column = {name: fields.pop(name) for name in _BY_COLUMN if name in fields}
+    return {**backend.to_device(fields, split=1), **backend.to_device(by_column, split=0)}
 
 
 def without_invalid(batch: Mapping[str, Nest]) -> dict[str, Nest]:
@@ -76,20 +80,17 @@ def without_bootstrap_row(values: Nest) -> Nest:
 
 
 def side_by_side(fields: Mapping[str, Nest]) -> dict[str, Nest]:
-    """`[T, B, ...]` -> `[T x B, ...]`, for each field that has rows."""
-
-    def flat(leaf: Tensor) -> Tensor:
-        return ops.reshape(leaf, (math.prod(leaf.shape[:2]), *leaf.shape[2:]))
-
+    """`[T, B, ...]` -> `[T x B, ...]`, for each field that has rows; of several devices one after another."""
     return {
-        name: tree.map_structure(flat, values)
+        name: tree.map_structure(backend.flatten, values)
         for name, values in fields.items()
         if all(len(leaf.shape) >= 2 for leaf in tree.flatten(values))
     }
 
 
 def minibatch_of(rows: Mapping[str, Nest], index: Tensor) -> dict[str, Nest]:
-    """Return the rows of `index [M]`; where it is -1, row 0 with `valid=False`."""
+    """Return the rows of `index [devices, M]`, each of them of its device; where it is -1, row 0 with `valid=False`."""
+    index = ops.reshape(index, (-1,))
     present = index >= 0
     index = ops.maximum(index, 0)
     minibatch: dict[str, Nest] = tree.map_structure(lambda leaf: backend.gather(leaf, index), dict(rows))
@@ -102,14 +103,15 @@ def in_chunks(function: Callable[[Nest], tuple[Tensor, ...]], rows: Nest, number
 
     function: From rows to two float32 vectors with a number for each row; numbers: How many numbers a row has.
     """
-    total = tree.flatten(rows)[0].shape[0]
+    total = tree.flatten(rows)[0].shape[0] // backend.device_count()
     count = math.ceil(total / max(1, CHUNK_NUMBERS // max(1, numbers)))
     if count <= 1:
         return function(rows)
     size = math.ceil(total / count)
     index = np.minimum(np.arange(count * size, dtype=np.int32), total - 1).reshape(count, size)
+    index = np.tile(index, backend.device_count())
 
     def chunk(index: Tensor) -> tuple[Tensor, ...]:
         return function(tree.map_structure(lambda leaf: backend.gather(leaf, index), rows))
 
-    return tuple(ops.reshape(values, (count * size,))[:total] for values in backend.map_chunks(chunk, index))
+    return tuple(backend.flatten(values, total) for values in backend.map_chunks(chunk, index))

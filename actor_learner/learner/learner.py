@@ -46,12 +46,15 @@ class Learner:
         action_space: the Gymnasium space that `parameters` describe a distribution over.
         total_steps: env steps of the whole run; needed by schedules of what remains.
         seed: of the order in which rows enter minibatches.
-        device: "cpu", "gpu" or "auto" (a GPU where TensorFlow sees one).
+        device: "cpu", "gpu" or "auto" (a GPU where the backend sees one).
+        devices: how many of these share each update, on JAX only: each has as many columns of a batch, and a part of
+            each minibatch, from its own columns. Gradients, metrics and statistics are of all.
         return_statistics: mean, variance and count of the discounted returns to start from, with `normalize_reward`.
 
     Raises:
-        ValueError: a schedule without `total_steps`, an unknown device, "gpu" without one, an optimizer that can't be
-            wrapped for a network that computes in float16.
+        ValueError: a schedule without `total_steps`, an unknown device, "gpu" without one, more devices than there are
+            or than `minibatch_size` can be shared by, an optimizer that can't be wrapped for a network that computes
+            in float16.
     """
 
     def __init__(
@@ -63,24 +66,28 @@ class Learner:
         total_steps: int | None = None,
         seed: int = 0,
         device: str = "auto",
+        devices: int = 1,
         return_statistics: ReturnStatistics = NO_RETURNS,
     ) -> None:
         _check_arguments(network, algorithm)
         self.spaces = Spaces(None, action_space)
         check_count("seed", seed, 0)
+        check_count("devices", devices)
         check_count("total_steps", total_steps, optional=True)
         algorithm.check_total_steps(total_steps)
         self.network = network
         self.algorithm = algorithm
         self.action_space = action_space
         self.total_steps = total_steps
-        self.device = backend.resolve_device(device)
+        self.device = backend.resolve_device(device, devices)
+        self.devices = devices
         self.env_steps = 0
         self.updates = 0
         self.begun = 0
         self.not_finite: tuple[str, ...] = ()
         contract.network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
         self._source = algorithm.source()
+        self._share = self._source.share(devices)
         self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4]))
         self._normalization = contract.normalization_layers(network)
         self._return_statistics = return_statistics
@@ -91,13 +98,16 @@ class Learner:
         self._prefetched: tuple[Trajectory, dict[str, Any]] | None = None
         self._row_shapes: dict[str, tuple[int, ...]] = {}
         self._has_statistics = False
-        with backend.device(self.device):
+        with self._on_device():
             optimizer = algorithm.make_optimizer()
             self.optimizer = with_loss_scaling(optimizer) if computes_in(network, "float16") else optimizer
             network.optimizer = self.optimizer
             self._trainable = list(network.trainable_variables) if network.built else None
             if self._trainable is not None:
                 self.optimizer.build(self._trainable)
+
+    def _on_device(self) -> Any:
+        return backend.device(self.device, self.devices)
 
     def get_weights(self) -> list[Array]:
         """Return what `network.get_weights()` returns: for `ActorPool.publish` or `Policy.set_weights`."""
@@ -122,7 +132,7 @@ class Learner:
             weights = self.network.weights
             self._weight_shapes = [tuple(weight.shape) for weight in weights]
             self._is_float32 = all(weight.dtype == "float32" for weight in weights)
-            with backend.device(self.device):
+            with self._on_device():
                 self._read_vector = backend.vector_reader(weights)
         return self._read_vector
 
@@ -150,7 +160,7 @@ class Learner:
             )
         random_state = self._rng.bit_generator.state
         order, num_minibatches = self._minibatch_order(valid)
-        with backend.device(self.device):
+        with self._on_device():
             values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched))
         result = _read_metrics(update, values, learned=num_minibatches > 0)
         if "undone" in result:
@@ -174,7 +184,7 @@ class Learner:
             ValueError: a batch that breaks its space; the update would refuse it, too.
         """
         conformed = validate_trajectory(trajectory, self.spaces)
-        with backend.device(self.device):
+        with self._on_device():
             self._prefetched = trajectory, tensors(conformed)
 
     def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
@@ -183,8 +193,8 @@ class Learner:
         Nothing is learned. The graph that is traced for it is the one that `update` runs later.
         """
         trajectory, update, compiled = self._prepare(trajectory)
-        order = np.full(self._source.shape(trajectory.valid.size), -1, np.int32)
-        with backend.device(self.device):
+        order = self._no_order(trajectory.valid)
+        with self._on_device():
             compiled.trace(*self._arguments(trajectory, order, 0))
         return tuple(name for name in update.metric_names if name != "undone")
 
@@ -222,6 +232,7 @@ class Learner:
         algorithm: Algorithm | None = None,
         network: keras.Model | None = None,
         device: str = "auto",
+        devices: int = 1,
     ) -> Learner:
         """Return the learner that `save` wrote: its next update is what the saved one's would have been.
 
@@ -230,6 +241,7 @@ class Learner:
             algorithm: needed where hyperparameters were callables or objects, or the class isn't of this package.
             network: needed where Keras couldn't save the network whole; gets the weights.
             device: as for `Learner`.
+            devices: as for `Learner`; another number than the saved learner's takes rows in another order.
 
         Raises:
             ValueError: no learner there, one that was damaged, or one of the above is needed.
@@ -241,6 +253,7 @@ class Learner:
             action_space=saved.action_space,
             total_steps=saved.total_steps,
             device=device,
+            devices=devices,
         )
         learner.env_steps, learner.updates = saved.env_steps, saved.updates
         learner._rng = np.random.Generator(saved.random_state)
@@ -265,7 +278,7 @@ class Learner:
         trajectory = validate_trajectory(trajectory, self.spaces)
         if self._compiled is None:
             self._check_first_batch(trajectory)
-            rows = self._source.shape(trajectory.valid.size)[1]
+            rows = self._no_order(trajectory.valid).shape[-1]
             flops = 6.0 * multiplications(self.network) * rows
             self._compile(trajectory, backend.use_xla(self.network, self.device, flops))
         self._check_batch(trajectory)
@@ -309,10 +322,11 @@ class Learner:
         """
         batch = prefetched or tensors(trajectory)
         if computes_in(self.network, "float16", "bfloat16"):
-            batch["on_policy"] = backend.to_device(np.asarray(trajectory.policy_version) == self.updates)
+            on_policy = np.asarray(trajectory.policy_version) == self.updates
+            batch["on_policy"] = backend.to_device(on_policy, split=0)
         scheduled = self._scheduled_values(trajectory.valid.size)
-        numbers = (order, np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})
-        return batch, *backend.to_device(numbers)
+        numbers = (np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})
+        return batch, backend.to_device(order, split=1), *backend.to_device(numbers)
 
     def _scheduled_values(self, batch_rows: int) -> dict[str, float]:
         """Return the values of schedules; the learning rate only where a schedule writes it.
@@ -334,14 +348,23 @@ class Learner:
             float(backend.to_numpy(layer.count.value)) > 0 for layer in self._normalization
         )
         if not self._has_statistics:
-            return np.full(self._source.shape(valid.size), -1, np.int32), 0
-        return self._source.order(valid, self._rng)
+            return self._no_order(valid), 0
+        parts = [self._share.order(part, self._rng) for part in np.split(valid, self.devices, axis=1)]
+        return np.stack([order for order, _ in parts], axis=1), max(count for _, count in parts)
+
+    def _no_order(self, valid: Array) -> Array:
+        """Return an order `[minibatches, devices, rows]` without a row."""
+        minibatches, rows = self._share.shape(valid.size // self.devices)
+        return np.full((minibatches, self.devices, rows), -1, np.int32)
 
     def _check_first_batch(self, trajectory: Trajectory) -> None:
         """Check the first batch against algorithm and network, which it builds."""
         steps, columns = trajectory.reward.shape
         self.algorithm.check_unroll_length(steps)
         self._source.check_batch(steps, columns)
+        if columns % self.devices:
+            received = f"devices={self.devices}, {columns} columns"
+            raise ValueError(f"`devices` must share the columns of a batch evenly. Received: {received}")
         self._check_network(trajectory.observation)
         self._row_shapes = _row_shapes(trajectory.observation)
 

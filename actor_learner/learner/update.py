@@ -71,7 +71,7 @@ class Update:
         Args:
             batch: The fields of a trajectory; `on_policy [B]`, in mixed precision, marks columns that the present
                 weights have collected.
-            order: Row indices `[minibatches, minibatch_size]`, -1 for none.
+            order: Row indices `[minibatches, devices, rows]`, among those of a device, -1 for none.
             num_minibatches: The number of minibatches that are learned.
             schedule: Values of scheduled hyperparameters; `learning_rate` is there if it is to be written.
 
@@ -141,9 +141,9 @@ class Update:
 
     def _outputs(self, rows: Mapping[str, Nest], order: Tensor) -> list[Tensor]:
         """Return the new network's outputs for some of the learned rows, values squared, as in any loss."""
-        minibatches, size = order.shape
+        minibatches, _, size = order.shape
         count = min(size, max(1, minibatches * size // ROWS_FOR_EACH_CHECKED), MAXIMUM_CHECKED_ROWS)
-        outputs = self._call(minibatch_of(rows, order[0, :count]), entropy=False)
+        outputs = self._call(minibatch_of(rows, order[0, :, :count]), entropy=False)
         return [outputs["parameters"], outputs["log_prob"], ops.square(outputs["value"])]
 
     def _scaled_reward(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -169,8 +169,8 @@ class Update:
 
         numbers = sum(math.prod(leaf.shape[1:]) for leaf in tree.flatten(rows["observation"]))
         value, log_prob = in_chunks(evaluate, rows, numbers)
-        steps, columns = batch["valid"].shape
-        value, log_prob = (ops.reshape(values, (steps + 1, columns)) for values in (value, log_prob))
+        steps = batch["valid"].shape[0]
+        value, log_prob = (backend.unflatten(values, steps + 1) for values in (value, log_prob))
         truncation_value = batch["truncation_value"]
         if final:
             truncation_value = self._truncation_values(final, batch, value)

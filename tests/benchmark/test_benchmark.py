@@ -383,7 +383,14 @@ def test_beside_other_programs_the_records_of_a_run_tell_no_roof(run):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    ["--output x.svg", "--trace=x.json", "--num-actors 1 2", "--rounds 0", "--json --devices cpu", "--preset none"],
+    [
+        "--output x.svg",
+        "--trace=x.json",
+        "--num-actors 1 2",
+        "--rounds 0",
+        "--json --compare-devices cpu",
+        "--preset none",
+    ],
 )
 def test_beside_the_directory_of_a_run_no_flag_is_ignored(words, run, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
@@ -442,7 +449,7 @@ def test_the_command_measures_and_writes(tmp_path, monkeypatch, capsys):
         ("--trace nowhere/trace.json", "in a folder that can be written"),
         ("--num-actors 1 -2", "`num_actors` must be an integer of at least 0"),
         ("--num-actors 1 2 --output x.svg", "can't be combined with several `--num-actors`"),
-        ("--devices cpu --trace x", "can't be combined with `--devices`"),
+        ("--compare-devices cpu --trace x", "can't be combined with `--devices`"),
         ("--devices tpu", "--devices must be one of cpu, gpu"),
         ("--total-steps 5", "There is no such flag"),
         (".", "holds no run"),
@@ -464,7 +471,7 @@ def test_a_gpu_that_is_not_there_is_one_line(capsys):
         pytest.skip("there is a GPU")
     assert cli.main(["benchmark", "--devices", "gpu"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("actor-learner: error: `--devices gpu` needs a GPU")
+    assert line.startswith("actor-learner: error: `--compare-devices gpu` needs a GPU")
     assert devices.present(["cpu", "gpu"]) == (["cpu"], ["gpu"])
 
 
@@ -484,7 +491,7 @@ def test_several_numbers_of_actors_are_measured_one_after_the_other():
     assert [cli.benchmark._config(arguments, count).num_actors for count in arguments.num_actors] == [2, 1]
 
 
-@pytest.mark.parametrize("words", ["", "--devices cpu"])
+@pytest.mark.parametrize("words", ["", "--compare-devices cpu"])
 def test_what_xla_compiled_before_is_used(words, monkeypatch):
     begun = []
     monkeypatch.setattr("actor_learner.system.compile_cache.begin", begun.append)

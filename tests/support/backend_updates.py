@@ -94,37 +94,43 @@ def first_weights(network, rng):
         )
 
 
+def learn(name, arrays, prepare=None, **options):
+    """The learner after a case's updates, whose results are put into `arrays`. prepare: Called with the new learner."""
+    observation_space, action_space, of_network, algorithm, steps, columns, updates = CASES[name]
+    network = al.default_network(observation_space, action_space, seed=0, **of_network)
+    network.set_weights(list(first_weights(network, np.random.default_rng(1))))
+    save(arrays, f"{name}/before", network.get_weights())
+    options |= {"total_steps": steps * columns * updates, "device": "cpu"}
+    learner = al.Learner(network, algorithm(), action_space=action_space, **options)
+    if prepare is not None:
+        prepare(learner)
+    undone = []
+    for update in range(updates):
+        batch = random_trajectory(
+            action_space,
+            steps=steps,
+            columns=columns,
+            seed=update,
+            invalid_rate=0.1,
+            observation_space=observation_space,
+            masked=name == "masks",
+        )
+        if name == "mlp" and update == 2:
+            batch.behaviour_log_prob[3, 3] = np.nan
+            batch.valid[3, 3] = True
+        metrics = learner.update(batch)
+        undone.append(len(learner.not_finite))
+        arrays |= {f"{name}/metrics/{update}/{key}": np.float64(value) for key, value in metrics.items()}
+    arrays[f"{name}/undone"] = np.array(undone)
+    save(arrays, f"{name}/after", learner.get_weights())
+    save(arrays, f"{name}/optimizer", [keras.ops.convert_to_numpy(value) for value in learner.optimizer.variables])
+    return learner
+
+
 def main(output):
     arrays = {}
-    for name, case in CASES.items():
-        observation_space, action_space, options, algorithm, steps, columns, updates = case
-        rng = np.random.default_rng(1)
-        network = al.default_network(observation_space, action_space, seed=0, **options)
-        network.set_weights(list(first_weights(network, rng)))
-        save(arrays, f"{name}/before", network.get_weights())
-        total = steps * columns * updates
-        learner = al.Learner(network, algorithm(), action_space=action_space, total_steps=total, device="cpu")
-        undone = []
-        for update in range(updates):
-            batch = random_trajectory(
-                action_space,
-                steps=steps,
-                columns=columns,
-                seed=update,
-                invalid_rate=0.1,
-                observation_space=observation_space,
-                masked=name == "masks",
-            )
-            if name == "mlp" and update == 2:
-                batch.behaviour_log_prob[3, 3] = np.nan
-                batch.valid[3, 3] = True
-            metrics = learner.update(batch)
-            undone.append(len(learner.not_finite))
-            arrays |= {f"{name}/metrics/{update}/{key}": np.float64(value) for key, value in metrics.items()}
-        arrays[f"{name}/undone"] = np.array(undone)
-        save(arrays, f"{name}/after", learner.get_weights())
-        variables = learner.optimizer.variables
-        save(arrays, f"{name}/optimizer", [keras.ops.convert_to_numpy(variable) for variable in variables])
+    for name in CASES:
+        learn(name, arrays)
     np.savez(output, **arrays)
 
 

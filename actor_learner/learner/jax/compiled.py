@@ -7,7 +7,7 @@ variable that the code assigns must be in `state`: one that is left out is read 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 from jax.extend import core
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keras import tree
 
 from actor_learner.learner.jax.convolutions import in_canonical_order
@@ -23,15 +24,63 @@ Tensor = Any
 Nest = Any
 Variables = Sequence[keras.Variable]
 
+AXIS = "devices"
+"""The axis of the mesh of devices that share an update."""
 
-def device(name: str) -> Any:
-    """Return a context in which new arrays and programs are on a device, by its resolved name."""
-    return jax.default_device(jax.devices("gpu" if "GPU" in name else "cpu")[0])
+
+@contextlib.contextmanager
+def device(name: str, count: int = 1) -> Iterator[None]:
+    """A context in which new arrays and programs are on a device, by its resolved name.
+
+    count: More than 1: programs are shared by so many of these devices, as `split` arrays are.
+    """
+    devices = jax.devices("gpu" if "GPU" in name else "cpu")
+    with jax.default_device(devices[0]):
+        if count == 1:
+            yield
+            return
+        with jax.set_mesh(jax.make_mesh((count,), (AXIS,), (AxisType.Auto,), devices=devices[:count])):
+            yield
+
+
+def device_count() -> int:
+    """Return the number of devices that share an update."""
+    return max(1, int(jax.sharding.get_abstract_mesh().size))  # 0 without a mesh
+
+
+def _on_each(function: Callable[..., Tensor], arguments: Any, result: PartitionSpec) -> Callable[..., Tensor]:
+    """Return a function that each device calls on its part of the arguments, without the others'."""
+    if device_count() == 1:
+        return function
+    on_each: Callable[..., Tensor] = jax.shard_map(function, in_specs=arguments, out_specs=result)
+    return on_each
+
+
+def flatten(leaf: Tensor, rows: int | None = None) -> Tensor:
+    """`[T, B, ...]` -> `[T x B, ...]`, or the first `rows` of these; of each device's part."""
+
+    def flat(leaf: Tensor) -> Tensor:
+        return jnp.reshape(leaf, (-1, *leaf.shape[2:]))[:rows]
+
+    return _on_each(flat, PartitionSpec(None, AXIS), PartitionSpec(AXIS))(leaf)
+
+
+def unflatten(leaf: Tensor, steps: int) -> Tensor:
+    """`[T x B, ...]` -> `[T, B, ...]`; of each device's part."""
+
+    def apart(leaf: Tensor) -> Tensor:
+        return jnp.reshape(leaf, (steps, -1, *leaf.shape[1:]))
+
+    return _on_each(apart, PartitionSpec(AXIS), PartitionSpec(None, AXIS))(leaf)
 
 
 def gather(rows: Tensor, index: Tensor) -> Tensor:
-    """Return the rows of an index `[M]`, all of which exist."""
-    return rows.at[index].get(mode="promise_in_bounds")
+    """Return the rows of an index `[M]`, all of which exist; of each device's part."""
+
+    def of_part(rows: Tensor, index: Tensor) -> Tensor:
+        return rows.at[index].get(mode="promise_in_bounds")
+
+    return _on_each(of_part, (PartitionSpec(AXIS), PartitionSpec(AXIS)), PartitionSpec(AXIS))(rows, index)
 
 
 def half_square_sum(vector: Tensor) -> Tensor:
@@ -52,7 +101,7 @@ class Compiled:
     def __init__(self, function: Callable[..., Any], state: Variables, *, with_xla: bool) -> None:
         self.with_xla = with_xla
         self._state = list(state)
-        self._function = jax.jit(_pure(function, self._state))
+        self._function = _pure(function, self._state)
         self._lowered: dict[Any, Any] = {}
         self._programs: dict[Any, Any] = {}
 
@@ -67,14 +116,19 @@ class Compiled:
         if (lowered := self._lowered.get(shapes)) is None:
             on_cpu = (jax.config.jax_default_device or jax.devices()[0]).platform == "cpu"
             with in_canonical_order() if on_cpu else contextlib.nullcontext():
-                lowered = self._lowered[shapes] = self._function.lower(values_of(self._state), *arguments)
+                function = jax.jit(self._function, out_shardings=_everywhere())
+                lowered = self._lowered[shapes] = function.lower(self._values(), *arguments)
         return lowered
+
+    def _values(self) -> list[Tensor]:
+        values = values_of(self._state)
+        return values if (everywhere := _everywhere()) is None else jax.device_put(values, everywhere)
 
     def __call__(self, *arguments: Nest) -> Any:
         shapes = _shapes(arguments)
         if (program := self._programs.get(shapes)) is None:
             program = self._programs[shapes] = self.trace(*arguments).compile()
-        values, result = program(values_of(self._state), *arguments)
+        values, result = program(self._values(), *arguments)
         _assign(self._state, values)
         return result
 
@@ -109,9 +163,25 @@ def _scope(variables: Variables, values: Sequence[Tensor]) -> Any:
     return keras.StatelessScope(mapping, collect_losses=True, initialize_variables=False)
 
 
-def to_device(arrays: Nest) -> Nest:
-    """Copy each array to the current device. Numbers of 64 bits become those of 32."""
-    return tree.map_structure(jnp.asarray, arrays)
+def _everywhere(*axes: str | None) -> Any:
+    """Return the placement of arrays on the devices that share an update, None with one device.
+
+    axes: The mesh axis that an array's first axes are split over; every device holds the whole of the others.
+    """
+    if device_count() == 1:
+        return None
+    return NamedSharding(jax.sharding.get_mesh(), PartitionSpec(*axes))
+
+
+def to_device(arrays: Nest, split: int | None = None) -> Nest:
+    """Copy each array to the current device. Numbers of 64 bits become those of 32.
+
+    split: The axis that several devices share; None: each of them gets the whole.
+    """
+    if device_count() == 1:
+        return tree.map_structure(jnp.asarray, arrays)
+    sharding = _everywhere() if split is None else _everywhere(*(None,) * split, AXIS)
+    return jax.device_put(arrays, sharding)
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:

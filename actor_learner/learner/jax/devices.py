@@ -14,10 +14,10 @@ from actor_learner.system.machine import JAX_THREADS
 NAME, THREADS = "JAX", JAX_THREADS
 
 
-def resolve_device(device: str) -> str:
+def resolve_device(device: str, devices: int = 1) -> str:
     """Return the name, in TensorFlow's form, of the device that "auto", "cpu" or "gpu" stands for.
 
-    Raises ValueError for any other name, and for "gpu" where JAX sees none.
+    Raises ValueError for any other name, for "gpu" where JAX sees none, and for more devices than it sees.
     """
     check_choice("device", device, ("auto", "cpu", "gpu"))
     has_gpu = device != "cpu" and any(found.platform == "gpu" for found in jax.devices())
@@ -27,6 +27,13 @@ def resolve_device(device: str) -> str:
         )
     if has_gpu:  # Actors compute in full float32; the learner must agree with their log-probabilities.
         jax.config.update("jax_default_matmul_precision", "highest")
+    seen = len(jax.devices("gpu" if has_gpu else "cpu"))
+    if devices > seen:
+        more = "" if has_gpu else f" (XLA_FLAGS=--xla_force_host_platform_device_count={devices} splits the CPU)"
+        raise ValueError(
+            f"`devices` must be at most {seen}, the {'GPUs' if has_gpu else 'CPU devices'} that JAX sees{more}. "
+            f"Received: devices={devices!r}"
+        )
     return "/GPU:0" if has_gpu else "/CPU:0"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,10 +17,14 @@ Tensor = Any
 Nest = Any
 Variables = Sequence[keras.Variable]
 
-device = tf.device
 gather = tf.gather
 global_norm = tf.linalg.global_norm
 half_square_sum = tf.nn.l2_loss
+
+
+def device(name: str, count: int = 1) -> Any:
+    """Return a context in which new tensors and graphs are on a device, by its resolved name. count: Always 1 here."""
+    return tf.device(name)
 
 
 class Compiled:
@@ -66,8 +71,24 @@ def _number_functions_anew() -> None:
         pass
 
 
-def to_device(arrays: Nest) -> Nest:
-    """Copy each array to the current device, in its own dtype.
+def device_count() -> int:
+    """Return the number of devices that share an update."""
+    return 1
+
+
+def flatten(leaf: Tensor, rows: int | None = None) -> Tensor:
+    """`[T, B, ...]` -> `[T x B, ...]`, or the first `rows` of these."""
+    flat = tf.reshape(leaf, (math.prod(leaf.shape[:2]), *leaf.shape[2:]))
+    return flat if rows is None else flat[:rows]
+
+
+def unflatten(leaf: Tensor, steps: int) -> Tensor:
+    """`[T x B, ...]` -> `[T, B, ...]`."""
+    return tf.reshape(leaf, (steps, leaf.shape[0] // steps, *leaf.shape[1:]))
+
+
+def to_device(arrays: Nest, split: int | None = None) -> Nest:
+    """Copy each array to the current device, in its own dtype. split: The axis that several devices would share.
 
     Python numbers must come as NumPy's: TensorFlow keeps a tensor of each Python number, half a kilobyte apiece.
     """

@@ -16,12 +16,16 @@ from actor_learner.system.machine import TENSORFLOW_THREADS
 NAME, THREADS = "TensorFlow", TENSORFLOW_THREADS
 
 
-def resolve_device(device: str) -> str:
+def resolve_device(device: str, devices: int = 1) -> str:
     """Return TensorFlow's name of the device that "auto", "cpu" or "gpu" stands for.
 
-    Raises ValueError for any other name, and for "gpu" where TensorFlow sees none.
+    Raises ValueError for any other name, for "gpu" where TensorFlow sees none, and for several devices.
     """
     check_choice("device", device, ("auto", "cpu", "gpu"))
+    if devices != 1:
+        raise ValueError(
+            f"`devices` must be 1: only JAX shares an update (--backend jax). Received: devices={devices!r}"
+        )
     gpus = tf.config.list_physical_devices("GPU") if device != "cpu" else []
     if device == "gpu" and not gpus:
         raise ValueError(

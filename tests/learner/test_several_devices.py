@@ -1,0 +1,73 @@
+"""Several devices share an update: the same result as one's, each with its part of the work."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import actor_learner as al
+from actor_learner.algorithms.source import ShuffledEpochs
+from tests.support.backend_updates import CASES
+
+SHARED = ("mlp", "normalization", "impala", "images")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What one device and two have learned, by case."""
+    file = tmp_path_factory.mktemp("devices") / "found.json"
+    environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    command = [sys.executable, "-m", "tests.support.shared_updates", str(file), *SHARED]
+    subprocess.run(command, env={**os.environ, **environment}, timeout=290, check=True)
+    return json.loads(file.read_text())
+
+
+def sizes(shapes):
+    """The first axis of each shape, as in "f32[32,64]"."""
+    return {int(re.findall(r"\d+", shape.partition("[")[2])[0]) for shape in shapes if "[]" not in shape}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SHARED)
+def test_two_devices_learn_what_one_does(found, case):
+    """Weights, optimizer and metrics; an undone update, the end by target_kl and rows that are left out among them."""
+    assert found[case]["difference"] < 2e-6
+
+
+@pytest.mark.slow
+def test_each_device_does_half_of_the_work(found):
+    """A minibatch of 64 rows is two of 32; values of 65 steps of 8 columns are two of 65 of 4."""
+    assert CASES["mlp"][3]().minibatch_size == 64
+    rows = sizes(found["mlp"]["products"])
+    assert {32, 65 * 4} <= rows
+    assert not {64 * 8, 65 * 8} & rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SHARED)
+def test_no_observation_leaves_its_device(found, case):
+    """Weights' gradients are added up; nothing with a row's axes is gathered, but vectors of columns and of flags."""
+    steps, columns = CASES[case][4:6]
+    for shape in found[case]["gathered"]:
+        numbers = [int(number) for number in re.findall(r"\d+", shape.partition("[")[2])]
+        assert max(numbers, default=1) < steps * columns // 2, shape
+
+
+def test_minibatches_that_devices_cannot_share_are_refused():
+    with pytest.raises(ValueError, match=r"`minibatch_size` must be a multiple of the devices.*minibatch_size=65"):
+        ShuffledEpochs(1, 65).share(2)
+    assert ShuffledEpochs(3, 64).share(4) == ShuffledEpochs(3, 16)
+    assert ShuffledEpochs(3).share(4) == ShuffledEpochs(3)
+
+
+def test_tensorflow_has_one_device():
+    with pytest.raises(ValueError, match=r"`devices` above 1 needs JAX \(--backend jax\). Received: devices=2"):
+        al.TrainConfig(devices=2)
+    network = al.default_network(CASES["mlp"][0], CASES["mlp"][1])
+    with pytest.raises(ValueError, match=r"only JAX shares an update"):
+        al.Learner(network, al.PPO(), action_space=CASES["mlp"][1], devices=2)

@@ -1,0 +1,63 @@
+"""Updates of one device and of two that share them: `python -m tests.support.shared_updates OUTPUT.json CASE ...`.
+
+The one device gets the rows in the order in which two take them. Needs JAX with two devices of the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+
+from tests.support.backend_updates import learn
+
+
+def in_the_order_of_two(learner):
+    """Let a learner of one device take the minibatches that two would take."""
+    share = learner.algorithm.source().share(2)
+
+    def order(valid, rng):
+        parts = [share.order(part, rng) for part in np.split(valid, 2, axis=1)]
+        columns = valid.shape[1]
+        taken = []
+        for device, (index, _) in enumerate(parts):
+            step, column = np.divmod(index, columns // 2)
+            taken.append(np.where(index < 0, -1, step * columns + device * (columns // 2) + column))
+        return np.concatenate(taken, axis=1), max(count for _, count in parts)
+
+    def shape(rows):
+        minibatches, size = share.shape(rows // 2)
+        return minibatches, 2 * size
+
+    learner._share = SimpleNamespace(order=order, shape=shape)
+
+
+def greatest_difference(name):
+    """The greatest difference of a number between one device and two, and the compiled text of the two."""
+    one, two = {}, {}
+    learn(name, one, in_the_order_of_two)
+    learner = learn(name, two, devices=2)
+    assert one.keys() == two.keys()
+    difference = max(float(np.abs(one[key] - two[key]).max()) for key in one)
+    (program,) = learner._compiled._programs.values()
+    return difference, program.as_text()
+
+
+def main(output, *names):
+    found = {}
+    for name in names:
+        difference, text = greatest_difference(name)
+        found[name] = {
+            "difference": difference,
+            "products": sorted(set(re.findall(r"= (\S+?)\{\S* dot\(", text))),
+            "gathered": sorted(set(re.findall(r"= (\S+?)\{\S* all-gather\(", text))),
+        }
+    with open(output, "w") as file:
+        json.dump(found, file)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
