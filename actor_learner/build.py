@@ -46,7 +46,7 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     check_memory(config.num_actors)
     _check_optimizer(config)
     compile_cache.begin(config.learner_threads)
-    if config.device == "gpu" or config.devices > 1:  # only the backend finds them; else the actors start meanwhile
+    if config.device == "gpu" or config.devices > 1:  # only the backend finds GPUs; else the actors start meanwhile
         from actor_learner.learner.backend import resolve_device
 
         resolve_device(config.device, config.devices)

@@ -98,6 +98,21 @@ assert "tensorflow" not in sys.modules
     assert metrics(tmp_path / "run")[-1]["updates"] >= 7
 
 
+def test_the_learner_computes_on_the_cores_that_were_asked_for(tmp_path):
+    """JAX takes their number when it starts, which must not happen before."""
+    program = """
+import os, sys, warnings
+import actor_learner as al
+warnings.simplefilter("error", UserWarning)
+al.train(al.TrainConfig(env="CartPole-v1", total_steps=256, num_actors=1, num_envs=4, unroll_length=32, quiet=True,
+    learner_threads=1, run_dir=sys.argv[1]))
+threads = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+assert sum(name.startswith("tf_XLAEigen") for name in threads) == 1, threads
+"""
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")], env=environment, timeout=280, check=True)
+
+
 def test_a_network_that_keras_cannot_load_elsewhere_is_one_line(tmp_path):
     """Its conversion needs Keras on TensorFlow, in another process."""
     program = """

@@ -415,7 +415,7 @@ def _import_learner_side() -> None:
     """Import TensorFlow, which takes seconds, while the actors make their environments."""
     import_keras()
     importlib.import_module("actor_learner.policy.export.exporting")
-    importlib.import_module("actor_learner.learner.backend").resolve_device("auto")  # before a weight is made
+    importlib.import_module("actor_learner.learner.backend").prepare_devices()
 
 
 def _build_network(network: Any, spaces: Spaces, seed: int) -> keras.Model:

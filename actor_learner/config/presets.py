@@ -1,9 +1,9 @@
 """Settings by environment id and algorithm; benchmarks/learning/learning.md has their results.
 
 They start from SB3 Zoo's. They set the number of all environments, `num_envs`, so that up to lag 1 the number of
-actors doesn't change what is learned (above, all actors have as many, and a rest is left out). Pendulum, LunarLander
-and HalfCheetah use more environments with shorter unrolls, which learn as well in less time (HalfCheetah with the
-Zoo's discount and loss weights, and a step size and network of its own).
+actors doesn't change what is learned (above, all actors have as many, and a rest is left out). Pendulum and
+HalfCheetah use more environments with shorter unrolls, LunarLander shorter unrolls, which learn as well in less time
+(HalfCheetah with the Zoo's discount and loss weights, and a step size and network of its own).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             **_NORMALIZED,
         },
     },
-    "LunarLanderContinuous-v3": {"ppo": _LUNAR_LANDER},
+    "LunarLanderContinuous-v3": {"ppo": {**_LUNAR_LANDER, **_NORMALIZED}},
     "MountainCar-v0": {"ppo": _settings(1_000_000, 16, 64, epochs=4, gae_lambda=0.98, **_NORMALIZED)},
     "MountainCarContinuous-v0": {"ppo": _settings(100_000, 4, 256, gamma=0.999, noise_hold=16, **_NORMALIZED)},
     "BipedalWalker-v3": {

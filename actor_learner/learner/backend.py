@@ -14,6 +14,7 @@ import keras
 if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
     from actor_learner.learner.tf.compiled import (
         Compiled as Compiled,
+        Variables as Variables,
         apply_gradients as apply_gradients,
         choose as choose,
         cond as cond,
@@ -37,6 +38,7 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
         THREADS as THREADS,
         check_placement as check_placement,
         gpu_names as gpu_names,
+        prepare_devices as prepare_devices,
         resolve_device as resolve_device,
         set_threads as set_threads,
         threads as threads,

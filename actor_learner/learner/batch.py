@@ -98,10 +98,13 @@ def minibatch_of(rows: Mapping[str, Nest], index: Tensor) -> dict[str, Nest]:
     return minibatch
 
 
-def in_chunks(function: Callable[[Nest], tuple[Tensor, ...]], rows: Nest, numbers: int) -> tuple[Tensor, ...]:
+def in_chunks(
+    function: Callable[[Nest], tuple[Tensor, ...]], rows: Nest, numbers: int, state: backend.Variables
+) -> tuple[Tensor, ...]:
     """Return `function` of rows `[R, ...]`, computed on at most `CHUNK_NUMBERS` numbers at a time to bound memory.
 
-    function: From rows to two float32 vectors with a number for each row; numbers: How many numbers a row has.
+    function: From rows to two float32 vectors with a number for each row; it may assign to variables of `state`.
+    numbers: How many numbers a row has.
     """
     total = tree.flatten(rows)[0].shape[0] // backend.device_count()
     count = math.ceil(total / max(1, CHUNK_NUMBERS // max(1, numbers)))
@@ -114,4 +117,4 @@ def in_chunks(function: Callable[[Nest], tuple[Tensor, ...]], rows: Nest, number
     def chunk(index: Tensor) -> tuple[Tensor, ...]:
         return function(tree.map_structure(lambda leaf: backend.gather(leaf, index), rows))
 
-    return tuple(backend.flatten(values, total) for values in backend.map_chunks(chunk, index))
+    return tuple(backend.flatten(values, total) for values in backend.map_chunks(chunk, index, state))

@@ -168,7 +168,7 @@ class Update:
             return outputs["value"], outputs["log_prob"]
 
         numbers = sum(math.prod(leaf.shape[1:]) for leaf in tree.flatten(rows["observation"]))
-        value, log_prob = in_chunks(evaluate, rows, numbers)
+        value, log_prob = in_chunks(evaluate, rows, numbers, self.state)
         steps = batch["valid"].shape[0]
         value, log_prob = (backend.unflatten(values, steps + 1) for values in (value, log_prob))
         truncation_value = batch["truncation_value"]
@@ -188,7 +188,7 @@ class Update:
             outputs = contract.call_network(self._network, final["final_observation"])
             return ops.where(closes, ops.reshape(outputs["value"], (1, -1)), known)
 
-        return backend.choose(ops.any(closes), of_last, lambda: known)
+        return backend.choose(ops.any(closes), of_last, lambda: known, self.state)
 
     def _learn(
         self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor, num_minibatches: Tensor
@@ -242,7 +242,10 @@ class Update:
         return outputs
 
     def _loss(self, algorithm: Algorithm, minibatch: dict[str, Nest]) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, metrics = algorithm.loss(self._call(minibatch, entropy=True), minibatch)
+        outputs = self._call(minibatch, entropy=True)
+        for name in ("log_prob", "entropy", "value"):  # of an invalid row they may be so far off that a ratio overflows
+            outputs[name] = ops.where(minibatch["valid"], outputs[name], ops.zeros_like(outputs[name]))
+        loss, metrics = algorithm.loss(outputs, minibatch)
         if self._network.losses:
             loss = loss + ops.sum(ops.stack(self._network.losses))
         return loss, {**metrics, "loss": loss}

@@ -78,8 +78,10 @@ def default_network(
             features.append(_vector_features(tensor, leaf, normalize, prefix))
     policy_features, value_features = _trunks(features, build, hidden_sizes, activation, any(images))
     parameters = _policy_head(policy_features, action, build, initial_log_std)
-    parameters = ActionDistribution(distribution, noise_hold, name=build.name("parameters"))(parameters)
-    value = build.dense(value_features, 1, 1.0, "value")
+    parameters = ActionDistribution(distribution, noise_hold, name=build.name("parameters"), dtype="float32")(
+        parameters
+    )
+    value = build.head(value_features, 1, 1.0, "value")
     return keras.Model(structure.unflatten(inputs), (parameters, value), name="actor_critic")
 
 
@@ -166,16 +168,20 @@ class _Builder:
         """Returns `name`, or another if an observation has a key of that name."""
         return f"{name}_layer" if name in self._taken else name
 
-    def dense(self, x: Tensor, size: int, gain: float, name: str, activation: str | None = None) -> Tensor:
-        return layers.Dense(size, activation, kernel_initializer=self.initializer(gain), name=self.name(name))(x)
+    def dense(self, x: Tensor, size: int, gain: float, name: str, **options: Any) -> Tensor:
+        return layers.Dense(size, kernel_initializer=self.initializer(gain), name=self.name(name), **options)(x)
+
+    def head(self, x: Tensor, size: int, gain: float, name: str) -> Tensor:
+        """An output of the network, in float32 whatever the precision of the other layers is."""
+        return self.dense(x, size, gain, name, dtype="float32")
 
     def mlp(self, x: Tensor, hidden_sizes: Sequence[int], activation: str, name: str) -> Tensor:
         for index, size in enumerate(hidden_sizes):
-            x = self.dense(x, size, math.sqrt(2), f"{name}_hidden_{index + 1}", activation)
+            x = self.dense(x, size, math.sqrt(2), f"{name}_hidden_{index + 1}", activation=activation)
         return x
 
-    def join(self, columns: Sequence[Tensor], name: str) -> Tensor:
-        return columns[0] if len(columns) == 1 else layers.Concatenate(name=self.name(name))(columns)
+    def join(self, columns: Sequence[Tensor], name: str, **options: Any) -> Tensor:
+        return columns[0] if len(columns) == 1 else layers.Concatenate(name=self.name(name), **options)(columns)
 
 
 def _vector_features(observation: Tensor, leaf: spaces.Leaf, normalize: bool, prefix: str) -> Tensor:
@@ -213,8 +219,8 @@ def _policy_head(x: Tensor, structure: spaces.Structure, build: _Builder, initia
     for leaf in structure.leaves:
         prefix, columns = _prefix(structure, leaf), spaces.leaf_parameter_size(leaf.space)
         if isinstance(leaf.space, Box):
-            mean = build.dense(x, columns // 2, 0.01, f"{prefix}mean")
-            heads.append(LogStd(initial_log_std, name=build.name(f"{prefix}log_std"))(mean))
+            mean = build.head(x, columns // 2, 0.01, f"{prefix}mean")
+            heads.append(LogStd(initial_log_std, name=build.name(f"{prefix}log_std"), dtype="float32")(mean))
         else:
-            heads.append(build.dense(x, columns, 0.01, f"{prefix}logits"))
-    return build.join(heads, "heads")
+            heads.append(build.head(x, columns, 0.01, f"{prefix}logits"))
+    return build.join(heads, "heads", dtype="float32")

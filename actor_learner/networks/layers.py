@@ -35,7 +35,7 @@ class ObservationNormalization(layers.Layer):  # type: ignore[misc]
     """
 
     def __init__(self, leaf: str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # not rounded to a lower precision before it is centred
         self.leaf = leaf
 
     def build(self, input_shape: Any) -> None:

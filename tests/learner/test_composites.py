@@ -254,7 +254,7 @@ def test_chunks_give_what_the_whole_gives(total, monkeypatch):
 
     x = np.arange(2.0 * total, dtype=np.float32).reshape(total, 2)
     y = np.arange(total, dtype=np.float32)
-    first, second = tf.function(lambda rows: in_chunks(function, rows, 2))({"x": x, "y": y})
+    first, second = tf.function(lambda rows: in_chunks(function, rows, 2, []))({"x": x, "y": y})
     np.testing.assert_array_equal(first, x.sum(1))
     np.testing.assert_array_equal(second, 2 * y)
     assert max(sizes) <= 8

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from gymnasium.spaces import Box
 from keras import layers, ops
 
 import actor_learner as al
@@ -157,7 +158,7 @@ def test_a_last_minibatch_that_is_not_full_is_a_mean_over_its_own_rows():
     )
     network = linear_network()
     learner = al.Learner(network, algorithm, action_space=TWO_ACTIONS)
-    learner._minibatch_order = lambda valid: (np.array([[2, 0, 3], [1, -1, -1]], np.int32), 2)
+    learner._minibatch_order = lambda valid: (np.array([[[2, 0, 3]], [[1, -1, -1]]], np.int32), 2)
     learner.update(trajectory)
 
     by_hand = linear_network()
@@ -167,6 +168,21 @@ def test_a_last_minibatch_that_is_not_full_is_a_mean_over_its_own_rows():
         step_by_hand(by_hand, algorithm, trajectory, np.array(rows), target, old_value)
     for found, expected in zip(network.get_weights(), by_hand.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", [al.PPO(minibatch_size=3, epochs=1), al.A2C(), al.Impala()], ids=lambda a: a.name)
+def test_no_ratio_of_an_invalid_row_overflows(algorithm):
+    """Zeros are so improbable under 24 narrow Gaussians that their ratio is infinite, and 0 x inf is NaN."""
+    actions = Box(-1, 1, (24,), np.float32)
+    network = al.default_network(VECTOR, actions, hidden_sizes=(4,), initial_log_std=-5.0)
+    trajectory = random_trajectory(actions, steps=2, columns=4)
+    policy = al.Policy.from_network(network, actions)
+    for step in range(2):
+        trajectory.action[step], trajectory.behaviour_log_prob[step] = policy.step(trajectory.observation[step])
+    trajectory.valid[:] = True
+    trajectory.valid[0, 0] = False
+    learner = al.Learner(network, algorithm, action_space=actions)
+    assert "undone" not in learner.update(trajectory)
 
 
 def step_by_hand(network, algorithm, trajectory, rows, target, old_value):

@@ -16,6 +16,7 @@ from actor_learner.networks.distributions import Distribution
 from actor_learner.networks.distributions.continuous import Gaussian
 from actor_learner.networks.images import describe_image
 from actor_learner.networks.layers import ObservationNormalization, OneHot
+from actor_learner.networks.precision import building_in
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.spaces import Spaces
 from tests.support.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR, random_leaf
@@ -450,3 +451,29 @@ def test_images_among_other_leaves_are_described_by_name():
     assert described.endswith("ure', channels on axis -1.")
     with pytest.raises(ValueError, match=r"give `channel_axis`. Received: observation\['b'\] of shape"):
         describe_image(Dict(b=Box(0, 255, (40, 40, 40), np.uint8)))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_in_16_bits_observations_are_normalized_before_they_are_rounded(precision):
+    with building_in(precision):
+        network = default_network(Box(-2000, 2000, (1,), np.float32), TWO_ACTIONS, normalize_observation=True)
+    layer = network.get_layer("observation_normalization")
+    layer.mean.assign([1000.0])
+    layer.scale.assign([2.0])
+    np.testing.assert_allclose(layer(np.array([[1000.3], [999.7]], np.float32)), [[0.6], [-0.6]], atol=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_in_16_bits_the_outputs_are_in_32(precision):
+    """A value of 300.7 would be 300 in bfloat16; one of 70,000 infinite in float16."""
+    action = Dict(choice=TWO_ACTIONS, torque=TORQUES)
+    with building_in(precision):
+        network = default_network(VECTOR, action)
+    network.get_layer("value").bias.assign([70_000.7])
+    found = outputs(network, sample(VECTOR))
+    assert network.get_layer("policy_hidden_1").compute_dtype == precision
+    assert {str(output.dtype) for output in found.values()} == {"float32"}
+    assert np.abs(np.asarray(found["value"]) - 70_000.7).max() < 10
+    bias = network.get_layer("torque.mean").bias
+    bias.assign(np.full(bias.shape, 300.7))
+    assert np.abs(np.asarray(outputs(network, sample(VECTOR))["parameters"])[:, 2] - 300.7).max() < 0.5

@@ -85,13 +85,46 @@ def test_spaces_and_masks_are_in_the_key():
     assert KEY_OF(network(), masked, 4) != KEY_OF(network(), SPACES, 4)
 
 
+@keras.saving.register_keras_serializable(package="test_export_cache")
+class Scaled:
+    def __call__(self, x):
+        return 3 * x
+
+    def get_config(self):
+        return {}
+
+
+class Operation(keras.Operation):
+    def call(self, x):
+        return 2 * x
+
+    def compute_output_spec(self, x):
+        return keras.KerasTensor(x.shape, x.dtype)
+
+
+def adapted():
+    layer = layers.Normalization()
+    layer.adapt(np.random.default_rng(0).normal(100.0, 10.0, (64, 3)))
+    return layer
+
+
 @pytest.mark.parametrize(
     "layer",
-    [Doubled(), layers.Lambda(doubled), layers.Dense(4, activation=doubled), keras.Sequential([Doubled()])],
-    ids=["class", "Lambda", "function", "nested"],
+    [
+        Doubled(),
+        layers.Lambda(doubled),
+        layers.Dense(4, activation=doubled),
+        layers.Dense(4, activation=lambda x: 2 * x),
+        layers.Activation(Scaled()),
+        layers.Dense(4, kernel_regularizer=Scaled()),
+        Operation(),
+        keras.Sequential([Doubled()]),
+        adapted(),
+    ],
+    ids=["class", "Lambda", "function", "lambda", "object", "regularizer", "operation", "nested", "statistics"],
 )
 def test_code_of_the_users_has_no_key(layer):
-    """The same config may compute something else in the next run."""
+    """The same config may compute something else in the next run, or in the same one with other statistics."""
     assert KEY_OF(own(layer), SPACES, 4) is None
 
 

@@ -18,6 +18,9 @@ from tests.support.trajectories import random_trajectory
 import_keras()
 import keras  # noqa: E402
 
+from actor_learner.learner import batch as batches  # noqa: E402
+from actor_learner.networks.precision import building_in  # noqa: E402
+
 BOUNDED = Box(-10, 10, (4,), np.float32)
 IMAGE = Box(0, 255, (44, 44, 4), np.uint8)
 NESTED = Dict(place=BOUNDED, kind=Discrete(3))
@@ -26,6 +29,23 @@ PLANE = Box(-1, 1, (2,), np.float32)
 
 def adamw_ema():
     return keras.optimizers.AdamW(1e-3, use_ema=True, global_clipnorm=0.5)
+
+
+class Counting(keras.layers.Layer):
+    """Counts its calls, and scales by the count: it assigns wherever the network is called."""
+
+    def build(self, input_shape):
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x):
+        self.calls.assign(self.calls + 1.0)
+        return x * (1.0 + 0.01 * self.calls)
+
+
+def counting_network(observation_space, action_space, seed):
+    x = keras.Input(observation_space.shape)
+    h = keras.layers.Dense(16, "tanh")(Counting()(x))
+    return keras.Model(x, (keras.layers.Dense(int(action_space.n))(h), keras.layers.Dense(1)(h)))
 
 
 class ValueOnly(al.PPO):
@@ -71,6 +91,24 @@ CASES = {
         8,
         3,
     ),
+    "unused, float16": (
+        BOUNDED,
+        Discrete(3),
+        {"precision": "float16"},
+        lambda: ValueOnly(optimizer=keras.optimizers.AdamW(1e-2, weight_decay=0.1), vf_coef=1.0),
+        32,
+        8,
+        3,
+    ),
+    "counting": (
+        BOUNDED,
+        Discrete(3),
+        {"make": counting_network},
+        lambda: al.PPO(minibatch_size=64, epochs=2),
+        32,
+        8,
+        3,
+    ),
     "images": (
         IMAGE,
         Discrete(6),
@@ -94,10 +132,24 @@ def first_weights(network, rng):
         )
 
 
+def with_final_observations(batch, space, seed):
+    """The batch as a pool makes it: with the last observation of each column's last truncated episode."""
+    rows = [np.flatnonzero(column) for column in batch.truncated.T]
+    space.seed(seed)
+    return batch._replace(
+        observation=np.nan_to_num(batch.observation, posinf=0.0, neginf=0.0),
+        final_row=np.array([found[-1] if found.size else -1 for found in rows], np.int32),
+        final_observation=np.stack([space.sample() for _ in rows]),
+    )
+
+
 def learn(name, arrays, prepare=None, **options):
     """The learner after a case's updates, whose results are put into `arrays`. prepare: Called with the new learner."""
     observation_space, action_space, of_network, algorithm, steps, columns, updates = CASES[name]
-    network = al.default_network(observation_space, action_space, seed=0, **of_network)
+    of_network = dict(of_network)
+    make = of_network.pop("make", al.default_network)
+    with building_in(of_network.pop("precision", None)):
+        network = make(observation_space, action_space, seed=0, **of_network)
     network.set_weights(list(first_weights(network, np.random.default_rng(1))))
     save(arrays, f"{name}/before", network.get_weights())
     options |= {"total_steps": steps * columns * updates, "device": "cpu"}
@@ -115,6 +167,8 @@ def learn(name, arrays, prepare=None, **options):
             observation_space=observation_space,
             masked=name == "masks",
         )
+        if name == "counting":
+            batch = with_final_observations(batch, observation_space, update)
         if name == "mlp" and update == 2:
             batch.behaviour_log_prob[3, 3] = np.nan
             batch.valid[3, 3] = True
@@ -129,6 +183,7 @@ def learn(name, arrays, prepare=None, **options):
 
 def main(output):
     arrays = {}
+    batches.CHUNK_NUMBERS = 1024  # so that small batches of observations are evaluated in parts, too
     for name in CASES:
         learn(name, arrays)
     np.savez(output, **arrays)

@@ -7,6 +7,7 @@ variable that the code assigns must be in `state`: one that is left out is read 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -228,11 +229,9 @@ def _is_zero(atom: Any) -> bool:
 def apply_gradients(optimizer: keras.Optimizer, gradients: Sequence[Tensor | None], variables: Variables) -> None:
     """Step the optimizer on the variables that have a gradient."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):  # its `apply` branches on tensors
-        full = [
-            jnp.zeros(variable.shape, variable.dtype) if gradient is None else gradient
-            for gradient, variable in zip(gradients, variables, strict=True)
-        ]
-        values, own = optimizer.stateless_apply(values_of(optimizer.variables), full, values_of(variables))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Gradients do not exist")
+            values, own = optimizer.stateless_apply(values_of(optimizer.variables), gradients, values_of(variables))
         _assign([*variables, *optimizer.variables], [*values, *own])
         return
     pairs = [
@@ -259,9 +258,13 @@ def cond(predicate: Tensor, assign: Callable[[], None], state: Variables) -> Non
     _assign(state, jax.lax.cond(predicate, lambda values: assigned(values)[0], lambda values: values, values_of(state)))
 
 
-def choose(predicate: Tensor, true: Callable[[], Tensor], false: Callable[[], Tensor]) -> Tensor:
+def choose(predicate: Tensor, true: Callable[[], Tensor], false: Callable[[], Tensor], state: Variables = ()) -> Tensor:
     """Return what one of two functions returns, and compute only that one."""
-    return jax.lax.cond(predicate, true, false)
+    if not state:
+        return jax.lax.cond(predicate, true, false)
+    values, result = jax.lax.cond(predicate, _pure(true, state), _pure(false, state), values_of(state))
+    _assign(state, values)
+    return result
 
 
 def trace_once(function: Callable[..., None], *arguments: Nest) -> None:
@@ -274,13 +277,17 @@ def trace_once(function: Callable[..., None], *arguments: Nest) -> None:
     jax.eval_shape(probe, *arguments)
 
 
-def map_chunks(function: Callable[[Tensor], tuple[Tensor, ...]], index: np.ndarray[Any, Any]) -> tuple[Tensor, ...]:
+def map_chunks(
+    function: Callable[[Tensor], tuple[Tensor, ...]], index: np.ndarray[Any, Any], state: Variables
+) -> tuple[Tensor, ...]:
     """Return `function` of each row of `index [chunks, size]`, one after the other.
 
     function: Returns two float32 vectors `[size]`.
     """
-    found: tuple[Tensor, ...] = jax.lax.map(function, jnp.asarray(index))
-    return found
+    values, found = jax.lax.scan(_pure(function, state), values_of(state), jnp.asarray(index))
+    _assign(state, values)
+    result: tuple[Tensor, ...] = found
+    return result
 
 
 def vector_reader(variables: Variables) -> Callable[[], np.ndarray[Any, Any]]:

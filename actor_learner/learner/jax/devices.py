@@ -37,6 +37,10 @@ def resolve_device(device: str, devices: int = 1) -> str:
     return "/GPU:0" if has_gpu else "/CPU:0"
 
 
+def prepare_devices() -> None:
+    """Do nothing: a look at the devices would start JAX, and with it as many threads as there are cores."""
+
+
 def gpu_names() -> list[str]:
     """Return the names of the GPUs that JAX sees."""
     return [device.device_kind for device in jax.devices() if device.platform == "gpu"]

@@ -138,7 +138,7 @@ def cond(predicate: Tensor, assign: Callable[[], None], state: Variables) -> Non
     tf.cond(predicate, branch, lambda: tf.constant(0))
 
 
-def choose(predicate: Tensor, true: Callable[[], Tensor], false: Callable[[], Tensor]) -> Tensor:
+def choose(predicate: Tensor, true: Callable[[], Tensor], false: Callable[[], Tensor], state: Variables = ()) -> Tensor:
     """Return what one of two functions returns, and compute only that one."""
     return tf.cond(predicate, true, false)
 
@@ -154,7 +154,9 @@ def trace_once(function: Callable[..., None], *arguments: Nest) -> None:
     tf.function(probe, autograph=False).get_concrete_function(*specs)
 
 
-def map_chunks(function: Callable[[Tensor], tuple[Tensor, ...]], index: np.ndarray[Any, Any]) -> tuple[Tensor, ...]:
+def map_chunks(
+    function: Callable[[Tensor], tuple[Tensor, ...]], index: np.ndarray[Any, Any], state: Variables
+) -> tuple[Tensor, ...]:
     """Return `function` of each row of `index [chunks, size]`, one after the other.
 
     function: Returns two float32 vectors `[size]`.

@@ -39,6 +39,11 @@ def resolve_device(device: str, devices: int = 1) -> str:
     return "/GPU:0" if gpus else "/CPU:0"
 
 
+def prepare_devices() -> None:
+    """Set what TensorFlow must be told of GPUs before it makes a weight."""
+    resolve_device("auto")
+
+
 def gpu_names() -> list[str]:
     """Return the names of the GPUs that TensorFlow sees."""
     details = tf.config.experimental.get_device_details

@@ -3,8 +3,9 @@
 <cache>/actor_learner/policies/<key>/    an exported policy without weights, as `ExportedPolicy.save` writes it
 
 The key is a digest of everything that the graphs depend on: the network's config without initializers, the shapes of
-its weights, spaces, batch size, versions, and the source of this package's networks and conversion. A network that
-holds code of the user's (a layer's, a function's) has no key: its config doesn't tell what the code computes.
+its weights, spaces, batch size, versions, and the source of this package's networks and conversion. A network has no
+key if its config doesn't tell what it computes: with code of the user's (a layer, a function, an operation), and with
+layers that keep numbers elsewhere (an adapted `Normalization`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ MOST_KEPT = 64
 _PACKAGES = ("keras", "ai-edge-litert")
 _SOURCES = ("networks", "policy", "spaces")
 _OPAQUE = {"Lambda", "TFSMLayer", "JaxLayer", "FlaxLayer", "TorchModuleWrapper", "function", "__lambda__"}
+_OPAQUE |= {"Normalization", "Discretization", "IntegerLookup", "StringLookup", "TextVectorization"}
 """Classes, as configs name them, whose config doesn't tell what they compute."""
 
 
@@ -59,14 +61,22 @@ def key_of(network: keras.Model, spaces: Spaces, batch_size: int) -> str | None:
 
 
 def _is_known(layer: keras.layers.Layer) -> bool:
-    module = type(layer).__module__
-    return module.partition(".")[0] == "keras" or module == "actor_learner.networks.layers"
+    """Return whether all code that a layer runs itself is Keras's or this package's."""
+    parts = [layer, *getattr(layer, "operations", ())]
+    activation = getattr(layer, "activation", None)  # a config leaves out a lambda
+    modules = [getattr(activation, "__module__", "keras"), *(type(part).__module__ for part in parts)]
+    return all(map(_is_of_keras, modules))
+
+
+def _is_of_keras(module: str) -> bool:
+    """Return whether a module is Keras's or this package's, whose versions and source are in the key."""
+    return module.partition(".")[0] in ("keras", "builtins") or module == "actor_learner.networks.layers"
 
 
 def _normalized(part: Any) -> Any:
     """Returns a part of a config without initializers. Raises ValueError if it holds code that it doesn't show."""
     if isinstance(part, dict):
-        if part.get("class_name") in _OPAQUE:
+        if part.get("class_name") in _OPAQUE or not _is_of_keras(str(part.get("module") or "keras")):
             raise ValueError(part["class_name"])
         return {name: _normalized(value) for name, value in part.items() if not str(name).endswith("initializer")}
     return [_normalized(item) for item in part] if isinstance(part, (list, tuple)) else part
