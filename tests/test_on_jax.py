@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+import venv
+from pathlib import Path
 
 import pytest
 
@@ -186,6 +189,50 @@ print(*(str(warning.message) for warning in told if "LiteRT" in str(warning.mess
     for line in (step, value):
         assert "layer 'puzzling'" in line
         assert line.endswith("Its actors use TensorFlow, which is many times slower and takes more memory.")
+
+
+@pytest.fixture(scope="module")
+def without_tensorflow(tmp_path_factory):
+    """The interpreter of a venv that has all that is installed here, but TensorFlow."""
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder, symlinks=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.startswith(("tensorflow", "tensorboard", "pip")) and not (packages / entry.name).exists():
+            (packages / entry.name).symlink_to(entry)
+    return folder / "bin" / "python"
+
+
+def on_its_own(python, *arguments, code=0, **environment):
+    """What a command prints in a venv."""
+    environment = {**{name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}, **environment}
+    command = [python, "-m", "actor_learner", *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_where_tensorflow_is_not_installed(without_tensorflow, trained, tmp_path):
+    """A run of an architecture that is known, its resumption, evaluation, plot and export; JAX's are the numbers."""
+    python = without_tensorflow
+    missing = subprocess.run([python, "-c", "import tensorflow"], capture_output=True, text=True, check=False)
+    assert "No module named 'tensorflow'" in missing.stderr
+    flags = ["--total-steps", 1280, "--run-dir", tmp_path / "run", "--quiet", *SIZES]
+    on_its_own(python, "train", "CartPole-v1", "--backend", "jax", *flags)
+    same = ("env_steps", "loss", "episode_return")
+    found, expected = (
+        [[row.get(name) for name in same] for row in metrics(run)] for run in (tmp_path / "run", trained)
+    )
+    assert found == expected[: len(found)]
+    on_its_own(python, "train", "--resume", tmp_path / "run", "--total-steps", 1664, "--quiet")
+    assert "over 3 episodes" in on_its_own(python, "evaluate", tmp_path / "run", "--episodes", 3)
+    on_its_own(python, "plot", tmp_path / "run", "--output", tmp_path / "curve.png")
+    on_its_own(python, "export", tmp_path / "run", "--output", tmp_path / "policy")
+    assert "jax" in on_its_own(python, "doctor", KERAS_BACKEND="jax")
+    refused = on_its_own(python, "train", "CartPole-v1", "--run-dir", tmp_path / "other", "--quiet", code=2)
+    assert refused.count("\n") == 1
+    assert "no tensorflow" in refused
+    assert "KERAS_BACKEND=jax" in refused
 
 
 def test_without_tensorflow_a_new_architecture_is_one_line(tmp_path):

@@ -19,6 +19,9 @@ from actor_learner.system.aborts import kept_if_it_aborts
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 """Keras's backends that this package runs on: the module's name, and the library's."""
 
+TRAINING = "training"
+"""The purpose for which `check_installed` names another backend, if that is installed."""
+
 _DEFERRED = {
     "tensorflow": ("matplotlib", "matplotlib.pyplot", "matplotlib.patches", "scipy.sparse"),
     "jax": ("matplotlib", "matplotlib.pyplot", "matplotlib.patches"),
@@ -41,7 +44,7 @@ def import_keras() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if sys.stderr is not None:
         sys.stderr.flush()
-    check_installed(backend, "training")
+    check_installed(backend, TRAINING)
     deferring = _deferring(_DEFERRED[backend])
     with keeping_interrupts(), silent_stderr(), warnings.catch_warnings(), deferring, _without_collector():
         warnings.simplefilter("ignore")
@@ -181,8 +184,10 @@ def check_installed(backend: str, purpose: str) -> None:
         if importlib.util.find_spec(name) is None:
             version = ".".join(map(str, sys.version_info[:2]))
             package = "actor-learner" if backend == "tensorflow" else f"'actor-learner[{backend}]'"
+            others = [other for other in BACKENDS if importlib.util.find_spec(other)] if purpose == TRAINING else []
+            other = f", or use what is installed: KERAS_BACKEND={others[0]}" if others and name == backend else ""
             raise ImportError(
-                f"{purpose} needs {BACKENDS[backend]} and Keras (Python 3.11 to 3.13): pip install {package}. "
+                f"{purpose} needs {BACKENDS[backend]} and Keras (Python 3.11 to 3.13): pip install {package}{other}. "
                 f"Received: no {name} in Python {version}"
             )
 
