@@ -449,8 +449,8 @@ def test_the_command_measures_and_writes(tmp_path, monkeypatch, capsys):
         ("--trace nowhere/trace.json", "in a folder that can be written"),
         ("--num-actors 1 -2", "`num_actors` must be an integer of at least 0"),
         ("--num-actors 1 2 --output x.svg", "can't be combined with several `--num-actors`"),
-        ("--compare-devices cpu --trace x", "can't be combined with `--devices`"),
-        ("--devices tpu", "--devices must be one of cpu, gpu"),
+        ("--compare-devices cpu --trace x", "`--trace` can't be combined with `--compare-devices`"),
+        ("--compare-devices tpu", "--compare-devices must be one of cpu, gpu"),
         ("--total-steps 5", "There is no such flag"),
         (".", "holds no run"),
     ],
@@ -469,7 +469,7 @@ def test_a_gpu_that_is_not_there_is_one_line(capsys):
 
     if tf.config.list_physical_devices("GPU"):
         pytest.skip("there is a GPU")
-    assert cli.main(["benchmark", "--devices", "gpu"]) == 2
+    assert cli.main(["benchmark", "--compare-devices", "gpu"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("actor-learner: error: `--compare-devices gpu` needs a GPU")
     assert devices.present(["cpu", "gpu"]) == (["cpu"], ["gpu"])

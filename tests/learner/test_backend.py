@@ -46,9 +46,11 @@ def test_backends_have_the_same_functions():
     tree = ast.parse((PACKAGE / "learner/backend.py").read_text(encoding="utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     named = {alias.name for node in imports for alias in node.names if ".learner.tf." in node.module}
-    by_jax = {"NAME", "THREADS"}
+    by_jax = set()
     for module in [node.module for node in imports if ".learner.jax." in node.module]:
         file = PACKAGE.parent / (module.replace(".", "/") + ".py")
         body = ast.parse(file.read_text(encoding="utf-8")).body
         by_jax |= {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        targets = [ast.walk(target) for node in body if isinstance(node, ast.Assign) for target in node.targets]
+        by_jax |= {name.id for target in targets for name in target if isinstance(name, ast.Name)} & named
     assert {name for name in by_jax if not name.startswith("_")} == named
