@@ -84,7 +84,7 @@ def start_actors(config: TrainConfig, start: Start) -> ActorPool:
 def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
     """Starts the actors that a config describes. network: as for `ActorPool`."""
     names = """vectorization num_actors envs_per_actor num_envs unroll_length max_policy_lag info_keys
-        autoreset_mode start_timeout actor_timeout on_env_error max_restarts"""
+        autoreset_mode start_timeout actor_timeout on_env_error max_restarts acting device"""
     fields = {name: getattr(config, name) for name in names.split()}
     return ActorPool(config.env, network, env_kwargs=dict(config.env_kwargs), seed=seed, logs_dir=logs_dir, **fields)
 

@@ -19,6 +19,7 @@ from actor_learner.environments.environments import Environments
 from actor_learner.environments.episodes import Episodes
 from actor_learner.environments.factory import EnvFactory
 from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.policy import Policy
 from actor_learner.system.fields import first_envs
 from actor_learner.system.machine import current_core
@@ -44,9 +45,12 @@ class Startup:
         below_2_30 = int(self._seeds()[0].generate_state(1)[0] >> 2)  # the sum stays below 2^31, the limit of C
         return below_2_30 + self.first_env
 
-    def make_policy(self, exported: ExportedPolicy) -> Policy:
-        """Return the policy, with a random stream for each environment, whichever actor steps it."""
-        return Policy(exported, self._seeds()[1], first_stream=self.first_env)
+    def make_policy(self, exported: ExportedPolicy, step_graph: LoadedGraph | None = None) -> Policy:
+        """Return the policy, with a random stream for each environment, whichever actor steps it.
+
+        step_graph: Runs in place of the exported one.
+        """
+        return Policy(exported, self._seeds()[1], first_stream=self.first_env, step_graph=step_graph)
 
     def _seeds(self) -> list[np.random.SeedSequence]:
         return np.random.SeedSequence([self.seed, self.incarnation]).spawn(2)

@@ -17,6 +17,16 @@ from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 
 
+class DeviceStep(Protocol):
+    """A policy's step on the learner's device; see `actor_learner.learner.acting`."""
+
+    def load(self, vector: Array) -> Any:
+        """Copy a version of the weights, one float32 vector, to the device."""
+
+    def __call__(self, weights: Any, inputs: Sequence[Array]) -> Sequence[Array]:
+        """Return the leaves of sampled actions `[N, ...]` and their log-probabilities `[N]`."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The work of a group: the batches that it fills, and the policy that it fills them with."""
@@ -26,6 +36,7 @@ class Plan:
     num_blocks: int  # batches that exist at a time, the one that the learner reads included
     num_versions: int  # versions of the weights that actors read at a time, at most
     exported: ExportedPolicy  # the policy, with version 0 of its weights
+    step: DeviceStep | None = None  # acts for all actors in their place
 
     @property
     def num_actors(self) -> int:

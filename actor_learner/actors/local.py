@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 from actor_learner.actors.actor import Actor, Leaves, Startup, make_environments
 from actor_learner.actors.group import ActorGroup, Plan, Schedule
+from actor_learner.actors.shared_step import SharedStep
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.shared_memory import Array
+from actor_learner.actors.transport.step_rows import RemoteStep
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory
@@ -27,6 +29,7 @@ class LocalActors(ActorGroup):
     _observation: Leaves
     _actor: Actor | None = None
     _schedule: Schedule
+    _step: SharedStep
 
     def __init__(self, factory: EnvFactory, startup: Startup) -> None:
         self._factory, self._startup = factory, startup
@@ -46,9 +49,16 @@ class LocalActors(ActorGroup):
         assert self._environments is not None
         self._schedule = schedule
         self._memory.allocate(plan)
-        policy, memory = self._startup.make_policy(plan.exported), self._memory
+        memory, step_graph = self._memory, None
+        if plan.step is not None:
+            self._step = SharedStep(plan.step, memory, plan.env_counts)
+            step_graph = RemoteStep(memory.step_rows, self._act)
+        policy = self._startup.make_policy(plan.exported, step_graph)
         self._actor = Actor(self._startup, self._environments, self._observation, policy, memory.arena, memory.plan)
         return memory.blocks
+
+    def _act(self) -> None:
+        self._step.run(self._step.parts[0], {0: self._memory.oldest(0)})
 
     @property
     def version(self) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from actor_learner.actors.actor import make_startups
 from actor_learner.actors.capacity import check_memory
-from actor_learner.actors.group import ActorGroup, Plan, Schedule
+from actor_learner.actors.group import ActorGroup, DeviceStep, Plan, Schedule
 from actor_learner.actors.local import LocalActors
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.processes.restarts import ActorError, OnEnvError, Restart
@@ -31,6 +31,8 @@ from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, TrajectorySpec, map_leaves, nest
 from actor_learner.system.fields import (
+    ACTING,
+    DEVICES,
     check_choice,
     check_count,
     check_info_keys,
@@ -108,6 +110,8 @@ class ActorPool:
         actor_timeout: float = 60.0,
         on_env_error: OnEnvError = "restart",
         max_restarts: int = 1000,
+        acting: str = "actors",
+        device: str = "auto",
         group: ActorGroup | None = None,
     ) -> None:
         """Start the actors and build the network.
@@ -137,6 +141,9 @@ class ActorPool:
                 the pool.
             max_restarts: Number of actors that died, hung or failed and are replaced; the next one ends the pool. 0:
                 the first one does. Three in a row without a finished unroll end it in any case.
+            acting: "actors": each actor runs the policy on its core. "device": the learner's device runs it, in one
+                call for half of the environments, which suits networks that are too large for a core.
+            device: That device: "auto" (a GPU if the backend sees one), "cpu" or "gpu".
             group: Actors of another kind in place of processes, for tests and for embedding: `num_actors` of them,
                 which the pool closes once its arguments are checked. See `actor_learner.actors.group.ActorGroup`.
 
@@ -154,6 +161,8 @@ class ActorPool:
         check_seconds("actor_timeout", actor_timeout)
         check_choice("on_env_error", on_env_error, get_args(OnEnvError))
         check_count("max_restarts", max_restarts, 0)
+        check_choice("acting", acting, ACTING)
+        check_choice("device", device, DEVICES)
         factory = resolve_env(env, env_kwargs, vectorization, check_pickle=num_actors > 0)
         self.env_name = factory.name
         self.episodes: dict[str, Array] = {}
@@ -184,13 +193,19 @@ class ActorPool:
         self._end = weakref.finalize(self, self._group.close)  # at the interpreter's end, too
         try:
             self._group.start()
-            self._begin(network, seed, start_timeout, unroll_length, info_keys)
+            self._begin(network, seed, start_timeout, unroll_length, info_keys, device if acting == "device" else None)
         except BaseException:
             self.close()
             raise
 
     def _begin(
-        self, network: Any, seed: int, start_timeout: float, unroll_length: int, info_keys: tuple[str, ...]
+        self,
+        network: Any,
+        seed: int,
+        start_timeout: float,
+        unroll_length: int,
+        info_keys: tuple[str, ...],
+        acting_device: str | None,
     ) -> None:
         """Build everything that depends on the environments' spaces, and give the group its plan."""
         _import_learner_side()
@@ -203,7 +218,8 @@ class ActorPool:
         spec = TrajectorySpec.from_spaces(spaces, unroll_length=unroll_length, num_envs=sum(counts))
         self.layout = BlockLayout.of(spec, info_keys)
         versions_read = len(counts) if lag > 1 else lag + 1
-        plan = Plan(self.layout, counts, lag + 1, versions_read, self.exported)
+        step = None if acting_device is None else _device_step(self.network, spaces, acting_device)
+        plan = Plan(self.layout, counts, lag + 1, versions_read, self.exported, step)
         kind = FreeRunning if lag > 1 else LockStep
         self._schedule: Schedule = kind(self._group, counts, lag=lag, first_alone=_waits_for_statistics(self.network))
         self._blocks = self._group.begin(plan, self._schedule)
@@ -443,6 +459,12 @@ def _export(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPo
     from actor_learner.policy.export.exporting import export_network
 
     return export_network(network, spaces, batch_size)
+
+
+def _device_step(network: keras.Model, spaces: Spaces, device: str) -> DeviceStep:
+    from actor_learner.learner.acting import DeviceStep as Step
+
+    return Step(network, spaces, device)
 
 
 def _fractions(done: Sequence[Done]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from actor_learner.benchmark.whole import LEAST_BATCHES, without_learning
 from actor_learner.config.file import load_config
 from actor_learner.system import compile_cache
 from actor_learner.system.child import start_python
+from actor_learner.system.fields import ACTING
 from actor_learner.system.keras_import import freeze_what_is_imported, import_keras
 
 if TYPE_CHECKING:
@@ -39,11 +40,17 @@ class Setting(NamedTuple):
     unroll_length: int
     max_policy_lag: int
     learner_threads: int
+    acting: str = "actors"
+
+    def acting_elsewhere(self) -> Setting:
+        """Return the same setting with the policy in the other place."""
+        return self._replace(acting=next(place for place in ACTING if place != self.acting))
 
     def __str__(self) -> str:
         return (
             f"{_count(self.num_actors, 'actor')} x {_count(self.envs_per_actor, 'environment')}, "
             f"{self.unroll_length} steps, lag {self.max_policy_lag}, {_count(self.learner_threads, 'thread')}"
+            + (", acting on the device" if self.acting == "device" else "")
         )
 
 

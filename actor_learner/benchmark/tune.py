@@ -105,8 +105,11 @@ def tune(
         file.write_text(config_toml(config.replace(run_dir=None, quiet=False, verbose=False)), encoding="utf-8")
         with contextlib.closing(Search(file, [before, *found], started + budget, say)) as search:
             search.prepare()
-            ranking = successive_halving(found, search.measure)
-    best = choose(ranking[:2], search.trials, before)
+            # Where the policy runs is compared for the best setting alone, in a round of its own.
+            ranking = successive_halving(found, lambda settings, left: search.measure(settings, left + 1))
+            elsewhere = [setting.acting_elsewhere() for setting in ranking[:1]]
+            search.measure([*ranking[:1], *elsewhere], 1)
+    best = choose([*ranking[:2], *elsewhere], search.trials, before)
     if best is None:
         raise _nothing_measured(search.trials.values(), budget)
     order = list(dict.fromkeys([best, *ranking, *search.trials]))
@@ -141,7 +144,7 @@ def setting_of(config: TrainConfig) -> Setting:
     """
     actors, lag = max(config.num_actors, 1), config.max_policy_lag
     threads = config.learner_threads or learner_cores(actors, lag)
-    return Setting(actors, max(config.env_counts), config.unroll_length, lag, threads)
+    return Setting(actors, max(config.env_counts), config.unroll_length, lag, threads, config.acting)
 
 
 def candidates(
@@ -155,7 +158,7 @@ def candidates(
 ) -> list[Setting]:
     """Return the settings to try, the likeliest first: as many actors as cores, and the default threads."""
     found = [
-        Setting(actors, num_envs // actors, unroll_length, lag, count)
+        Setting(actors, num_envs // actors, unroll_length, lag, count, config.acting)
         for num_envs, unroll_length in batches(config, allow)
         for actors in actor_counts(num_envs, cores, most_actors)
         for lag in lags
@@ -228,7 +231,7 @@ def choose(finalists: Iterable[Setting], trials: Mapping[Setting, Trial], before
         return None
     fast = max(trials[setting].rate for setting in measured)
     alike = [setting for setting in measured if trials[setting].rate >= _ALIKE * fast]
-    return min(alike, key=lambda s: (s.max_policy_lag, s != before, s.num_actors, s.learner_threads))
+    return min(alike, key=lambda s: (s.max_policy_lag, s != before, s.acting, s.num_actors, s.learner_threads))
 
 
 class Search:
@@ -241,15 +244,21 @@ class Search:
     def __init__(
         self, config: Path, settings: Sequence[Setting], deadline: float, say: Callable[[str, str], None]
     ) -> None:
-        self.trials = {setting: Trial(setting) for setting in settings}
+        self.trials: dict[Setting, Trial] = {}
         self._config, self._deadline, self._say = config, deadline, say
         self._before = settings[0]
         self._processes: dict[int, MeasuringProcess] = {}
         self._patience = _PATIENCE_SECONDS
         self._number = 0
-        for trial in self.trials.values():
+        for setting in settings:
+            self._trial(setting)
+
+    def _trial(self, setting: Setting) -> Trial:
+        if setting not in self.trials:
+            trial = self.trials[setting] = Trial(setting)
             with _record_failure(trial):
-                check_memory(trial.setting.num_actors)
+                check_memory(setting.num_actors)
+        return self.trials[setting]
 
     def prepare(self) -> None:
         """Start a process for each number of threads at once, and let each compile its functions."""
@@ -270,7 +279,7 @@ class Search:
         If single updates take longer than that, the last settings of the list aren't measured (again).
         """
         self._number += 1
-        trials = [self.trials[setting] for setting in dict.fromkeys([self._before, *settings])]
+        trials = [self._trial(setting) for setting in dict.fromkeys([self._before, *settings])]
         chosen = [trial for trial in trials if trial.failure is None]
         seconds = min(self._left() / rounds_left / max(len(chosen), 1), _LONGEST_SECONDS)
         end = self._deadline - (self._left() * _LARGEST_SHARE if rounds_left > 1 else 0.0)

@@ -27,7 +27,8 @@ _LEFT_OUT = ("env", "run_dir", "overwrite")
 
 HELP = "find the fastest setting for this machine"
 DESCRIPTION = (
-    "Measures settings of num_actors, envs_per_actor, max_policy_lag (0 and 1) and learner_threads on this machine, "
+    "Measures settings of num_actors, envs_per_actor, max_policy_lag (0 and 1), learner_threads and, for the best of "
+    "them, acting on this machine, "
     "the better half longer and longer, and writes the fastest into a config file. The number of environments and all "
     "hyperparameters stay as they are; flags set them, as for train. --max-policy-lag and --learner-threads fix that "
     "setting."
@@ -156,7 +157,7 @@ def _table(tuning: Tuning) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("actors", "envs each", "steps", "lag", "threads", "steps/s", "ratio", "rounds"):
+    for heading in ("actors", "envs each", "steps", "lag", "threads", "acting", "steps/s", "ratio", "rounds"):
         table.add_column(heading, justify="right")
     before = tuning.before.rate
     for trial in tuning.trials:

@@ -147,6 +147,8 @@ class TrainConfig(checks.NamedFields):
         unroll_length: env steps of each environment in a batch.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
             on weights at most n versions old (see `ActorPool`).
+        acting: "actors": each actor runs the policy on its core; "device": the learner's device runs it, in one call
+            for half of the environments, which suits networks that are too large for a core.
         learner_threads: cores that the learner computes on, fixed once the backend has started; None: at the command
             line all in lock-step, else those that the actors leave; in Python the backend's own setting.
         seed: seed of networks, environments, sampling and shuffling.
@@ -221,11 +223,12 @@ class TrainConfig(checks.NamedFields):
     max_policy_lag: int = _count(
         0, 0, "actors", "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely"
     )
+    acting: Literal["actors", "device"] = _choice(checks.ACTING, "actors")
     learner_threads: int | None = _count(
         None, 1, "actors", "cores that the learner computes on; default: all with lag 0, else those that actors leave"
     )
     seed: int = _field(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1))
-    device: Literal["auto", "cpu", "gpu"] = _choice(("auto", "cpu", "gpu"))
+    device: Literal["auto", "cpu", "gpu"] = _choice(checks.DEVICES)
     devices: int = _count(1, 1)
     backend: Literal["tensorflow", "jax"] | None = _choice((None, *BACKENDS))
     run_dir: str | os.PathLike[str] | None = _field(None, check=_path)

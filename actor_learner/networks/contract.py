@@ -45,6 +45,30 @@ def call_network(network: keras.Model, observation: Nest) -> dict[str, Tensor]:
     }
 
 
+def call_with_weights(
+    network: keras.Model, observation: Nest, weights: Iterable[Tensor], others: Iterable[tuple[keras.Variable, Any]]
+) -> dict[str, Tensor]:
+    """Returns what `call_network` does, computed with other values of the variables, which stay untouched.
+
+    weights: Float32 tensors for `network.weights`, in their order. others: Values of other variables, such as the
+    states of random generators; see `other_variables`.
+    """
+    values = list(others)
+    for variable, weight in zip(network.weights, weights, strict=True):
+        # A float16 or float64 weight is used as float32, as it is published.
+        floating = keras.backend.is_float_dtype(variable.dtype)
+        values.append((variable, weight if floating else ops.cast(weight, variable.dtype)))
+    with keras.StatelessScope(values):
+        return call_network(network, observation)
+
+
+def other_variables(network: keras.Model) -> list[tuple[keras.Variable, Any]]:
+    """Returns the variables that aren't weights, with their values as arrays."""
+    weights = {id(weight) for weight in network.weights}
+    others = (variable for variable in network.variables if id(variable) not in weights)
+    return [(variable, ops.convert_to_numpy(variable)) for variable in others]
+
+
 def arrange(network: keras.Model, observation: Nest) -> Nest:
     """Arranges a (composite) observation for the network's inputs, by their structure or their names.
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from actor_learner.policy.actions import leaf_to_env
 from actor_learner.policy.exported import Array, ExportedPolicy
+from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.inputs import ObservationReader
 from actor_learner.policy.noise import Noise, Seed
 from actor_learner.policy.runtime import load_graph
@@ -49,9 +50,12 @@ class Policy:
         exported: The result of `export_policy` or `ExportedPolicy.load`.
         seed: An int or a `np.random.SeedSequence` for the noise that actions are sampled with.
         first_stream: Number of the random stream of the first row; each row has its own.
+        step_graph: Runs in place of the exported step graph.
     """
 
-    def __init__(self, exported: ExportedPolicy, seed: Seed = 0, *, first_stream: int = 0) -> None:
+    def __init__(
+        self, exported: ExportedPolicy, seed: Seed = 0, *, first_stream: int = 0, step_graph: LoadedGraph | None = None
+    ) -> None:
         if not isinstance(exported, ExportedPolicy):
             expected = "`exported` must be an ExportedPolicy; see al.load_policy and al.Policy.from_network"
             raise ValueError(f"{expected}. Received: a {type(exported).__name__}")
@@ -66,7 +70,7 @@ class Policy:
         self._everything_allowed = np.ones((exported.batch_size, self.spaces.masks.size), np.float32)
         self._noise = Noise(exported, seed, first_stream)
         self._weights = np.array(exported.weights, np.float32)
-        self._step_graph = load_graph(exported.step_graph, exported, self._weights)
+        self._step_graph = step_graph or load_graph(exported.step_graph, exported, self._weights)
         self._value_graph = load_graph(exported.value_graph, exported, self._weights)
 
     @classmethod

@@ -76,6 +76,12 @@ def check_seconds(name: str, value: Any) -> float:
     return float(check_number(name, value, above=0, kind="a number of seconds"))
 
 
+DEVICES = ("auto", "cpu", "gpu")
+"""The devices that a learner computes on."""
+ACTING = ("actors", "device")
+"""The places where the policy runs: in the actors, or on the learner's device."""
+
+
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> Any:
     if value not in choices:
         hint = close_match(value, [choice for choice in choices if choice]) if isinstance(value, str) else ""

@@ -73,6 +73,7 @@ def plan(exported):
         num_slots=3,
         weights_size=exported.weights.size,
         policy_size=1,
+        steps={},
     )
 
 

@@ -133,10 +133,11 @@ def test_a_second_collect_uses_the_newest_weights(network, num_actors):
         assert set(pool.collect().policy_version) == {2}
 
 
+@pytest.mark.parametrize("acting", ["actors", "device"])
 @pytest.mark.parametrize("lag", [0, 1])
-def test_actors_act_with_exactly_the_published_weights(network, lag):
+def test_actors_act_with_exactly_the_published_weights(network, lag, acting):
     other = keras.models.clone_model(network)
-    with make_pool(network, max_policy_lag=lag) as pool:
+    with make_pool(network, max_policy_lag=lag, acting=acting) as pool:
         pool.collect()
         weights = changed(network, 0.3)
         pool.publish(weights)

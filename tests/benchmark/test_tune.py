@@ -95,7 +95,8 @@ def test_what_is_learned_stays_what_it_is():
     found = candidates_of(config)
     assert {(setting.num_actors * setting.envs_per_actor, setting.unroll_length) for setting in found} == {(16, 128)}
     assert {setting[0] for setting in found} == {1, 2, 4, 8}
-    assert {setting[3:] for setting in found} == {(0, 1), (0, 2), (1, 1), (1, 2)}
+    assert {setting[3:5] for setting in found} == {(0, 1), (0, 2), (1, 1), (1, 2)}
+    assert {setting.acting for setting in found} == {"actors"}
     assert len(set(found)) == len(found) == 16
     assert found[0].num_actors == 2
 
@@ -253,13 +254,14 @@ def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
     assert list((in_an_empty_folder / "cache").rglob("*.pb.*"))
     assert not list((in_an_empty_folder / "cache").glob("xla/*/*/")), "a process hasn't tidied up"
     found = json.loads(printed.out)
-    assert printed.err.splitlines() == ["starting Keras", "round 1 of 1"]
+    assert printed.err.splitlines() == ["starting Keras", "round 1 of 2", "round 2 of 2"]
     assert {trial["num_actors"] for trial in found["trials"]} == {1, 2}
+    assert {trial["acting"] for trial in found["trials"]} == {"actors", "device"}
     assert found["trials"][0] == found["best"]
     assert all(trial["steps_per_second"] > 0 and trial["failure"] is None for trial in found["trials"])
-    rates = {trial["num_actors"]: trial["steps_per_second"] for trial in found["trials"]}
+    rates = {(trial["num_actors"], trial["acting"]): trial["steps_per_second"] for trial in found["trials"]}
     assert found["best"]["steps_per_second"] >= 0.98 * max(rates.values())
-    assert found["ratio"] == found["best"]["steps_per_second"] / rates[1]
+    assert found["ratio"] == found["best"]["steps_per_second"] / rates[1, "actors"]
     config = train_config(cli.parse(["train", "--config", found["config"]]))
     assert config == al.TrainConfig(
         algorithm=al.PPO(gamma=0.9, minibatch_size=16),
@@ -268,6 +270,7 @@ def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
         unroll_length=16,
         hidden_sizes=(8,),
         learner_threads=1,
+        acting=found["best"]["acting"],
     )
     assert children() == before
 

@@ -37,10 +37,21 @@ DEATHS = {
 }
 
 
-@pytest.mark.parametrize(("how", "lag"), [*((how, 0) for how in DEATHS), ("kill", 1), ("kill", 3), ("hang", 3)])
-def test_another_process_fills_the_columns(network, tmp_path, how, lag):
+@pytest.mark.parametrize(
+    ("how", "lag", "acting"),
+    [
+        *((how, 0, "actors") for how in DEATHS),
+        *(("kill", lag, "actors") for lag in (1, 3)),
+        ("hang", 3, "actors"),
+        *(("kill", lag, "device") for lag in (0, 1, 3)),
+        ("raise", 0, "device"),
+        ("hang", 0, "device"),
+    ],
+)
+def test_another_process_fills_the_columns(network, tmp_path, how, lag, acting):
+    """Where the device acts, the other actor waits for it meanwhile, and doesn't count as hung."""
     env = functools.partial(FailOnceEnv, how, str(tmp_path / "failed"))
-    with make_pool(env, network, max_policy_lag=lag, actor_timeout=0.8) as pool:
+    with make_pool(env, network, max_policy_lag=lag, actor_timeout=0.8, acting=acting) as pool:
         restarts = []
         for _ in range(4):
             trajectory = pool.collect()

@@ -16,9 +16,11 @@ from typing import Any
 from actor_learner.actors.actor import Startup
 from actor_learner.actors.capacity import check_rest, starts_with_one
 from actor_learner.actors.group import ActorGroup, Plan, Schedule
+from actor_learner.actors.processes.acting_thread import ActingError, ActingThread
 from actor_learner.actors.processes.heartbeats import Heartbeats
 from actor_learner.actors.processes.restarts import REQUESTED, ActorError, OnEnvError, Restart, RestartPolicy
 from actor_learner.actors.processes.supervisor import ActorEnd, Supervisor
+from actor_learner.actors.shared_step import SharedStep
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment, Done, Message
@@ -37,6 +39,7 @@ class ProcessActors(ActorGroup):
     """Actors in processes of their own, which fill batches in shared memory. One that dies or hangs is replaced."""
 
     _schedule: Schedule
+    _acting: ActingThread | None = None  # where the learner's device acts
 
     def __init__(
         self,
@@ -91,6 +94,10 @@ class ProcessActors(ActorGroup):
         if message is Message.READY:
             self._receive_spaces(actor, payload)
             return len(self._ready) == self._count
+        if message is Message.ACT:
+            assert self._acting is not None
+            self._acting.ask(actor)
+            return False
         assert message is Message.DONE, message
         if payload.failed:  # the actor ends next
             self._failed_unrolls[actor] = payload
@@ -102,6 +109,8 @@ class ProcessActors(ActorGroup):
         self._memory.finish(actor, done.batch)
         if not self._memory.is_pending(actor):
             self._heartbeats.pause(actor)
+        if self._acting is not None:
+            self._acting.look()
         return self._schedule.finish(actor, done)
 
     def _receive_spaces(self, actor: int, spaces: dict[str, Any]) -> None:
@@ -129,6 +138,8 @@ class ProcessActors(ActorGroup):
         if (error := self._restarts.judge(end)) is not None:
             return error
         self._ready.discard(end.actor)
+        if self._acting is not None:
+            self._acting.forget(end.actor)
         if (done := self._failed_unrolls.pop(end.actor, None)) is not None and self._finish(end.actor, done):
             self._supervisor.condition.notify_all()
         self._ends[end.actor] = end, time.monotonic(), self._restarts.incarnation(end.actor)
@@ -141,9 +152,13 @@ class ProcessActors(ActorGroup):
 
     def tick(self, seconds: float) -> None:
         """End the actors that give no sign of life."""
-        busy = filter(self._memory.is_pending, self._ready)
+        busy = filter(self._is_busy, self._ready)
         for actor, silent, where in self._heartbeats.find_silent(seconds, self._starting, busy):
             self._supervisor.end(actor, f"gave no sign of life for {silent:.3g} s, {where}")
+
+    def _is_busy(self, actor: int) -> bool:
+        """Return whether an actor has columns to fill, and isn't waiting for the device to act."""
+        return self._memory.is_pending(actor) and not (self._acting and self._acting.is_waiting(actor))
 
     def stop(self) -> None:
         self._memory.stop()
@@ -159,6 +174,10 @@ class ProcessActors(ActorGroup):
 
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
         self._memory.allocate(plan)
+        if plan.step is not None:
+            step = SharedStep(plan.step, self._memory, plan.env_counts)
+            step.compile()
+            self._acting = ActingThread(step, self._memory, self.lock, self._answer, self._supervisor.fail)
         with self.lock:
             self._schedule = schedule
             self._heartbeats.attach(self._memory.heartbeats)
@@ -173,6 +192,9 @@ class ProcessActors(ActorGroup):
         for assignment in self._memory.assign_again(actor):
             self._send(actor, assignment)
         self._record_restart(actor)
+
+    def _answer(self, actor: int) -> None:
+        self._supervisor.send(actor, Message.ACTED)
 
     @property
     def version(self) -> int:
@@ -229,7 +251,7 @@ class ProcessActors(ActorGroup):
             return
         self.close()
         error = self._supervisor.error
-        if isinstance(error, (ActorError, EnvError, MemoryError)):
+        if isinstance(error, (ActingError, ActorError, EnvError, MemoryError)):
             raise error
         if error is not None:
             text = f"Actors can't be started or watched: {error}; `actor-learner doctor` reports the limits"
@@ -259,6 +281,8 @@ class ProcessActors(ActorGroup):
 
     def close(self) -> None:
         self._supervisor.close()
+        if self._acting is not None:
+            self._acting.close()
         self._show_lines()
         if os.getpid() == self._supervisor.process:  # a fork's copy of the lock may be locked for ever
             with self.lock:

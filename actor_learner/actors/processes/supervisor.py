@@ -123,6 +123,11 @@ class Supervisor:
             self._reasons.setdefault(actor, reason)
             self._wake()
 
+    def fail(self, error: BaseException) -> None:
+        """End all actors with an error; soon, from any thread."""
+        self._fail(error)
+        self._wake()
+
     def sweep(self, seconds: float) -> None:
         """Wait, at most so many seconds, until all events so far are processed: the caller may have overslept."""
         with self.condition:

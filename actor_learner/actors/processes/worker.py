@@ -7,11 +7,13 @@ import os
 import pickle
 import sys
 import traceback
+from collections import deque
 from typing import Any
 
 from actor_learner.actors.actor import Actor, Leaves, Startup, Stopped, make_environments
 from actor_learner.actors.transport.messages import Channel, Failure, Message, read_all
 from actor_learner.actors.transport.shared_memory import Arena
+from actor_learner.actors.transport.step_rows import RemoteStep, StepRows
 from actor_learner.environments.calls import CallError, decode
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError, describe_error, text_of
@@ -54,17 +56,20 @@ def main(*descriptors: str) -> None:
 
 def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Environments, observation: Leaves) -> None:
     """Send READY, and fill columns until the pool sends CLOSE."""
+    inbox = _Inbox(channel)
     channel.send(Message.READY, environments.spaces.to_json())
-    message, plan = _next_message(channel)
+    message, plan = inbox.next()
     if message is Message.CLOSE:
         return
     arena.attach(plan.size)
-    policy = startup.make_policy(pickle.loads(plan.policy(arena)))
+    rows = StepRows.of(plan.steps(arena)).part(startup.first_env, startup.first_env + startup.num_envs)
+    step_graph = RemoteStep(rows, inbox.await_action) if rows.outputs else None
+    policy = startup.make_policy(pickle.loads(plan.policy(arena)), step_graph)
     actor = Actor(startup, environments, observation, policy, arena, plan)
     gc.collect()
     gc.freeze()  # all objects so far stay; the collector needn't look at them again
     gives_way = False
-    while (received := _next_message(channel))[0] is not Message.CLOSE:
+    while (received := inbox.next())[0] is not Message.CLOSE:
         gives_way = gives_way or lower_priority(startup.niceness)  # many at once are refused at first
         if received[0] is Message.CALL:
             actor.call(decode(received[1]))
@@ -83,6 +88,28 @@ def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Envir
 
 class _PoolGoneError(Exception):
     """The pool's process has ended."""
+
+
+class _Inbox:
+    """The pool's messages, in their order; but an answer to a request of the actor's own comes first."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._kept: deque[tuple[Message, Any]] = deque()
+
+    def next(self) -> tuple[Message, Any]:
+        return self._kept.popleft() if self._kept else _next_message(self._channel)
+
+    def await_action(self) -> None:
+        """Have the learner's device act on the actor's rows. Raises Stopped if the pool closes meanwhile."""
+        try:
+            self._channel.send(Message.ACT)
+        except OSError as error:
+            raise _PoolGoneError from error
+        while (received := _next_message(self._channel))[0] is not Message.ACTED:
+            self._kept.append(received)
+            if received[0] is Message.CLOSE:
+                raise Stopped
 
 
 def _next_message(channel: Channel) -> tuple[Message, Any]:

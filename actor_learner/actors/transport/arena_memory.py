@@ -11,6 +11,7 @@ from actor_learner.actors.group import Plan
 from actor_learner.actors.transport.batches import ArenaPlan, Block
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.shared_memory import Arena, Array
+from actor_learner.actors.transport.step_rows import StepRows
 from actor_learner.actors.transport.weights import WeightSlots
 
 _SPARE_SLOTS = 2  # slots beside those that actors may be reading: for the newest version, and for the one being written
@@ -21,6 +22,7 @@ class ArenaMemory:
 
     plan: ArenaPlan
     blocks: list[Block]
+    step_rows: StepRows  # empty where actors act by themselves
     weights: WeightSlots
     heartbeats: Array  # `[num_actors]` int64, the counters of the actors' steps
 
@@ -39,6 +41,7 @@ class ArenaMemory:
             num_slots=plan.num_versions + _SPARE_SLOTS,
             weights_size=plan.exported.weights.size,
             policy_size=policy.size,
+            steps=StepRows.fields(plan.exported, sum(plan.env_counts)) if plan.step is not None else {},
         )
         self.arena.reserve(places.size)
         self._stop_words, beats = places.stop_words(self.arena), places.heartbeats(self.arena)
@@ -48,6 +51,7 @@ class ArenaMemory:
         self.heartbeats = beats[:, 0]
         self.weights = WeightSlots(places.slots(self.arena), plan.exported.weights)
         self.blocks = places.blocks(self.arena)
+        self.step_rows = StepRows.of(places.steps(self.arena))
         self._env_counts = plan.env_counts
 
     @property
@@ -67,6 +71,10 @@ class ArenaMemory:
     def finish(self, actor: int, batch: int) -> None:
         """Record that an actor has filled its columns of a batch."""
         self.weights.release(self._pending[actor].pop(batch).slot)
+
+    def oldest(self, actor: int) -> Assignment:
+        """Return the assignment that an actor with columns to fill is working on, or begins next."""
+        return next(iter(self._pending[actor].values()))
 
     def is_pending(self, actor: int) -> bool:
         return bool(self._pending[actor])
@@ -90,6 +98,7 @@ class ArenaMemory:
         """Release the memory; idempotent. `version` stays readable."""
         self._stop_words = self._stop_words.copy()
         self.blocks = []
+        self.step_rows = StepRows((), ())
         if hasattr(self, "weights"):
             self.weights.close()
             self.heartbeats = self.heartbeats.copy()

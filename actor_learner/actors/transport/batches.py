@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena, Array, align
-from actor_learner.spaces.trajectory import FINAL, TrajectorySpec
+from actor_learner.spaces.trajectory import FINAL, Fields, TrajectorySpec
 
 EPISODE_RETURN, EPISODE_LENGTH, _EPISODE_INFO = "episode_return", "episode_length", "episode/"
+_STEPS = "steps/"
 Places = Mapping[str, tuple[int, tuple[int, ...], np.dtype[Any]]]  # name -> offset in bytes, shape, dtype
 
 
@@ -159,8 +160,13 @@ class ArenaPlan:
         num_slots: int,
         weights_size: int,
         policy_size: int,
+        steps: Fields,
     ) -> ArenaPlan:
-        """Place everything. weights_size: of one version, float32. policy_size: bytes of the exported policy."""
+        """Place everything.
+
+        weights_size: Of one version, float32. policy_size: Bytes of the exported policy. steps: The arrays of
+        `StepRows`, none where actors act by themselves.
+        """
         word = np.dtype(np.int64)
         places, offset = _place(
             {
@@ -168,6 +174,7 @@ class ArenaPlan:
                 "heartbeats": ((num_actors, ALIGNMENT // word.itemsize), word),
                 "policy": ((policy_size,), np.dtype(np.uint8)),
                 "slots": ((num_slots, weights_size), np.dtype(np.float32)),
+                **{_STEPS + name: field for name, field in steps.items()},
             }
         )
         return cls(layout, num_blocks, places, offset + num_blocks * layout.size)
@@ -190,6 +197,14 @@ class ArenaPlan:
     def slots(self, arena: Arena) -> Array:
         """Return `[num_slots, weights_size]` float32."""
         return arena.array(*self.places["slots"])
+
+    def steps(self, arena: Arena) -> dict[str, Array]:
+        """Return the arrays by which actors have the learner's device act, by their names; see `StepRows`."""
+        return {
+            name.removeprefix(_STEPS): arena.array(*place)
+            for name, place in self.places.items()
+            if name.startswith(_STEPS)
+        }
 
     def blocks(self, arena: Arena) -> list[Block]:
         first = self.size - self.num_blocks * self.layout.size

@@ -23,6 +23,8 @@ class Message(enum.IntEnum):
     FAILED = 5  # actor to pool: an exception, carries `Failure`; the actor ends
     CLOSE = 6  # pool to actor: close the environments and end
     CALL = 7  # pool to actor, before an UNROLL: methods of the environments to call first, as JSON
+    ACT = 8  # actor to pool, in an unroll: act on the actor's step rows by the learner's device
+    ACTED = 9  # pool to actor: the rows hold the actions
 
 
 class Assignment(NamedTuple):

@@ -43,6 +43,11 @@ class WeightSlots:
         row[...] = weights
         self.newest = Version(self.newest.number + 1, slot, zlib.crc32(row.data))
 
+    def read(self, slot: int) -> Array:
+        """Return the weights in a slot that is held, or the newest, `[size]`."""
+        weights: Array = self._slots[slot]
+        return weights
+
     def hold_newest(self) -> Version:
         """Return the newest version and count one more reader of its slot; while another thread publishes, too."""
         with self._lock:

@@ -8,7 +8,7 @@ import jax
 import keras
 from jax._src import xla_bridge
 
-from actor_learner.system.fields import check_choice
+from actor_learner.system.fields import DEVICES, check_choice
 from actor_learner.system.machine import JAX_THREADS
 
 NAME, THREADS = "JAX", JAX_THREADS
@@ -19,7 +19,7 @@ def resolve_device(device: str, devices: int = 1) -> str:
 
     Raises ValueError for any other name, for "gpu" where JAX sees none, and for more devices than it sees.
     """
-    check_choice("device", device, ("auto", "cpu", "gpu"))
+    check_choice("device", device, DEVICES)
     has_gpu = device != "cpu" and any(found.platform == "gpu" for found in jax.devices())
     if device == "gpu" and not has_gpu:
         raise ValueError(

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from actor_learner.learner.cost import is_small
 from actor_learner.networks.contract import all_layers
-from actor_learner.system.fields import check_choice
+from actor_learner.system.fields import DEVICES, check_choice
 from actor_learner.system.machine import TENSORFLOW_THREADS
 
 NAME, THREADS = "TensorFlow", TENSORFLOW_THREADS
@@ -21,7 +21,7 @@ def resolve_device(device: str, devices: int = 1) -> str:
 
     Raises ValueError for any other name, for "gpu" where TensorFlow sees none, and for several devices.
     """
-    check_choice("device", device, ("auto", "cpu", "gpu"))
+    check_choice("device", device, DEVICES)
     if devices != 1:
         raise ValueError(
             f"`devices` must be 1: only JAX shares an update (--backend jax). Received: devices={devices!r}"

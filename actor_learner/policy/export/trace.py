@@ -9,7 +9,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from actor_learner.networks.contract import call_network, check_outputs, network_distribution, tensor_names
+from actor_learner.networks.contract import (
+    call_with_weights,
+    check_outputs,
+    network_distribution,
+    other_variables,
+    tensor_names,
+)
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 
@@ -44,9 +50,7 @@ class Tracer:
         self.distribution = network_distribution(network, spaces)
         leaves = tensor_names(leaf.name for leaf in spaces.observation.leaves)
         self.input_names = (*leaves, NOISE, MASK_KEY) if spaces.masked else (*leaves, NOISE)
-        weights = {id(weight) for weight in network.weights}
-        others = [variable for variable in network.variables if id(variable) not in weights]
-        self._constants = [(variable, variable.numpy()) for variable in others]  # such as states of random generators
+        self._others = other_variables(network)
 
     def trace(self, graph: str, rows: int) -> Traced:
         """Traces `step` or `value` for `rows` observations. Raises ValueError if the network's outputs don't fit."""
@@ -79,13 +83,8 @@ class Tracer:
         return (self._call(arguments[:count], arguments[count:])["value"],)
 
     def _call(self, leaves: Sequence[Any], weights: Sequence[Any]) -> dict[str, Any]:
-        """Calls the network with `weights` instead of its own, which stay untouched."""
-        with keras.StatelessScope(self._constants) as scope:
-            for variable, weight in zip(self.network.weights, weights, strict=True):
-                # A float16 or float64 weight is used as float32, as it is published.
-                floating = keras.backend.is_float_dtype(variable.dtype)
-                scope.add_update((variable, weight if floating else tf.cast(weight, variable.dtype)))
-            outputs: dict[str, Any] = call_network(self.network, self.spaces.observation.unflatten(leaves))
+        observation = self.spaces.observation.unflatten(leaves)
+        outputs = call_with_weights(self.network, observation, weights, self._others)
         check_outputs(self.network, outputs, int(leaves[0].shape[0]), self.spaces)
         return outputs
 

@@ -24,8 +24,8 @@ def make_spec(observation_space=None, action_space=None, unroll_length=5, num_en
 
 
 def make_plan(spec=None, **changes):
-    arguments = {"num_actors": 2, "num_blocks": 2, "num_slots": 3, "weights_size": 10, "policy_size": 100, **changes}
-    return ArenaPlan.of(BlockLayout.of(spec or make_spec(), KEYS), **arguments)
+    sizes = {"num_actors": 2, "num_blocks": 2, "num_slots": 3, "weights_size": 10, "policy_size": 100, "steps": {}}
+    return ArenaPlan.of(BlockLayout.of(spec or make_spec(), KEYS), **sizes | changes)
 
 
 @pytest.fixture

@@ -1,0 +1,68 @@
+"""The step of a policy as a program of the learner's device, which acts for many environments at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from actor_learner.learner import backend
+from actor_learner.learner.cost import multiplications
+from actor_learner.networks.contract import call_with_weights, network_distribution, other_variables
+from actor_learner.spaces.spaces import Spaces
+
+Array = np.ndarray[Any, Any]
+Tensor = Any
+
+
+class DeviceStep:
+    """A network's step on the learner's device, for any number of rows, each of which is compiled once.
+
+    It computes what an exported policy's step graph does, in the network's own precision.
+
+    device: "auto", "cpu" or "gpu". Raises ValueError as a `Learner` does for a device that isn't there.
+    """
+
+    def __init__(self, network: keras.Model, spaces: Spaces, device: str = "auto") -> None:
+        self.device = backend.resolve_device(device)
+        self._network, self._spaces = network, spaces
+        self._distribution = network_distribution(network, spaces)
+        self._others = other_variables(network)
+        self._shapes = [tuple(weight.shape) for weight in network.weights]
+        self._multiplications = multiplications(network)
+        self._compiled: dict[int, backend.Compiled] = {}
+
+    def load(self, vector: Array) -> list[Tensor]:
+        """Copy a version of the weights, one float32 vector, to the device."""
+        ends = np.cumsum([math.prod(shape) for shape in self._shapes])
+        parts = np.split(np.array(vector), ends[:-1])  # a copy: on a CPU, a device's array may be the host's memory
+        with backend.device(self.device):
+            return [backend.to_device(part.reshape(shape)) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def __call__(self, weights: Sequence[Tensor], inputs: Sequence[Array]) -> list[Array]:
+        """Return the leaves of sampled actions `[N, ...]` and their log-probabilities `[N]`.
+
+        weights: What `load` returned. inputs: The leaves of observations, the noise and, where the spaces are masked,
+        the mask, each `[N, ...]`, as a step graph takes them.
+        """
+        with backend.device(self.device):
+            arguments = list(weights), [backend.to_device(array) for array in inputs]
+            return [backend.to_numpy(output) for output in self._program(len(inputs[0]))(*arguments)]
+
+    def _program(self, rows: int) -> backend.Compiled:
+        if (compiled := self._compiled.get(rows)) is None:
+            with_xla = backend.use_xla(self._network, self.device, 2.0 * self._multiplications * rows)
+            compiled = self._compiled[rows] = backend.Compiled(self._step, (), with_xla=with_xla)
+        return compiled
+
+    def _step(self, weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        count = len(self._spaces.observation.leaves)
+        leaves, (noise, *rest) = inputs[:count], inputs[count:]
+        mask = rest[0] if self._spaces.masked else None
+        observation = self._spaces.observation.unflatten(leaves)
+        parameters = call_with_weights(self._network, observation, weights, self._others)["parameters"]
+        action = self._distribution.sample(parameters, noise, mask)
+        return [*action, self._distribution.log_prob(parameters, action, mask)]
