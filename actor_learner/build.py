@@ -47,9 +47,14 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     _check_optimizer(config)
     compile_cache.begin(config.learner_threads)
     if config.device == "gpu" or config.devices > 1:  # only the backend finds GPUs; else the actors start meanwhile
-        from actor_learner.learner.backend import resolve_device
+        from actor_learner.learner.backend import process_count, resolve_device
 
         resolve_device(config.device, config.devices)
+        if (processes := process_count()) > 1:
+            raise ValueError(
+                "`train` runs in one process; several share the updates of an al.Learner in a loop of your own. "
+                f"Received: {processes} processes"
+            )
 
 
 def _check_optimizer(config: TrainConfig) -> None:

@@ -34,8 +34,15 @@ def tensors(trajectory: Trajectory) -> dict[str, Nest]:
     del fields["policy_version"]
     if "env_index" not in fields:
         fields["env_index"] = np.arange(trajectory.reward.shape[1], dtype=np.int32)
+    fields["env_index"] = fields["env_index"] + np.int32(backend.process_index() * num_environments(trajectory))
     by_column = {name: fields.pop(name) for name in _BY_COLUMN if name in fields}
     return {**backend.to_device(fields, split=1), **backend.to_device(by_column, split=0)}
+
+
+def num_environments(trajectory: Trajectory) -> int:
+    """Return the number of environments of this process, as a batch shows it."""
+    columns = int(trajectory.reward.shape[1])
+    return columns if trajectory.env_index is None else max(columns, int(trajectory.env_index.max()) + 1)
 
 
 def without_invalid(batch: Mapping[str, Nest]) -> dict[str, Nest]:

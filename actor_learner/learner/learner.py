@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import warnings
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from gymnasium.spaces import Space
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.schedules import is_schedule
 from actor_learner.learner import backend
-from actor_learner.learner.batch import tensors
+from actor_learner.learner.batch import num_environments, tensors
 from actor_learner.learner.cost import multiplications
 from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
@@ -48,7 +49,8 @@ class Learner:
         seed: of the order in which rows enter minibatches.
         device: "cpu", "gpu" or "auto" (a GPU where the backend sees one).
         devices: how many of these share each update, on JAX only: each has as many columns of a batch, and a part of
-            each minibatch, from its own columns. Gradients, metrics and statistics are of all.
+            each minibatch, from its own columns. Gradients, metrics and statistics are of all. Where `jax.distributed`
+            joins processes, those of all of them; each process passes batches of its own, of one size.
         return_statistics: mean, variance and count of the discounted returns to start from, with `normalize_reward`.
 
     Raises:
@@ -80,7 +82,7 @@ class Learner:
         self.action_space = action_space
         self.total_steps = total_steps
         self.device = backend.resolve_device(device, devices)
-        self.devices = devices
+        self.devices, self._own_devices = devices, devices // backend.process_count()
         self.env_steps = 0
         self.updates = 0
         self.begun = 0
@@ -88,7 +90,8 @@ class Learner:
         contract.network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
         self._source = algorithm.source()
         self._share = self._source.share(devices)
-        self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4]))
+        process = backend.process_index()
+        self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4, *([process] if process else [])]))
         self._normalization = contract.normalization_layers(network)
         self._return_statistics = return_statistics
         self._reward_scaling: RewardScaling | None = None
@@ -153,13 +156,15 @@ class Learner:
         prefetched = self._take_prefetched(trajectory)
         trajectory, update, compiled = self._prepare(trajectory)
         valid = trajectory.valid
-        if not valid.any():
+        random_state = self._rng.bit_generator.state
+        order, num_minibatches = self._minibatch_order(valid)
+        counts = backend.of_all_processes([int(valid.sum()), num_minibatches])
+        env_steps, num_minibatches = int(counts[:, 0].sum()), int(counts[:, 1].max())
+        if not env_steps:
             raise ValueError(
                 "`valid` must be True in at least one row: there is nothing to learn from this batch, skip it. "
                 f"Received: no valid row of {valid.shape[0]} x {valid.shape[1]}"
             )
-        random_state = self._rng.bit_generator.state
-        order, num_minibatches = self._minibatch_order(valid)
         with self._on_device():
             values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched))
         result = _read_metrics(update, values, learned=num_minibatches > 0)
@@ -168,7 +173,7 @@ class Learner:
             self._rng.bit_generator.state = random_state
             return result
         self.not_finite = ()
-        self.env_steps += int(valid.sum())
+        self.env_steps += env_steps
         self.updates += 1
         if (rate := self.algorithm.adapted_learning_rate(result["learning_rate"], result)) is not None:
             self.optimizer.learning_rate = np.float32(rate)
@@ -293,7 +298,7 @@ class Learner:
             self._trainable = list(self.network.trainable_variables)
             self.optimizer.build(self._trainable)
         if self.algorithm.rewards.scale and self._reward_scaling is None:
-            num_envs, gamma = _num_environments(trajectory), self.algorithm.rewards.gamma
+            num_envs, gamma = num_environments(trajectory) * backend.process_count(), self.algorithm.rewards.gamma
             self._reward_scaling = RewardScaling(num_envs, gamma, self._return_statistics)
         if not with_xla:
             backend.fuse(self.optimizer)
@@ -324,7 +329,7 @@ class Learner:
         if computes_in(self.network, "float16", "bfloat16"):
             on_policy = np.asarray(trajectory.policy_version) == self.updates
             batch["on_policy"] = backend.to_device(on_policy, split=0)
-        scheduled = self._scheduled_values(trajectory.valid.size)
+        scheduled = self._scheduled_values(trajectory.valid.size * backend.process_count())
         numbers = (np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})
         return batch, backend.to_device(order, split=1), *backend.to_device(numbers)
 
@@ -349,23 +354,24 @@ class Learner:
         )
         if not self._has_statistics:
             return self._no_order(valid), 0
-        parts = [self._share.order(part, self._rng) for part in np.split(valid, self.devices, axis=1)]
+        parts = [self._share.order(part, self._rng) for part in np.split(valid, self._own_devices, axis=1)]
         return np.stack([order for order, _ in parts], axis=1), max(count for _, count in parts)
 
     def _no_order(self, valid: Array) -> Array:
         """Return an order `[minibatches, devices, rows]` without a row."""
-        minibatches, rows = self._share.shape(valid.size // self.devices)
-        return np.full((minibatches, self.devices, rows), -1, np.int32)
+        minibatches, rows = self._share.shape(valid.size // self._own_devices)
+        return np.full((minibatches, self._own_devices, rows), -1, np.int32)
 
     def _check_first_batch(self, trajectory: Trajectory) -> None:
         """Check the first batch against algorithm and network, which it builds."""
         steps, columns = trajectory.reward.shape
         self.algorithm.check_unroll_length(steps)
         self._source.check_batch(steps, columns)
-        if columns % self.devices:
-            received = f"devices={self.devices}, {columns} columns"
+        if columns % self._own_devices:
+            received = f"devices={self._own_devices}, {columns} columns"
             raise ValueError(f"`devices` must share the columns of a batch evenly. Received: {received}")
         self._check_network(trajectory.observation)
+        self._check_same_weights()
         self._row_shapes = _row_shapes(trajectory.observation)
 
     def _check_network(self, observation: Any) -> None:
@@ -388,6 +394,17 @@ class Learner:
                 )
         backend.check_placement(self.network, self.device)
 
+    def _check_same_weights(self) -> None:
+        """Compare the network with those of the other processes that share the update."""
+        if backend.process_count() == 1:
+            return
+        checksum = zlib.crc32(b"".join(weight.tobytes() for weight in self.network.get_weights()))
+        if len(np.unique(found := backend.of_all_processes([checksum >> 1]))) > 1:
+            raise ValueError(
+                "`network` must have the same weights in all processes that share the update: build it with one seed, "
+                f"or load it. Received: checksums {', '.join(map(str, found[:, 0]))}"
+            )
+
     def _check_batch(self, trajectory: Trajectory) -> None:
         """Compare a batch with the first one."""
         if (shapes := _row_shapes(trajectory.observation)) != self._row_shapes:
@@ -397,7 +414,8 @@ class Learner:
             )
         if self._reward_scaling is None:
             return
-        known, found = self._reward_scaling.discounted_return.shape[0], _num_environments(trajectory)
+        known = self._reward_scaling.discounted_return.shape[0]
+        found = num_environments(trajectory) * backend.process_count()
         if found > known:
             raise ValueError(
                 f"With normalize_reward=True every batch must come from the {known} environments of the first. "
@@ -431,11 +449,6 @@ def _row_shapes(observation: Any) -> dict[str, tuple[int, ...]]:
 
 def _describe_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
     return str(shapes.get("", shapes))
-
-
-def _num_environments(trajectory: Trajectory) -> int:
-    columns = int(trajectory.reward.shape[1])
-    return columns if trajectory.env_index is None else max(columns, int(trajectory.env_index.max()) + 1)
 
 
 def _check_arguments(network: Any, algorithm: Any) -> None:

@@ -143,8 +143,11 @@ def with_final_observations(batch, space, seed):
     )
 
 
-def learn(name, arrays, prepare=None, **options):
-    """The learner after a case's updates, whose results are put into `arrays`. prepare: Called with the new learner."""
+def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
+    """The learner after a case's updates, whose results are put into `arrays`.
+
+    prepare: Called with the new learner. part: Returns what it learns of a batch.
+    """
     observation_space, action_space, of_network, algorithm, steps, columns, updates = CASES[name]
     of_network = dict(of_network)
     make = of_network.pop("make", al.default_network)
@@ -172,7 +175,7 @@ def learn(name, arrays, prepare=None, **options):
         if name == "mlp" and update == 2:
             batch.behaviour_log_prob[3, 3] = np.nan
             batch.valid[3, 3] = True
-        metrics = learner.update(batch)
+        metrics = learner.update(part(batch))
         undone.append(len(learner.not_finite))
         arrays |= {f"{name}/metrics/{update}/{key}": np.float64(value) for key, value in metrics.items()}
     arrays[f"{name}/undone"] = np.array(undone)

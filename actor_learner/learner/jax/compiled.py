@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.extend import core
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keras import tree
@@ -35,13 +36,32 @@ def device(name: str, count: int = 1) -> Iterator[None]:
 
     count: More than 1: programs are shared by so many of these devices, as `split` arrays are.
     """
-    devices = jax.devices("gpu" if "GPU" in name else "cpu")
-    with jax.default_device(devices[0]):
+    kind = "gpu" if "GPU" in name else "cpu"
+    devices = jax.devices(kind)  # of all processes that `jax.distributed` joins
+    with jax.default_device(jax.local_devices(backend=kind)[0]):
         if count == 1:
             yield
             return
         with jax.set_mesh(jax.make_mesh((count,), (AXIS,), (AxisType.Auto,), devices=devices[:count])):
             yield
+
+
+def process_count() -> int:
+    """Return the number of processes that share an update."""
+    return int(jax.process_count())
+
+
+def process_index() -> int:
+    """Return the number of this process among them."""
+    return int(jax.process_index())
+
+
+def of_all_processes(numbers: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Return the numbers `[N]` of each of the processes that share an update, `[processes, N]`."""
+    if process_count() == 1:
+        return np.array([numbers], np.int64)
+    found = multihost_utils.process_allgather(np.array(numbers, np.int32))
+    return np.asarray(found, np.int64)
 
 
 def device_count() -> int:
@@ -123,7 +143,7 @@ class Compiled:
 
     def _values(self) -> list[Tensor]:
         values = values_of(self._state)
-        return values if (everywhere := _everywhere()) is None else jax.device_put(values, everywhere)
+        return values if (everywhere := _everywhere()) is None else _put(values, everywhere)
 
     def __call__(self, *arguments: Nest) -> Any:
         shapes = _shapes(arguments)
@@ -181,8 +201,20 @@ def to_device(arrays: Nest, split: int | None = None) -> Nest:
     """
     if device_count() == 1:
         return tree.map_structure(jnp.asarray, arrays)
-    sharding = _everywhere() if split is None else _everywhere(*(None,) * split, AXIS)
-    return jax.device_put(arrays, sharding)
+    return _put(arrays, _everywhere() if split is None else _everywhere(*(None,) * split, AXIS))
+
+
+def _put(arrays: Nest, sharding: Any) -> Nest:
+    """Place arrays on the devices that share an update. With several processes they are this process's part."""
+    if process_count() == 1:
+        return jax.device_put(arrays, sharding)
+
+    def put(array: Any) -> Tensor:
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:  # is there already
+            return array
+        return jax.make_array_from_process_local_data(sharding, np.asarray(array))
+
+    return tree.map_structure(put, arrays)
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray[Any, Any]:

@@ -28,6 +28,11 @@ def resolve_device(device: str, devices: int = 1) -> str:
     if has_gpu:  # Actors compute in full float32; the learner must agree with their log-probabilities.
         jax.config.update("jax_default_matmul_precision", "highest")
     seen = len(jax.devices("gpu" if has_gpu else "cpu"))
+    if (processes := jax.process_count()) > 1 and devices != seen:
+        raise ValueError(
+            f"`devices` must be {seen}, all devices of the {processes} processes that share the update. "
+            f"Received: devices={devices!r}"
+        )
     if devices > seen:
         more = "" if has_gpu else f" (XLA_FLAGS=--xla_force_host_platform_device_count={devices} splits the CPU)"
         raise ValueError(
