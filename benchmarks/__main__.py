@@ -19,6 +19,7 @@ TOPICS = {
     "free-running": "benchmarks.speed.pool:free_running",
     "peers": "benchmarks.peers.compare",
     "learning": "benchmarks.learning.table",
+    "precision": "benchmarks.learning.precision",
     "scaling": "benchmarks.scaling.scaling",
     "overhead": "benchmarks.overhead.overhead",
     "memory": "benchmarks.overhead.memory",

@@ -59,6 +59,7 @@ class Row:
 
 M = 1_000_000
 LAG_1 = {"options": ("--max-policy-lag", "1"), "variant": "lag 1", "seeds": 3}
+ON_JAX = {"options": ("--backend", "jax"), "variant": "JAX", "seeds": 5}
 NO_STICKY = ("--env-kwargs", '{"repeat_action_probability": 0.0}')
 HALF_CHEETAH = (
     Published("SB3 Zoo (v3)", 5819, M),
@@ -89,6 +90,12 @@ def _minatar(game: str, published: float, algorithm: str = "ppo") -> Row:
     """Return the row of a MinAtar game. published: By PPO of gymnax-blines, which ports the game to JAX."""
     others = (Published("gymnax-blines PPO (JAX)", published, 10 * M),)
     return Row(f"MinAtar/{game}-v1", algorithm, 3, 5 * M, 5, others, note=MINATAR)
+
+
+def _half_pong(precision: str) -> Row:
+    """Return the row by which precisions are compared, as far as half a million steps of Pong go."""
+    options = (*NO_STICKY, "--total-steps", str(M // 2), "--max-policy-lag", "1", "--precision", precision)
+    return Row("ALE/Pong-v5", "ppo", 3, M // 2, 20, (), options, f"{precision}, lag 1", episodes=5)
 
 
 ROWS = (
@@ -154,6 +161,10 @@ ROWS = (
         episodes=5,
         note="a tenth of CleanRL's steps, with the rates that fall to 0 over all of them held",
     ),
+    Row("CartPole-v1", "ppo", steps=100_000, minutes=0.3, published=(Published("SB3 Zoo", 500, 100_000),), **ON_JAX),
+    Row("LunarLander-v3", "ppo", steps=M, minutes=1.5, published=LUNAR_LANDER, **ON_JAX),
+    Row("HalfCheetah-v5", "ppo", steps=M, minutes=2, published=HALF_CHEETAH, **ON_JAX),
+    *(_half_pong(precision) for precision in ("float32", "bfloat16")),
     Row("CartPole-v1", "ppo", 3, 100_000, 0.5, variant="sb3", library="sb3"),
     Row("LunarLander-v3", "ppo", 3, M, 10, variant="sb3", library="sb3"),
     Row("HalfCheetah-v5", "ppo", 2, M, 20, variant="sb3", library="sb3"),
