@@ -41,6 +41,7 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
         THREADS as THREADS,
         check_placement as check_placement,
         gpu_names as gpu_names,
+        is_out_of_memory as is_out_of_memory,
         prepare_devices as prepare_devices,
         resolve_device as resolve_device,
         set_threads as set_threads,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,7 @@ class Learner:
         Raises:
             ValueError: a batch that doesn't fit the network, one without a valid row, or layers whose `trainable` was
                 changed.
+            MemoryError: the device has too little memory for the update.
         """
         prefetched = self._take_prefetched(trajectory)
         trajectory, update, compiled = self._prepare(trajectory)
@@ -165,9 +167,9 @@ class Learner:
                 "`valid` must be True in at least one row: there is nothing to learn from this batch, skip it. "
                 f"Received: no valid row of {valid.shape[0]} x {valid.shape[1]}"
             )
-        with self._on_device():
+        with self._naming_what_to_lower(trajectory), self._on_device():
             values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched))
-        result = _read_metrics(update, values, learned=num_minibatches > 0)
+            result = _read_metrics(update, values, learned=num_minibatches > 0)
         if "undone" in result:
             self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))
             self._rng.bit_generator.state = random_state
@@ -187,10 +189,34 @@ class Learner:
 
         Raises:
             ValueError: a batch that breaks its space; the update would refuse it, too.
+            MemoryError: the device has too little memory for this batch beside the present one.
         """
         conformed = validate_trajectory(trajectory, self.spaces)
-        with self._on_device():
+        with self._naming_what_to_lower(trajectory), self._on_device():
             self._prefetched = trajectory, tensors(conformed)
+
+    @contextlib.contextmanager
+    def _naming_what_to_lower(self, trajectory: Trajectory) -> Iterator[None]:
+        """Raise MemoryError with the settings that matter where the body needs more memory than the device has."""
+        try:
+            yield
+        except Exception as error:
+            if not backend.is_out_of_memory(error):
+                raise
+            steps, columns = trajectory.reward.shape
+            settings = {
+                "minibatch_size": getattr(self.algorithm, "minibatch_size", None),
+                "unroll_length": steps,
+                "num_envs": columns,
+                "precision": self.network.compute_dtype,
+            }
+            received = ", ".join(f"{name}={value}" for name, value in settings.items())
+            in_16_bits = computes_in(self.network, "bfloat16", "float16")
+            or_bfloat16 = "" if in_16_bits else ", or use precision='bfloat16'"
+            raise MemoryError(
+                f"The {self.device[1:4]}'s memory is too small for this update: lower `minibatch_size`, or num_envs x "
+                f"unroll_length{or_bfloat16}. Received: {received}"
+            ) from error
 
     def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
         """Return the names of the metrics that `update` gives for such a batch, whose values don't matter.

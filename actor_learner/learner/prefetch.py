@@ -42,6 +42,6 @@ def _copy_next(upcoming: Upcoming, learner: Learner, begun: int, over: threading
     """Wait for the update to begin, which drops earlier copies, then copy. begun: The updates that began before it."""
     while not over.wait(_POLL_SECONDS):
         if learner.begun > begun and (trajectory := upcoming()) is not None:
-            with contextlib.suppress(ValueError):  # the update of this batch raises it again
+            with contextlib.suppress(ValueError, MemoryError):  # the update of this batch raises it again
                 learner.prefetch(trajectory)
             return

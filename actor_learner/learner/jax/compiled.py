@@ -150,6 +150,7 @@ class Compiled:
         if (program := self._programs.get(shapes)) is None:
             program = self._programs[shapes] = self.trace(*arguments).compile()
         values, result = program(self._values(), *arguments)
+        jax.block_until_ready(result)  # memory may run out only now; then the variables keep their values
         _assign(self._state, values)
         return result
 

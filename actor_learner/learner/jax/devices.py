@@ -51,6 +51,11 @@ def gpu_names() -> list[str]:
     return [device.device_kind for device in jax.devices() if device.platform == "gpu"]
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether JAX raised this error because a device had too little memory."""
+    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+
+
 def check_placement(network: keras.Model, device: str) -> None:
     """Do nothing: JAX moves weights to the device of the update."""
 

@@ -50,6 +50,11 @@ def gpu_names() -> list[str]:
     return [details(gpu).get("device_name", gpu.name) for gpu in tf.config.list_physical_devices("GPU")]
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether TensorFlow raised this error because a device had too little memory."""
+    return isinstance(error, tf.errors.ResourceExhaustedError)
+
+
 def check_placement(network: keras.Model, device: str) -> None:
     """Raise ValueError for a network on a GPU whose learner is to compute on the CPU. device: A resolved name."""
     if "CPU" in device and any("GPU" in weight.value.device for weight in network.weights):
