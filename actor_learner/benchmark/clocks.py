@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import statistics
 import threading
@@ -46,16 +47,28 @@ def _threads() -> dict[str, tuple[int, int]]:
     return found
 
 
-def nvml_reader() -> Callable[[], float] | None:
-    """Return a reader of the first GPU's utilization, 0 to 1; None without a GPU or the package nvidia-ml-py."""
-    try:
-        import pynvml
+class _Rates(ctypes.Structure):
+    """NVML's nvmlUtilization_t: percentages."""
 
-        pynvml.nvmlInit()
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-    except Exception:  # not installed, no driver, no GPU: each has an error of its own
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+def nvml_reader() -> Callable[[], float] | None:
+    """Return a reader of the first GPU's utilization, 0 to 1; None without a GPU or NVML, which is in its driver."""
+    gpu = ctypes.c_void_p()
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(gpu)):
+            return None
+    except (OSError, AttributeError):  # no driver, or one without these functions
         return None
-    return lambda: float(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu) / 100
+    rates = _Rates()
+
+    def read() -> float:
+        nvml.nvmlDeviceGetUtilizationRates(gpu, ctypes.byref(rates))
+        return rates.gpu / 100
+
+    return read
 
 
 class Busyness(contextlib.AbstractContextManager["Busyness"]):
