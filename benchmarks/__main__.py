@@ -21,6 +21,8 @@ TOPICS = {
     "learning": "benchmarks.learning.table",
     "precision": "benchmarks.learning.precision",
     "scaling": "benchmarks.scaling.scaling",
+    "gpu": "benchmarks.gpu.gpu",
+    "gpu-pack": "benchmarks.gpu.pack",
     "overhead": "benchmarks.overhead.overhead",
     "memory": "benchmarks.overhead.memory",
     "soak": "benchmarks.faults.soak",

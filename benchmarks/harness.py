@@ -46,6 +46,8 @@ _HELP = {
     "lag": "max_policy_lag",
     "lags": "max_policy_lag, one or several",
     "minibatch_sizes": "rows of a minibatch, one or several",
+    "networks": "the networks to measure, one or several",
+    "precisions": "the precisions to measure, one or several",
     "seed": "seed of everything random",
     "seeds": "seeds of each kind of run: 0, 1, ...",
     "faults": "faults in each run with faults",
@@ -58,13 +60,16 @@ _HELP = {
 }
 """The help of each flag that has a default."""
 
+_CHOICES = ("works", "networks", "precisions")
+"""The flags whose default is all that there is."""
+
 
 class RunFailedError(RuntimeError):
     """A child process failed; the message is one line."""
 
 
 def make_parser(topic: str, doc: str, output: str = "JSON file to write", **defaults: Any) -> argparse.ArgumentParser:
-    """Return a parser with `--output`, and a flag for each default; a list takes several values, `works` only those."""
+    """Return a parser: `--output`, and a flag for each default; lists take several values, in `_CHOICES` no others."""
     form, doc = argparse.RawDescriptionHelpFormatter, inspect.cleandoc(doc)
     parser = argparse.ArgumentParser(prog=f"scripts/measure {topic}", description=doc, formatter_class=form)
     for name, default in defaults.items():
@@ -73,7 +78,7 @@ def make_parser(topic: str, doc: str, output: str = "JSON file to write", **defa
             f"--{name.replace('_', '-')}",
             type=type(default[0] if several else default),
             nargs="+" if several else None,
-            choices=default if name == "works" else None,
+            choices=default if name in _CHOICES else None,
             default=default,
             help=f"{_HELP[name]} (default: {' '.join(map(str, default)) if several else default})",
         )
@@ -122,18 +127,24 @@ def run_python(
     streams: arguments of `subprocess.run` that replace the captured streams.
     """
     command = [python, "-P", *map(str, words)]
-    changes = {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(path), **(environment or {})}
-    variables = {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
     captured = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
     name = " ".join(command[3:6]) if command[2] == "-m" else command[2]
     try:
-        done = subprocess.run(command, env=variables, text=True, timeout=seconds, check=False, **captured)
+        done = subprocess.run(
+            command, env=variables(path, environment), text=True, timeout=seconds, check=False, **captured
+        )
     except subprocess.TimeoutExpired:
         raise RunFailedError(f"{name} failed: it hadn't ended after {seconds:g} s") from None
     if done.returncode:
         lines = (done.stderr or "").strip().splitlines() or [f"exit code {done.returncode}"]
         raise RunFailedError(f"{name} failed: {lines[-1]}")
     return str(done.stdout)
+
+
+def variables(path: Path = ROOT, changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """Return the environment of a child that imports the project from `path`; variables that are None are left out."""
+    own = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(path), **(changes or {})}
+    return {name: value for name, value in own.items() if value is not None}
 
 
 def time_python(words: Iterable[Any], **options: Any) -> dict[str, float]:

@@ -103,8 +103,13 @@ def test_a_run_without_room_is_saved_and_resumed(full, monkeypatch, tmp_path):
         env="CartPole-v1",
         network=lambda *spaces: linear_network(),
         algorithm=al.PPO(minibatch_size=8, epochs=1),
-        **{"num_actors": 0, "envs_per_actor": 2, "unroll_length": 16, "total_steps": 160, "tensorboard": False},
-        **{"run_dir": tmp_path / "run", "quiet": True},
+        num_actors=0,
+        envs_per_actor=2,
+        unroll_length=16,
+        total_steps=160,
+        tensorboard=False,
+        run_dir=tmp_path / "run",
+        quiet=True,
     )
     usual, calls = backend.Compiled.__call__, []
 

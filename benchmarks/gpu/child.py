@@ -1,0 +1,316 @@
+"""A measurement in a process of its own, as a process has one backend: prints each row as a line of JSON.
+
+python -m benchmarks.gpu.child learner '{"network": "mlp", "precision": "float32", ...}'
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+import actor_learner as al
+from actor_learner.system.keras_import import import_keras, keras_backend
+from benchmarks.gpu.works import (
+    ACTING_ROWS,
+    ENVS,
+    EPOCHS,
+    NETWORKS,
+    PIPELINES,
+    PRECISIONS,
+    PipelineWork,
+    make_batch,
+    make_network,
+    make_policy,
+    observations,
+)
+from benchmarks.harness import Found
+
+COMPARED = 512  # observations whose log-probabilities are compared
+LEAST_UPDATES = 3
+ROUNDS = 3
+Rows = Iterator[Found]
+
+
+def describe(device: str) -> Rows:
+    """Yield what the backend sees, and how it multiplies float32 by default."""
+    import_keras()
+    from actor_learner.learner import backend
+    from actor_learner.runs.provenance import provenance
+
+    resolved = backend.resolve_device(device)
+    names = backend.gpu_names() if "GPU" in resolved else []
+    yield {"backend": backend.NAME, "gpus": names, "uses_tf32": uses_tf32(), **provenance()}
+
+
+def uses_tf32() -> bool | None:
+    """Return whether this process may multiply float32 in TensorFloat-32; None where the backend decides."""
+    if keras_backend() == "jax":
+        import jax
+
+        named = jax.config.jax_default_matmul_precision
+        return None if named is None else named not in ("highest", "float32")
+    import tensorflow as tf
+
+    return bool(tf.config.experimental.tensor_float_32_execution_enabled())
+
+
+def allow_tf32() -> None:
+    """Let products of float32 use TensorFloat-32, which a new `al.Learner` on a GPU rules out."""
+    if keras_backend() == "jax":
+        import jax
+
+        jax.config.update("jax_default_matmul_precision", "tensorfloat32")
+    else:
+        import tensorflow as tf
+
+        tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
+def peak_bytes() -> int | None:
+    """Return the most memory of the GPU that this process has used at once; None without one."""
+    if keras_backend() == "jax":
+        import jax
+
+        return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    import tensorflow as tf
+
+    has_gpu = tf.config.list_physical_devices("GPU")
+    return int(tf.config.experimental.get_memory_info("GPU:0")["peak"]) if has_gpu else None
+
+
+def make_learner(network: str, precision: str, device: str, minibatch_size: int) -> al.Learner:
+    """Return a new learner of a network of `NETWORKS`."""
+    from actor_learner.learner import backend
+
+    with backend.device(backend.resolve_device(device)):
+        made = make_network(network, precision)
+    algorithm = al.PPO(minibatch_size=minibatch_size, epochs=EPOCHS, learning_rate=1e-5)
+    learner = al.Learner(made, algorithm, action_space=NETWORKS[network].action, device=device)
+    if PRECISIONS[precision].tf32:
+        allow_tf32()
+    return learner
+
+
+def learner_rows(
+    network: str, precision: str, device: str, agree: bool, minibatch_sizes: Sequence[int], rows: int, seconds: float
+) -> Rows:
+    """Yield the agreement of actors and learner, with `agree`; then a row for each size of minibatches, small to large.
+
+    Device memory is at its peak in the last row, as the backend may not count each size's own.
+    """
+    import_keras()
+    if agree:
+        yield {"part": "agreement", **failing(lambda: agreement(network, precision, device))}
+    for size in sorted(minibatch_sizes):
+        row = failing(lambda size=size: updates(network, precision, device, size, rows, seconds))
+        yield {"part": "updates", "minibatch_size": size, **row}
+        gc.collect()  # a learner of a failed update is in a cycle with the error
+
+
+def failing(measure: Callable[[], Found]) -> Found:
+    """Return a measurement, or the first line of what went wrong."""
+    try:
+        return measure()
+    except Exception as error:
+        line = next(iter(str(error).splitlines()), "")
+        return {"failed": line if isinstance(error, MemoryError) else f"{type(error).__name__}: {line}"}
+
+
+def agreement(network: str, precision: str, device: str) -> Found:
+    """Return the greatest difference between the log-probabilities of an actor and of the learner."""
+    from actor_learner.learner import backend
+
+    learner = make_learner(network, precision, device, ACTING_ROWS)
+    learner.update(make_batch(network, ACTING_ROWS, seed=0))
+    policy = make_policy(network, learner.network)
+    policy.set_weights(learner.get_weights())
+    seen = observations(NETWORKS[network].observation, (COMPARED,), np.random.default_rng(1))
+    action, log_prob = policy.step(seen)
+    update = learner._update
+    assert update is not None
+    evaluate = backend.Compiled(
+        lambda rows: update._call(rows, entropy=False)["log_prob"],
+        learner.network.variables,
+        with_xla=bool(learner.compiled_with_xla),
+    )
+    with backend.device(learner.device):
+        found = backend.to_numpy(evaluate(backend.to_device({"observation": seen, "action": action})))
+    difference = np.abs(found - log_prob)
+    return {"difference": float(difference.max()), "median": float(np.median(difference)), "observations": COMPARED}
+
+
+def updates(network: str, precision: str, device: str, minibatch_size: int, rows: int, seconds: float) -> Found:
+    """Return the time of an update with and without a copy of its batch ahead, and what it takes of the device."""
+    from actor_learner.benchmark.clocks import Busyness, nvml_reader
+
+    learner = make_learner(network, precision, device, minibatch_size)
+    batches = [make_batch(network, rows, seed) for seed in (0, 1)]
+    first = seconds_of(lambda: learner.update(batches[0]))
+    learner.update(batches[1])
+    transfer = statistics.median(seconds_of(lambda: copy(learner, batches[0])) for _ in range(LEAST_UPDATES))
+    plain, ahead = [], []
+    with Busyness(nvml_reader() if device == "gpu" else None) as busyness:
+        for _ in range(ROUNDS):
+            plain += repeat(learner, batches, seconds / ROUNDS / 2, ahead=False)
+            ahead += repeat(learner, batches, seconds / ROUNDS / 2, ahead=True)
+    update = statistics.median(plain)
+    return {
+        "rows": rows,
+        "samples_per_second": rows * EPOCHS / update,
+        "update_seconds": update,
+        "update_seconds_copied_ahead": statistics.median(ahead),
+        "transfer_seconds": transfer,
+        "first_update_seconds": first,
+        "gpu_busy": busyness.mean,
+        "peak_bytes": peak_bytes() if device == "gpu" else None,
+        "updates": len(plain) + len(ahead),
+    }
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def copy(learner: al.Learner, batch: al.Trajectory) -> None:
+    """Copy a batch to the device, and wait until it is there."""
+    from keras import tree
+
+    learner.prefetch(batch)
+    assert learner._prefetched is not None
+    for leaf in tree.flatten(learner._prefetched[1]):
+        leaf.block_until_ready() if hasattr(leaf, "block_until_ready") else leaf[..., -1].numpy()
+
+
+def repeat(learner: al.Learner, batches: Sequence[al.Trajectory], seconds: float, *, ahead: bool) -> list[float]:
+    """Return the time of each update of the batches in turns; the first of those with a copy ahead doesn't count."""
+    from actor_learner.learner.prefetch import prefetching
+
+    times: list[float] = []
+    begun = time.perf_counter()
+    for present, following in itertools.cycle([(0, 1), (1, 0)]):
+        started = time.perf_counter()
+        with prefetching(lambda batch=batches[following]: batch, learner, useful=ahead):
+            learner.update(batches[present])
+        times.append(time.perf_counter() - started)
+        if len(times) > LEAST_UPDATES and time.perf_counter() - begun > seconds:
+            return times[1:]
+    raise AssertionError
+
+
+def pipeline_rows(work: str, num_actors: int, devices: Sequence[str], rounds: int, seconds: float) -> Rows:
+    """Yield a row after each round: the whole pipeline with the learner on each of the devices, in turns."""
+    from actor_learner.benchmark.clocks import nvml_reader
+    from actor_learner.benchmark.whole import System
+    from actor_learner.cli.train import prepare_process
+    from actor_learner.environments.factory import resolve_env
+
+    config = PIPELINES[work].config(num_actors=num_actors)
+    try:
+        resolve_env(config.env, config.env_kwargs, config.vectorization)
+    except (ValueError, ImportError) as error:
+        yield {"skipped": str(error).partition("\n")[0]}
+        return
+    prepare_process(num_actors, config.max_policy_lag)
+    import_keras()
+    import keras
+
+    read_gpu = nvml_reader()
+    with contextlib.ExitStack() as stack:
+        systems = {}
+        for device in devices:
+            keras.utils.clear_session()  # for the name of the cached export
+            systems[device] = stack.enter_context(System(config.replace(device=device)))
+        found: dict[str, list[Found]] = {device: [] for device in devices}
+        for turn in range(rounds):
+            for device in devices if turn % 2 == 0 else reversed(devices):
+                found[device].append(run(systems[device], seconds, read_gpu if device == "gpu" else None))
+            yield {"rounds": turn + 1, **{device: medians_of(runs) for device, runs in found.items()}}
+
+
+def run(system: Any, seconds: float, read_gpu: Callable[[], float] | None) -> Found:
+    """Return the figures of one stretch of the whole pipeline, while the other pipelines are idle."""
+    from actor_learner.benchmark.clocks import Busyness
+    from actor_learner.benchmark.whole import LEARNER
+
+    with Busyness(read_gpu) as busyness:
+        done = system.run(seconds)
+    system.wait_until_idle()
+    learning = [span for span in done.spans if span.process == LEARNER and span.name == "learning"]
+    return {
+        "steps_per_second": done.steps_per_second,
+        "learning": sum(span.end - span.start for span in learning) / done.seconds,
+        "gpu_busy": busyness.mean,
+    }
+
+
+def medians_of(runs: Sequence[Found]) -> Found:
+    """Return the medians of the rounds, and each round's speed."""
+    median = {
+        name: None if runs[0][name] is None else statistics.median(each[name] for each in runs) for name in runs[0]
+    }
+    return {**median, "rounds_steps_per_second": [each["steps_per_second"] for each in runs]}
+
+
+def export_rows(num_actors: Sequence[int], works: Sequence[str]) -> Rows:
+    """Yield the name of each export that the measurements need, once it is in the cache."""
+    import_keras()
+    for name, (precision, found) in itertools.product(NETWORKS, PRECISIONS.items()):
+        if not found.tf32:  # its layers are float32's
+            make_policy(name, coarse(make_network(name, precision)))
+            yield {"exported": f"{name}, {precision}"}
+    for work, actors in itertools.product(works, num_actors):
+        export_pipeline(PIPELINES[work], ENVS // actors)
+        yield {"exported": f"{work}, {ENVS // actors} environments"}
+
+
+def coarse(network: Any) -> Any:
+    """Round a network's weights, so that an archive of its graphs, which take any weights, is a tenth as large."""
+    for weight in network.weights:
+        values = np.asarray(weight.value)
+        if spread := float(values.std()):
+            weight.assign(np.round(values / spread) * spread)
+    return network
+
+
+def export_pipeline(work: PipelineWork, envs: int) -> None:
+    """Export the network of a pipeline for actors with so many environments."""
+    import keras
+
+    from actor_learner.build import make_network as network_of, make_pool
+
+    keras.utils.clear_session()
+    config = work.config(num_actors=0, num_envs=envs, max_policy_lag=0)
+    make_pool(config, lambda *spaces: coarse(network_of(config, None, *spaces)), seed=0, logs_dir=None).close()
+
+
+KINDS: dict[str, Callable[..., Rows]] = {
+    "describe": describe,
+    "learner": learner_rows,
+    "pipeline": pipeline_rows,
+    "exports": export_rows,
+}
+
+
+def main() -> None:
+    """Print the rows of a measurement, one in a line; what else is printed goes to standard error."""
+    kind, request = sys.argv[1:]
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for row in KINDS[kind](**json.loads(request)):
+        print(json.dumps(row), file=lines, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""An archive that brings the measurement of an accelerator to a machine with Python and JAX, but without network.
+
+    scripts/measure gpu-pack --output gpu-pack.tar.xz                            # wheels, source and exports: some 45 MB
+    python3 -m tarfile -e gpu-pack.tar.xz && bash gpu-pack/run.sh --output gpu.json     # there; arguments of `gpu`
+
+The machine has Linux on x86-64, Python of that version with NumPy, JAX with its GPU, h5py, rich, ml-dtypes, absl-py,
+packaging and cloudpickle. It needs no TensorFlow: the graphs that actors act with are made here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.gpu.gpu import lines_of
+from benchmarks.gpu.works import ACTORS, PIPELINES
+from benchmarks.harness import ROOT, RunFailedError, make_parser, tell
+from benchmarks.speed.speed import PACKAGES
+
+WHEELS = """
+keras optree namex typing-extensions gymnasium farama-notifications
+ai-edge-litert backports-strenum protobuf flatbuffers tqdm ale-py mujoco mujoco-core
+""".split()
+"""The packages that the machine lacks, with what they import of their own dependencies."""
+
+PLATFORMS = ["any", "manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_27_x86_64", "manylinux_2_28_x86_64"]
+MOST_BYTES = 64_000_000
+DOWNLOAD_SECONDS, EXPORT_SECONDS = 300.0, 900.0
+
+RUN = """#!/usr/bin/env bash
+# Installs the wheels beside this file into a virtual environment over PYTHON's packages, and measures.
+set -euo pipefail
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+python="${PYTHON:-python3}"
+work="${WORK:-$(mktemp -d)}"
+if [ ! -e "$work/ready" ]; then
+    "$python" -m venv --system-site-packages "$work/venv"
+    # PYTHON may be of a virtual environment itself, whose packages a new one doesn't see.
+    "$python" -c 'import site; print("\\n".join(site.getsitepackages()))' >"$work/packages"
+    cp "$work/packages" "$("$work/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/beneath.pth"
+    "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps "$here"/wheels/*.whl
+    cp -r "$here/cache" "$work/cache" # of this user, and writable by no other
+    chmod -R u=rwX,go= "$work/cache"
+    touch "$work/ready"
+fi
+export ACTOR_LEARNER_CACHE="$work/cache" KERAS_BACKEND=jax MUJOCO_GL=disable PYTHONPATH="$here/source"
+exec "$work/venv/bin/python" -m benchmarks gpu --backend jax "$@"
+"""
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = make_parser("gpu-pack", __doc__ or "", "archive to write", works=list(PIPELINES), actors=ACTORS)
+    parser.add_argument("--python", default="3.12", metavar="X.Y", help="its Python (default: 3.12)")
+    arguments = parser.parse_args(words)
+    output = arguments.output or Path("gpu-pack.tar.xz")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        download(folder / "wheels", arguments.python)
+        copy_source(folder / "source")
+        export(folder / "cache", arguments.works, arguments.actors)
+        (folder / "run.sh").write_text(RUN)
+        with tarfile.open(output, "w:xz", preset=9) as archive:
+            archive.add(folder, "gpu-pack")
+    if (size := output.stat().st_size) > MOST_BYTES:
+        raise RunFailedError(f"{output} has {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:g}")
+    print(f"{output}: {size / 1e6:.1f} MB")
+
+
+def download(folder: Path, python: str) -> None:
+    """Download wheels of the versions that are installed here. Raises RunFailedError."""
+    wanted = [f"{name}=={importlib.metadata.version(name)}" for name in WHEELS]
+    tags = ["--implementation", "cp", "--abi", f"cp{python.replace('.', '')}", "--abi", "abi3", "--abi", "none"]
+    tags += [word for platform in PLATFORMS for word in ("--platform", platform)]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", folder]
+    command += ["--python-version", python, *tags, *wanted]
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False
+    )
+    if done.returncode:
+        raise RunFailedError(f"pip download failed: {done.stderr.strip().splitlines()[-1]}")
+
+
+def copy_source(folder: Path) -> None:
+    """Copy the packages and the measuring programs, without results."""
+    sources = {**PACKAGES, "benchmarks": "benchmarks"}
+    for package, source in sources.items():
+        for file in (ROOT / source).rglob("*"):
+            if file.suffix in (".py", ".jinja", ".typed"):
+                target = folder / package / file.relative_to(ROOT / source)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target)
+
+
+def export(cache: Path, works: Sequence[str], actors: Sequence[int]) -> None:
+    """Fill a cache with the graphs of all networks, which TensorFlow makes. Raises RunFailedError."""
+    environment = {"KERAS_BACKEND": "tensorflow", "ACTOR_LEARNER_CACHE": str(cache.absolute())}
+    request = {"works": list(works), "num_actors": list(actors)}
+    for row in lines_of("exports", request, EXPORT_SECONDS, environment):
+        tell(f"exported: {row['exported']}")

@@ -1,0 +1,127 @@
+"""What is measured: networks by name, precisions by name, and the works of the whole pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Space
+
+import actor_learner as al
+
+STEPS = 32  # of a batch; its columns are its rows divided by these
+ACTING_ROWS = 64
+EPOCHS = 4
+
+_FRAMES: Space[Any] = Box(0, 255, (84, 84, 4), np.uint8)
+
+
+@dataclass(frozen=True)
+class NetworkWork:
+    """The spaces of a network, and the options of `al.default_network`."""
+
+    title: str
+    observation: Space[Any]
+    action: Space[Any]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+NETWORKS = {
+    "mlp": NetworkWork("MLP (64, 64)", Box(-np.inf, np.inf, (17,), np.float32), Box(-1, 1, (6,), np.float32)),
+    "nature": NetworkWork("Nature, 84x84x4", _FRAMES, Discrete(6), {"image_network": "nature"}),
+    "impala": NetworkWork("IMPALA, 84x84x4", _FRAMES, Discrete(6), {"image_network": "impala"}),
+}
+
+
+class Precision(NamedTuple):
+    """The precision that layers compute in, and whether products of float32 may use TensorFloat-32."""
+
+    title: str
+    layers: str
+    tf32: bool
+
+
+PRECISIONS = {
+    "float32": Precision("float32", "float32", False),
+    "tf32": Precision("TF32", "float32", True),
+    "bfloat16": Precision("bfloat16", "bfloat16", False),
+}
+
+
+@dataclass(frozen=True)
+class PipelineWork:
+    """An environment for the whole pipeline: 64 of it, however many actors share them."""
+
+    env: str
+    unroll_length: int
+    minibatch_size: int
+
+    def config(self, **fields: Any) -> al.TrainConfig:
+        """Return the config of a run one batch ahead. fields: of the config, over its own."""
+        algorithm = al.PPO(minibatch_size=self.minibatch_size, epochs=EPOCHS)
+        own = {"num_envs": ENVS, "unroll_length": self.unroll_length, "max_policy_lag": 1, "quiet": True}
+        return al.TrainConfig(env=self.env, algorithm=algorithm, **{**own, **fields})
+
+
+ENVS = 64
+PIPELINES = {
+    "cartpole": PipelineWork("CartPole-v1", 64, 512),
+    "halfcheetah": PipelineWork("HalfCheetah-v5", 64, 512),
+    "pong": PipelineWork("ALE/Pong-v5", 32, 512),
+}
+ACTORS = [2, 4, 8, 16]
+
+
+def make_network(name: str, precision: str) -> Any:
+    """Return a network of `NETWORKS`, whose heads are 100 times as large: a policy that is sure of something."""
+    import keras
+
+    from actor_learner.networks.precision import building_in
+
+    keras.utils.clear_session()  # names of layers begin anew, and so does the name of the cached export
+    work = NETWORKS[name]
+    with building_in(PRECISIONS[precision].layers):
+        network = al.default_network(work.observation, work.action, **work.options, seed=0)
+    for head in ("mean", "logits"):
+        if any(layer.name == head for layer in network.layers):
+            kernel = network.get_layer(head).kernel
+            kernel.assign(100 * kernel.value)
+    return network
+
+
+def make_policy(name: str, network: Any) -> al.Policy:
+    """Return the policy that an actor has of a network of `NETWORKS`."""
+    work = NETWORKS[name]
+    return al.Policy.from_network(network, work.action, batch_size=ACTING_ROWS, observation_space=work.observation)
+
+
+def make_batch(name: str, rows: int, seed: int) -> al.Trajectory:
+    """Return random rows of a network's spaces, `STEPS` steps of each column."""
+    work, rng, shape = NETWORKS[name], np.random.default_rng(seed), (STEPS, rows // STEPS)
+    ends = rng.random(shape) < 0.01
+    return al.Trajectory(
+        observation=observations(work.observation, (STEPS + 1, shape[1]), rng),
+        action=_actions(work.action, shape, rng),
+        reward=rng.normal(size=shape).astype(np.float32),
+        terminated=ends,
+        truncated=np.zeros_like(ends),
+        valid=np.ones_like(ends),
+        behaviour_log_prob=np.full(shape, -1.0, np.float32),
+        truncation_value=np.zeros(shape, np.float32),
+        policy_version=np.zeros(shape[1], np.int64),
+        env_index=np.arange(shape[1], dtype=np.int32),
+    )
+
+
+def observations(space: Any, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    """Return random observations `[*shape, *space.shape]`: bytes, or normal numbers."""
+    if space.dtype == np.uint8:
+        return rng.integers(0, 256, (*shape, *space.shape), np.uint8)
+    return rng.normal(size=(*shape, *space.shape)).astype(space.dtype)
+
+
+def _actions(space: Any, shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    if isinstance(space, Discrete):
+        return rng.integers(0, int(space.n), shape)
+    return rng.uniform(-1, 1, (*shape, *space.shape)).astype(space.dtype)
