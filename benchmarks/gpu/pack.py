@@ -1,6 +1,6 @@
 """An archive that brings the measurement of an accelerator to a machine with Python and JAX, but without network.
 
-    scripts/measure gpu-pack --output gpu-pack.tar.xz                            # wheels, source and exports: some 45 MB
+    scripts/measure gpu-pack --output gpu-pack.tar.xz                           # wheels, source and exports: some 45 MB
     python3 -m tarfile -e gpu-pack.tar.xz && bash gpu-pack/run.sh --output gpu.json     # there; arguments of `gpu`
 
 The machine has Linux on x86-64, Python of that version with NumPy, JAX with its GPU, h5py, rich, ml-dtypes, absl-py,
@@ -25,7 +25,7 @@ from benchmarks.speed.speed import PACKAGES
 
 WHEELS = """
 keras optree namex typing-extensions gymnasium farama-notifications
-ai-edge-litert backports-strenum protobuf flatbuffers tqdm ale-py mujoco mujoco-core
+ai-edge-litert backports-strenum protobuf flatbuffers tqdm ale-py mujoco mujoco-core glfw imageio
 """.split()
 """The packages that the machine lacks, with what they import of their own dependencies."""
 

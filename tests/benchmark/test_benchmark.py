@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import gymnasium as gym
@@ -22,7 +23,7 @@ import actor_learner as al
 from actor_learner import cli
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.benchmark import devices, timeline
-from actor_learner.benchmark.clocks import Busyness, Stopwatch
+from actor_learner.benchmark.clocks import Busyness, Stopwatch, nvml_reader
 from actor_learner.benchmark.devices import compare_devices
 from actor_learner.benchmark.from_records import of_run, show_run
 from actor_learner.benchmark.measure import as_json, measure_setting
@@ -325,6 +326,37 @@ def test_a_gpu_is_sampled_while_it_works():
     with Busyness(None) as busyness:
         pass
     assert busyness.mean is None
+
+
+class Nvml:
+    """The functions of the driver's library, which return 0 where they succeed."""
+
+    def __init__(self, failing=""):
+        self._failing = failing
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            if name == "nvmlDeviceGetUtilizationRates":
+                arguments[1]._obj.gpu = 37
+            return int(name == self._failing)
+
+        return call
+
+
+def test_the_driver_says_how_busy_its_gpu_is(monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", lambda name: Nvml())
+    assert nvml_reader()() == 0.37
+
+
+@pytest.mark.parametrize("failing", ["nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2"])
+def test_without_a_gpu_nothing_is_read(failing, monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", lambda name: Nvml(failing))
+    assert nvml_reader() is None
+
+
+def test_without_a_driver_nothing_is_read(monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", Mock(side_effect=OSError))
+    assert nvml_reader() is None
 
 
 # A run's own records.
