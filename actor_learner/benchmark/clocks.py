@@ -66,7 +66,7 @@ def nvml_reader() -> Callable[[], float] | None:
 
     def read() -> float:
         nvml.nvmlDeviceGetUtilizationRates(gpu, ctypes.byref(rates))
-        return rates.gpu / 100
+        return float(rates.gpu) / 100
 
     return read
 

@@ -1,6 +1,6 @@
 """An archive that brings the measurement of an accelerator to a machine with Python and JAX, but without network.
 
-    scripts/measure gpu-pack --output gpu-pack.tar.xz                           # wheels, source and exports: some 45 MB
+    scripts/measure gpu-pack --output gpu-pack.tar.xz                           # wheels, source and exports: some 40 MB
     python3 -m tarfile -e gpu-pack.tar.xz && bash gpu-pack/run.sh --output gpu.json     # there; arguments of `gpu`
 
 The machine has Linux on x86-64, Python of that version with NumPy, JAX with its GPU, h5py, rich, ml-dtypes, absl-py,
