@@ -7,7 +7,7 @@ import os
 import keras
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from keras import layers
 
 import actor_learner as al
@@ -78,6 +78,27 @@ def test_another_network_of_the_same_architecture_is_not_converted_again(convers
 )
 def test_what_the_graphs_depend_on_is_in_the_key(changed, batch_size, conversions):
     assert KEY_OF(changed, SPACES, batch_size) != KEY_OF(network(), SPACES, 4)
+
+
+def test_names_that_keras_counts_on_are_not_in_the_key():
+    assert KEY_OF(own(layers.Dense(4)), SPACES, 4) == KEY_OF(own(layers.Dense(4)), SPACES, 4)
+    named = [KEY_OF(own(layers.Activation(kind, name=kind)), SPACES, 4) for kind in ("relu", "tanh")]
+    assert len(set(named)) == 2
+    images = Spaces(Box(0, 255, (40, 40, 3), np.uint8), Discrete(2))
+    pixels = [al.default_network(images.observation_space, images.action_space, seed=0) for _ in range(2)]
+    assert len({KEY_OF(network, images, 4) for network in pixels}) == 1
+
+
+def test_names_of_inputs_that_belong_to_leaves_are_in_the_key():
+    nested = Spaces(Dict(near=Box(-1, 1, (3,)), far=Box(-1, 1, (3,))), Discrete(2))
+
+    def minus(first, second):
+        x, y = keras.Input((3,), name=first), keras.Input((3,), name=second)
+        h = layers.Subtract()([x, y])
+        return keras.Model([x, y], (layers.Dense(2)(h), layers.Dense(1)(h)))
+
+    assert KEY_OF(minus("near", "far"), nested, 4) == KEY_OF(minus("near", "far"), nested, 4)
+    assert KEY_OF(minus("near", "far"), nested, 4) != KEY_OF(minus("far", "near"), nested, 4)
 
 
 def test_spaces_and_masks_are_in_the_key():

@@ -17,6 +17,7 @@ import importlib.metadata
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,8 @@ _SOURCES = ("networks", "policy", "spaces")
 _OPAQUE = {"Lambda", "TFSMLayer", "JaxLayer", "FlaxLayer", "TorchModuleWrapper", "function", "__lambda__"}
 _OPAQUE |= {"Normalization", "Discretization", "IntegerLookup", "StringLookup", "TextVectorization"}
 """Classes, as configs name them, whose config doesn't tell what they compute."""
+_NAMING = {"name", "keras_history", "input_layers", "output_layers"}
+"""Entries of a config that name layers."""
 
 
 def key_of(network: keras.Model, spaces: Spaces, batch_size: int) -> str | None:
@@ -44,8 +47,7 @@ def key_of(network: keras.Model, spaces: Spaces, batch_size: int) -> str | None:
     if _folder() is None or not all(_is_known(layer) for layer in (network, *all_layers(network))):
         return None
     try:
-        config = _normalized(keras.saving.serialize_keras_object(network))
-        config["config"].pop("name", None)
+        config = _normalized(keras.saving.serialize_keras_object(network), _numbers(network, spaces))
         description = {
             "config": config,
             "weights": [[list(weight.shape), str(weight.dtype)] for weight in network.weights],
@@ -73,13 +75,38 @@ def _is_of_keras(module: str) -> bool:
     return module.partition(".")[0] in ("keras", "builtins") or module == "actor_learner.networks.layers"
 
 
-def _normalized(part: Any) -> Any:
-    """Returns a part of a config without initializers. Raises ValueError if it holds code that it doesn't show."""
+def _numbers(network: keras.Model, spaces: Spaces) -> dict[str, str]:
+    """Returns what stands for the layers' names, which Keras counts on: their numbers, but for inputs of nested leaves.
+
+    Those are matched with the leaves by their names.
+    """
+    layers = [network, *all_layers(network)]
+    keep = () if spaces.observation.plain else keras.layers.InputLayer
+    names = dict.fromkeys(layer.name for layer in layers if not isinstance(layer, keep))
+    return {name: f"layer {number}" for number, name in enumerate(names)}
+
+
+def _normalized(part: Any, numbers: Mapping[str, str]) -> Any:
+    """Returns a part of a config without initializers, and with numbers where it names a layer.
+
+    Raises ValueError if it holds code that it doesn't show.
+    """
     if isinstance(part, dict):
         if part.get("class_name") in _OPAQUE or not _is_of_keras(str(part.get("module") or "keras")):
             raise ValueError(part["class_name"])
-        return {name: _normalized(value) for name, value in part.items() if not str(name).endswith("initializer")}
-    return [_normalized(item) for item in part] if isinstance(part, (list, tuple)) else part
+        kept = {name: value for name, value in part.items() if not str(name).endswith("initializer")}
+        return {
+            name: _numbered(value, numbers) if name in _NAMING else _normalized(value, numbers)
+            for name, value in kept.items()
+        }
+    return [_normalized(item, numbers) for item in part] if isinstance(part, (list, tuple)) else part
+
+
+def _numbered(part: Any, numbers: Mapping[str, str]) -> Any:
+    """Returns a part of a config that names layers, with their numbers."""
+    if isinstance(part, (list, tuple)):
+        return [_numbered(item, numbers) for item in part]
+    return numbers.get(part, part) if isinstance(part, str) else _normalized(part, numbers)
 
 
 @functools.cache
