@@ -66,7 +66,7 @@ def other_variables(network: keras.Model) -> list[tuple[keras.Variable, Any]]:
     """Returns the variables that aren't weights, with their values as arrays."""
     weights = {id(weight) for weight in network.weights}
     others = (variable for variable in network.variables if id(variable) not in weights)
-    return [(variable, ops.convert_to_numpy(variable)) for variable in others]
+    return [(variable, variable.numpy()) for variable in others]
 
 
 def arrange(network: keras.Model, observation: Nest) -> Nest:
