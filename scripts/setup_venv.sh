@@ -80,9 +80,18 @@ install() {
         if [ -n "$was_complete" ]; then rm -f "$venv/.incomplete"; fi
         explain_failure
     fi
+    if [ "$kind" = dev ]; then install_converter; fi
     rm -f "$venv/.incomplete"
     fingerprint >"$venv/.ready-run"
     if [ "$kind" = dev ]; then fingerprint >"$venv/.ready-dev"; else rm -f "$venv/.ready-dev"; fi
+}
+
+# Without its dependencies, which hold back others (typing-extensions) and serve a part of it that isn't used here.
+install_converter() {
+    local requirement
+    requirement="$(sed -n 's/.*"\(litert-converter[^"]*\)".*/\1/p' "$root/pyproject.toml")"
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off --quiet --no-deps \
+        "$requirement" >>"$log" 2>&1 || say "no $requirement for this machine: its tests will be skipped"
 }
 
 explain_failure() {

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -118,8 +119,10 @@ assert sum(name.startswith("tf_XLAEigen") for name in threads) == 1, threads
 
 
 def test_a_network_that_keras_cannot_load_elsewhere_is_one_line(tmp_path):
-    """Its conversion needs Keras on TensorFlow, in another process."""
+    """Without litert-converter, its conversion needs Keras on TensorFlow, in another process."""
     program = """
+import sys
+sys.modules["litert_converter"] = None
 import keras
 import actor_learner as al
 
@@ -236,11 +239,21 @@ def test_where_tensorflow_is_not_installed(without_tensorflow, trained, tmp_path
     assert "KERAS_BACKEND=jax" in refused
 
 
+@pytest.mark.skipif(
+    find_spec("litert_converter") is None, reason="needs litert-converter: pip install 'actor-learner[jax-export]'"
+)
+def test_without_tensorflow_a_new_architecture_is_converted_here(without_tensorflow, tmp_path):
+    flags = ["--total-steps", 640, "--run-dir", tmp_path / "run", "--quiet", *SIZES]
+    cache = {"ACTOR_LEARNER_CACHE": str(tmp_path / "cache")}
+    on_its_own(without_tensorflow, "train", "Pendulum-v1", "--backend", "jax", *flags, **cache)
+    assert "over 3 episodes" in on_its_own(without_tensorflow, "evaluate", tmp_path / "run", "--episodes", 3, **cache)
+    assert len(list((tmp_path / "cache" / "policies").iterdir())) == 2  # for the actors' four environments, and for one
+
+
 def test_without_tensorflow_a_new_architecture_is_one_line(tmp_path):
     program = """
-import importlib.util, sys
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "tensorflow" else find(name, *rest)
+import sys
+sys.modules["tensorflow"] = sys.modules["litert_converter"] = None
 from actor_learner.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -252,6 +265,7 @@ sys.exit(main(sys.argv[1:]))
     )
     assert done.returncode == 2
     assert done.stderr.strip().endswith(
-        "pip install actor-learner. Received: no tensorflow in Python 3." + str(sys.version_info[1])
+        "pip install actor-learner, or pip install 'actor-learner[jax-export]', which converts without it. "
+        f"Received: no tensorflow in Python 3.{sys.version_info[1]}"
     )
     assert done.stderr.count("\n") == 1

@@ -83,7 +83,7 @@ class Policy:
         batch_size: int = 1,
         observation_space: Space[Any] | None = None,
     ) -> Policy:
-        """Exports `network` and returns a policy that acts with it; needs TensorFlow. See `set_weights`.
+        """Exports `network` and returns a policy that acts with it. See `set_weights`.
 
         `batch_size` is the number of observations of a usual call. Raises ValueError if `observation_space` is None
         and the network doesn't declare the shapes and dtypes of its inputs.

@@ -178,14 +178,17 @@ def import_keras_before(reference: str) -> None:
         import_keras()
 
 
-def check_installed(backend: str, purpose: str) -> None:
-    """Raise ImportError, in one line, if a backend or Keras isn't installed. Acting needs neither."""
+def check_installed(backend: str, purpose: str, instead: str = "") -> None:
+    """Raise ImportError, in one line, if a backend or Keras isn't installed. Acting needs neither.
+
+    instead: what else serves the purpose, beginning with a comma.
+    """
     for name in (backend, "keras"):
         if importlib.util.find_spec(name) is None:
             version = ".".join(map(str, sys.version_info[:2]))
             package = "actor-learner" if backend == "tensorflow" else f"'actor-learner[{backend}]'"
             others = [other for other in BACKENDS if importlib.util.find_spec(other)] if purpose == TRAINING else []
-            other = f", or use what is installed: KERAS_BACKEND={others[0]}" if others and name == backend else ""
+            other = f", or use what is installed: KERAS_BACKEND={others[0]}" if others and name == backend else instead
             raise ImportError(
                 f"{purpose} needs {BACKENDS[backend]} and Keras (Python 3.11 to 3.13): pip install {package}{other}. "
                 f"Received: no {name} in Python {version}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import tensorflow as tf
 from gymnasium.spaces import Box, Discrete
 from keras import layers, ops
 
@@ -92,6 +91,8 @@ class Untracked(layers.Layer):
     """Uses a TensorFlow variable that Keras doesn't track."""
 
     def build(self, input_shape):
+        import tensorflow as tf
+
         self.variable = tf.Variable(2.0)
 
     def call(self, x):

@@ -29,7 +29,8 @@ def convert_elsewhere(network: keras.Model, spaces: Spaces, batch_size: int) -> 
     Raises ImportError without TensorFlow, ValueError for a network that Keras can't rebuild from a file there, and
     RuntimeError if the process fails otherwise.
     """
-    check_installed("tensorflow", "converting this network for actors, which no earlier run has done here,")
+    purpose = "converting this network for actors, which no earlier run has done here,"
+    check_installed("tensorflow", purpose, ", or pip install 'actor-learner[jax-export]', which converts without it")
     with tempfile.TemporaryDirectory(prefix="actor-learner-") as name:
         folder = Path(name)
         if save_network(network, folder).suffix != ".keras":

@@ -1,11 +1,14 @@
 """Exports a Keras network for actors: from the cache of earlier exports, by conversion here, or in another process.
 
-The conversion needs Keras on TensorFlow. On another backend a helper process converts the network's file.
+Keras on TensorFlow converts by TensorFlow's converter, Keras on JAX by litert-converter. A helper process with Keras on
+TensorFlow converts the network's file where litert-converter is missing, and networks that it can't convert.
 """
 
 from __future__ import annotations
 
+import logging
 import warnings
+from importlib.util import find_spec
 from typing import Any
 
 import keras
@@ -14,9 +17,13 @@ from gymnasium.spaces import Box, Dict, Space, Tuple
 
 from actor_learner.networks.contract import call_network
 from actor_learner.policy.export import cache
-from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.policy.export.traced import InexpressibleError
+from actor_learner.policy.exported import Conversion, ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.fields import check_count
+from actor_learner.system.keras_import import check_installed
+
+_logger = logging.getLogger(__name__)
 
 
 def export_policy(
@@ -55,16 +62,31 @@ def export_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Exp
     key = cache.key_of(network, spaces, batch_size)
     if (known := cache.read(key)) is not None and known.fits(network):
         return known.with_weights(network)
-    if keras.backend.backend() == "tensorflow":
-        from actor_learner.policy.export.litert import convert_network as convert
-    else:
-        from actor_learner.policy.export.converter_process import convert_elsewhere as convert
-    exported, fallbacks = convert(network, spaces, batch_size)
+    exported, fallbacks = _convert(network, spaces, batch_size)
     for fallback in fallbacks:
         slower = "Its actors use TensorFlow, which is many times slower and takes more memory."
         warnings.warn(f"{fallback} {slower}", UserWarning, stacklevel=3)
     cache.write(key, exported)
     return exported
+
+
+def _convert(network: keras.Model, spaces: Spaces, batch_size: int) -> Conversion:
+    """Converts a network: here if Keras's backend has a converter that can, else in another process."""
+    if keras.backend.backend() == "tensorflow":
+        from actor_learner.policy.export.litert import convert_network
+
+        return convert_network(network, spaces, batch_size)
+    from actor_learner.policy.export.converter_process import convert_elsewhere
+
+    if find_spec("litert_converter") is not None:
+        from actor_learner.policy.export.litert import convert_network
+
+        try:
+            return convert_network(network, spaces, batch_size)
+        except InexpressibleError as error:
+            check_installed("tensorflow", f"acting with a network that can't be converted on JAX ({error})")
+            _logger.info("TensorFlow converts a network in a helper process, which JAX couldn't: %s", error)
+    return convert_elsewhere(network, spaces, batch_size)
 
 
 def _space_of_inputs(network: keras.Model) -> Space[Any]:

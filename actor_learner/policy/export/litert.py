@@ -1,8 +1,8 @@
-"""Converts a Keras network on TensorFlow to the graphs that actors run.
+"""Converts a Keras network to the graphs that actors run.
 
-`trace` traces a graph with all weights as arguments. `convert` converts it with unique bit patterns as their values.
-`weight_table` finds these patterns in the result; a policy writes new weights there. `verify` compares the result with
-TensorFlow for random inputs and weights.
+`trace` traces a graph with all weights as arguments, by Keras's backend: `on_tensorflow`, `on_jax`. `convert` has it
+converted with unique bit patterns as their values. `weight_table` finds these patterns in the result; a policy writes
+new weights there. `verify` compares the result with the network for random inputs and weights.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import keras
 
 from actor_learner.networks.contract import check_noise_hold, distribution_and_hold
 from actor_learner.networks.precision import computing_in_float32
-from actor_learner.policy.export.convert import InexpressibleError, to_litert, to_tensorflow
+from actor_learner.policy.export.convert import to_litert
 from actor_learner.policy.export.trace import Tracer
+from actor_learner.policy.export.traced import InexpressibleError
 from actor_learner.policy.export.verify import ROWS, Probe, draw_inputs
 from actor_learner.policy.exported import Conversion, ExportedPolicy, flatten_weights
 from actor_learner.policy.graph import Graph
@@ -20,7 +21,10 @@ from actor_learner.spaces.spaces import Spaces
 
 
 def convert_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Conversion:
-    """Converts a network for known spaces; masked ones must have a discrete choice. Raises as `export_policy`."""
+    """Converts a network for known spaces; masked ones must have a discrete choice.
+
+    Raises as `export_policy`, and InexpressibleError on JAX, where no TensorFlow graph stands in.
+    """
     tracer = Tracer(network, spaces)
     uniform, normal = tracer.distribution.noise
     distribution, noise_hold = distribution_and_hold(network)
@@ -49,11 +53,14 @@ def _export_graph(tracer: Tracer, name: str, batch_size: int, fallbacks: list[st
     network = tracer.network
     traced = tracer.trace(name, batch_size)
     rows = min(batch_size, ROWS)
-    # Large batches have a smaller reference: TensorFlow would spend seconds on large batches of images.
+    # Large batches have a smaller reference: they may be images, of which a batch takes seconds.
     reference = traced if rows == batch_size else tracer.trace(name, rows)
     inputs = [batch[: len(traced.inputs)] for batch in draw_inputs(tracer, rows)]
     try:
         return to_litert(traced, Probe(reference, inputs, network), network)
     except InexpressibleError as error:
-        fallbacks.append(f"LiteRT can't run the {name} graph of network {network.name!r}: {error}")
-        return to_tensorflow(traced)
+        reason = f"LiteRT can't run the {name} graph of network {network.name!r}: {error}"
+        if (graph := traced.fallback()) is None:
+            raise InexpressibleError(reason) from error
+        fallbacks.append(reason)
+        return graph

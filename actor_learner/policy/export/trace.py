@@ -1,13 +1,12 @@
-"""Traces a Keras network as TensorFlow functions of an actor's inputs and of all the network's weights."""
+"""Traces a Keras network as functions of an actor's inputs and of all the network's weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
+import numpy as np
 
 from actor_learner.networks.contract import (
     call_with_weights,
@@ -16,27 +15,12 @@ from actor_learner.networks.contract import (
     other_variables,
     tensor_names,
 )
+from actor_learner.policy.export.traced import Function, Spec, Traced
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 
+_FLOAT = np.dtype(np.float32)
 NOISE = "noise"  # among the names of inputs
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A TensorFlow function of inputs and all weights, for a fixed batch size."""
-
-    function: Any
-    inputs: tuple[tf.TensorSpec, ...]
-    weights: tuple[tf.TensorSpec, ...]
-    used_inputs: frozenset[int]
-    """Positions of the inputs that the outputs depend on."""
-    used: frozenset[int]
-    """Indices of the weights that the outputs depend on."""
-
-    @property
-    def rows(self) -> int:
-        return int(self.inputs[0].shape[0])
 
 
 class Tracer:
@@ -55,18 +39,15 @@ class Tracer:
     def trace(self, graph: str, rows: int) -> Traced:
         """Traces `step` or `value` for `rows` observations. Raises ValueError if the network's outputs don't fit."""
         pairs = zip(self.input_names, self.spaces.observation.leaves, strict=False)
-        specs = [tf.TensorSpec((rows, *leaf.shape), leaf.dtype, name=name) for name, leaf in pairs]
+        specs = [Spec(name, (rows, *leaf.shape), leaf.dtype) for name, leaf in pairs]
         if graph == "step":
             # The noise is always of rank 2: LiteRT graphs that reshape [b] to [b, 1] don't resize.
-            specs.append(tf.TensorSpec((rows, sum(self.distribution.noise)), tf.float32, name=NOISE))
+            specs.append(Spec(NOISE, (rows, sum(self.distribution.noise)), _FLOAT))
             if self.spaces.masked:
-                specs.append(tf.TensorSpec((rows, self.spaces.mask_size), tf.float32, name=MASK_KEY))
+                specs.append(Spec(MASK_KEY, (rows, self.spaces.mask_size), _FLOAT))
         shapes = enumerate(weight.shape for weight in self.network.weights)
-        weights = [tf.TensorSpec(shape, tf.float32, name=f"weight_{index}") for index, shape in shapes]
-        function = tf.function(self._step if graph == "step" else self._value, autograph=False)
-        concrete = function.get_concrete_function(*specs, *weights)
-        used_inputs, used_weights = (_used(concrete, group) for group in (specs, weights))
-        return Traced(concrete, tuple(specs), tuple(weights), used_inputs, used_weights)
+        weights = [Spec(f"weight_{index}", tuple(shape), _FLOAT) for index, shape in shapes]
+        return _backend()(self._step if graph == "step" else self._value, specs, weights, self.network)
 
     def _step(self, *arguments: Any) -> tuple[Any, ...]:
         count = len(self.spaces.observation.leaves)
@@ -89,13 +70,12 @@ class Tracer:
         return outputs
 
 
-def _used(function: Any, arguments: Sequence[tf.TensorSpec]) -> frozenset[int]:
-    """Returns the positions of the arguments that the function's outputs depend on."""
-    seen: set[str] = set()
-    pending = [tensor.op for tensor in function.graph.outputs]
-    while pending:
-        operation = pending.pop()
-        if operation.name not in seen:
-            seen.add(operation.name)
-            pending.extend(tensor.op for tensor in operation.inputs)
-    return frozenset(index for index, argument in enumerate(arguments) if argument.name in seen)
+def _backend() -> Callable[[Function, Sequence[Spec], Sequence[Spec], keras.Model], Traced]:
+    """Returns the kind of functions that Keras's backend traces."""
+    if keras.backend.backend() == "tensorflow":
+        from actor_learner.policy.export.on_tensorflow import TensorFlowFunction
+
+        return TensorFlowFunction
+    from actor_learner.policy.export.on_jax import JaxFunction
+
+    return JaxFunction

@@ -1,4 +1,4 @@
-"""Compares a converted graph with TensorFlow: random inputs and weights, each weight changed alone, all outputs."""
+"""Compares a converted graph with the network: random inputs and weights, each weight changed alone, all outputs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from actor_learner.policy.export.trace import Traced, Tracer
+from actor_learner.policy.export.trace import Tracer
+from actor_learner.policy.export.traced import Traced
 from actor_learner.policy.export.weight_table import patterns
 from actor_learner.policy.exported import Array
 from actor_learner.policy.graph import Graph
@@ -88,11 +88,11 @@ def _integer_bounds(leaf: Leaf) -> tuple[Any, Any]:
 
 
 class Probe:
-    """TensorFlow's outputs for random inputs and weights, and for each weight changed alone."""
+    """The network's outputs for random inputs and weights, and for each weight changed alone."""
 
     def __init__(self, reference: Traced, inputs: Sequence[tuple[Array, ...]], network: keras.Model) -> None:
         self._reference, self._inputs = reference, inputs
-        self._current = [np.asarray(weight.numpy(), np.float32) for weight in network.weights]
+        self._current = [np.asarray(weight, np.float32) for weight in network.get_weights()]
         self._floating = [keras.backend.is_float_dtype(weight.dtype) for weight in network.weights]
         self._generator = np.random.default_rng(1)
         self._base, self._expected = self._choose_base()
@@ -120,10 +120,9 @@ class Probe:
         positive = (current >= 0).all() and (current > 0).any()
         return np.asarray(np.abs(value) if positive else value, np.float32)
 
-    def _run_reference(self, weights: Sequence[Any]) -> list[Array]:
-        tensors = [tf.constant(weight) for weight in weights]
-        batches = [self._reference.function(*map(tf.constant, batch), *tensors) for batch in self._inputs]
-        return [np.concatenate([output.numpy() for output in outputs]) for outputs in zip(*batches, strict=True)]
+    def _run_reference(self, weights: Sequence[Array]) -> list[Array]:
+        batches = [self._reference.run(batch, weights) for batch in self._inputs]
+        return [np.concatenate(outputs) for outputs in zip(*batches, strict=True)]
 
     def failing_weights(self, graph: Graph, traced: Traced) -> set[int]:
         """Returns the weights whose change the graph doesn't follow in all outputs, as far as these show it."""
@@ -192,7 +191,7 @@ class _Runner:
     def __init__(self, graph: Graph, traced: Traced) -> None:
         self._weights = [np.zeros(spec.shape, np.float32) for spec in traced.weights]
         self._graph = LiteRTGraph(graph, self._weights, [spec.name for spec in traced.inputs], traced.rows)
-        self._positions = tuple(range(len(traced.function.outputs)))
+        self._positions = tuple(range(traced.outputs))
 
     def outputs(self, batches: Sequence[tuple[Array, ...]], weights: Sequence[Array]) -> list[Array]:
         for view, weight in zip(self._weights, weights, strict=True):

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from ai_edge_litert import schema_py_generated as schema
 
 from actor_learner.policy.exported import Array
 from actor_learner.policy.graph import Constant
@@ -61,8 +62,6 @@ def find_constants(content: bytes, shapes: Sequence[tuple[int, ...]], sought: It
 
 def _buffers(content: bytes) -> Iterator[tuple[int, Array]]:
     """Yields (offset, contents as uint32) of each buffer that can hold floats."""
-    from tensorflow.lite.python import schema_py_generated as schema
-
     model = schema.Model.GetRootAsModel(content, 0)
     start = np.frombuffer(content, np.uint8).__array_interface__["data"][0]
     for number in range(model.BuffersLength()):
@@ -70,6 +69,12 @@ def _buffers(content: bytes) -> Iterator[tuple[int, Array]]:
         if isinstance(data, np.ndarray) and data.size and data.size % 4 == 0:
             offset = data.__array_interface__["data"][0] - start
             yield offset, np.frombuffer(content, np.uint32, data.size // 4, offset)
+
+
+def output_names_of(content: bytes) -> list[str]:
+    """Returns the names of a flatbuffer's outputs, in its order."""
+    graph = schema.Model.GetRootAsModel(content, 0).Subgraphs(0)
+    return [graph.Tensors(graph.Outputs(place)).Name().decode() for place in range(graph.OutputsLength())]
 
 
 def permutation_of(index: Array, shape: tuple[int, ...]) -> tuple[int, ...] | None:
