@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 from keras.layers import BatchNormalization, Dropout
 
@@ -66,7 +67,7 @@ def other_variables(network: keras.Model) -> list[tuple[keras.Variable, Any]]:
     """Returns the variables that aren't weights, with their values as arrays."""
     weights = {id(weight) for weight in network.weights}
     others = (variable for variable in network.variables if id(variable) not in weights)
-    return [(variable, variable.numpy()) for variable in others]
+    return [(variable, np.asarray(variable.value)) for variable in others]  # `numpy()` warns on JAX
 
 
 def arrange(network: keras.Model, observation: Nest) -> Nest:
