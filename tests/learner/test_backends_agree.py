@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.support.backend_updates import CASES
+from tests.support.backend_updates import CASES, QUICK_XLA
 
 pytestmark = pytest.mark.slow
 IN_FLOAT32 = [case for case in CASES if "float16" not in case]
@@ -22,7 +22,7 @@ def found(tmp_path_factory):
     files = {name: folder / f"{name}.npz" for name in ("tensorflow", "jax")}
     command = [sys.executable, "-m", "tests.support.backend_updates"]
     processes = [
-        subprocess.Popen([*command, str(file)], env={**os.environ, "KERAS_BACKEND": name})
+        subprocess.Popen([*command, str(file)], env={**os.environ, "KERAS_BACKEND": name, "XLA_FLAGS": QUICK_XLA})
         for name, file in files.items()
     ]
     try:

@@ -12,16 +12,16 @@ import pytest
 
 import actor_learner as al
 from actor_learner.algorithms.source import ShuffledEpochs
-from tests.support.backend_updates import CASES
+from tests.support.backend_updates import CASES, QUICK_XLA
 
-SHARED = ("mlp", "normalization", "impala", "images")
+SHARED = ("mlp", "normalization", "images")
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """What one device and two have learned, by case."""
     file = tmp_path_factory.mktemp("devices") / "found.json"
-    environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": f"{QUICK_XLA} --xla_force_host_platform_device_count=2"}
     command = [sys.executable, "-m", "tests.support.shared_updates", str(file), *SHARED]
     subprocess.run(command, env={**os.environ, **environment}, timeout=290, check=True)
     return json.loads(file.read_text())

@@ -10,12 +10,14 @@ import sys
 import numpy as np
 import pytest
 
+from tests.support.backend_updates import QUICK_XLA
+
 CASE = "normalization"  # statistics of observations and of rewards, rows that are left out, the end by target_kl
 SECONDS = 280
 
 
 def start(address, index, output, *flags):
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": " ".join(flags)}
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": " ".join((QUICK_XLA, *flags))}
     command = [sys.executable, "-m", "tests.support.hosts", address, str(index), str(output), CASE]
     return subprocess.Popen(command, env=environment)
 

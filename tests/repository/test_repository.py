@@ -204,7 +204,7 @@ def test_what_an_actor_imports_leaves_tensorflow_unloaded(program, tmp_path):
         ["train", "--resume", "nowhere"],
         ["train", "--config", "run/config.json", "--print-config"],
         ["tune", "--budget", "0"],
-        ["benchmark", "--num-actors", "1", "1_000_000"],
+        ["benchmark", "--preset", "none", "--num-actors", "1", "1_000_000"],
         ["tune", "--output", "run"],
         ["doctor", "--no-self-test"],
         ["completion", "bash"],

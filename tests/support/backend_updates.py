@@ -21,6 +21,9 @@ import keras  # noqa: E402
 from actor_learner.learner import batch as batches  # noqa: E402
 from actor_learner.networks.precision import building_in  # noqa: E402
 
+QUICK_XLA = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+"""Flags of XLA with which compiling takes less time, and computing more."""
+
 BOUNDED = Box(-10, 10, (4,), np.float32)
 IMAGE = Box(0, 255, (44, 44, 4), np.uint8)
 NESTED = Dict(place=BOUNDED, kind=Discrete(3))
@@ -63,24 +66,21 @@ CASES = {
         BOUNDED,
         PLANE,
         {"normalize_observation": True},
-        lambda: al.PPO(minibatch_size=100, epochs=3, normalize_reward=True, target_kl=0.05, clip_range_vf=0.2),
+        lambda: al.PPO(
+            minibatch_size=100,
+            epochs=3,
+            normalize_reward=True,
+            target_kl=0.05,
+            clip_range_vf=0.2,
+            learning_rate="linear",
+        ),
         64,
         8,
         5,
     ),
-    "target_kl": (
-        BOUNDED,
-        PLANE,
-        {},
-        lambda: al.PPO(minibatch_size=64, epochs=10, target_kl=0.0005, learning_rate="linear"),
-        64,
-        8,
-        4,
-    ),
     "masks": (BOUNDED, Discrete(4), {}, lambda: al.PPO(minibatch_size=64, epochs=2), 32, 8, 3),
     "dict": (NESTED, MultiDiscrete([3, 2]), {}, lambda: al.PPO(minibatch_size=64, epochs=2), 32, 8, 3),
     "impala": (BOUNDED, Discrete(3), {}, al.Impala, 20, 32, 6),
-    "a2c": (BOUNDED, Discrete(3), {}, al.A2C, 5, 16, 8),
     "adamw": (BOUNDED, Discrete(3), {}, lambda: al.PPO(optimizer=adamw_ema()), 32, 8, 3),
     "unused": (
         BOUNDED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import time
@@ -11,8 +12,11 @@ from pathlib import Path
 
 def children() -> set[int]:
     """Ids of this process's children, dead ones that nobody has reaped included."""
-    tasks = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for task in tasks for pid in task.read_text().split()}
+    found: set[int] = set()
+    for task in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            found.update(map(int, task.read_text().split()))
+    return found
 
 
 def is_alive(pid: int) -> bool:
