@@ -16,6 +16,7 @@ TOPICS = {
     "startup": "benchmarks.speed.startup",
     "update": "benchmarks.speed.update",
     "actor": "benchmarks.speed.pool:actor",
+    "acting": "benchmarks.speed.pool:acting",
     "free-running": "benchmarks.speed.pool:free_running",
     "peers": "benchmarks.peers.compare",
     "learning": "benchmarks.learning.table",

@@ -1,7 +1,9 @@
-"""Two measurements of a pool of actors: the cost of one actor, and running freely beside a slow one."""
+"""Measurements of a pool: the cost of one actor, acting on the learner's device, running freely beside a slow actor."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import functools
 import statistics
 import time
@@ -12,11 +14,14 @@ from actor_learner_envs.latency import StepTime
 
 import actor_learner as al
 from actor_learner.actors.actor import make_startups
+from actor_learner.system.fields import ACTING, DEVICES
 from actor_learner.system.memory import own_memory
-from benchmarks.harness import Found, in_turns, make_parser, origin, report
+from benchmarks.harness import Found, in_turns, make_parser, origin, ratio_of, report
 from benchmarks.processes import memory_of
+from benchmarks.speed.frames import NoiseFrames
 
 STEPS, VERSIONS = 1000, 200
+FRAME_ENVS, FRAME_ROWS = 64, 8
 ACTORS, ENVS, ROWS, STEP_TIME, LAGS = 4, 8, 20, 0.001, (0, 1, 4)
 
 
@@ -68,6 +73,53 @@ def weight_version_milliseconds(actors: al.ActorPool, envs: int) -> float:
     for _ in range(VERSIONS):
         policy.set_weights(weights)
     return (time.perf_counter() - started) / VERSIONS * 1e3
+
+
+def acting() -> None:
+    """Env steps per second where actors act by themselves, and where the learner's device does, in turns.
+
+        scripts/measure acting [--device gpu] --output benchmarks/speed/acting.json
+
+    64 environments that cost nothing and show frames of 84 x 84 x 4 bytes; nothing is learned.
+    """
+    parser = make_parser("acting", acting.__doc__ or "", actors=2, rounds=7)
+    parser.add_argument("--device", default="auto", choices=DEVICES, help="the learner's device (default: auto)")
+    arguments = parser.parse_args()
+    found = {network: compare_acting(network, arguments) for network in ("nature", "impala")}
+    report({**origin(parser), "actors": arguments.actors, "envs": FRAME_ENVS, **found}, arguments.output)
+
+
+def compare_acting(network: str, arguments: argparse.Namespace) -> Found:
+    """Alternate two pools whose actors have the same network."""
+    with contextlib.ExitStack() as stack:
+        pools = {
+            where: stack.enter_context(
+                al.ActorPool(
+                    NoiseFrames,
+                    lambda *spaces: al.default_network(*spaces, image_network=network, seed=0),
+                    num_actors=arguments.actors,
+                    num_envs=FRAME_ENVS,
+                    unroll_length=FRAME_ROWS,
+                    acting=where,
+                    device=arguments.device,
+                )
+            )
+            for where in ACTING
+        }
+        for actors in pools.values():
+            actors.collect(timeout=None)
+        found = in_turns(
+            {where: functools.partial(_speed, actors) for where, actors in pools.items()}, arguments.rounds
+        )
+    speeds = {where: statistics.median(speeds) for where, speeds in found.items()}
+    ratio = ratio_of(found["device"], found["actors"])
+    return {"steps_per_second": speeds, "device_over_actors": ratio._asdict(), "rounds": found}
+
+
+def _speed(actors: al.ActorPool) -> float:
+    started = time.perf_counter()
+    trajectory = actors.collect(timeout=None)
+    return trajectory.valid.size / (time.perf_counter() - started)
 
 
 def free_running() -> None:
