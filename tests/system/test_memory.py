@@ -96,9 +96,10 @@ def test_an_actor_that_grows(start, proc):
 
 @pytest.mark.parametrize("proc", [Path("/proc"), NO_PROC], ids=["proc", "ps"])
 def test_this_process_grows(proc):
+    """By more than what other tests in this process give back or take at the same time."""
     before = measure({}, proc)
-    taken = b"x" * 50 * MB
-    assert measure({}, proc).learner - before.learner == pytest.approx(len(taken), rel=0.1)
+    taken = b"x" * 300 * MB
+    assert measure({}, proc).learner - before.learner == pytest.approx(len(taken), rel=0.15)
 
 
 def test_what_an_actor_starts_counts_as_its_own(start):
