@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
 import statistics
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 from actor_learner_envs.latency import StepTime
 
@@ -80,23 +82,32 @@ def acting() -> None:
 
         scripts/measure acting [--device gpu] --output benchmarks/speed/acting.json
 
-    64 environments that cost nothing and show frames of 84 x 84 x 4 bytes; nothing is learned.
+    64 environments that cost nothing and show frames of 84 x 84 x 4 bytes; nothing is learned. Actors compute in
+    float32, whatever the network's precision.
     """
-    parser = make_parser("acting", acting.__doc__ or "", actors=2, rounds=7)
+    parser = make_parser("acting", acting.__doc__ or "", actors=2, rounds=15)
     parser.add_argument("--device", default="auto", choices=DEVICES, help="the learner's device (default: auto)")
     arguments = parser.parse_args()
-    found = {network: compare_acting(network, arguments) for network in ("nature", "impala")}
+    kinds = itertools.product(("nature", "impala"), ("float32", "bfloat16"))
+    found = {", ".join(kind): compare_acting(*kind, arguments) for kind in kinds}
     report({**origin(parser), "actors": arguments.actors, "envs": FRAME_ENVS, **found}, arguments.output)
 
 
-def compare_acting(network: str, arguments: argparse.Namespace) -> Found:
+def compare_acting(image_network: str, precision: str, arguments: argparse.Namespace) -> Found:
     """Alternate two pools whose actors have the same network."""
+
+    def network(*spaces: Any) -> Any:
+        from actor_learner.networks.precision import building_in
+
+        with building_in(precision):
+            return al.default_network(*spaces, image_network=image_network, seed=0)
+
     with contextlib.ExitStack() as stack:
         pools = {
             where: stack.enter_context(
                 al.ActorPool(
                     NoiseFrames,
-                    lambda *spaces: al.default_network(*spaces, image_network=network, seed=0),
+                    network,
                     num_actors=arguments.actors,
                     num_envs=FRAME_ENVS,
                     unroll_length=FRAME_ROWS,

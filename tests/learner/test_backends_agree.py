@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from tests.support.backend_updates import CASES, QUICK_XLA
+from tests.support.backend_updates import CASES
+from tests.support.quick_xla import QUICK_XLA
 
 pytestmark = pytest.mark.slow
 IN_FLOAT32 = [case for case in CASES if "float16" not in case]

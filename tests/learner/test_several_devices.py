@@ -12,7 +12,8 @@ import pytest
 
 import actor_learner as al
 from actor_learner.algorithms.source import ShuffledEpochs
-from tests.support.backend_updates import CASES, QUICK_XLA
+from tests.support.backend_updates import CASES
+from tests.support.quick_xla import QUICK_XLA
 
 SHARED = ("mlp", "normalization", "images")
 

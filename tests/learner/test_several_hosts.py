@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.support.backend_updates import QUICK_XLA
+from tests.support.quick_xla import QUICK_XLA
 
 CASE = "normalization"  # statistics of observations and of rewards, rows that are left out, the end by target_kl
 SECONDS = 280

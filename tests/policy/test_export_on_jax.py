@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.quick_xla import QUICK_XLA
+
 ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.slow,
@@ -22,7 +24,8 @@ pytestmark = [
 
 def program(*command, **environment):
     """What a program with Keras on JAX prints."""
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "ACTOR_LEARNER_CACHE": "", **environment}
+    usual = {"KERAS_BACKEND": "jax", "ACTOR_LEARNER_CACHE": "", "XLA_FLAGS": QUICK_XLA}
+    environment = {**os.environ, **usual, **environment}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", *map(str, command)],
         cwd=ROOT,

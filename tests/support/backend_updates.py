@@ -21,9 +21,6 @@ import keras  # noqa: E402
 from actor_learner.learner import batch as batches  # noqa: E402
 from actor_learner.networks.precision import building_in  # noqa: E402
 
-QUICK_XLA = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-"""Flags of XLA with which compiling takes less time, and computing more."""
-
 BOUNDED = Box(-10, 10, (4,), np.float32)
 IMAGE = Box(0, 255, (44, 44, 4), np.uint8)
 NESTED = Dict(place=BOUNDED, kind=Discrete(3))
