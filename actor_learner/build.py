@@ -47,14 +47,21 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     _check_optimizer(config)
     compile_cache.begin(config.learner_threads)
     if config.device == "gpu" or config.devices > 1:  # only the backend finds GPUs; else the actors start meanwhile
-        from actor_learner.learner.backend import process_count, resolve_device
+        from actor_learner.learner.backend import resolve_device
 
+        _check_one_process()
         resolve_device(config.device, config.devices)
-        if (processes := process_count()) > 1:
-            raise ValueError(
-                "`train` runs in one process; several share the updates of an al.Learner in a loop of your own. "
-                f"Received: {processes} processes"
-            )
+
+
+def _check_one_process() -> None:
+    """Raises ValueError where `jax.distributed` joins several processes."""
+    from actor_learner.learner.backend import process_count
+
+    if (processes := process_count()) > 1:
+        raise ValueError(
+            "`train` runs in one process; several share the updates of an al.Learner in a loop of your own. "
+            f"Received: {processes} processes"
+        )
 
 
 def _check_optimizer(config: TrainConfig) -> None:
@@ -112,6 +119,7 @@ def make_network(
     from actor_learner.networks.precision import building_in
 
     settle_threads(config, observation_space)
+    _check_one_process()
     resolve_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
     keras.utils.set_random_seed(config.seed)
     if config.network is None and checkpoint is not None:

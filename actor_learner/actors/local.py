@@ -29,7 +29,7 @@ class LocalActors(ActorGroup):
     _observation: Leaves
     _actor: Actor | None = None
     _schedule: Schedule
-    _step: SharedStep
+    _step: SharedStep | None = None
 
     def __init__(self, factory: EnvFactory, startup: Startup) -> None:
         self._factory, self._startup = factory, startup
@@ -58,6 +58,7 @@ class LocalActors(ActorGroup):
         return memory.blocks
 
     def _act(self) -> None:
+        assert self._step is not None
         self._step.run(self._step.parts[0], {0: self._memory.oldest(0)})
 
     @property
@@ -101,7 +102,7 @@ class LocalActors(ActorGroup):
     def close(self) -> None:
         if self._closed:
             return
-        self._closed, self._actor = True, None  # which holds views on the memory
+        self._closed, self._actor, self._step = True, None, None  # which hold views on the memory and weights
         self._memory.close()
         if self._environments is not None:
             self._environments.close()

@@ -26,7 +26,6 @@ class SharedStep:
 
     def __init__(self, step: DeviceStep, memory: ArenaMemory, env_counts: Sequence[int]) -> None:
         self._step, self._memory = step, memory
-        self._rows = memory.step_rows
         self._weights: dict[int, Any] = {}  # by their versions
         firsts = [*first_envs(env_counts), sum(env_counts)]
         self._places = list(pairwise(firsts))
@@ -54,12 +53,12 @@ class SharedStep:
                     output[start - first : stop - first] = result[start - first : stop - first]
 
     def _rows_of(self, part: range) -> StepRows:
-        return self._rows.part(self._places[part[0]][0], self._places[part[-1]][1])
+        return self._memory.step_rows.part(self._places[part[0]][0], self._places[part[-1]][1])
 
     def _load(self, version: int, slot: int) -> Any:
         """Return a version of the weights on the device; its slot stays as it is while an assignment names it."""
         if version not in self._weights:
-            while len(self._weights) > 1:
-                del self._weights[min(self._weights)]
+            oldest = self._memory.oldest_version()
+            self._weights = {number: weights for number, weights in self._weights.items() if number >= oldest}
             self._weights[version] = self._step.load(self._memory.weights.read(slot))
         return self._weights[version]

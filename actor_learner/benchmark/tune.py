@@ -108,7 +108,10 @@ def tune(
             # Where the policy runs is compared for the best setting alone, in a round of its own.
             ranking = successive_halving(found, lambda settings, left: search.measure(settings, left + 1))
             elsewhere = [setting.acting_elsewhere() for setting in ranking[:1]]
-            search.measure([*ranking[:1], *elsewhere], 1)
+            try:
+                search.measure([*ranking[:1], *elsewhere], 1)
+            except RuntimeError as error:  # nobody asked for it, so it mustn't end the search
+                search.fail(elsewhere, str(error))
     best = choose([*ranking[:2], *elsewhere], search.trials, before)
     if best is None:
         raise _nothing_measured(search.trials.values(), budget)
@@ -252,6 +255,13 @@ class Search:
         self._number = 0
         for setting in settings:
             self._trial(setting)
+
+    def fail(self, settings: Iterable[Setting], reason: str) -> None:
+        """Record why settings can't be measured."""
+        for setting in settings:
+            trial = self._trial(setting)
+            trial.failure = reason
+            trial.measured.clear()
 
     def _trial(self, setting: Setting) -> Trial:
         if setting not in self.trials:

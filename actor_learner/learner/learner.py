@@ -83,7 +83,12 @@ class Learner:
         self.action_space = action_space
         self.total_steps = total_steps
         self.device = backend.resolve_device(device, devices)
-        self.devices, self._own_devices = devices, devices // backend.process_count()
+        if devices % (processes := backend.process_count()):
+            raise ValueError(
+                f"`devices` must be all devices of the {processes} processes that share the update "
+                f"(jax.device_count()). Received: devices={devices}"
+            )
+        self.devices, self._own_devices = devices, devices // processes
         self.env_steps = 0
         self.updates = 0
         self.begun = 0
@@ -163,6 +168,7 @@ class Learner:
         counts = backend.of_all_processes([int(valid.sum()), num_minibatches])
         env_steps, num_minibatches = int(counts[:, 0].sum()), int(counts[:, 1].max())
         if not env_steps:
+            self._rng.bit_generator.state = random_state
             raise ValueError(
                 "`valid` must be True in at least one row: there is nothing to learn from this batch, skip it. "
                 f"Received: no valid row of {valid.shape[0]} x {valid.shape[1]}"
@@ -287,7 +293,9 @@ class Learner:
             devices=devices,
         )
         learner.env_steps, learner.updates = saved.env_steps, saved.updates
-        learner._rng = np.random.Generator(saved.random_state)
+        stream: Any = saved.random_state
+        process = backend.process_index()  # each has a stream of its own
+        learner._rng = np.random.Generator(stream.jumped(process) if process else stream)
         if (returns := saved.arrays.get("reward_scaling/0")) is not None:
             learner._reward_scaling = RewardScaling(returns.size, learner.algorithm.rewards.gamma)
         restore(learner._saved_variables(), saved.arrays, directory)
@@ -393,11 +401,11 @@ class Learner:
         steps, columns = trajectory.reward.shape
         self.algorithm.check_unroll_length(steps)
         self._source.check_batch(steps, columns)
+        self._check_network(trajectory.observation)
+        self._check_other_processes(steps, columns)
         if columns % self._own_devices:
             received = f"devices={self._own_devices}, {columns} columns"
             raise ValueError(f"`devices` must share the columns of a batch evenly. Received: {received}")
-        self._check_network(trajectory.observation)
-        self._check_same_weights()
         self._row_shapes = _row_shapes(trajectory.observation)
 
     def _check_network(self, observation: Any) -> None:
@@ -420,16 +428,19 @@ class Learner:
                 )
         backend.check_placement(self.network, self.device)
 
-    def _check_same_weights(self) -> None:
-        """Compare the network with those of the other processes that share the update."""
+    def _check_other_processes(self, steps: int, columns: int) -> None:
+        """Compare network and batch with those of the other processes that share the update."""
         if backend.process_count() == 1:
             return
         checksum = zlib.crc32(b"".join(weight.tobytes() for weight in self.network.get_weights()))
-        if len(np.unique(found := backend.of_all_processes([checksum >> 1]))) > 1:
-            raise ValueError(
-                "`network` must have the same weights in all processes that share the update: build it with one seed, "
-                f"or load it. Received: checksums {', '.join(map(str, found[:, 0]))}"
-            )
+        found = backend.of_all_processes([checksum >> 1, steps, columns, self._own_devices])
+        names = ("the network's first weights (build it with one seed)", "steps", "columns", "devices of its own")
+        for name, values in zip(names, found.T, strict=True):
+            if len(np.unique(values)) > 1:
+                raise ValueError(
+                    f"The processes that share an update must agree on {name}. "
+                    f"Received: {', '.join(map(str, values))}{' as checksums' if name is names[0] else ''}"
+                )
 
     def _check_batch(self, trajectory: Trajectory) -> None:
         """Compare a batch with the first one."""

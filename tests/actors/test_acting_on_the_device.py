@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+import weakref
 
 import gymnasium as gym
 import keras
@@ -118,6 +119,16 @@ def test_one_call_acts_for_half_of_the_environments(monkeypatch):
     assert rows[:2] == [4, 4]  # compiled before the actors ask
     assert set(rows) == {4}
     assert len(rows) - 2 < 4 * ROWS  # fewer calls than if each actor's environments had one of their own
+
+
+def test_a_closed_pool_holds_no_weights_on_the_device():
+    pool = make_pool(CountingEnv, network_for(CountingEnv), acting="device", num_actors=2)
+    pool.collect()
+    held = [weakref.ref(step) for step in gc.get_objects() if isinstance(step, SharedStep)]
+    assert held
+    pool.close()
+    gc.collect()
+    assert not any(step() for step in held)
 
 
 def test_actors_that_wait_for_a_slow_device_are_not_hung(monkeypatch):

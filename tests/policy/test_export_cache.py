@@ -89,6 +89,16 @@ def test_names_that_keras_counts_on_are_not_in_the_key():
     assert len({KEY_OF(network, images, 4) for network in pixels}) == 1
 
 
+def test_outputs_are_in_the_key_by_the_numbers_of_their_layers():
+    def chain(*names):
+        x = h = keras.Input((3,))
+        found = {name: (h := layers.Dense(2, name=name)(h)) for name in names}
+        return keras.Model(x, {"parameters": found["a"], "value": layers.Dense(1)(h)})
+
+    assert KEY_OF(chain("a", "b"), SPACES, 4) != KEY_OF(chain("b", "a"), SPACES, 4)
+    assert KEY_OF(chain("a", "b"), SPACES, 4) == KEY_OF(chain("a", "b"), SPACES, 4)
+
+
 def test_names_of_inputs_that_belong_to_leaves_are_in_the_key():
     nested = Spaces(Dict(near=Box(-1, 1, (3,)), far=Box(-1, 1, (3,))), Discrete(2))
 

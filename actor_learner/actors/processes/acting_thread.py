@@ -90,4 +90,6 @@ class ActingThread:
                             self._answer(request.actor)
                     self.look()
         except BaseException as error:
-            self._fail(ActingError(f"The learner's device can't act: {one_line(error)}; acting='actors' does without"))
+            failure = ActingError(f"The learner's device can't act: {one_line(error)}; acting='actors' does without")
+            failure.__cause__ = error
+            self._fail(failure)

@@ -109,9 +109,10 @@ class ProcessActors(ActorGroup):
         self._memory.finish(actor, done.batch)
         if not self._memory.is_pending(actor):
             self._heartbeats.pause(actor)
+        complete = self._schedule.finish(actor, done)  # which may assign the actor its next columns
         if self._acting is not None:
             self._acting.look()
-        return self._schedule.finish(actor, done)
+        return complete
 
     def _receive_spaces(self, actor: int, spaces: dict[str, Any]) -> None:
         self._starting.discard(actor)
@@ -283,6 +284,7 @@ class ProcessActors(ActorGroup):
         self._supervisor.close()
         if self._acting is not None:
             self._acting.close()
+            self._acting = None  # it holds weights on the device
         self._show_lines()
         if os.getpid() == self._supervisor.process:  # a fork's copy of the lock may be locked for ever
             with self.lock:

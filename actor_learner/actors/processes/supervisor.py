@@ -125,8 +125,10 @@ class Supervisor:
 
     def fail(self, error: BaseException) -> None:
         """End all actors with an error; soon, from any thread."""
-        self._fail(error)
-        self._wake()
+        with self.condition:
+            if not self._closing:
+                self._fail(error)
+                self._wake()
 
     def sweep(self, seconds: float) -> None:
         """Wait, at most so many seconds, until all events so far are processed: the caller may have overslept."""

@@ -52,6 +52,8 @@ class ArenaMemory:
         self.weights = WeightSlots(places.slots(self.arena), plan.exported.weights)
         self.blocks = places.blocks(self.arena)
         self.step_rows = StepRows.of(places.steps(self.arena))
+        for array in self.step_rows.inputs:
+            array.fill(0)  # a step is computed for rows that no actor has written yet, too
         self._env_counts = plan.env_counts
 
     @property
@@ -75,6 +77,11 @@ class ArenaMemory:
     def oldest(self, actor: int) -> Assignment:
         """Return the assignment that an actor with columns to fill is working on, or begins next."""
         return next(iter(self._pending[actor].values()))
+
+    def oldest_version(self) -> int:
+        """Return the oldest version of the weights that an actor may act by."""
+        pending = [assignment.version for of_actor in self._pending.values() for assignment in of_actor.values()]
+        return min(pending, default=self.version)
 
     def is_pending(self, actor: int) -> bool:
         return bool(self._pending[actor])

@@ -63,7 +63,7 @@ class RemoteStep(LoadedGraph):
         for row, array in zip(self._rows.inputs, inputs, strict=True):
             row[...] = array
         self._ask()
-        return [self._rows.outputs[output] for output in outputs]
+        return [self._rows.outputs[output].copy() for output in outputs]  # an environment may keep its action
 
     def renew(self) -> None:
         """Do nothing: the version of the weights is that of the actor's assignment."""

@@ -28,7 +28,7 @@ def resolve_device(device: str, devices: int = 1) -> str:
     if has_gpu:  # Actors compute in full float32; the learner must agree with their log-probabilities.
         jax.config.update("jax_default_matmul_precision", "highest")
     seen = len(jax.devices("gpu" if has_gpu else "cpu"))
-    if (processes := jax.process_count()) > 1 and devices != seen:
+    if (processes := jax.process_count()) > 1 and devices not in (1, seen):
         raise ValueError(
             f"`devices` must be {seen}, all devices of the {processes} processes that share the update. "
             f"Received: devices={devices!r}"

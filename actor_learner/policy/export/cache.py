@@ -106,6 +106,8 @@ def _numbered(part: Any, numbers: Mapping[str, str]) -> Any:
     """Returns a part of a config that names layers, with their numbers."""
     if isinstance(part, (list, tuple)):
         return [_numbered(item, numbers) for item in part]
+    if isinstance(part, dict) and "class_name" not in part:
+        return {name: _numbered(value, numbers) for name, value in part.items()}
     return numbers.get(part, part) if isinstance(part, str) else _normalized(part, numbers)
 
 

@@ -6,6 +6,7 @@ TensorFlow converts the network's file where litert-converter is missing, and ne
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import warnings
 from importlib.util import find_spec
@@ -24,6 +25,7 @@ from actor_learner.system.fields import check_count
 from actor_learner.system.keras_import import check_installed
 
 _logger = logging.getLogger(__name__)
+_JAX_CONVERTER = "litert_converter"
 
 
 def export_policy(
@@ -60,33 +62,45 @@ def export_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Exp
     if not network.built:
         call_network(network, spaces.observation.zeros(1))
     key = cache.key_of(network, spaces, batch_size)
-    if (known := cache.read(key)) is not None and known.fits(network):
-        return known.with_weights(network)
-    exported, fallbacks = _convert(network, spaces, batch_size)
+    here, elsewhere = _own_key(key), key
+    for kept in dict.fromkeys((here, elsewhere)):
+        if (known := cache.read(kept)) is not None and known.fits(network):
+            return known.with_weights(network)
+    (exported, fallbacks), is_of_here = _convert(network, spaces, batch_size)
     for fallback in fallbacks:
         slower = "Its actors use TensorFlow, which is many times slower and takes more memory."
         warnings.warn(f"{fallback} {slower}", UserWarning, stacklevel=3)
-    cache.write(key, exported)
+    cache.write(here if is_of_here else elsewhere, exported)
     return exported
 
 
-def _convert(network: keras.Model, spaces: Spaces, batch_size: int) -> Conversion:
-    """Converts a network: here if Keras's backend has a converter that can, else in another process."""
+def _own_key(key: str | None) -> str | None:
+    """Returns the key of what this process converts itself: JAX's converter has one of its own.
+
+    So what TensorFlow acts with doesn't depend on what ran before on JAX.
+    """
+    if key is None or keras.backend.backend() == "tensorflow" or find_spec(_JAX_CONVERTER) is None:
+        return key
+    return f"{key}-{_JAX_CONVERTER}-{importlib.metadata.version(_JAX_CONVERTER)}"
+
+
+def _convert(network: keras.Model, spaces: Spaces, batch_size: int) -> tuple[Conversion, bool]:
+    """Converts a network: here (True) if Keras's backend has a converter that can, else in another process."""
     if keras.backend.backend() == "tensorflow":
         from actor_learner.policy.export.litert import convert_network
 
-        return convert_network(network, spaces, batch_size)
+        return convert_network(network, spaces, batch_size), True
     from actor_learner.policy.export.converter_process import convert_elsewhere
 
-    if find_spec("litert_converter") is not None:
+    if find_spec(_JAX_CONVERTER) is not None:
         from actor_learner.policy.export.litert import convert_network
 
         try:
-            return convert_network(network, spaces, batch_size)
+            return convert_network(network, spaces, batch_size), True
         except InexpressibleError as error:
             check_installed("tensorflow", f"acting with a network that can't be converted on JAX ({error})")
             _logger.info("TensorFlow converts a network in a helper process, which JAX couldn't: %s", error)
-    return convert_elsewhere(network, spaces, batch_size)
+    return convert_elsewhere(network, spaces, batch_size), False
 
 
 def _space_of_inputs(network: keras.Model) -> Space[Any]:
