@@ -49,6 +49,11 @@ class Trial:
         seconds = sum(throughput.seconds for throughput in self.measured)
         return sum(throughput.steps for throughput in self.measured) / seconds if seconds else 0.0
 
+    def fail(self, error: Exception) -> None:
+        """Record why the setting can't be measured."""
+        self.failure = str(error)
+        self.measured.clear()
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -111,7 +116,8 @@ def tune(
             try:
                 search.measure([*ranking[:1], *elsewhere], 1)
             except RuntimeError as error:  # nobody asked for it, so it mustn't end the search
-                search.fail(elsewhere, str(error))
+                for setting in elsewhere:
+                    search.trials[setting].fail(error)
     best = choose([*ranking[:2], *elsewhere], search.trials, before)
     if best is None:
         raise _nothing_measured(search.trials.values(), budget)
@@ -256,13 +262,6 @@ class Search:
         for setting in settings:
             self._trial(setting)
 
-    def fail(self, settings: Iterable[Setting], reason: str) -> None:
-        """Record why settings can't be measured."""
-        for setting in settings:
-            trial = self._trial(setting)
-            trial.failure = reason
-            trial.measured.clear()
-
     def _trial(self, setting: Setting) -> Trial:
         if setting not in self.trials:
             trial = self.trials[setting] = Trial(setting)
@@ -337,5 +336,4 @@ def _record_failure(trial: Trial) -> Iterator[None]:
     try:
         yield
     except (MemoryError, LateError) as error:
-        trial.failure = str(error)
-        trial.measured.clear()
+        trial.fail(error)

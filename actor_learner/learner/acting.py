@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from actor_learner.learner import backend
 from actor_learner.learner.cost import multiplications
+from actor_learner.learner.weights import split_weights
 from actor_learner.networks.contract import call_with_weights, network_distribution, other_variables
 from actor_learner.spaces.spaces import Spaces
 
@@ -37,10 +37,9 @@ class DeviceStep:
 
     def load(self, vector: Array) -> list[Tensor]:
         """Copy a version of the weights, one float32 vector, to the device."""
-        ends = np.cumsum([math.prod(shape) for shape in self._shapes])
-        parts = np.split(np.array(vector), ends[:-1])  # a copy: on a CPU, a device's array may be the host's memory
+        own = np.array(vector)  # on a CPU, a device's array may be the host's memory
         with backend.device(self.device):
-            return [backend.to_device(part.reshape(shape)) for part, shape in zip(parts, self._shapes, strict=True)]
+            return list(map(backend.to_device, split_weights(own, self._shapes)))
 
     def __call__(self, weights: Sequence[Tensor], inputs: Sequence[Array]) -> list[Array]:
         """Return the leaves of sampled actions `[N, ...]` and their log-probabilities `[N]`.

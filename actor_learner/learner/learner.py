@@ -25,6 +25,7 @@ from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
 from actor_learner.learner.state import SavedLearner, read_learner, restore, write_learner
 from actor_learner.learner.update import Update
+from actor_learner.learner.weights import split_weights
 from actor_learner.networks import contract
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
@@ -83,12 +84,7 @@ class Learner:
         self.action_space = action_space
         self.total_steps = total_steps
         self.device = backend.resolve_device(device, devices)
-        if devices % (processes := backend.process_count()):
-            raise ValueError(
-                f"`devices` must be all devices of the {processes} processes that share the update "
-                f"(jax.device_count()). Received: devices={devices}"
-            )
-        self.devices, self._own_devices = devices, devices // processes
+        self.devices, self._own_devices = devices, devices // backend.process_count()
         self.env_steps = 0
         self.updates = 0
         self.begun = 0
@@ -96,8 +92,7 @@ class Learner:
         contract.network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
         self._source = algorithm.source()
         self._share = self._source.share(devices)
-        process = backend.process_index()
-        self._rng = np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4, *([process] if process else [])]))
+        self._rng = _own_stream(np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4])).bit_generator)
         self._normalization = contract.normalization_layers(network)
         self._return_statistics = return_statistics
         self._reward_scaling: RewardScaling | None = None
@@ -122,9 +117,7 @@ class Learner:
         """Return what `network.get_weights()` returns: for `ActorPool.publish` or `Policy.set_weights`."""
         if self._vector_reader() is None or not self._is_float32:
             return list(self.network.get_weights())
-        ends = np.cumsum([math.prod(shape) for shape in self._weight_shapes])
-        parts = np.split(self.flat_weights(), ends[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, self._weight_shapes, strict=True)]
+        return split_weights(self.flat_weights(), self._weight_shapes)
 
     def flat_weights(self) -> Array:
         """Return the weights as one new float32 vector, in the order of `network.weights`, for `ActorPool.publish`.
@@ -293,9 +286,7 @@ class Learner:
             devices=devices,
         )
         learner.env_steps, learner.updates = saved.env_steps, saved.updates
-        stream: Any = saved.random_state
-        process = backend.process_index()  # each has a stream of its own
-        learner._rng = np.random.Generator(stream.jumped(process) if process else stream)
+        learner._rng = _own_stream(saved.random_state)
         if (returns := saved.arrays.get("reward_scaling/0")) is not None:
             learner._reward_scaling = RewardScaling(returns.size, learner.algorithm.rewards.gamma)
         restore(learner._saved_variables(), saved.arrays, directory)
@@ -467,6 +458,12 @@ class Learner:
                 "Which layers are trainable must not change after the Learner was built; build a new Learner. "
                 f"Received: {len(now)} trainable weights, {len(self._trainable)} when it was built"
             )
+
+
+def _own_stream(of_all: Any) -> np.random.Generator:
+    """Return the random stream of this process, of those that share an update: the bit generator's own, or a later."""
+    process = backend.process_index()
+    return np.random.Generator(of_all.jumped(process) if process else of_all)
 
 
 def _read_metrics(update: Update, values: Tensor, learned: bool) -> dict[str, float]:

@@ -30,7 +30,7 @@ def half(batch, index):
 def in_the_order_of_hosts(learner):
     """Let one process with two devices permute the rows of each as the host with this device does."""
     share = learner.algorithm.source().share(HOSTS)
-    streams = itertools.cycle([learner._rng, np.random.default_rng(np.random.SeedSequence([0, 0x1EA24E4, 1]))])
+    streams = itertools.cycle([learner._rng, np.random.Generator(learner._rng.bit_generator.jumped(1))])
     learner._share = SimpleNamespace(order=lambda valid, rng: share.order(valid, next(streams)), shape=share.shape)
 
 

@@ -14,10 +14,11 @@ from actor_learner.system.machine import JAX_THREADS
 NAME, THREADS = "JAX", JAX_THREADS
 
 
-def resolve_device(device: str, devices: int = 1) -> str:
+def resolve_device(device: str, devices: int | None = None) -> str:
     """Return the name, in TensorFlow's form, of the device that "auto", "cpu" or "gpu" stands for.
 
-    Raises ValueError for any other name, for "gpu" where JAX sees none, and for more devices than it sees.
+    devices: How many share an update; None for one that shares none. Raises ValueError for any other name, for "gpu"
+    where JAX sees none, for more devices than it sees, and for fewer than several processes share.
     """
     check_choice("device", device, DEVICES)
     has_gpu = device != "cpu" and any(found.platform == "gpu" for found in jax.devices())
@@ -28,12 +29,13 @@ def resolve_device(device: str, devices: int = 1) -> str:
     if has_gpu:  # Actors compute in full float32; the learner must agree with their log-probabilities.
         jax.config.update("jax_default_matmul_precision", "highest")
     seen = len(jax.devices("gpu" if has_gpu else "cpu"))
-    if (processes := jax.process_count()) > 1 and devices not in (1, seen):
+    if (processes := jax.process_count()) > 1 and devices not in (None, seen):
         raise ValueError(
-            f"`devices` must be {seen}, all devices of the {processes} processes that share the update. "
+            f"`devices` must be {seen}, all devices of the {processes} processes that share the update "
+            "(jax.device_count()). "
             f"Received: devices={devices!r}"
         )
-    if devices > seen:
+    if devices is not None and devices > seen:
         more = "" if has_gpu else f" (XLA_FLAGS=--xla_force_host_platform_device_count={devices} splits the CPU)"
         raise ValueError(
             f"`devices` must be at most {seen}, the {'GPUs' if has_gpu else 'CPU devices'} that JAX sees{more}. "

@@ -16,13 +16,13 @@ from actor_learner.system.machine import TENSORFLOW_THREADS
 NAME, THREADS = "TensorFlow", TENSORFLOW_THREADS
 
 
-def resolve_device(device: str, devices: int = 1) -> str:
+def resolve_device(device: str, devices: int | None = None) -> str:
     """Return TensorFlow's name of the device that "auto", "cpu" or "gpu" stands for.
 
     Raises ValueError for any other name, for "gpu" where TensorFlow sees none, and for several devices.
     """
     check_choice("device", device, DEVICES)
-    if devices != 1:
+    if devices not in (None, 1):
         raise ValueError(
             f"`devices` must be 1: only JAX shares an update (--backend jax). Received: devices={devices!r}"
         )
