@@ -2,6 +2,7 @@
 
     scripts/measure peers --rounds 5 --output benchmarks/peers/peers.json     # all works, all peers: 50 minutes
     scripts/measure peers --works cartpole --peers sb3 sbx --rounds 3
+    scripts/measure peers --works cartpole64 --peers cleanrl_jax --backend jax --output benchmarks/peers/peers-jax.json
 
 Environment, batch, minibatch and epochs are the same for all. Each library first runs at all its settings, then at the
 better one in rounds. The work "solve" is CartPole-v1 with each library's own settings, to a mean return of 475 over the
@@ -27,7 +28,7 @@ from benchmarks.peers.runs import Run, run_peer
 from benchmarks.peers.table import page
 from benchmarks.works import WORKS, Work
 
-OWN_PACKAGES = ("actor-learner", "tensorflow", "keras", "gymnasium", "ale-py", "mujoco")
+OWN_PACKAGES = ("actor-learner", "tensorflow", "jax", "keras", "gymnasium", "ale-py", "mujoco")
 ALL_WORKS, ALL_PEERS = {**WORKS, **OWN_WORKS}, {**OURS, **PEERS}
 SOLVE, GOAL, SOLVE_DEADLINE, TRIAL_SECONDS = "solve", 475, 75.0, 1.0
 
@@ -36,8 +37,11 @@ def main() -> None:
     parser = make_parser("peers", __doc__ or "", works=[*ALL_WORKS, SOLVE], rounds=5, seconds=3.0, seeds=3, seed=0)
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--threads", type=int, help="threads of the peers (default: the faster of one and all)")
+    parser.add_argument("--backend", choices=("tensorflow", "jax"), help="Keras's backend for ours")
     parser.add_argument("--venvs", type=Path, default=ROOT / ".venv-peers", help="folder of the virtual environments")
     arguments = parser.parse_args()
+    if arguments.backend:
+        os.environ["KERAS_BACKEND"] = arguments.backend
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, lambda number, _: sys.exit(128 + number))  # so that the present run is killed
     pythons, installed, failures = prepare_all(arguments.peers, arguments.venvs)
