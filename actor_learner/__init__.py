@@ -27,6 +27,7 @@ _PUBLIC = {
     "learner.learner": "Learner",
     "networks.default": "default_network",
     "networks.layers": "ActionDistribution LogStd ObservationNormalization",
+    "networks.memory": "Memory Recurrent",
     "networks.saving": "load_network",
     "policy.policy": "Policy load_policy",
     "spaces.structure": "parameter_size",
@@ -34,7 +35,7 @@ _PUBLIC = {
     "train": "Result train",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
-_WITH_KERAS = ("learner.learner", "networks.layers", "networks.default")
+_WITH_KERAS = ("learner.learner", "networks.layers", "networks.memory", "networks.default")
 _MODULES = ("algorithms", "callbacks")
 
 __all__ = [*_HOME, *_MODULES, "__version__"]
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         LogStd as LogStd,
         ObservationNormalization as ObservationNormalization,
     )
+    from actor_learner.networks.memory import Memory as Memory, Recurrent as Recurrent
     from actor_learner.networks.saving import load_network as load_network
     from actor_learner.policy.policy import Policy as Policy, load_policy as load_policy
     from actor_learner.spaces.structure import parameter_size as parameter_size

@@ -201,12 +201,13 @@ class _Player:
             )
         self._inputs = [(place, leaf.dtype) for place, leaf in zip(places, ours, strict=True)]
 
-    def choose(self, observation: tuple[Array, ...]) -> Any:
-        """Returns the actions for the environments' observation leaves."""
+    def choose(self, observation: tuple[Array, ...], start: Array | None) -> Any:
+        """Returns the actions for the environments' observation leaves. start: Where episodes start; None: nowhere."""
         policy, mask = self.policy, self.environments.action_mask
         leaves = tuple(observation[place].astype(dtype, copy=False) for place, dtype in self._inputs)
-        action = policy.mode_leaves(leaves, mask) if self._deterministic else policy.step_leaves(leaves, mask)[0]
-        return policy.env_action(action)
+        if self._deterministic:
+            return policy.env_action(policy.mode_leaves(leaves, mask, start))
+        return policy.env_action(policy.step_leaves(leaves, mask, start)[0])
 
 
 def _places(ours: Sequence[Leaf], spaces: Spaces) -> list[int] | None:
@@ -260,9 +261,10 @@ def _episodes(player: _Player, seed: int) -> Iterator[tuple[int, _Episode]]:
     policy, environments = player.policy, player.environments
     observation = environments.reset(seed)
     policy.renew_noise()
+    start = None
     while True:
-        transition = environments.step(player.choose(observation))
-        observation = transition.observation
+        transition = environments.step(player.choose(observation, start))
+        observation, start = transition.observation, transition.started
         if policy.holds_noise:  # as in an actor's unroll
             policy.renew_noise(transition.terminated | transition.truncated | ~transition.valid)
         if transition.episodes is not None:

@@ -87,14 +87,23 @@ class ActingPolicy(Protocol):
     def renew_noise(self, rows: Array | None = None) -> None:
         """Have the next step draw new noise for `rows` (bool `[b]`; None: all)."""
 
-    def step_leaves(self, leaves: Leaves, action_mask: Array | None = None) -> tuple[Leaves, Array]:
-        """Return the leaves of the actions, as a trajectory holds them, and their log-probabilities `[b]`."""
+    @property
+    def state_leaves(self) -> Leaves:
+        """The leaves of the state after the last step, `[b, ...]`; none before the first step, and without memory."""
+
+    def step_leaves(
+        self, leaves: Leaves, action_mask: Array | None = None, start: Array | None = None
+    ) -> tuple[Leaves, Array]:
+        """Return the leaves of the actions, as a trajectory holds them, and their log-probabilities `[b]`.
+
+        start: bool `[b]`, True where an episode starts; None: nowhere.
+        """
 
     def env_action(self, leaves: Leaves) -> Any:
         """Return what the environments get for the leaves of actions."""
 
     def value_leaves(self, leaves: Leaves) -> Array:
-        """Return the values `[b]` of observations."""
+        """Return the values `[b]` of observations that follow the last step."""
 
     def set_weights(self, weights: Array) -> None:
         """Copy a new version of the weights, one float32 vector."""
@@ -141,7 +150,7 @@ def unroll(
     step.
     """
     observation, started = position
-    _prepare(columns, version, first_env, started)
+    _prepare(columns, version, first_env, started, policy.state_leaves)
     policy.renew_noise()
     noise_is_held = policy.holds_noise
     clock, choose, env_action, step = time.perf_counter, policy.step_leaves, policy.env_action, environments.step
@@ -163,7 +172,7 @@ def unroll(
         if allowed is not None:
             allowed[...] = mask
         before = clock()
-        action, log_prob = choose(observation, mask)
+        action, log_prob = choose(observation, mask, started)
         answer = env_action(action)
         acting += clock() - before
         for row, leaf in zip(chosen, action, strict=True):
@@ -230,13 +239,15 @@ def _keep_final(columns: Columns, t: int, truncated: Array, final: Leaves) -> No
         kept[truncated] = leaf[truncated]
 
 
-def _prepare(columns: Columns, version: int, first_env: int, started: Array | None) -> None:
+def _prepare(columns: Columns, version: int, first_env: int, started: Array | None, state: Leaves) -> None:
     """Write the values that are known before the first step, and those that most rows have."""
     columns.policy_version.fill(version)
     columns.final_row.fill(-1)
     columns.start.fill(False)
     if started is not None:
         columns.start[0] = started
+    for index, kept in enumerate(columns.initial_state):
+        kept[...] = state[index] if state else 0.0
     columns.env_index[...] = np.arange(first_env, first_env + len(columns.env_index))
     columns.truncation_value.fill(0.0)
     for array in (columns.episode_return, columns.episode_length, *columns.episode_info.values()):

@@ -215,7 +215,9 @@ class ActorPool:
         self.network = _build_network(network, spaces, seed)
         counts, lag = self._env_counts, self._lag
         self.exported = _export(self.network, spaces, max(counts))
-        spec = TrajectorySpec.from_spaces(spaces, unroll_length=unroll_length, num_envs=sum(counts))
+        spec = TrajectorySpec.from_spaces(
+            spaces, unroll_length=unroll_length, num_envs=sum(counts), state_shapes=self.exported.state_shapes
+        )
         self.layout = BlockLayout.of(spec, info_keys)
         versions_read = len(counts) if lag > 1 else lag + 1
         step = None if acting_device is None else _device_step(self.network, spaces, acting_device)

@@ -33,13 +33,23 @@ class Source(Protocol):
         Raises ValueError if they can't be shared evenly.
         """
 
+    def of_sequences(self, length: int) -> Source:
+        """Return the source of sequences of so many rows, for a network with memory.
+
+        Raises ValueError if a minibatch can't hold one.
+        """
+
 
 @dataclass(frozen=True)
 class ShuffledEpochs:
-    """Several passes over a batch, each in a random order. minibatch_size: None takes the batch whole."""
+    """Several passes over a batch, each in a random order. minibatch_size: None takes the batch whole.
+
+    sequence_length: Above 1, minibatches are of whole sequences: an index counts pieces of so many rows of a column.
+    """
 
     epochs: int = 1
     minibatch_size: int | None = None
+    sequence_length: int = 1
 
     def check_batch(self, steps: int, columns: int) -> None:
         size = self.minibatch_size
@@ -52,12 +62,14 @@ class ShuffledEpochs:
             )
 
     def shape(self, batch_rows: int) -> tuple[int, int]:
-        size = min(self.minibatch_size or batch_rows, batch_rows)
-        return self.epochs * math.ceil(batch_rows / size), size
+        count = batch_rows // self.sequence_length
+        size = count if self.minibatch_size is None else min(self.minibatch_size // self.sequence_length, count)
+        return self.epochs * math.ceil(count / size), size
 
     def order(self, valid: Array, rng: np.random.Generator) -> tuple[Array, int]:
         """Cut a random order of the valid rows into minibatches, for each epoch; the last one may not be full."""
-        rows = np.flatnonzero(valid.reshape(-1)).astype(np.int32)
+        pieces = valid.reshape(-1, self.sequence_length, valid.shape[1]).any(axis=1)
+        rows = np.flatnonzero(pieces.reshape(-1)).astype(np.int32)
         order = np.full(self.shape(valid.size), -1, np.int32)
         per_epoch = math.ceil(rows.size / order.shape[1])
         for epoch in range(self.epochs):
@@ -71,3 +83,11 @@ class ShuffledEpochs:
             received = f"minibatch_size={size}, devices={devices}"
             raise ValueError(f"`minibatch_size` must be a multiple of the devices. Received: {received}")
         return self if size is None else replace(self, minibatch_size=size // devices)
+
+    def of_sequences(self, length: int) -> ShuffledEpochs:
+        if self.minibatch_size is not None and self.minibatch_size < length:
+            raise ValueError(
+                f"`minibatch_size` must be at least a sequence of {length} rows, since the network has memory; "
+                f"`sequence_length` makes sequences shorter. Received: minibatch_size={self.minibatch_size}"
+            )
+        return replace(self, sequence_length=length)

@@ -11,7 +11,7 @@ import numpy as np
 from actor_learner.learner import backend
 from actor_learner.learner.cost import multiplications
 from actor_learner.learner.weights import split_weights
-from actor_learner.networks.contract import call_with_weights, network_distribution, other_variables
+from actor_learner.networks.step import PolicyStep
 from actor_learner.spaces.spaces import Spaces
 
 Array = np.ndarray[Any, Any]
@@ -28,9 +28,7 @@ class DeviceStep:
 
     def __init__(self, network: keras.Model, spaces: Spaces, device: str = "auto") -> None:
         self.device = backend.resolve_device(device)
-        self._network, self._spaces = network, spaces
-        self._distribution = network_distribution(network, spaces)
-        self._others = other_variables(network)
+        self._network, self._policy = network, PolicyStep(network, spaces)
         self._shapes = [tuple(weight.shape) for weight in network.weights]
         self._multiplications = multiplications(network)
         self._compiled: dict[int, backend.Compiled] = {}
@@ -42,10 +40,9 @@ class DeviceStep:
             return list(map(backend.to_device, split_weights(own, self._shapes)))
 
     def __call__(self, weights: Sequence[Tensor], inputs: Sequence[Array]) -> list[Array]:
-        """Return the leaves of sampled actions `[N, ...]` and their log-probabilities `[N]`.
+        """Return the leaves of sampled actions `[N, ...]`, their log-probabilities `[N]` and the leaves of the state.
 
-        weights: What `load` returned. inputs: The leaves of observations, the noise and, where the spaces are masked,
-        the mask, each `[N, ...]`, as a step graph takes them.
+        weights: What `load` returned. inputs: Those of `PolicyStep.step`.
         """
         with backend.device(self.device):
             arguments = list(weights), [backend.to_device(array) for array in inputs]
@@ -58,10 +55,5 @@ class DeviceStep:
         return compiled
 
     def _step(self, weights: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-        count = len(self._spaces.observation.leaves)
-        leaves, (noise, *rest) = inputs[:count], inputs[count:]
-        mask = rest[0] if self._spaces.masked else None
-        observation = self._spaces.observation.unflatten(leaves)
-        parameters = call_with_weights(self._network, observation, weights, self._others)["parameters"]
-        action = self._distribution.sample(parameters, noise, mask)
-        return [*action, self._distribution.log_prob(parameters, action, mask)]
+        stepped = self._policy.step(inputs, weights)
+        return [*stepped.action, stepped.log_prob, *stepped.state]

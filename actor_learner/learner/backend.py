@@ -29,6 +29,7 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
         of_all_processes as of_all_processes,
         process_count as process_count,
         process_index as process_index,
+        scan as scan,
         to_device as to_device,
         to_numpy as to_numpy,
         trace_once as trace_once,

@@ -24,7 +24,7 @@ _LARGE = 2**22
 """From this many numbers on, a look at whether a copy is needed costs less than the copy, which XLA can't fuse."""
 
 
-_BY_COLUMN = ("env_index", "final_observation", "final_row")
+_BY_COLUMN = ("env_index", "final_observation", "final_row", "initial_state")
 """The fields without an axis of steps."""
 
 
@@ -88,11 +88,7 @@ def without_bootstrap_row(values: Nest) -> Nest:
 
 def side_by_side(fields: Mapping[str, Nest]) -> dict[str, Nest]:
     """`[T, B, ...]` -> `[T x B, ...]`, for each field that has rows; of several devices one after another."""
-    return {
-        name: tree.map_structure(backend.flatten, values)
-        for name, values in fields.items()
-        if all(len(leaf.shape) >= 2 for leaf in tree.flatten(values))
-    }
+    return {name: tree.map_structure(backend.flatten, values) for name, values in fields.items() if _has_rows(values)}
 
 
 def minibatch_of(rows: Mapping[str, Nest], index: Tensor) -> dict[str, Nest]:
@@ -103,6 +99,37 @@ def minibatch_of(rows: Mapping[str, Nest], index: Tensor) -> dict[str, Nest]:
     minibatch: dict[str, Nest] = tree.map_structure(lambda leaf: backend.gather(leaf, index), dict(rows))
     minibatch["valid"] = ops.logical_and(minibatch["valid"], present)
     return minibatch
+
+
+def in_sequences(fields: Mapping[str, Nest], length: int) -> dict[str, Nest]:
+    """`[T, B, ...]` -> `[T / length x B, length, ...]`, for each field that has rows: one sequence after another."""
+
+    def cut(leaf: Tensor) -> Tensor:
+        pieces = ops.reshape(leaf, (leaf.shape[0] // length, length, *leaf.shape[1:]))
+        return backend.flatten(ops.swapaxes(pieces, 1, 2))
+
+    return {name: tree.map_structure(cut, values) for name, values in fields.items() if _has_rows(values)}
+
+
+def sequences_of(sequences: Mapping[str, Nest], index: Tensor, burn_in: int) -> dict[str, Nest]:
+    """Return the rows of the sequences of `index [devices, S]`, as `minibatch_of` does, `[length x S, ...]`.
+
+    `start [length, S]` and `initial_state`, `[S, ...]` each, stay apart. The first `burn_in` rows aren't valid.
+    """
+    index = ops.reshape(index, (-1,))
+    present = index >= 0
+    index = ops.maximum(index, 0)
+    picked = tree.map_structure(lambda leaf: backend.gather(leaf, index), dict(sequences))
+    state = picked.pop("initial_state")
+    steps = tree.map_structure(lambda leaf: ops.swapaxes(leaf, 0, 1), picked)
+    learned = ops.expand_dims(ops.arange(steps["valid"].shape[0]) >= burn_in, 1)
+    steps["valid"] = ops.logical_and(ops.logical_and(steps["valid"], present), learned)
+    rows = {name: tree.map_structure(backend.flatten, values) for name, values in steps.items() if name != "start"}
+    return {**rows, "start": steps["start"], "initial_state": state}
+
+
+def _has_rows(values: Nest) -> bool:
+    return all(len(leaf.shape) >= 2 for leaf in tree.flatten(values))
 
 
 def in_chunks(

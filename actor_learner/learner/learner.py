@@ -27,6 +27,7 @@ from actor_learner.learner.state import SavedLearner, read_learner, restore, wri
 from actor_learner.learner.update import Update
 from actor_learner.learner.weights import split_weights
 from actor_learner.networks import contract
+from actor_learner.networks.memory import state_shapes
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import validate_trajectory
@@ -53,6 +54,9 @@ class Learner:
         devices: how many of these share each update, on JAX only: each has as many columns of a batch, and a part of
             each minibatch, from its own columns. Gradients, metrics and statistics are of all. Where `jax.distributed`
             joins processes, those of all of them; each process passes batches of its own, of one size.
+        sequence_length: env steps of the sequences from which a network with memory learns, beginning with the states
+            before the update. None: whole columns. It must divide the batch's steps.
+        burn_in: rows at the beginning of each sequence that bring the state up to date and have no loss.
         return_statistics: mean, variance and count of the discounted returns to start from, with `normalize_reward`.
 
     Raises:
@@ -71,6 +75,8 @@ class Learner:
         seed: int = 0,
         device: str = "auto",
         devices: int = 1,
+        sequence_length: int | None = None,
+        burn_in: int = 0,
         return_statistics: ReturnStatistics = NO_RETURNS,
     ) -> None:
         _check_arguments(network, algorithm)
@@ -78,6 +84,8 @@ class Learner:
         check_count("seed", seed, 0)
         check_count("devices", devices)
         check_count("total_steps", total_steps, optional=True)
+        self.sequence_length = check_count("sequence_length", sequence_length, optional=True)
+        self.burn_in = check_count("burn_in", burn_in, 0)
         algorithm.check_total_steps(total_steps)
         self.network = network
         self.algorithm = algorithm
@@ -102,6 +110,7 @@ class Learner:
         self._prefetched: tuple[Trajectory, dict[str, Any]] | None = None
         self._row_shapes: dict[str, tuple[int, ...]] = {}
         self._has_statistics = False
+        self._state_shapes: tuple[tuple[int, ...], ...] = ()
         with self._on_device():
             optimizer = algorithm.make_optimizer()
             self.optimizer = with_loss_scaling(optimizer) if computes_in(network, "float16") else optimizer
@@ -328,7 +337,14 @@ class Learner:
         if not with_xla:
             backend.fuse(self.optimizer)
         self._update = Update(
-            self.network, self.algorithm, self.spaces, self.optimizer, self._trainable, self._reward_scaling
+            self.network,
+            self.algorithm,
+            self.spaces,
+            self.optimizer,
+            self._trainable,
+            self._reward_scaling,
+            self.sequence_length or len(trajectory.reward),
+            self.burn_in,
         )
         self._compiled = backend.Compiled(self._update, self._update.state, with_xla=with_xla)
 
@@ -393,6 +409,7 @@ class Learner:
         self.algorithm.check_unroll_length(steps)
         self._source.check_batch(steps, columns)
         self._check_network(trajectory.observation)
+        self._remember(steps)
         self._check_other_processes(steps, columns)
         if columns % self._own_devices:
             received = f"devices={self._own_devices}, {columns} columns"
@@ -419,6 +436,34 @@ class Learner:
                 )
         backend.check_placement(self.network, self.device)
 
+    def _remember(self, steps: int) -> None:
+        """Let minibatches be of sequences, if the network has memory."""
+        self._state_shapes = state_shapes(self.network)
+        if not self._state_shapes:
+            return
+        length = self.sequence_length or steps
+        if steps % length:
+            raise ValueError(
+                f"`sequence_length` must divide a batch's {steps} steps. Received: sequence_length={length}"
+            )
+        if self.burn_in >= length:
+            raise ValueError(f"`burn_in` must be below a sequence's {length} rows. Received: burn_in={self.burn_in}")
+        self._source = self._source.of_sequences(length)
+        self._share = self._share.of_sequences(length)
+
+    def _check_state(self, trajectory: Trajectory) -> None:
+        """Compare a batch's states with the network's."""
+        given = trajectory.initial_state
+        found = None if given is None else [leaf.shape[1:] for leaf in given]
+        if self._state_shapes and (found is None or trajectory.start is None):
+            missing = "initial_state" if found is None else "start"
+            raise ValueError(f"A network with memory needs `initial_state` and `start`. Received: {missing}=None")
+        if (found or []) != list(self._state_shapes):
+            raise ValueError(
+                f"`initial_state` must have the leaves of the network's state, of shapes {list(self._state_shapes)} "
+                f"for each column. Received: {found}"
+            )
+
     def _check_other_processes(self, steps: int, columns: int) -> None:
         """Compare network and batch with those of the other processes that share the update."""
         if backend.process_count() == 1:
@@ -440,6 +485,7 @@ class Learner:
                 f"`observation` must have rows of shape {_describe_shapes(self._row_shapes)}. "
                 f"Received: {_describe_shapes(shapes)}"
             )
+        self._check_state(trajectory)
         if self._reward_scaling is None:
             return
         known = self._reward_scaling.discounted_return.shape[0]

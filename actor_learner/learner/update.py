@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
-from keras import ops, tree
+from keras import ops
 
 from actor_learner.algorithms.base import Algorithm, Evaluated
 from actor_learner.learner import backend
 from actor_learner.learner.batch import (
     Nest,
     Tensor,
-    in_chunks,
+    in_sequences,
     minibatch_of,
+    sequences_of,
     side_by_side,
-    with_bootstrap_row,
     without_bootstrap_row,
     without_invalid,
 )
+from actor_learner.learner.evaluation import NetworkCalls
 from actor_learner.learner.finite import all_finite, have_finite_squares
 from actor_learner.learner.loss_scaling import LossScaling
 from actor_learner.learner.rewards import RewardScaling, clip_reward
 from actor_learner.learner.rollback import Snapshot
 from actor_learner.networks import contract
+from actor_learner.networks.memory import going_on
 from actor_learner.spaces.spaces import Spaces
 
 ROWS_FOR_EACH_CHECKED = 64
@@ -50,6 +51,8 @@ class Update:
         optimizer: keras.Optimizer,
         trainable: Sequence[keras.Variable],
         reward_scaling: RewardScaling | None,
+        sequence_length: int,
+        burn_in: int,
     ) -> None:
         self._network = network
         self._algorithm = algorithm
@@ -57,8 +60,8 @@ class Update:
         self._loss_scaling = LossScaling(optimizer)
         self._trainable = list(trainable)
         self._reward_scaling = reward_scaling
-        self._distribution = contract.network_distribution(network, spaces)
-        self._actions = spaces.action
+        self._calls = NetworkCalls(network, spaces, sequence_length, lambda: self.state)
+        self._sequence_length, self._burn_in = sequence_length, burn_in
         self.metric_names: tuple[str, ...] = ()
         self.batch_metric_names: tuple[str, ...] = ()
         self.checked_names: tuple[str, ...] = ()
@@ -71,7 +74,8 @@ class Update:
         Args:
             batch: The fields of a trajectory; `on_policy [B]`, in mixed precision, marks columns that the present
                 weights have collected.
-            order: Row indices `[minibatches, devices, rows]`, among those of a device, -1 for none.
+            order: Row indices `[minibatches, devices, rows]`, among those of a device, -1 for none; with memory,
+                indices of sequences.
             num_minibatches: The number of minibatches that are learned.
             schedule: Values of scheduled hyperparameters; `learning_rate` is there if it is to be written.
 
@@ -81,8 +85,9 @@ class Update:
             the whole batch, where NaN stands for no value.
         """
         before = Snapshot(self.state)
-        metrics, batch_metrics, rows = self._learn_batch(batch, order, num_minibatches, schedule)
-        self.checked_names, finite = self._finite(metrics, self._outputs(rows, order))
+        with going_on():
+            metrics, batch_metrics, minibatches = self._learn_batch(batch, order, num_minibatches, schedule)
+            self.checked_names, finite = self._finite(metrics, self._outputs(minibatches, order))
         undone = ops.logical_not(ops.all(finite))
         metrics |= batch_metrics | {"learning_rate": self._optimizer.learning_rate, "undone": undone}
         values = ops.stack([ops.cast(value, "float32") for value in metrics.values()])
@@ -123,7 +128,7 @@ class Update:
     def _learn_batch(
         self, batch: Mapping[str, Nest], order: Tensor, num_minibatches: Tensor, schedule: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Nest]]:
-        """Learn, and update the statistics. Returns metrics of minibatches, of the batch, and `[T x B]` rows."""
+        """Learn, and update the statistics. Returns metrics of minibatches, of the batch, and their rows."""
         schedule = dict(schedule)
         if (rate := schedule.pop("learning_rate", None)) is not None:
             self._optimizer.learning_rate = rate
@@ -131,19 +136,39 @@ class Update:
         batch = without_invalid(batch)
         batch["reward"] = self._scaled_reward(batch)
         final: dict[str, Nest] = {name: batch.pop(name) for name in ("final_observation", "final_row") if name in batch}
-        batch.pop("start", None)
-        fields = algorithm.rows(batch, functools.partial(self._evaluate, final))
-        rows = side_by_side({**fields, "observation": without_bootstrap_row(batch["observation"])})
-        metrics, scaling_metrics = self._learn(algorithm, rows, order, num_minibatches)
+        states: list[Any] = []
+
+        def evaluate(batch: Mapping[str, Nest]) -> Evaluated:
+            evaluated, found = self._calls.evaluate(batch, final)
+            states.append(found)
+            return evaluated
+
+        fields = algorithm.rows(batch, evaluate)
+        fields = {name: values for name, values in fields.items() if name not in ("start", "initial_state")}
+        fields["observation"] = without_bootstrap_row(batch["observation"])
+        minibatches = rows = side_by_side(fields)
+        if self._calls.memories:
+            if not states:  # the algorithm needs no values
+                evaluate(batch)
+            minibatches = in_sequences({**fields, "start": batch["start"][:-1]}, self._sequence_length)
+            minibatches["initial_state"] = tuple(map(backend.flatten, states[0]))
+        metrics, scaling_metrics = self._learn(algorithm, minibatches, order, num_minibatches)
         for layer in contract.normalization_layers(self._network):
             layer.update(contract.normalized_leaf(layer, rows["observation"]), rows["valid"])
-        return metrics, algorithm.batch_metrics(rows) | scaling_metrics, rows
+        return metrics, algorithm.batch_metrics(rows) | scaling_metrics, minibatches
 
-    def _outputs(self, rows: Mapping[str, Nest], order: Tensor) -> list[Tensor]:
+    def _minibatch(self, minibatches: Mapping[str, Nest], index: Tensor) -> dict[str, Nest]:
+        """Return the rows of an index `[devices, M]`: rows, or those of sequences."""
+        if self._calls.memories:
+            return sequences_of(minibatches, index, self._burn_in)
+        return minibatch_of(minibatches, index)
+
+    def _outputs(self, minibatches: Mapping[str, Nest], order: Tensor) -> list[Tensor]:
         """Return the new network's outputs for some of the learned rows, values squared, as in any loss."""
-        minibatches, _, size = order.shape
-        count = min(size, max(1, minibatches * size // ROWS_FOR_EACH_CHECKED), MAXIMUM_CHECKED_ROWS)
-        outputs = self._call(minibatch_of(rows, order[0, :, :count]), entropy=False)
+        number, _, size = order.shape
+        steps = self._sequence_length if self._calls.memories else 1
+        count = min(size, max(1, number * size // ROWS_FOR_EACH_CHECKED), max(1, MAXIMUM_CHECKED_ROWS // steps))
+        outputs = self._calls.outputs(self._minibatch(minibatches, order[0, :, :count]), entropy=False)
         return [outputs["parameters"], outputs["log_prob"], ops.square(outputs["value"])]
 
     def _scaled_reward(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -153,42 +178,6 @@ class Update:
         ended = ops.logical_or(batch["terminated"], batch["truncated"])
         begins = batch["start"][0] if "start" in batch else None
         return self._reward_scaling.scale(reward, ended, batch["valid"], batch["env_index"], begins)
-
-    def _evaluate(self, final: Mapping[str, Nest], batch: Mapping[str, Nest]) -> Evaluated:
-        """Evaluate a batch under the present weights. final: Its `final_observation` and `final_row`, if it has them.
-
-        A row that cut an episode off gets this network's value of the last observation, where the batch holds it: in
-        `final_observation`, or in the next row, if that is invalid.
-        """
-        beside = {name: with_bootstrap_row(batch[name]) for name in ("action", "action_mask") if name in batch}
-        rows = side_by_side({"observation": batch["observation"], **beside})
-
-        def evaluate(rows: Mapping[str, Nest]) -> tuple[Tensor, Tensor]:
-            outputs = self._call(rows, entropy=False)
-            return outputs["value"], outputs["log_prob"]
-
-        numbers = sum(math.prod(leaf.shape[1:]) for leaf in tree.flatten(rows["observation"]))
-        value, log_prob = in_chunks(evaluate, rows, numbers, self.state)
-        steps = batch["valid"].shape[0]
-        value, log_prob = (backend.unflatten(values, steps + 1) for values in (value, log_prob))
-        truncation_value = batch["truncation_value"]
-        if final:
-            truncation_value = self._truncation_values(final, batch, value)
-        return Evaluated(value, log_prob[:-1], truncation_value)
-
-    def _truncation_values(self, final: Mapping[str, Nest], batch: Mapping[str, Tensor], value: Tensor) -> Tensor:
-        """Return `[T, B]` values of the last observations of truncated episodes; the actor's where they are unknown."""
-        valid, truncated = batch["valid"], batch["truncated"]
-        row = ops.expand_dims(ops.arange(valid.shape[0], dtype="int32"), 1)
-        closes = ops.logical_and(truncated, ops.equal(row, final["final_row"]))
-        invalid_next = ops.concatenate([ops.logical_not(valid[1:]), ops.zeros_like(valid[:1])], axis=0)
-        known = ops.where(ops.logical_and(truncated, invalid_next), value[1:], batch["truncation_value"])
-
-        def of_last() -> Tensor:
-            outputs = contract.call_network(self._network, final["final_observation"])
-            return ops.where(closes, ops.reshape(outputs["value"], (1, -1)), known)
-
-        return backend.choose(ops.any(closes), of_last, lambda: known, self.state)
 
     def _learn(
         self, algorithm: Algorithm, rows: dict[str, Nest], order: Tensor, num_minibatches: Tensor
@@ -201,7 +190,7 @@ class Update:
         algorithm.check_metrics(names)
 
         def step(index: Tensor, stopped: Tensor, sums: Tensor, count: Tensor) -> tuple[Tensor, ...]:
-            gradients, metrics = self._gradients(algorithm, minibatch_of(rows, order[index]))
+            gradients, metrics = self._gradients(algorithm, self._minibatch(rows, order[index]))
             if (ends := algorithm.ends_update(metrics)) is None:
                 ends = ops.convert_to_tensor(False)
                 self._apply(gradients)
@@ -227,22 +216,13 @@ class Update:
         constants = {name: 1.0 for name in algorithm.SCHEDULED if getattr(algorithm, name) is not None}
 
         def probe(rows: dict[str, Nest], order: Tensor) -> None:
-            names.extend(self._loss(algorithm.at(constants), minibatch_of(rows, order[0]))[1])
+            names.extend(self._loss(algorithm.at(constants), self._minibatch(rows, order[0]))[1])
 
         backend.trace_once(probe, rows, order)
         return sorted([*names, "gradient_norm", *self._loss_scaling.step_metrics])
 
-    def _call(self, rows: Mapping[str, Nest], *, entropy: bool) -> dict[str, Tensor]:
-        """Return the network's outputs, with `log_prob [N]` of the rows' actions and the `entropy [N]`."""
-        outputs = contract.call_network(self._network, rows["observation"])
-        action, mask = self._actions.flatten(rows["action"]), rows.get("action_mask")
-        outputs["log_prob"] = self._distribution.log_prob(outputs["parameters"], action, mask)
-        if entropy:
-            outputs["entropy"] = self._distribution.entropy(outputs["parameters"], mask)
-        return outputs
-
     def _loss(self, algorithm: Algorithm, minibatch: dict[str, Nest]) -> tuple[Tensor, dict[str, Tensor]]:
-        outputs = self._call(minibatch, entropy=True)
+        outputs = self._calls.outputs(minibatch, entropy=True)
         for name in ("log_prob", "entropy", "value"):  # of an invalid row they may be so far off that a ratio overflows
             outputs[name] = ops.where(minibatch["valid"], outputs[name], ops.zeros_like(outputs[name]))
         loss, metrics = algorithm.loss(outputs, minibatch)

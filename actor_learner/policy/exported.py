@@ -32,10 +32,10 @@ class ExportedPolicy:
     """A network as an actor needs it; `export_policy` returns one."""
 
     step_graph: Graph
-    """observation leaves [b, ...], noise [b, U + N], mask [b, M] if `masked`
-    -> action leaves [b, ...], log-prob [b], mode leaves [b, ...], parameters [b, P]"""
+    """observation leaves [b, ...], with memory start [b, 1] and state leaves [b, ...], noise [b, U + N], mask [b, M] if
+    `masked` -> action leaves [b, ...], log-prob [b], state leaves, mode leaves [b, ...], parameters [b, P]"""
     value_graph: Graph
-    """observation leaves [b, ...] -> value [b]"""
+    """observation leaves [b, ...], with memory start and state leaves -> value [b]"""
     weights: Array
     """The weights at export, as `Policy.set_weights` takes them."""
     batch_size: int
@@ -48,13 +48,15 @@ class ExportedPolicy:
     masked: bool
     """True if the step graph takes a mask, float32 `[b, M]`, 1 for allowed choices."""
     input_names: tuple[str, ...]
-    """Names of the observation leaves, the noise, and the mask if `masked`; a graph lacks those that it doesn't use."""
+    """Names of the step graph's inputs, in their order; a graph lacks those that it doesn't use."""
     noise_uniform: int  # number of the noise's first columns, uniform in (0, 1]
     noise_normal: int  # number of the columns that follow, standard-normal
     noise_hold: int  # steps for which an environment keeps its standard-normal draw
     weight_names: tuple[str, ...]
     """The names in the order of `network.get_weights()`; so are the shapes."""
     weight_shapes: tuple[tuple[int, ...], ...]
+    state_shapes: tuple[tuple[int, ...], ...] = ()
+    """The shape of a row of each leaf of the state, float32; none without memory."""
 
     def as_vector(self, weights: Sequence[Any] | Array) -> Array:
         """Returns the arrays of `network.get_weights()`, or a vector of them, as one float32 vector.

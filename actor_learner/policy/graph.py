@@ -40,8 +40,8 @@ class Graph:
 class LoadedGraph(abc.ABC):
     """A graph with weights, ready to run.
 
-    Its inputs are arrays for all of `ExportedPolicy.input_names` (for the value graph without noise and mask); the
-    graph ignores those that it doesn't use. Its outputs are chosen by position.
+    Its inputs are arrays for all of `ExportedPolicy.input_names` (for the value graph without noise and mask, which are
+    the last); the graph ignores those that it doesn't use. Its outputs are chosen by position.
     """
 
     def __init__(self, batch_size: int) -> None:

@@ -7,10 +7,10 @@ then is TensorFlow imported, without a GPU.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.inputs import ObservationReader
 from actor_learner.policy.noise import Noise, Seed
 from actor_learner.policy.runtime import load_graph
+from actor_learner.policy.state import State, read_start
 
 if TYPE_CHECKING:
     import keras
@@ -64,8 +65,11 @@ class Policy:
         self.spaces = exported.spaces()
         self._actions = self.spaces.action
         self._to_env = tuple(leaf_to_env(leaf, exported.distribution) for leaf in self._actions.leaves)
-        count = len(self._to_env)
-        self._sampled, self._modes = tuple(range(count + 1)), tuple(range(count + 1, 2 * count + 1))
+        count, leaves = len(self._to_env), len(exported.state_shapes)
+        states = tuple(range(count + 1, count + 1 + leaves))
+        self._sampled = (*range(count + 1), *states)
+        self._modes = (*range(count + 1 + leaves, 2 * count + 1 + leaves), *states)
+        self._state = State(exported.state_shapes)
         self._reader = ObservationReader(self.spaces)
         self._everything_allowed = np.ones((exported.batch_size, self.spaces.masks.size), np.float32)
         self._noise = Noise(exported, seed, first_stream)
@@ -112,40 +116,73 @@ class Policy:
         """Restarts the noise from `seed`."""
         self._noise.reseed(seed)
 
-    def reseeded(self, seed: Seed) -> AbstractContextManager[None]:
-        """Samples with noise from `seed` in a `with` block; afterwards the noise goes on as if it had not been used."""
-        return self._noise.reseeded(seed)
+    @contextlib.contextmanager
+    def reseeded(self, seed: Seed) -> Iterator[None]:
+        """Samples with noise from `seed`, and without memories, in a `with` block; afterwards both are as before."""
+        with self._noise.reseeded(seed), self._state.forgotten():
+            yield
 
     def renew_noise(self, rows: Array | None = None) -> None:
         """Makes the next step draw new noise for `rows` (bool [N]; None: all), even if `noise_hold` would keep it."""
         self._noise.renew(rows)
 
-    def step(self, observation: Any, action_mask: Any = None) -> tuple[Any, Array]:
+    def step(self, observation: Any, action_mask: Any = None, start: Any = None) -> tuple[Any, Array]:
         """Samples actions for a Trajectory; `to_env` converts them for the environment.
 
         Takes observations [N, ...], or one [...], as in a Trajectory: discrete ones counted from 0. Returns actions
-        [N, ...] and their log-probabilities, float32 [N]; without N for a single observation.
+        [N, ...] and their log-probabilities, float32 [N]; without N for a single observation. start: As for `act`.
 
         Raises ValueError for an observation or mask outside its space, or a row in which nothing is allowed.
         """
         leaves, single = self._reader.read(observation)
-        mask = self._reader.read_mask(observation, action_mask, len(leaves[0]), single)
-        action, log_prob = self.step_leaves(leaves, mask)
+        rows = len(leaves[0])
+        mask = self._reader.read_mask(observation, action_mask, rows, single)
+        action, log_prob = self.step_leaves(leaves, mask, read_start(start, rows))
         return self._nested(action, single), log_prob[0] if single else log_prob
 
-    def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
+    def act(
+        self,
+        observation: Any,
+        deterministic: bool = True,
+        action_mask: Any = None,
+        start: Any = None,
+        state: Sequence[Any] | None = None,
+    ) -> Any:
         """Returns the environment's actions, [N, ...], or one for a single observation [...].
 
         They are the most probable ones, or samples with `deterministic=False`. Discrete observations are counted from
         their space's `start` (from 0 if the network's inputs define the space).
 
+        A policy with memory goes on from the state after its last call, row by row. start: bool `[N]`, or one bool for
+        all: where an episode starts with this observation; `reset` says so beforehand. state: Goes on from this state
+        in place of its own, which stays as it is, and returns the actions and the state after them: for servers that
+        keep a state for each session. `initial_state` gives the first one; then `start` must be True.
+
         Raises ValueError as `step` does, and for NaN in the observation, for which a graph may return any action.
         """
         leaves, single = self._reader.read(observation, from_environment=True)
         self._reader.check_numbers(leaves)
-        mask = self._reader.read_mask(observation, action_mask, len(leaves[0]), single)
-        action = self.mode_leaves(leaves, mask) if deterministic else self.step_leaves(leaves, mask)[0]
-        return self.to_env(self._nested(action, single))
+        rows = len(leaves[0])
+        mask = self._reader.read_mask(observation, action_mask, rows, single)
+        with self._state.replaced(state, rows, single) as given:
+            choose = self.mode_leaves if deterministic else self._sample_leaves
+            action = self.to_env(self._nested(choose(leaves, mask, read_start(start, rows)), single))
+        return action if given is None else (action, given.result(single))
+
+    def _sample_leaves(self, *arguments: Any) -> Leaves:
+        return self.step_leaves(*arguments)[0]
+
+    def reset(self, rows: Any = None) -> None:
+        """Lets an episode start with the next observation in these rows (indices, or bool [N]); None: in all.
+
+        After `reset()`, the next batch may have any number of rows. A policy without memory has nothing to forget.
+        """
+        self._state.reset(rows)
+
+    def initial_state(self, rows: int | None = None) -> tuple[Array, ...]:
+        """Returns a state for the first `act(..., start=True, state=...)`: `[rows, ...]` each; None: of one row."""
+        shapes = self.exported.state_shapes
+        return tuple(np.zeros(shape if rows is None else (rows, *shape), np.float32) for shape in shapes)
 
     def value(self, observation: Any) -> Array:
         """Returns values, float32 [N], of observations [N, ...] as `step` takes them; a scalar for a single one."""
@@ -157,23 +194,36 @@ class Policy:
         """Converts one action of `step`, or a batch, to the environment's; see `actions.leaf_to_env`."""
         return self.env_action(self._actions.flatten(action))
 
-    def step_leaves(self, leaves: Leaves, action_mask: Array | None = None) -> tuple[Leaves, Array]:
+    def step_leaves(
+        self, leaves: Leaves, action_mask: Array | None = None, start: Array | None = None
+    ) -> tuple[Leaves, Array]:
         """Samples as `step` does, from leaves [N, ...] in the trajectory's dtypes and a mask, bool [N, M].
 
-        Checks nothing but that a policy that was exported without masks gets none (else ValueError).
+        start: Bool [N], True where an episode starts; None: nowhere. Checks nothing but that a policy that was exported
+        without masks gets none, and that the state is of so many rows (else ValueError).
         """
-        inputs = self._inputs(leaves, self._noise.draw(len(leaves[0])), action_mask)
-        *action, log_prob = self._step_graph.run(inputs, self._sampled)
+        inputs = self._inputs(leaves, self._noise.draw(len(leaves[0])), action_mask, start)
+        *action, log_prob = self._run(inputs, self._sampled)
         return tuple(action), log_prob
 
-    def mode_leaves(self, leaves: Leaves, action_mask: Array | None = None) -> Leaves:
+    def mode_leaves(self, leaves: Leaves, action_mask: Array | None = None, start: Array | None = None) -> Leaves:
         """Returns the most probable actions, as `step_leaves` returns actions; draws no noise."""
         noise = np.zeros((len(leaves[0]), self.exported.noise_uniform + self.exported.noise_normal), np.float32)
-        return tuple(self._step_graph.run(self._inputs(leaves, noise, action_mask), self._modes))
+        return tuple(self._run(self._inputs(leaves, noise, action_mask, start), self._modes))
+
+    def _run(self, inputs: Leaves, outputs: tuple[int, ...]) -> list[Array]:
+        """Runs the step graph; returns its outputs but for the state, which it keeps."""
+        found = self._step_graph.run(inputs, outputs)
+        return self._state.take(found) if self._state else found
 
     def value_leaves(self, leaves: Leaves) -> Array:
-        """Returns values, float32 [N], of leaves [N, ...]."""
-        return self._value_graph.run(leaves, (0,))[0]
+        """Returns values, float32 [N], of leaves [N, ...], which are seen in the present state."""
+        return self._value_graph.run((*leaves, *self._state.inputs(len(leaves[0]))), (0,))[0]
+
+    @property
+    def state_leaves(self) -> tuple[Array, ...]:
+        """The state after the last step, `[N, ...]` each; nothing without memory."""
+        return self._state.leaves
 
     def env_action(self, leaves: Leaves) -> Any:
         """Converts the leaves of actions to the environment's actions, nested like the action space."""
@@ -195,7 +245,9 @@ class Policy:
             return action[0][0] if single else action[0]
         return self._actions.unflatten([leaf[0] for leaf in action] if single else action)
 
-    def _inputs(self, leaves: Leaves, noise: Array, action_mask: Array | None) -> Leaves:
+    def _inputs(self, leaves: Leaves, noise: Array, action_mask: Array | None, start: Array | None) -> Leaves:
+        if self._state:
+            leaves = (*leaves, *self._state.inputs(len(noise), start))
         if not self.exported.masked:
             if action_mask is None:
                 return (*leaves, noise)

@@ -19,6 +19,7 @@ Array = np.ndarray[Any, Any]
 Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name -> shape, dtype
 
 FINAL = "final_"  # prefix of the names of the leaves of `final_observation`
+STATE = "initial_state/"  # prefix of the names of the leaves of `initial_state`
 _FORMAT = 1
 _STRUCTURE = "structure"  # name of a file's entry that describes how its arrays are nested
 
@@ -63,8 +64,9 @@ class Trajectory(NamedTuple):
     """`[B]` int32: the last row of each column in which its environment cut off an episode; -1 if its
     `final_observation` means nothing. An unroll that ends early is truncated at a later row; its last observation is
     in the row after that."""
-    initial_state: Array | None = None
-    """Always None: recurrent policies aren't supported yet."""
+    initial_state: tuple[Array, ...] | None = None
+    """`[B, ...]` each: the leaves of the state of a network with memory before row 0; None without memory. Where
+    `start[0]` is True, the initial state of an episode takes their place. Such a network needs `start`, too."""
 
     def copy(self) -> Trajectory:
         """Return a copy with its own memory, which stays valid after the pool's next `collect()`."""
@@ -156,10 +158,12 @@ def _nested(structure: Any, arrays: dict[str, Array]) -> Any:
 
 def nest(arrays: Mapping[str, Array], spaces: Spaces) -> Trajectory:
     """Return the trajectory of a block's arrays, given by their fields' names."""
-    fields = {name: arrays[name] for name in Trajectory._fields if name in arrays}
+    fields: dict[str, Any] = {name: arrays[name] for name in Trajectory._fields if name in arrays}
     for structure, prefix in ((spaces.observation, ""), (spaces.observation, FINAL), (spaces.action, "")):
         leaves = [arrays[prefix + leaf.name] for leaf in structure.leaves]
         fields[prefix + structure.root] = structure.unflatten(leaves)
+    if state := tuple(array for name, array in arrays.items() if name.startswith(STATE)):
+        fields["initial_state"] = state
     return Trajectory(**fields)
 
 
@@ -172,12 +176,15 @@ class TrajectorySpec:
     unroll_length: int
     num_envs: int
     mask_size: int = 0  # columns of a mask; 0 without masks
+    state_shapes: tuple[tuple[int, ...], ...] = ()  # of one row of the state's leaves
 
     @classmethod
-    def from_spaces(cls, spaces: Spaces, *, unroll_length: int, num_envs: int) -> TrajectorySpec:
-        """Return the spec of `num_envs` columns of `unroll_length` rows."""
+    def from_spaces(
+        cls, spaces: Spaces, *, unroll_length: int, num_envs: int, state_shapes: tuple[tuple[int, ...], ...] = ()
+    ) -> TrajectorySpec:
+        """Return the spec of `num_envs` columns of `unroll_length` rows. state_shapes: Of the policy's state."""
         leaves = _leaf_fields(spaces.observation), _leaf_fields(spaces.action)
-        return cls(*leaves, unroll_length=unroll_length, num_envs=num_envs, mask_size=spaces.mask_size)
+        return cls(*leaves, unroll_length, num_envs, spaces.mask_size, state_shapes)
 
     def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Return shape and dtype of each array that isn't None, in `Trajectory`'s order."""
@@ -196,6 +203,7 @@ class TrajectorySpec:
             "start": ((rows + 1, columns), flag),
             **{FINAL + name: ((columns, *shape), dtype) for name, (shape, dtype) in self.observation.items()},
             "final_row": ((columns,), np.dtype(np.int32)),
+            **{f"{STATE}{index}": ((columns, *shape), number) for index, shape in enumerate(self.state_shapes)},
         }
 
 

@@ -30,12 +30,10 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
     """
     if not isinstance(trajectory, Trajectory):
         raise ValueError(f"`trajectory` must be an actor_learner.Trajectory. Received: a {type(trajectory).__name__}")
-    if (state := trajectory.initial_state) is not None:
-        raise ValueError(f"`initial_state` must be None: not supported yet. Received: shape={np.shape(state)}")
     rows = np.shape(trajectory.reward)
     if len(rows) != 2 or 0 in rows:
         raise ValueError(f"`reward` must have shape [T, B], at least [1, 1]. Received: shape={rows}")
-    checked = {
+    checked: dict[str, Any] = {
         **{name: _field(name, getattr(trajectory, name), rows, "biu", np.bool_) for name in _FLAGS},
         **{name: _field(name, getattr(trajectory, name), rows, "fiu", np.float32) for name in _NUMBERS},
     }
@@ -46,6 +44,8 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
         checked["env_index"] = index = _field("env_index", trajectory.env_index, (rows[1],), "iu", np.int32)
         if index.min() < 0:
             raise ValueError(f"`env_index` must be at least 0. Received: {index.min()}")
+    if trajectory.initial_state is not None:
+        checked["initial_state"] = _initial_state(trajectory.initial_state, rows[1])
     if trajectory.start is not None:
         checked["start"] = _field("start", trajectory.start, (rows[0] + 1, rows[1]), "biu", np.bool_)
     final_row = _final_row(trajectory, rows)
@@ -74,6 +74,17 @@ def _observation(given: Any, rows: tuple[int, ...], used: Array) -> Any:
         return values.astype(np.float32) if values.dtype == np.float64 else values
 
     return _map_labelled(leaf, "observation", given)
+
+
+def _initial_state(given: Any, columns: int) -> tuple[Array, ...]:
+    """Check the leaves of a network's state."""
+    if not isinstance(given, (tuple, list)):
+        raise ValueError(f"`initial_state` must be a tuple of arrays [B, ...]. Received: a {type(given).__name__}")
+    state = [np.asarray(leaf, np.float32) for leaf in given]
+    for leaf in state:
+        if leaf.shape[:1] != (columns,):
+            raise ValueError(f"`initial_state` must have {columns} columns, as `reward`. Received: shape={leaf.shape}")
+    return tuple(state)
 
 
 def _final_row(trajectory: Trajectory, rows: tuple[int, ...]) -> Array | None:

@@ -334,7 +334,9 @@ class FunctionPolicy:
     def __init__(self, function):
         self.function = function
 
-    def step_leaves(self, leaves, action_mask=None):
+    state_leaves = ()
+
+    def step_leaves(self, leaves, action_mask=None, start=None):
         return (self.function(*leaves),), np.full(len(leaves[0]), -0.5, np.float32)
 
     def value_leaves(self, leaves):

@@ -60,7 +60,7 @@ def test_what_is_right_already_is_not_copied():
             lambda x: np.zeros((3, 2, 2), bool),
             "must allow at least one choice.*in row 0",
         ),
-        ("initial_state", lambda x: np.zeros(2), "`initial_state` must be None"),
+        ("initial_state", lambda x: np.zeros(2), "`initial_state` must be a tuple of arrays"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero")

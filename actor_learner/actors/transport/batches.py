@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena, Array, align
-from actor_learner.spaces.trajectory import FINAL, Fields, TrajectorySpec
+from actor_learner.spaces.trajectory import FINAL, STATE, Fields, TrajectorySpec
 
 EPISODE_RETURN, EPISODE_LENGTH, _EPISODE_INFO = "episode_return", "episode_length", "episode/"
 _STEPS = "steps/"
@@ -56,6 +56,7 @@ class Columns:
     start: Array  # `[T + 1, b]`
     final_observation: tuple[Array, ...]  # leaves `[b, ...]`
     final_row: Array  # `[b]`
+    initial_state: tuple[Array, ...]  # leaves `[b, ...]`
     episode_return: Array
     episode_length: Array
     episode_info: Mapping[str, Array]
@@ -99,13 +100,14 @@ class Block:
     def columns(self, start: int, stop: int) -> Columns:
         views, spec = {}, self.layout.spec
         for name, array in self.arrays.items():
-            has_rows = array.ndim > 1 and not name.startswith(FINAL)
+            has_rows = array.ndim > 1 and not name.startswith((FINAL, STATE))
             views[name] = array[:, start:stop] if has_rows else array[start:stop]
         return Columns(
             observation=tuple(views.pop(name) for name in spec.observation),
             action=tuple(views.pop(name) for name in spec.action),
             action_mask=views.pop("action_mask", None),
             final_observation=tuple(views.pop(FINAL + name) for name in spec.observation),
+            initial_state=tuple(views.pop(f"{STATE}{index}") for index in range(len(spec.state_shapes))),
             episode_info={key: views.pop(_EPISODE_INFO + key) for key in self.layout.info_keys},
             **views,
         )

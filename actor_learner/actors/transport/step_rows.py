@@ -18,18 +18,21 @@ _INPUT, _OUTPUT = "input/", "output/"
 class StepRows(NamedTuple):
     """Inputs and outputs of a policy's step, `[B, ...]` for B environments."""
 
-    inputs: tuple[Array, ...]  # leaves of the observation, the noise and, for masked policies, the mask
-    outputs: tuple[Array, ...]  # leaves of the action, and its log-probability
+    inputs: tuple[Array, ...]  # those of the step graph
+    outputs: tuple[Array, ...]  # leaves of the action, its log-probability, and leaves of the state
 
     @classmethod
     def fields(cls, exported: ExportedPolicy, num_envs: int) -> Fields:
         """Return the shape and the dtype of each array, by its name."""
         spaces, number = exported.spaces(), np.dtype(np.float32)
+        state = [(shape, number) for shape in exported.state_shapes]
         inputs = [(leaf.shape, leaf.dtype) for leaf in spaces.observation.leaves]
+        if state:
+            inputs += [((1,), number), *state]
         inputs.append(((exported.noise_uniform + exported.noise_normal,), number))
         if exported.masked:
             inputs.append(((spaces.mask_size,), number))
-        outputs = [*((leaf.shape, leaf.dtype) for leaf in spaces.action.leaves), ((), number)]
+        outputs = [*((leaf.shape, leaf.dtype) for leaf in spaces.action.leaves), ((), number), *state]
         named = [(f"{_INPUT}{index}", field) for index, field in enumerate(inputs)]
         named += [(f"{_OUTPUT}{index}", field) for index, field in enumerate(outputs)]
         return {name: ((num_envs, *shape), dtype) for name, (shape, dtype) in named}

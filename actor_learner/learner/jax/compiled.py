@@ -285,6 +285,12 @@ def while_loop(
     return carry
 
 
+def scan(body: Callable[[Nest, Nest], tuple[Nest, Nest]], state: Nest, inputs: Nest) -> tuple[Nest, Nest]:
+    """Return the last state and the outputs `[T, ...]` of `state, output = body(state, inputs[t])` for each step t."""
+    found: tuple[Nest, Nest] = jax.lax.scan(body, state, inputs)
+    return found
+
+
 def cond(predicate: Tensor, assign: Callable[[], None], state: Variables) -> None:
     """Run `assign` where the predicate holds."""
     assigned = _pure(assign, state)

@@ -143,6 +143,30 @@ def while_loop(
     return tf.while_loop(goes_on, body, carry)
 
 
+def scan(body: Callable[[Nest, Nest], tuple[Nest, Nest]], state: Nest, inputs: Nest) -> tuple[Nest, Nest]:
+    """Return the last state and the outputs `[T, ...]` of `state, output = body(state, inputs[t])` for each step t.
+
+    The state keeps its shapes. With a bound on the number of steps, XLA can compile the gradient.
+    """
+    leaves = tf.nest.flatten(inputs)
+    steps = leaves[0].shape[0]
+    columns = [tf.TensorArray(leaf.dtype, steps, element_shape=leaf.shape[1:]).unstack(leaf) for leaf in leaves]
+    _, first = body(state, tf.nest.map_structure(lambda leaf: leaf[0], inputs))  # for its shape; isn't computed
+    arrays = [tf.TensorArray(leaf.dtype, steps, element_shape=leaf.shape) for leaf in tf.nest.flatten(first)]
+
+    def step(t: Tensor, state: Nest, arrays: list[Any]) -> tuple[Tensor, Nest, list[Any]]:
+        state, output = body(state, tf.nest.pack_sequence_as(inputs, [column.read(t) for column in columns]))
+        return t + 1, state, [array.write(t, leaf) for array, leaf in zip(arrays, tf.nest.flatten(output), strict=True)]
+
+    _, state, arrays = tf.while_loop(
+        lambda t, *_: t < steps, step, (tf.constant(0), state, arrays), maximum_iterations=steps
+    )
+    stacked = [array.stack() for array in arrays]
+    for whole, leaf in zip(stacked, tf.nest.flatten(first), strict=True):
+        whole.set_shape((steps, *leaf.shape))
+    return state, tf.nest.pack_sequence_as(first, stacked)
+
+
 def cond(predicate: Tensor, assign: Callable[[], None], state: Variables) -> None:
     """Run `assign` where the predicate holds."""
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from actor_learner.learner.cost import is_small
 from actor_learner.networks.contract import all_layers
+from actor_learner.networks.memory import Memories
 from actor_learner.system.fields import DEVICES, check_choice
 from actor_learner.system.machine import TENSORFLOW_THREADS
 
@@ -77,10 +78,10 @@ def use_xla(network: keras.Model, device: str, minibatch_flops: float) -> bool:
     """Return whether XLA compiles the update: on GPUs always; on CPUs where dispatch outweighs arithmetic.
 
     XLA's CPU convolution gradients are many times slower than TensorFlow's, and for large minibatches oneDNN's
-    products are faster. The choice is a rule rather than a timing: the two differ in the last bits, and a run must
-    repeat.
+    products are faster; but memory takes many small ones, one after another. The choice is a rule rather than a
+    timing: the two differ in the last bits, and a run must repeat.
     """
     if "GPU" in device:
         return True
     convolves = any("Conv" in type(layer).__name__ for layer in all_layers(network))
-    return not convolves and is_small(minibatch_flops)
+    return not convolves and (is_small(minibatch_flops) or bool(Memories(network)))

@@ -43,6 +43,7 @@ def convert_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Co
         noise_uniform=uniform,
         noise_normal=normal,
         noise_hold=noise_hold,
+        state_shapes=tracer.state_shapes,
         weight_names=tuple(weight.path for weight in network.weights),
         weight_shapes=tuple(tuple(weight.shape) for weight in network.weights),
     )
@@ -55,7 +56,8 @@ def _export_graph(tracer: Tracer, name: str, batch_size: int, fallbacks: list[st
     rows = min(batch_size, ROWS)
     # Large batches have a smaller reference: they may be images, of which a batch takes seconds.
     reference = traced if rows == batch_size else tracer.trace(name, rows)
-    inputs = [batch[: len(traced.inputs)] for batch in draw_inputs(tracer, rows)]
+    step = tracer.trace("step", rows) if tracer.state_shapes else None
+    inputs = [batch[: len(traced.inputs)] for batch in draw_inputs(tracer, rows, step)]
     try:
         return to_litert(traced, Probe(reference, inputs, network), network)
     except InexpressibleError as error:

@@ -12,7 +12,8 @@ import keras
 import tensorflow as tf
 
 from actor_learner.networks.contract import all_layers
-from actor_learner.policy.export.traced import Function, InexpressibleError, Spec, Traced
+from actor_learner.networks.step import Spec
+from actor_learner.policy.export.traced import Function, InexpressibleError, Traced
 from actor_learner.policy.exported import Array
 from actor_learner.policy.graph import Graph
 from actor_learner.system.files import one_line

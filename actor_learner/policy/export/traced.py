@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from actor_learner.networks.step import Spec
 from actor_learner.policy.export.weight_table import patterns
 from actor_learner.policy.exported import Array
 from actor_learner.policy.graph import Graph
@@ -18,14 +19,6 @@ Function = Callable[..., tuple[Any, ...]]
 
 class InexpressibleError(Exception):
     """Raised if LiteRT can't run a graph; the message names the place."""
-
-
-class Spec(NamedTuple):
-    """An argument of a traced function."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
 
 class Traced(abc.ABC):

@@ -22,19 +22,43 @@ from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.system.keras_import import silent_stderr
 
 ROWS = 8  # the least number to compare
+_STEPS = 3  # after which states are compared
 _TOLERANCE = 1e-4
 _MINIMUM_EFFECT = 30 * _TOLERANCE
 _DENSITIES = (0.1, 0.5, 0.9)
 """Fractions of allowed choices, row by row: masks that forbid nearly everything are the hardest."""
 
 
-def draw_inputs(tracer: Tracer, rows: int) -> list[tuple[Array, ...]]:
-    """Draws valid inputs of the step graph for at least `ROWS` observations, in batches of `rows`."""
+def draw_inputs(tracer: Tracer, rows: int, step: Traced | None = None) -> list[tuple[Array, ...]]:
+    """Draws valid inputs of the step graph for at least `ROWS` observations, in batches of `rows`.
+
+    step: The traced step for so many rows, needed for a network with memory: its states are those after some steps.
+    """
     generator = np.random.default_rng(0)
-    return [_draw_batch(tracer, generator, rows) for _ in range(math.ceil(ROWS / rows))]
+    batches = [_draw_batch(tracer, generator, rows) for _ in range(math.ceil(ROWS / rows))]
+    return batches if step is None else [_with_state(tracer, generator, batch, step) for batch in batches]
+
+
+def _with_state(
+    tracer: Tracer, generator: np.random.Generator, batch: tuple[Array, ...], step: Traced
+) -> tuple[Array, ...]:
+    """Returns inputs in the state after `_STEPS` steps; some rows start an episode then."""
+    weights = [np.asarray(weight, np.float32) for weight in tracer.network.get_weights()]
+    seen, rows = len(tracer.spaces.observation.leaves), len(batch[0])
+    start = np.ones((rows, 1), np.float32)
+    state = [np.zeros((rows, *shape), np.float32) for shape in tracer.state_shapes]
+    first = len(tracer.spaces.action.leaves) + 1
+    for _ in range(_STEPS):
+        leaves, draws = batch[:seen], batch[seen:]
+        outputs = step.run((*leaves, start, *state, *draws), weights)
+        state = outputs[first : first + len(state)]
+        start = (generator.random((rows, 1)) < 0.25).astype(np.float32)
+        batch = _draw_batch(tracer, generator, rows)
+    return (*batch[:seen], start, *state, *batch[seen:])
 
 
 def _draw_batch(tracer: Tracer, generator: np.random.Generator, rows: int) -> tuple[Array, ...]:
+    """Draws the inputs of a step but for the start and the state."""
     mask = draw_mask(tracer.spaces.masks, generator, rows)
     leaves = [
         _draw_mask_leaf(leaf, mask)

@@ -1,0 +1,235 @@
+"""Memory as a layer of an ordinary Keras network, from rows to rows.
+
+Outside of `Memories.stepping` and `Memories.unrolling`, a call is the first step of an episode, from the initial state.
+Registered names are in saved networks: they must not change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+from keras import layers, ops, tree
+
+from actor_learner.system.fields import refusal
+
+Tensor = Any
+Nest = Any
+"""A tensor, or dicts, tuples and lists of these."""
+
+Scan = Callable[[Callable[[Nest, Nest], tuple[Nest, Nest]], Nest, Nest], tuple[Nest, Nest]]
+"""`(body, state, inputs) -> (last state, outputs [T, ...])`, where `body(state, inputs[t])` returns a state of the same
+shapes and an output, for each step `t` of `inputs [T, ...]`."""
+
+
+class Memory(layers.Layer):  # type: ignore[misc]
+    """The base of layers that remember: `[N, ...]` -> `[N, ...]`, where row i belongs to sequence i.
+
+    A subclass overrides `initial_state` and `step`. All arrays of a state are float32 `[N, ...]`. Actors carry the
+    state from one env step to the next; where an episode starts, it is the initial one. The learner calls `unroll`.
+    """
+
+    def initial_state(self, rows: Any) -> Nest:
+        """Return the state with which `rows` episodes start: a tensor `[rows, ...]`, or a tuple of them."""
+        raise NotImplementedError(f"{type(self).__name__} must have `initial_state`")
+
+    def step(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
+        """Return the output `[N, ...]` for inputs `[N, ...]` and the next state, shaped like `state`."""
+        raise NotImplementedError(f"{type(self).__name__} must have `step`")
+
+    def unroll(self, x: Tensor, state: Nest, start: Tensor) -> tuple[Tensor, Nest]:
+        """Return outputs `[T, N, ...]` and the last state, as T calls of `step` give them.
+
+        x: `[T, N, ...]`. state: Before the first step. start: `[T, N]`, True where an episode starts with this step,
+        whose state before it is then the initial one. The gradient is that of backpropagation through these T steps.
+        """
+        initial = self.initial_state(x.shape[1])
+
+        def body(state: Nest, inputs: tuple[Tensor, Tensor]) -> tuple[Nest, Tensor]:
+            x, start = inputs
+            output, state = self.step(x, where(start, initial, state))
+            return state, output
+
+        state, output = _scan()(body, state, (x, start))
+        return output, state
+
+    def call(self, x: Tensor) -> Tensor:
+        if (steps := _steps.get()) is None:
+            if _must_go_on.get():
+                raise RuntimeError(f"Layer {self.name!r} must be called with the state that it goes on from")
+            rows = ops.shape(x)[0] if x.shape[0] is None else x.shape[0]
+            return self.step(x, self.initial_state(rows))[0]
+        return steps.call(self, x)
+
+    def compute_output_spec(self, x: Any) -> Any:
+        known = keras.KerasTensor((2, *x.shape[1:]), x.dtype)  # steps may need a known number of rows
+        output = super().compute_output_spec(known)
+        return keras.KerasTensor((x.shape[0], *output.shape[1:]), output.dtype)
+
+
+def where(start: Tensor, initial: Nest, state: Nest) -> Nest:
+    """Return the initial state in the rows where `start [N]` holds, the state elsewhere."""
+
+    def choose(initial: Tensor, state: Tensor) -> Tensor:
+        return ops.where(ops.reshape(start, (-1,) + (1,) * (len(state.shape) - 1)), initial, state)
+
+    return tree.map_structure(choose, initial, state)
+
+
+@keras.saving.register_keras_serializable(package="actor_learner")
+class Recurrent(Memory):
+    """Any Keras cell, or a list of cells one on top of the other, as a memory: `[N, F]` -> `[N, units]`.
+
+    `al.Recurrent(keras.layers.LSTMCell(64))(x)`. Raises ValueError for anything but cells.
+    """
+
+    def __init__(self, cell: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        cells = cell if isinstance(cell, (list, tuple)) else [cell]
+        for one in cells:
+            if isinstance(one, layers.RNN) or not (hasattr(one, "get_initial_state") and hasattr(one, "state_size")):
+                raise refusal("cell", "a Keras cell, such as keras.layers.LSTMCell(64), or a list of them", one)
+        self.cell = cells[0] if len(cells) == 1 else layers.StackedRNNCells(list(cells))
+
+    def build(self, input_shape: Any) -> None:
+        self.cell.build(input_shape)
+
+    def initial_state(self, rows: Any) -> Nest:
+        return _float32(self.cell.get_initial_state(batch_size=rows))
+
+    def step(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
+        output, state = self.cell(x, state)
+        return output, _float32(state)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "cell": keras.saving.serialize_keras_object(self.cell)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Recurrent:
+        return cls(**{**config, "cell": keras.saving.deserialize_keras_object(config["cell"])})
+
+
+def _float32(state: Nest) -> Nest:
+    return tree.map_structure(lambda leaf: ops.cast(leaf, "float32"), state)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The arrangement of the rows of a network's call: T steps of N sequences, as `[T x N, ...]`.
+
+    apart: `(rows, T) -> [T, N, ...]`; together: its inverse.
+    """
+
+    scan: Scan
+    apart: Callable[[Tensor, int], Tensor]
+    together: Callable[[Tensor], Tensor]
+
+
+@dataclass
+class _Steps:
+    """The steps that a network's call computes, and the states before and after them, by `id` of the layer."""
+
+    start: Tensor
+    states: dict[int, Nest]
+    rows: Rows | None
+    after: dict[int, Nest] = field(default_factory=dict)
+
+    def call(self, layer: Memory, x: Tensor) -> Tensor:
+        if id(layer) in self.after:
+            raise ValueError(f"A layer that remembers can be called once in a network. Received: {layer.name!r} twice")
+        state = self.states[id(layer)]
+        if self.rows is None:
+            output, after = layer.step(x, where(self.start, layer.initial_state(x.shape[0]), state))
+        else:
+            output, after = layer.unroll(self.rows.apart(x, self.start.shape[0]), state, self.start)
+            output = self.rows.together(output)
+        self.after[id(layer)] = after
+        return output
+
+
+_steps: contextvars.ContextVar[_Steps | None] = contextvars.ContextVar("memory_steps", default=None)
+
+
+_must_go_on: contextvars.ContextVar[bool] = contextvars.ContextVar("memory_must_go_on", default=False)
+
+
+@contextlib.contextmanager
+def going_on() -> Iterator[None]:
+    """Make it an error to call a layer that remembers without a state, as if each row began an episode."""
+    token = _must_go_on.set(True)
+    try:
+        yield
+    finally:
+        _must_go_on.reset(token)
+
+
+def _scan() -> Scan:
+    steps = _steps.get()
+    assert steps is not None
+    assert steps.rows is not None
+    return steps.rows.scan
+
+
+class Memories:
+    """The layers of a network that remember, and the state of them all: a tuple of tensors, float32 `[N, ...]` each.
+
+    A layer is known by its place in the network, not by its name. False where a network has none.
+    """
+
+    def __init__(self, network: keras.Model) -> None:
+        self._layers = [layer for layer in network._flatten_layers(include_self=False) if isinstance(layer, Memory)]
+        self._network = network
+
+    def __bool__(self) -> bool:
+        return bool(self._layers)
+
+    def initial_state(self, rows: int) -> tuple[Tensor, ...]:
+        """Return the state with which `rows` episodes start."""
+        return tuple(tree.flatten([layer.initial_state(rows) for layer in self._layers]))
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of a row of each tensor of the state."""
+        return tuple(tuple(leaf.shape[1:]) for leaf in self.initial_state(1))
+
+    @contextlib.contextmanager
+    def stepping(self, start: Tensor, state: Sequence[Tensor], rows: Rows | None = None) -> Iterator[list[Tensor]]:
+        """Let a call of the network, whose rows are one step of N sequences, go on from `state`.
+
+        Yields a list that holds the state after the call when the context is left. start: bool `[N]`, where episodes
+        start. With `rows` the call is of T steps, and `start` is `[T, N]`.
+        """
+        nests = tree.pack_sequence_as([layer.initial_state(1) for layer in self._layers], list(state))
+        steps = _Steps(start, dict(zip(map(id, self._layers), nests, strict=True)), rows)
+        after: list[Tensor] = []
+        token = _steps.set(steps)
+        try:
+            yield after
+        finally:
+            _steps.reset(token)
+        after += self._flat(steps.after, state)
+
+    def _flat(self, after: dict[int, Nest], before: Sequence[Tensor]) -> list[Tensor]:
+        """Return the leaves of the layers' states. Raises ValueError where one isn't shaped like the state before."""
+        if missing := [layer.name for layer in self._layers if id(layer) not in after]:
+            raise ValueError(f"Each layer that remembers must be called by the network. Received: not {missing}")
+        leaves = tree.flatten([after[id(layer)] for layer in self._layers])
+        shapes = [
+            [(tuple(leaf.shape), keras.backend.standardize_dtype(leaf.dtype)) for leaf in state]
+            for state in (before, leaves)
+        ]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"The state of a layer that remembers must keep its shapes and dtypes, {shapes[0]}, from step to step. "
+                f"Received: {shapes[1]} after a step of network {self._network.name!r}"
+            )
+        return list(leaves)
+
+
+def state_shapes(network: keras.Model) -> tuple[tuple[int, ...], ...]:
+    """Return the shape of a row of each tensor of a network's state; none without memory."""
+    return Memories(network).shapes

@@ -1,0 +1,117 @@
+"""A policy's step as a function of tensors: what actors run at each env step, exported or on the learner's device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from actor_learner.networks.contract import (
+    call_with_weights,
+    check_outputs,
+    network_distribution,
+    other_variables,
+    tensor_names,
+)
+from actor_learner.networks.memory import Memories
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY
+
+Tensor = Any
+_FLOAT = np.dtype(np.float32)
+NOISE, START = "noise", "start"
+
+
+class Spec(NamedTuple):
+    """An argument of a function."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class Stepped(NamedTuple):
+    """The results of a step for N rows."""
+
+    action: tuple[Tensor, ...]
+    """Leaves of sampled actions, `[N, ...]` each."""
+    log_prob: Tensor
+    """`[N]`"""
+    state: tuple[Tensor, ...]
+    """The state after the step, `[N, ...]` each; none without memory."""
+    parameters: Tensor
+
+
+class PolicyStep:
+    """The step and the value of a network, with all its weights as arguments.
+
+    The step's inputs are the leaves of observations, with memory `start` (float32 `[N, 1]`, 1 where an episode starts)
+    and the leaves of the state, the noise, and for masked spaces the mask, each `[N, ...]`. The value's are those
+    before the noise.
+    """
+
+    def __init__(self, network: keras.Model, spaces: Spaces) -> None:
+        self._network, self._spaces = network, spaces
+        self.distribution = network_distribution(network, spaces)
+        self._memories = Memories(network)
+        self.state_shapes = self._memories.shapes
+        self._others = other_variables(network)
+
+    def inputs(self, rows: int) -> list[Spec]:
+        """Return the inputs of the step for so many rows."""
+        return [*self.value_inputs(rows), *self._draws(rows)]
+
+    def value_inputs(self, rows: int) -> list[Spec]:
+        """Return the inputs of the value for so many rows."""
+        leaves = self._spaces.observation.leaves
+        names = tensor_names(leaf.name for leaf in leaves)
+        specs = [Spec(name, (rows, *leaf.shape), leaf.dtype) for name, leaf in zip(names, leaves, strict=True)]
+        if shapes := self.state_shapes:
+            specs.append(Spec(START, (rows, 1), _FLOAT))
+            specs += [Spec(f"state_{index}", (rows, *shape), _FLOAT) for index, shape in enumerate(shapes)]
+        return specs
+
+    def _draws(self, rows: int) -> list[Spec]:
+        # The noise is always of rank 2: LiteRT graphs that reshape [b] to [b, 1] don't resize.
+        specs = [Spec(NOISE, (rows, sum(self.distribution.noise)), _FLOAT)]
+        return [*specs, Spec(MASK_KEY, (rows, self._spaces.mask_size), _FLOAT)] if self._spaces.masked else specs
+
+    def step(self, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Stepped:
+        """Return sampled actions. Raises ValueError if the network's outputs don't fit the action space."""
+        seen = len(self.value_inputs(1))
+        noise, mask = inputs[seen], self.mask(inputs)
+        with self._going_on(inputs) as state:
+            parameters = self._call(inputs, weights)["parameters"]
+        action = self.distribution.sample(parameters, noise, mask)
+        return Stepped(action, self.distribution.log_prob(parameters, action, mask), tuple(state), parameters)
+
+    def mask(self, inputs: Sequence[Tensor]) -> Tensor | None:
+        """Return the mask among the step's inputs; None where the spaces aren't masked."""
+        return inputs[-1] if self._spaces.masked else None
+
+    def value(self, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+        """Return the values `[N]` of observations, in the state in which they are seen."""
+        with self._going_on(inputs):
+            return self._call(inputs, weights)["value"]
+
+    @contextlib.contextmanager
+    def _going_on(self, inputs: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+        """Let a call of the network go on from the state among the inputs; yields a list for the state after it."""
+        if not self._memories:
+            yield []
+            return
+        first = len(self._spaces.observation.leaves)
+        start = ops.reshape(inputs[first], (-1,)) > 0.5
+        with self._memories.stepping(start, inputs[first + 1 : first + 1 + len(self.state_shapes)]) as state:
+            yield state
+
+    def _call(self, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> dict[str, Tensor]:
+        leaves = inputs[: len(self._spaces.observation.leaves)]
+        observation = self._spaces.observation.unflatten(leaves)
+        outputs = call_with_weights(self._network, observation, weights, self._others)
+        check_outputs(self._network, outputs, int(leaves[0].shape[0]), self._spaces)
+        return outputs

@@ -1,0 +1,126 @@
+"""Networks with memory in the learner: the same numbers as the actors', sequences, resets, and the gradient."""
+
+import gymnasium as gym
+import keras
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+
+import actor_learner as al
+from actor_learner.learner.evaluation import NetworkCalls
+
+CELLS = {
+    "lstm": lambda: keras.layers.LSTMCell(5),
+    "gru": lambda: keras.layers.GRUCell(5),
+    "both": lambda: [keras.layers.GRUCell(4), keras.layers.LSTMCell(3)],
+}
+
+
+def with_memory(observation_space, action_space, cell="lstm", seed=0):
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input(observation_space.shape)
+    hidden = keras.layers.Dense(6, "tanh")(inputs)
+    hidden = al.Recurrent(CELLS[cell]())(hidden)
+    return keras.Model(inputs, (keras.layers.Dense(2)(hidden), keras.layers.Dense(1)(hidden)))
+
+
+def cartpoles(mode, steps=7):
+    def make(num_envs, seed):
+        return SyncVectorEnv(
+            [lambda: TimeLimit(gym.make("CartPole-v1").unwrapped, steps)] * num_envs, autoreset_mode=mode
+        )
+
+    return make
+
+
+def pool_of(mode=AutoresetMode.NEXT_STEP, cell="lstm", **options):
+    options = {"num_actors": 0, "envs_per_actor": 4, "unroll_length": 12, **options}
+    return al.ActorPool(cartpoles(mode), lambda o, a: with_memory(o, a, cell), **options)
+
+
+def batches(count=2, **options):
+    with pool_of(**options) as pool:
+        return pool.network, pool.action_space, [pool.collect().copy() for _ in range(count)]
+
+
+def still(**options):
+    """PPO that learns nothing and shows what the first minibatch sees."""
+    return al.PPO(**{"learning_rate": 0.0, "epochs": 1, "minibatch_size": None, **options})
+
+
+@pytest.mark.parametrize("cell", list(CELLS))
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_the_ratio_is_one_though_episodes_end_within_the_unroll(mode, cell):
+    network, actions, (_, trajectory) = batches(mode=mode, cell=cell)
+    assert trajectory.truncated.any()
+    assert trajectory.start[1:-1].any()
+    assert any(np.abs(leaf).max() > 0.01 for leaf in trajectory.initial_state)
+    found = evaluated(network, actions, trajectory)
+    valid = trajectory.valid
+    np.testing.assert_allclose(found.log_prob[valid], trajectory.behaviour_log_prob[valid], atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_the_learner_values_what_an_episode_ended_with_in_the_state_that_the_actor_had(mode):
+    network, actions, (_, trajectory) = batches(mode=mode)
+    ended = trajectory.truncated & trajectory.valid
+    blind = trajectory._replace(truncation_value=np.where(closing(trajectory), 0.0, trajectory.truncation_value))
+    found = evaluated(network, actions, blind)
+    assert closing(trajectory).any() or mode == AutoresetMode.NEXT_STEP
+    np.testing.assert_allclose(found.truncation_value[ended], trajectory.truncation_value[ended], atol=1e-6)
+
+
+def closing(trajectory):
+    rows = np.arange(len(trajectory.reward))[:, None]
+    return trajectory.truncated & (rows == trajectory.final_row)
+
+
+def evaluated(network, actions, trajectory, sequence_length=None):
+    """Return what the learner's first pass over a batch gives, as arrays."""
+    from keras import tree
+
+    from actor_learner.learner import backend
+    from actor_learner.learner.batch import tensors, without_invalid
+    from actor_learner.spaces.spaces import Spaces
+
+    calls = NetworkCalls(network, Spaces(None, actions), sequence_length or len(trajectory.reward), list)
+    batch = without_invalid(tensors(trajectory))
+    final = {name: batch.pop(name) for name in ("final_observation", "final_row")}
+    return tree.map_structure(
+        np.asarray,
+        backend.Compiled(lambda batch, final: calls.evaluate(batch, final)[0], (), with_xla=False)(batch, final),
+    )
+
+
+@pytest.mark.parametrize("length", [1, 3, 6])
+def test_sequences_give_what_whole_columns_give(length):
+    network, actions, (_, trajectory) = batches(mode=AutoresetMode.SAME_STEP)
+    whole, pieces = (evaluated(network, actions, trajectory, sequence_length=count) for count in (12, length))
+    for a, b in zip(whole, pieces, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [None, 4])
+def test_an_update_that_changes_nothing_has_no_divergence(length):
+    network, actions, (_, trajectory) = batches()
+    learner = al.Learner(network, still(minibatch_size=24), action_space=actions, sequence_length=length)
+    metrics = learner.update(trajectory)
+    assert abs(metrics["approx_kl"]) < 1e-7
+    assert metrics["clip_fraction"] == 0
+
+
+def test_columns_may_stand_in_any_order():
+    network, actions, (_, trajectory) = batches()
+    order = np.array([2, 0, 3, 1])
+
+    def permuted(field, by_column):
+        from actor_learner.spaces.trajectory import map_leaves
+
+        return map_leaves(lambda leaf: leaf[order] if by_column else leaf[:, order], field)
+
+    by_column = {"policy_version", "env_index", "final_observation", "final_row", "initial_state"}
+    fields = {n: None if f is None else permuted(f, n in by_column) for n, f in trajectory._asdict().items()}
+    one, other = evaluated(network, actions, trajectory), evaluated(network, actions, al.Trajectory(**fields))
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_allclose(a[:, order], b, atol=1e-7)
