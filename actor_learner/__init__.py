@@ -26,6 +26,7 @@ _PUBLIC = {
     "export": "export",
     "learner.learner": "Learner",
     "networks.default": "default_network",
+    "networks.attention": "AttentionMemory",
     "networks.layers": "ActionDistribution LogStd ObservationNormalization",
     "networks.memory": "Memory Recurrent",
     "networks.saving": "load_network",
@@ -35,7 +36,7 @@ _PUBLIC = {
     "train": "Result train",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
-_WITH_KERAS = ("learner.learner", "networks.layers", "networks.memory", "networks.default")
+_WITH_KERAS = ("learner.learner", "networks.layers", "networks.memory", "networks.attention", "networks.default")
 _MODULES = ("algorithms", "callbacks")
 
 __all__ = [*_HOME, *_MODULES, "__version__"]
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from actor_learner.evaluate import Evaluation as Evaluation, evaluate as evaluate
     from actor_learner.export import export as export
     from actor_learner.learner.learner import Learner as Learner
+    from actor_learner.networks.attention import AttentionMemory as AttentionMemory
     from actor_learner.networks.default import default_network as default_network
     from actor_learner.networks.layers import (
         ActionDistribution as ActionDistribution,

@@ -96,7 +96,8 @@ class Recurrent(Memory):
         self.cell = cells[0] if len(cells) == 1 else layers.StackedRNNCells(list(cells))
 
     def build(self, input_shape: Any) -> None:
-        self.cell.build(input_shape)
+        if not self.cell.built:  # by a saved config
+            self.cell.build(input_shape)
 
     def initial_state(self, rows: Any) -> Nest:
         return _float32(self.cell.get_initial_state(batch_size=rows))

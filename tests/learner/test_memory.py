@@ -13,6 +13,7 @@ from actor_learner.learner.evaluation import NetworkCalls
 CELLS = {
     "lstm": lambda: keras.layers.LSTMCell(5),
     "gru": lambda: keras.layers.GRUCell(5),
+    "attention": None,
     "both": lambda: [keras.layers.GRUCell(4), keras.layers.LSTMCell(3)],
 }
 
@@ -21,7 +22,8 @@ def with_memory(observation_space, action_space, cell="lstm", seed=0):
     keras.utils.set_random_seed(seed)
     inputs = keras.Input(observation_space.shape)
     hidden = keras.layers.Dense(6, "tanh")(inputs)
-    hidden = al.Recurrent(CELLS[cell]())(hidden)
+    memory = al.AttentionMemory(window=5, heads=2, size=6) if cell == "attention" else al.Recurrent(CELLS[cell]())
+    hidden = memory(hidden)
     return keras.Model(inputs, (keras.layers.Dense(2)(hidden), keras.layers.Dense(1)(hidden)))
 
 
@@ -93,9 +95,10 @@ def evaluated(network, actions, trajectory, sequence_length=None):
     )
 
 
+@pytest.mark.parametrize("cell", ["lstm", "attention"])
 @pytest.mark.parametrize("length", [1, 3, 6])
-def test_sequences_give_what_whole_columns_give(length):
-    network, actions, (_, trajectory) = batches(mode=AutoresetMode.SAME_STEP)
+def test_sequences_give_what_whole_columns_give(length, cell):
+    network, actions, (_, trajectory) = batches(mode=AutoresetMode.SAME_STEP, cell=cell)
     whole, pieces = (evaluated(network, actions, trajectory, sequence_length=count) for count in (12, length))
     for a, b in zip(whole, pieces, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
