@@ -179,17 +179,20 @@ def make_learner(config: TrainConfig, checkpoint: Path | None, actors: ActorPool
         warn_of_threads(_learner_cores(config, actors.observation_space))
     if checkpoint is None:
         return new_learner(config, actors)
-    options = {"algorithm": config.algorithm, "device": config.device, "devices": config.devices}
+    options = {name: getattr(config, name) for name in ("algorithm", "device", "devices")}
     learner = Learner.load(checkpoint, network=actors.network, **options)
     learner.total_steps = config.total_steps
     return learner
+
+
+_OF_LEARNER = ("total_steps", "seed", "device", "devices", "sequence_length", "burn_in")
 
 
 def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
     """Returns a new learner that a config describes, of the actors' network."""
     from actor_learner.learner.learner import Learner
 
-    fields: dict[str, Any] = {name: getattr(config, name) for name in ("total_steps", "seed", "device", "devices")}
+    fields: dict[str, Any] = {name: getattr(config, name) for name in _OF_LEARNER}
     if config.init_from is not None:
         fields["return_statistics"] = _return_statistics(config)
     return Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)

@@ -73,6 +73,8 @@ def export(
         )
     _check_packages(format)
     exported = ExportedPolicy.load(run.policy)
+    if exported.state_shapes and format != "litert":
+        raise ValueError(f"A policy with memory can be exported as litert only. Received: format={format!r}")
     if format == "litert":
         if exported.fallback:
             raise ValueError(

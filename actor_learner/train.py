@@ -62,7 +62,7 @@ class _Run:
             collected = time.perf_counter()
             recorder.begin_update()
             with prefetching(actors.upcoming, learner, useful=copies_ahead):
-                losses = learner.update(trajectory)
+                losses = learner.update(trajectory, on_policy=trajectory.policy_version == learner.updates)
             learned = recorder.learned(trajectory, losses)
             yield recorder.row(trajectory, losses, collected - started, time.perf_counter() - collected)
             if learned:

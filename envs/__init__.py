@@ -9,14 +9,17 @@ for such an id. Entry points are strings: making an environment imports its modu
   or in a dict observation (`mask_in`).
 - `actor_learner/Memory-v0`: needs a memory. A cue comes first, the question last; without memory a policy stays at
   chance.
+- `actor_learner/CartPoleNoVelocity-v0`, `actor_learner/PendulumNoVelocity-v0`,
+  `actor_learner/LunarLanderNoVelocity-v0`, `actor_learner/MountainCarContinuousNoVelocity-v0`: Gymnasium's own without
+  the velocities, which a policy with memory finds out from one step to the next.
 - `actor_learner/Latency-v0`: waits like simulators: long (`step_time`), unevenly (`tail`), or much longer in some
   actors than in others (`slow_fraction`, `slow_factor`). For measurements of scaling.
 - `actor_learner/CartPole-v1`, `actor_learner/Pendulum-v1`, `actor_learner/Acrobot-v1`, `actor_learner/MountainCar-v0`:
   equal to Gymnasium's own, step by step, but many at once in NumPy: millions of steps a second on one core from a
   thousand environments up.
 
-All but `MaskedTreasure-v0` and `Memory-v0` have their own vector environment, in autoreset mode DISABLED, which costs
-no step at an episode's end: `reset(options={"reset_mask": mask})` restarts those that ended.
+All but `MaskedTreasure-v0`, `Memory-v0` and those without velocities have their own vector environment, in autoreset
+mode DISABLED, which costs no step at an episode's end: `reset(options={"reset_mask": mask})` restarts those that ended.
 """
 
 from __future__ import annotations
@@ -60,5 +63,18 @@ def _register_in_numpy(gymnasium_id: str) -> None:
     )
 
 
+def _register_without_velocity(gymnasium_id: str) -> None:
+    spec = gym.spec(gymnasium_id)
+    gym.register(
+        id=f"actor_learner/{gymnasium_id.rpartition('-')[0]}NoVelocity-v0",
+        entry_point="actor_learner_envs.velocity:make",
+        kwargs={"env_id": gymnasium_id},
+        max_episode_steps=spec.max_episode_steps,
+        reward_threshold=spec.reward_threshold,
+    )
+
+
+for _id in ("CartPole-v1", "Pendulum-v1", "LunarLander-v3", "MountainCarContinuous-v0"):
+    _register_without_velocity(_id)
 for _id in ("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0"):
     _register_in_numpy(_id)

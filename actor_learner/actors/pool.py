@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import logging
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -190,6 +191,7 @@ class ActorPool:
                 on_env_error=on_env_error,
                 max_restarts=max_restarts,
             )
+        self._process = os.getpid()
         self._end = weakref.finalize(self, self._group.close)  # at the interpreter's end, too
         try:
             self._group.start()
@@ -300,10 +302,18 @@ class ActorPool:
 
         Raises ActorError as `collect` does.
         """
+        self._check_process()
         with self._closed_on_failure():
             self._group.check()
             with self._group.lock:
                 self._schedule.begin()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"A pool belongs to the process that made it, {self._process}; make another one here. "
+                f"Received: a call in process {os.getpid()}"
+            )
 
     def collect(self, timeout: float | None = 60.0) -> Trajectory:
         """Return the next batch as read-only views `[T, B]` on the group's memory; B: all environments.
@@ -392,6 +402,7 @@ class ActorPool:
             ValueError: Their number or a shape is another than the network's, or they aren't finite.
             ActorError: An actor has failed since the last `collect()`.
         """
+        self._check_process()
         with self._closed_on_failure():
             self._group.check()
         vector = self.exported.as_vector(weights)

@@ -81,10 +81,10 @@ class RunCallbacks:
             self._skip(network._initial_epoch)
         for callback in self._of_kind(keras.callbacks.CSVLogger):
             callback.keys = sorted(self._names)  # by default those of the first epoch, when some have no value
+        self.next_update(first=True)
         after = self._learner.get_weights()
         if not all(map(np.array_equal, before, after)):
             self._actors.publish(after)
-        self.next_update(first=True)
 
     def _of_kind(self, kind: type[Any]) -> list[Any]:
         return [callback for callback in self._callbacks if isinstance(callback, kind)]

@@ -145,6 +145,9 @@ class TrainConfig(checks.NamedFields):
         envs_per_actor: environments of each actor; None: 8, or its share of `num_envs`.
         num_envs: environments of all actors together, split as evenly as possible; None: `envs_per_actor` for each.
         unroll_length: env steps of each environment in a batch.
+        sequence_length: env steps of the sequences from which a network with memory learns; None: whole unrolls. What
+            happened longer before, it can use but not learn to remember.
+        burn_in: first rows of each sequence that have no loss: they bring the state up to date.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
             on weights at most n versions old (see `ActorPool`).
         acting: "actors": each actor runs the policy on its core; "device": the learner's device runs it, in one call
@@ -189,6 +192,9 @@ class TrainConfig(checks.NamedFields):
         distribution: distribution of Box actions: "gaussian", clipped to the bounds, or "squashed" into them by tanh.
         noise_hold: env steps for which an environment keeps its draw of exploration noise; above 1, that biases the
             policy gradient.
+        memory: memory behind the default network's hidden layers, which policy and value then share: "lstm", "gru" or
+            "attention" (over the last 32 steps); None: no memory.
+        memory_size: units of the memory.
         precision: precision that the network's layers compute in, over weights in float32: "float32", "bfloat16" or
             "float16"; None: as Keras's dtype policy says.
         network: keras.Model, or callable(observation_space, action_space) -> keras.Model, in place of the default.
@@ -220,6 +226,8 @@ class TrainConfig(checks.NamedFields):
         None, 1, "actors", "environments of all actors together, split evenly; default: envs_per_actor for each"
     )
     unroll_length: int = _count(128, 1, "actors")
+    sequence_length: int | None = _count(None, 1, "algorithm")
+    burn_in: int = _count(0, 0, "algorithm")
     max_policy_lag: int = _count(
         0, 0, "actors", "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely"
     )
@@ -262,6 +270,8 @@ class TrainConfig(checks.NamedFields):
     normalize_observation: bool = _flag(False, "network")
     distribution: str = _choice(("gaussian", "squashed"), "network")
     noise_hold: int = _count(1, 1, "network")
+    memory: Literal["lstm", "gru", "attention"] | None = _choice((None, *checks.MEMORIES), "network")
+    memory_size: int = _count(128, 1, "network")
     precision: Literal["float32", "bfloat16", "float16"] | None = _choice((None, *PRECISIONS), "network")
     network: Any = _field(None, "network", "module:callable(observation_space, action_space) -> keras.Model")
     callbacks: Sequence[Any] = _field(tuple, "code", check=_callbacks)
@@ -281,6 +291,7 @@ class TrainConfig(checks.NamedFields):
             raise refusal("max_policy_lag", expected, self.max_policy_lag)
         self._split_environments()
         self._check_devices()
+        self._check_sequences()
 
     def _check_devices(self) -> None:
         if self.devices == 1:
@@ -293,6 +304,22 @@ class TrainConfig(checks.NamedFields):
             raise ValueError(f"`devices` must share the environments evenly; change `num_envs`. Received: {received}")
         if isinstance(self.algorithm, Algorithm):
             self.algorithm.source().share(self.devices)
+
+    def _check_sequences(self) -> None:
+        """Check what only matters to a network with memory, which one that is given may have."""
+        if self.memory is None and self.network is None and self.init_from is None:
+            if self.sequence_length is not None or self.burn_in:
+                received = f"sequence_length={self.sequence_length}, burn_in={self.burn_in}"
+                raise ValueError(f"`sequence_length` and `burn_in` need a network with memory. Received: {received}")
+            return
+        length = self.sequence_length or self.unroll_length
+        if self.unroll_length % length:
+            expected = f"a divisor of `unroll_length`, {self.unroll_length}"
+            raise refusal("sequence_length", expected, self.sequence_length)
+        if self.burn_in >= length:
+            raise refusal("burn_in", f"below the {length} rows of a sequence", self.burn_in)
+        if self.memory is not None and isinstance(self.algorithm, Algorithm):
+            self.algorithm.source().share(self.devices).of_sequences(length)
 
     def _split_environments(self) -> None:
         counts = self.env_counts

@@ -37,6 +37,9 @@ _ATARI |= {"clip_range": "linear_0.1", "ent_coef": 0.01, "clip_reward": "sign", 
 
 _MUJOCO_NAMES = "HumanoidStandup InvertedDoublePendulum InvertedPendulum Pusher Reacher".split()
 
+_REMEMBERING = {"memory": "gru", "memory_size": 64, "hidden_sizes": (64,), **_NORMALIZED}
+_NO_VELOCITY = {**_settings(100_000, 8, 128, minibatch_size=256, learning_rate="linear_1e-3"), **_REMEMBERING}
+
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "CartPole-v1": {
         "ppo": {
@@ -93,6 +96,14 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "actor_learner/MaskedTreasure-v0": {
         "ppo": _settings(50_000, 16, 64, minibatch_size=256, epochs=6, learning_rate=2e-3, ent_coef=0.01)
+    },
+    "actor_learner/CartPoleNoVelocity-v0": {"ppo": {**_NO_VELOCITY, "clip_range": "linear_0.2"}},
+    "actor_learner/Memory-v0": {
+        "ppo": {
+            **_settings(100_000, 16, 64, minibatch_size=256, epochs=4, learning_rate=1e-3, ent_coef=0.01),
+            "memory": "gru",
+            "memory_size": 64,
+        }
     },
     "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 875_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
     "ALE/*": {"ppo": _ATARI},

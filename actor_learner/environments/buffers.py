@@ -13,6 +13,8 @@ from actor_learner.spaces.structure import MASK_KEY, Leaf, Structure
 
 Array = np.ndarray[Any, Any]
 
+_INTEGERS = np.dtype(np.int64)
+
 
 class Fault(NamedTuple):
     """An invalid number in an observation or reward."""
@@ -133,14 +135,32 @@ def require_shape(value: Any, shape: tuple[int, ...]) -> None:
         raise ValueError(f"another shape than {shape}")
 
 
+def require_values(value: Any, dtype: np.dtype[Any]) -> None:
+    """Raise ValueError for numbers that an integer dtype hasn't: a cast would change them. Runs once per env step."""
+    if dtype.kind not in "iub" or getattr(value, "dtype", None) == dtype:
+        return
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiubc":
+        raise ValueError(f"no numbers, but {array.dtype}")
+    if np.can_cast(array.dtype, dtype, "same_kind"):
+        return
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    with np.errstate(invalid="ignore"):
+        fits = (array.real >= low) & (array.real <= high) & (array == np.rint(array.real))
+    if not fits.all():
+        raise ValueError(f"{array[~fits].reshape(-1)[0]} where the space has {dtype}")
+
+
 def write(rows: Array, row: Any, index: int) -> None:
-    """Write one row of `[b, ...]`. Raises ValueError for another shape."""
+    """Write one row of `[b, ...]`. Raises ValueError for another shape, and for numbers that the dtype hasn't."""
     require_shape(row, rows.shape[1:])
+    require_values(row, rows.dtype)
     rows[index] = row
 
 
 def _write(array: Array, raw: Any, start: Any) -> None:
     require_shape(raw, array.shape)
+    require_values(raw, array.dtype if start is None else _INTEGERS)
     if start is None:
         np.copyto(array, raw, casting="unsafe")
     else:

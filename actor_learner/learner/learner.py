@@ -147,7 +147,7 @@ class Learner:
                 self._read_vector = backend.vector_reader(weights)
         return self._read_vector
 
-    def update(self, trajectory: Trajectory) -> dict[str, float]:
+    def update(self, trajectory: Trajectory, *, on_policy: Any = False) -> dict[str, float]:
         """Update once from a batch. Returns metrics, without those that have no value this time.
 
         The first batch of a network with `ObservationNormalization` only sets its statistics.
@@ -156,6 +156,9 @@ class Learner:
         network for some of the rows is NaN or infinite: network, optimizer and learner are then as they were before,
         and the metrics are those of the attempt, with "undone": 1.0 among them. `not_finite` names the metrics and
         parts ("weights", "optimizer", "statistics", "outputs"). There are no new weights to publish then.
+
+        on_policy: True, or bool `[B]` for each column, where the present weights chose the actions. In mixed precision,
+            their log-probabilities are then taken from the network itself: actors compute them in float32.
 
         Raises:
             ValueError: a batch that doesn't fit the network, one without a valid row, or layers whose `trainable` was
@@ -176,7 +179,7 @@ class Learner:
                 f"Received: no valid row of {valid.shape[0]} x {valid.shape[1]}"
             )
         with self._naming_what_to_lower(trajectory), self._on_device():
-            values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched))
+            values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched, on_policy))
             result = _read_metrics(update, values, learned=num_minibatches > 0)
         if "undone" in result:
             self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))
@@ -256,6 +259,8 @@ class Learner:
             algorithm=self.algorithm,
             action_space=self.action_space,
             total_steps=self.total_steps,
+            sequence_length=self.sequence_length,
+            burn_in=self.burn_in,
             env_steps=self.env_steps,
             updates=self.updates,
             random_state=self._rng.bit_generator,
@@ -291,6 +296,8 @@ class Learner:
             saved.algorithm,
             action_space=saved.action_space,
             total_steps=saved.total_steps,
+            sequence_length=saved.sequence_length,
+            burn_in=saved.burn_in,
             device=device,
             devices=devices,
         )
@@ -360,16 +367,13 @@ class Learner:
         order: Array,
         num_minibatches: int,
         prefetched: dict[str, Any] | None = None,
+        on_policy: Any = False,
     ) -> tuple[Any, ...]:
-        """Return the compiled update's arguments. prefetched: The batch's tensors, if they are on the device already.
-
-        In mixed precision they mark the columns that the present weights have collected: with one publish for each
-        update, their version is the number of updates.
-        """
+        """Return the compiled update's arguments. prefetched: The batch's tensors on the device, if they are there."""
         batch = prefetched or tensors(trajectory)
         if computes_in(self.network, "float16", "bfloat16"):
-            on_policy = np.asarray(trajectory.policy_version) == self.updates
-            batch["on_policy"] = backend.to_device(on_policy, split=0)
+            columns = np.broadcast_to(np.asarray(on_policy, bool), trajectory.reward.shape[1:])
+            batch["on_policy"] = backend.to_device(np.ascontiguousarray(columns), split=0)
         scheduled = self._scheduled_values(trajectory.valid.size * backend.process_count())
         numbers = (np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})
         return batch, backend.to_device(order, split=1), *backend.to_device(numbers)

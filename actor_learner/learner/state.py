@@ -41,6 +41,8 @@ class SavedLearner:
     algorithm: Algorithm
     action_space: Space[Any]
     total_steps: int | None
+    sequence_length: int | None
+    burn_in: int
     env_steps: int
     updates: int
     random_state: np.random.BitGenerator
@@ -58,6 +60,8 @@ def write_learner(saved: SavedLearner, folder: Path) -> None:
         "algorithm": algorithms.to_json(saved.algorithm),
         "action_space": to_json(saved.action_space),
         "total_steps": saved.total_steps,
+        "sequence_length": saved.sequence_length,
+        "burn_in": saved.burn_in,
         "env_steps": saved.env_steps,
         "updates": saved.updates,
         "random_state": saved.random_state.state,
@@ -110,6 +114,8 @@ def _read_description(content: bytes) -> dict[str, Any]:
     bits.state = state["random_state"]
     return {
         **{name: state[name] for name in ("algorithm", "total_steps", "env_steps", "updates")},
+        "sequence_length": state.get("sequence_length"),  # earlier versions write neither
+        "burn_in": state.get("burn_in", 0),
         "action_space": to_gymnasium(from_json(state["action_space"])),
         "random_state": bits,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -33,21 +34,26 @@ class AttentionMemory(Memory):
         window: Steps that are remembered. What is older is forgotten.
         heads: Heads of attention, which share `size`.
         size: Columns of the output.
+        seed: Of the first weights; None: Keras's.
 
     Raises ValueError for sizes that can't be.
     """
 
-    def __init__(self, window: int = 32, heads: int = 4, size: int = 64, **kwargs: Any) -> None:
+    def __init__(
+        self, window: int = 32, heads: int = 4, size: int = 64, seed: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.window, self.heads = check_count("window", window), check_count("heads", heads)
-        self.size = check_count("size", size)
+        self.size, self.seed = check_count("size", size), seed
         if size % heads:
             raise refusal("size", f"a multiple of the {heads} heads", size)
 
     def build(self, input_shape: Any) -> None:
         size, hidden = self.size, _WIDENING * self.size
+        seeds = itertools.repeat(None) if self.seed is None else itertools.count(self.seed)
 
-        def weight(name: str, *shape: int, initializer: Any = "glorot_uniform") -> Any:
+        def weight(name: str, *shape: int, initializer: Any = None) -> Any:
+            initializer = initializer or keras.initializers.GlorotUniform(next(seeds))
             return self.add_weight(name=name, shape=shape, initializer=initializer)
 
         self.embedding = weight("embedding", input_shape[-1], size)
@@ -129,7 +135,13 @@ class AttentionMemory(Memory):
         return x + ops.sigmoid(self.second_gate) * (ops.matmul(hidden, self.dense_kernel) + self.dense_bias)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "window": self.window, "heads": self.heads, "size": self.size}
+        return {
+            **super().get_config(),
+            "window": self.window,
+            "heads": self.heads,
+            "size": self.size,
+            "seed": self.seed,
+        }
 
 
 def _normalized(x: Tensor, scale: Tensor) -> Tensor:

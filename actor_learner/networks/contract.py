@@ -20,6 +20,7 @@ from keras.layers import BatchNormalization, Dropout
 
 from actor_learner.networks.distributions import Distribution, distribution_for
 from actor_learner.networks.layers import ActionDistribution, ObservationNormalization
+from actor_learner.networks.memory import Memories
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure
@@ -145,8 +146,19 @@ def check_contract(network: keras.Model, observation: Nest, spaces: Spaces) -> N
     if not isinstance(network, keras.Model):
         raise ValueError(f"`network` must be a keras.Model. Received: {network!r}")
     arranged = keras.tree.map_structure(ops.convert_to_tensor, arrange(network, observation))
+    for layer in all_layers(network):
+        if getattr(layer, "stateful", False):
+            raise ValueError(
+                "A layer must not keep its state to itself: actors and learner carry it, with "
+                "al.Recurrent(keras.layers.LSTMCell(64)) and other cells. "
+                f"Received: layer {layer.name!r} with stateful=True"
+            )
     try:
         outputs = network(arranged, training=False)
+        if memories := Memories(network):
+            start = np.ones(CHECKED_ROWS, bool)
+            with memories.stepping(start, memories.initial_state(CHECKED_ROWS)):
+                network(arranged, training=False)
     except Exception as error:
         raise ValueError(
             f"The network doesn't take observations of {_describe(observation)} (with a leading batch axis): "

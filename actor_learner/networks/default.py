@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.spaces import Space
 from keras import layers, ops
 
+from actor_learner.networks.attention import AttentionMemory
 from actor_learner.networks.contract import arrange, check_noise_hold, normalization_layers, takes_mask
 from actor_learner.networks.distributions import distribution_for
 from actor_learner.networks.images import (
@@ -23,11 +24,15 @@ from actor_learner.networks.images import (
     scaled,
 )
 from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot
+from actor_learner.networks.memory import GateBias, Recurrent
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.kinds import Box, Discrete, MultiDiscrete
-from actor_learner.system.fields import refusal
+from actor_learner.system.fields import MEMORIES, check_choice, check_count, refusal
 
 Tensor = Any
+
+_KEEPING = 3.0
+"""The first bias of a forget gate: an untrained cell keeps 95% of its state from one step to the next."""
 
 
 def default_network(
@@ -43,9 +48,13 @@ def default_network(
     distribution: str = "gaussian",
     noise_hold: int = 1,
     channel_axis: int | None = None,
+    memory: str | None = None,
+    memory_size: int = 128,
     seed: int = 0,
 ) -> keras.Model:
     """Returns a network for these spaces: separate MLP trunks for policy and value, or a shared trunk for images.
+
+    With `memory` ("lstm", "gru" or "attention") the trunk is shared, too, and `memory_size` units that remember follow.
 
     Initialization is orthogonal as in SB3 (gain sqrt 2; policy head .01, value head 1), or with `orthogonal_init=False`
     uniform +-1 / sqrt(fan in) as in torch; biases are 0. An observation is an image if it is uint8 or bool of rank 2
@@ -65,6 +74,8 @@ def default_network(
     _check_activation(activation)
     check_image_network(image_network)
     check_channel_axis(structure, channel_axis)
+    check_choice("memory", memory, (None, *MEMORIES))
+    check_count("memory_size", memory_size)
     images = [is_image(leaf.space, image_network, channel_axis) for leaf in structure.leaves]
     normalized = _normalizable(structure, images) if normalize_observation else [False] * len(images)
     inputs = _inputs(structure)
@@ -76,7 +87,10 @@ def default_network(
             features.append(image_features(tensor, leaf, image_network, channel_axis, build.initializer, prefix))
         else:
             features.append(_vector_features(tensor, leaf, normalize, prefix))
-    policy_features, value_features = _trunks(features, build, hidden_sizes, activation, any(images))
+    shared = any(images) or memory is not None
+    policy_features, value_features = _trunks(features, build, hidden_sizes, activation, shared, all(images))
+    if memory is not None:
+        policy_features = value_features = build.memory(policy_features, memory, memory_size)
     parameters = _policy_head(policy_features, action, build, initial_log_std)
     parameters = ActionDistribution(distribution, noise_hold, name=build.name("parameters"), dtype="float32")(
         parameters
@@ -180,6 +194,21 @@ class _Builder:
             x = self.dense(x, size, math.sqrt(2), f"{name}_hidden_{index + 1}", activation=activation)
         return x
 
+    def memory(self, x: Tensor, kind: str, size: int) -> Tensor:
+        name, seed = self.name("memory"), int(next(self._seeds))
+        if kind == "attention":
+            return AttentionMemory(size=size, seed=seed, name=name)(x)
+        weights = {
+            "kernel_initializer": self.initializer(1.0),
+            "recurrent_initializer": keras.initializers.Orthogonal(seed=seed),
+        }
+        if kind == "gru":
+            cell = layers.GRUCell(size, bias_initializer=GateBias(_KEEPING, gate=0, gates=3), **weights)
+        else:
+            bias = GateBias(_KEEPING, gate=1, gates=4)
+            cell = layers.LSTMCell(size, unit_forget_bias=False, bias_initializer=bias, **weights)
+        return Recurrent(cell, name=name)(x)
+
     def join(self, columns: Sequence[Tensor], name: str, **options: Any) -> Tensor:
         return columns[0] if len(columns) == 1 else layers.Concatenate(name=self.name(name), **options)(columns)
 
@@ -203,15 +232,24 @@ def _vector_features(observation: Tensor, leaf: spaces.Leaf, normalize: bool, pr
 
 
 def _trunks(
-    features: Sequence[Tensor], build: _Builder, hidden_sizes: Sequence[int], activation: str, images: bool
+    features: Sequence[Tensor],
+    build: _Builder,
+    hidden_sizes: Sequence[int],
+    activation: str,
+    shared: bool,
+    all_images: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the features for the heads of policy and value: a trunk each, or a shared one for images."""
+    """Returns the features for the heads of policy and value: a trunk each, or a shared one.
+
+    The features of a single image are a trunk.
+    """
     joined = build.join(features, "observations")
-    if not images:
+    if not shared:
         policy = build.mlp(joined, hidden_sizes, activation, "policy")
         return policy, build.mlp(joined, hidden_sizes, activation, "value")
-    shared = joined if len(features) == 1 else build.mlp(joined, hidden_sizes, activation, "shared")
-    return shared, shared
+    alone = all_images and len(features) == 1
+    trunk = joined if alone else build.mlp(joined, hidden_sizes, activation, "shared")
+    return trunk, trunk
 
 
 def _policy_head(x: Tensor, structure: spaces.Structure, build: _Builder, initial_log_std: float) -> Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import keras
+import numpy as np
 from keras import layers, ops, tree
 
 from actor_learner.system.fields import refusal
@@ -112,6 +113,26 @@ class Recurrent(Memory):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Recurrent:
         return cls(**{**config, "cell": keras.saving.deserialize_keras_object(config["cell"])})
+
+
+@keras.saving.register_keras_serializable(package="actor_learner")
+class GateBias(keras.initializers.Initializer):  # type: ignore[misc]
+    """Zeros, and `value` for one gate of a cell: with a high bias of the gate that keeps, memory lasts from the start.
+
+    A gate is a part of the last axis, number `gate` of `gates` equal ones; of a matrix, in the first row.
+    """
+
+    def __init__(self, value: float, gate: int, gates: int) -> None:
+        self.value, self.gate, self.gates = float(value), gate, gates
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Tensor:
+        bias = np.zeros(shape, np.float32)
+        units = shape[-1] // self.gates
+        bias.reshape(-1, shape[-1])[0, self.gate * units : (self.gate + 1) * units] = self.value
+        return ops.convert_to_tensor(bias, dtype=dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"value": self.value, "gate": self.gate, "gates": self.gates}
 
 
 def _float32(state: Nest) -> Nest:

@@ -204,6 +204,13 @@ def _curve(name: str, runs: Sequence[_Run], metric: str, x: str, band: Band, smo
     last = min(places[-1] for places, _, _ in each)
     if last < first:
         raise ValueError(f"The runs of {runs[0].env} with {name} have no range of {x} in common, so they have no mean")
+    longest = max(places[-1] for places, _, _ in each)
+    if longest > 1.2 * last:
+        warnings.warn(
+            f"the curve of {runs[0].env} with {name} ends where its shortest run does, at {last:,.0f} {x}; "
+            f"the longest goes on to {longest:,.0f}",
+            stacklevel=3,
+        )
     grid = np.linspace(first, last, _POINTS)
     values = np.stack([np.interp(grid, places, values) for places, values, _ in each])
     low, high = band.edges(values)
@@ -215,7 +222,7 @@ def _smoothed(run: _Run, metric: str, x: str, smoothing: float) -> tuple[Array, 
     names = dict.fromkeys(name for row in run.rows for name in row)
     for name in (metric, X_AXES[x]):
         if name not in names:
-            hint = close_match(name, names)
+            hint = close_match(name, names) or f"; it has {', '.join(name for name in names if '/' not in name)}"
             raise ValueError(f"The run {run.path!r} has no such metric{hint}. Received: metric={name!r}")
     places, values = series(run.rows, metric, x)
     if not len(values):

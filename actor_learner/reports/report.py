@@ -63,9 +63,9 @@ def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | Non
     if output.suffix.lower() not in (".html", ".htm"):
         raise refusal("output", "a file name that ends in .html", str(output))
     run = open_run(run_dir)
-    facts = read_facts(run, output.parent)
     for package in ("matplotlib", "jinja2"):
         check_package(package, "report", "report")
+    facts = read_facts(run, output.parent)
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)

@@ -53,7 +53,7 @@ class RunDirectory:
     @property
     def exists(self) -> bool:
         """True if the directory holds a run."""
-        return self.config.exists() or self.metrics.exists()
+        return os.path.exists(self.config) or os.path.exists(self.metrics)  # False where it can't be read
 
 
 def claim_run(config: TrainConfig) -> RunDirectory:

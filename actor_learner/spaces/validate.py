@@ -44,6 +44,7 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
         checked["env_index"] = index = _field("env_index", trajectory.env_index, (rows[1],), "iu", np.int32)
         if index.min() < 0:
             raise ValueError(f"`env_index` must be at least 0. Received: {index.min()}")
+    checked["policy_version"] = _field("policy_version", trajectory.policy_version, rows[1:], "iu")
     if trajectory.initial_state is not None:
         checked["initial_state"] = _initial_state(trajectory.initial_state, rows[1])
     if trajectory.start is not None:

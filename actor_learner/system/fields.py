@@ -78,6 +78,7 @@ def check_seconds(name: str, value: Any) -> float:
 
 DEVICES = ("auto", "cpu", "gpu")
 """The devices that a learner computes on."""
+MEMORIES = ("lstm", "gru", "attention")
 ACTING = ("actors", "device")
 """The places where the policy runs: in the actors, or on the learner's device."""
 

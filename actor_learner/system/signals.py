@@ -54,7 +54,7 @@ class Interrupts:
                 with contextlib.suppress(OSError):  # not `print`: the signal may have interrupted a write to its buffer
                     os.write(2, b"\nending this update and saving (Ctrl-C again ends at once)\n")
         elif number == signal.SIGINT and not self.saving:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("nothing more is saved: --resume (resume=True) goes on from the last checkpoint")
 
     def raise_received(self, message: str) -> None:
         """Raise KeyboardInterrupt(message) after SIGINT, and SystemExit(128 + number) after another signal."""

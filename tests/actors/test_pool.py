@@ -517,3 +517,13 @@ def test_more_actors_than_cores_is_a_warning(monkeypatch):
         ActorPool("CartPole-v1", num_actors=2, envs_per_actor=1),
     ):
         pass
+
+
+def test_a_child_process_cannot_use_its_parents_pool():
+    with ActorPool("CartPole-v1", num_actors=0, envs_per_actor=1, unroll_length=2) as pool:
+        pool._process += 1
+        for use in (pool.collect, lambda: pool.publish(pool.network.get_weights())):
+            with pytest.raises(RuntimeError, match="belongs to the process that made it, .*; make another one here"):
+                use()
+        pool._process -= 1
+        pool.collect()

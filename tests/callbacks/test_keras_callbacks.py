@@ -653,3 +653,21 @@ def test_without_finite_weights_nothing_is_saved(tmp_path, caplog):
         al.train(config(tmp_path, [Spoils("on_train_batch_end")], checkpoint_minutes=None))
     assert "and there is no checkpoint: no network is saved" in caplog.text
     assert not (tmp_path / "run/network.keras").exists()
+
+
+def test_weights_set_as_the_first_epoch_begins_reach_the_actors(tmp_path):
+    class Scale(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 0:
+                self.model.set_weights([2.0 * weight for weight in self.model.get_weights()])
+
+    metrics = []
+
+    class Record(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            metrics.append(logs)
+
+    algorithm = al.PPO(epochs=1, minibatch_size=None, learning_rate=0.0)
+    options = {"num_actors": 0, "envs_per_actor": 2, "unroll_length": 16, "total_steps": 64, "quiet": True}
+    al.train(al.TrainConfig(algorithm=algorithm, callbacks=[Scale(), Record()], run_dir=tmp_path / "run", **options))
+    assert abs(metrics[0]["approx_kl"]) < 1e-7

@@ -40,12 +40,16 @@ def test_ids():
     assert [env_id.removeprefix("actor_learner/") for env_id in IDS] == [
         "Acrobot-v1",
         "CartPole-v1",
+        "CartPoleNoVelocity-v0",
         "Catch-v0",
         "Latency-v0",
+        "LunarLanderNoVelocity-v0",
         "MaskedTreasure-v0",
         "Memory-v0",
         "MountainCar-v0",
+        "MountainCarContinuousNoVelocity-v0",
         "Pendulum-v1",
+        "PendulumNoVelocity-v0",
     ]
     for env_id in IDS:
         assert f"`{env_id}`" in actor_learner_envs.__doc__

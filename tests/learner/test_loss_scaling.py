@@ -242,3 +242,18 @@ def test_a_run_with_such_an_optimizer_is_refused_before_anything_starts(tmp_path
     with pytest.raises(ValueError, match=REFUSED):
         al.train(config.replace(network=network_in("mixed_float16")))
     assert not list(tmp_path.iterdir())
+
+
+def test_actions_of_other_weights_keep_their_log_probabilities_in_mixed_precision():
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+    try:
+        with al.ActorPool("CartPole-v1", num_actors=0, envs_per_actor=2, unroll_length=16) as pool:
+            trajectory = pool.collect().copy()
+            shifted = trajectory._replace(behaviour_log_prob=trajectory.behaviour_log_prob - 1.0)
+            algorithm = al.PPO(epochs=1, minibatch_size=None, learning_rate=0.0)
+            learner = al.Learner(pool.network, algorithm, action_space=pool.action_space)
+            foreign, own = learner.update(shifted), learner.update(shifted, on_policy=True)
+    finally:
+        keras.mixed_precision.set_dtype_policy("float32")
+    assert foreign["approx_kl"] == pytest.approx(np.e - 2, rel=0.05)
+    assert abs(own["approx_kl"]) < 1e-6

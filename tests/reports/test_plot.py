@@ -50,7 +50,10 @@ def test_mean_minimum_and_maximum_over_seeds():
 def test_runs_of_different_lengths_are_compared_where_both_have_steps():
     make_run("a", np.arange(11.0), first=0)
     make_run("b", np.arange(6.0) + 2.0, first=200)
-    (curve,) = read_curves(["a", "b"])
+    with pytest.warns(
+        UserWarning, match="ends where its shortest run does, at 700 steps; the longest goes on to 1,000"
+    ):
+        (curve,) = read_curves(["a", "b"])
     assert curve.x[0] == 200
     assert curve.x[-1] == 700
     np.testing.assert_allclose(curve.middle, curve.x / 100, atol=1e-12)
@@ -86,7 +89,7 @@ def test_updates_without_a_value_are_left_out():
 def test_runs_with_different_metrics_are_one_line_that_names_the_run():
     make_run("a", [1.0, 2.0])
     append_metrics(create_run(al.TrainConfig(run_dir="b")), {"env_steps": 1, "updates": 1, "other": 2.0})
-    with pytest.raises(ValueError, match="^The run 'b' has no such metric. Received: metric='loss'$"):
+    with pytest.raises(ValueError, match="^The run 'b' has no such metric; it has env_steps, updates, other"):
         read_curves(["a", "b"], ["loss"])
 
 
@@ -119,6 +122,13 @@ def test_runs_with_other_settings_in_one_curve_are_warned_of():
     make_run("a", [1.0, 2.0], algorithm=al.PPO(gamma=0.99))
     make_run("b", [1.0, 2.0], algorithm=al.PPO(gamma=0.9), seed=1)
     with pytest.warns(UserWarning, match="2 runs of CartPole-v1 .* PPO, differ in algorithm.gamma: .*--group-by algo"):
+        read_curves(["a", "b"])
+
+
+def test_a_curve_that_ends_with_its_shortest_run_says_so():
+    make_run("a", [1.0, 2.0], every=100)
+    make_run("b", np.arange(9.0), every=100, seed=1)
+    with pytest.warns(UserWarning, match="ends where its shortest run does, at 100 steps; the longest goes on to 800"):
         read_curves(["a", "b"])
 
 

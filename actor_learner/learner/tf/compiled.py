@@ -18,13 +18,17 @@ Nest = Any
 Variables = Sequence[keras.Variable]
 
 gather = tf.gather
-global_norm = tf.linalg.global_norm
 half_square_sum = tf.nn.l2_loss
 
 
 def device(name: str, count: int = 1) -> Any:
     """Return a context in which new tensors and graphs are on a device, by its resolved name. count: Always 1 here."""
     return tf.device(name)
+
+
+def global_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the square root of the sum of all squares, in float32."""
+    return tf.linalg.global_norm([tf.cast(tensor, tf.float32) for tensor in tensors])
 
 
 class Compiled:
