@@ -60,7 +60,7 @@ class Update:
         self._loss_scaling = LossScaling(optimizer)
         self._trainable = list(trainable)
         self._reward_scaling = reward_scaling
-        self._calls = NetworkCalls(network, spaces, sequence_length, lambda: self.state)
+        self.calls = NetworkCalls(network, spaces, sequence_length, lambda: self.state)
         self._sequence_length, self._burn_in = sequence_length, burn_in
         self.metric_names: tuple[str, ...] = ()
         self.batch_metric_names: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class Update:
         states: list[Any] = []
 
         def evaluate(batch: Mapping[str, Nest]) -> Evaluated:
-            evaluated, found = self._calls.evaluate(batch, final)
+            evaluated, found = self.calls.evaluate(batch, final)
             states.append(found)
             return evaluated
 
@@ -147,7 +147,7 @@ class Update:
         fields = {name: values for name, values in fields.items() if name not in ("start", "initial_state")}
         fields["observation"] = without_bootstrap_row(batch["observation"])
         minibatches = rows = side_by_side(fields)
-        if self._calls.memories:
+        if self.calls.memories:
             if not states:  # the algorithm needs no values
                 evaluate(batch)
             minibatches = in_sequences({**fields, "start": batch["start"][:-1]}, self._sequence_length)
@@ -159,16 +159,16 @@ class Update:
 
     def _minibatch(self, minibatches: Mapping[str, Nest], index: Tensor) -> dict[str, Nest]:
         """Return the rows of an index `[devices, M]`: rows, or those of sequences."""
-        if self._calls.memories:
+        if self.calls.memories:
             return sequences_of(minibatches, index, self._burn_in)
         return minibatch_of(minibatches, index)
 
     def _outputs(self, minibatches: Mapping[str, Nest], order: Tensor) -> list[Tensor]:
         """Return the new network's outputs for some of the learned rows, values squared, as in any loss."""
         number, _, size = order.shape
-        steps = self._sequence_length if self._calls.memories else 1
+        steps = self._sequence_length if self.calls.memories else 1
         count = min(size, max(1, number * size // ROWS_FOR_EACH_CHECKED), max(1, MAXIMUM_CHECKED_ROWS // steps))
-        outputs = self._calls.outputs(self._minibatch(minibatches, order[0, :, :count]), entropy=False)
+        outputs = self.calls.outputs(self._minibatch(minibatches, order[0, :, :count]), entropy=False)
         return [outputs["parameters"], outputs["log_prob"], ops.square(outputs["value"])]
 
     def _scaled_reward(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -222,7 +222,7 @@ class Update:
         return sorted([*names, "gradient_norm", *self._loss_scaling.step_metrics])
 
     def _loss(self, algorithm: Algorithm, minibatch: dict[str, Nest]) -> tuple[Tensor, dict[str, Tensor]]:
-        outputs = self._calls.outputs(minibatch, entropy=True)
+        outputs = self.calls.outputs(minibatch, entropy=True)
         for name in ("log_prob", "entropy", "value"):  # of an invalid row they may be so far off that a ratio overflows
             outputs[name] = ops.where(minibatch["valid"], outputs[name], ops.zeros_like(outputs[name]))
         loss, metrics = algorithm.loss(outputs, minibatch)

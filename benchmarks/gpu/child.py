@@ -139,7 +139,7 @@ def agreement(network: str, precision: str, device: str) -> Found:
     update = learner._update
     assert update is not None
     evaluate = backend.Compiled(
-        lambda rows: update._call(rows, entropy=False)["log_prob"],
+        lambda rows: update.calls.outputs(rows, entropy=False)["log_prob"],
         learner.network.variables,
         with_xla=bool(learner.compiled_with_xla),
     )

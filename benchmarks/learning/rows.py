@@ -80,6 +80,7 @@ WALKER_2D = (
     Published("TF-Agents (v2)", 2971, M),
     Published("CleanRL (v4)", 2288, M, 572),
 )
+NO_VELOCITY = (Published("SB3-contrib's RecurrentPPO, a card", 500, 100_000),)
 LUNAR_LANDER = (Published("SB3 Zoo (v2)", 242, M),)
 V5_WALKER = "v5's feet have another friction than v3's and v4's"
 MINATAR = "a tenth of the actions repeat the one before; gymnax's port, whose figures stand beside, repeats none"
@@ -165,6 +166,8 @@ ROWS = (
     Row("LunarLander-v3", "ppo", steps=M, minutes=1.5, published=LUNAR_LANDER, **ON_JAX),
     Row("HalfCheetah-v5", "ppo", steps=M, minutes=2, published=HALF_CHEETAH, **ON_JAX),
     *(_half_pong(precision) for precision in ("float32", "bfloat16")),
+    Row("actor_learner/CartPoleNoVelocity-v0", "ppo", 5, 100_000, 0.9, NO_VELOCITY),
+    Row("actor_learner/Memory-v0", "ppo", 5, 100_000, 0.4, note="delay 8; at random .25"),
     Row("CartPole-v1", "ppo", 3, 100_000, 0.5, variant="sb3", library="sb3"),
     Row("LunarLander-v3", "ppo", 3, M, 10, variant="sb3", library="sb3"),
     Row("HalfCheetah-v5", "ppo", 2, M, 20, variant="sb3", library="sb3"),

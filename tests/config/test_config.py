@@ -472,3 +472,24 @@ def test_the_precision_of_a_network_that_is_given_is_its_own():
     assert al.TrainConfig(network=network, precision="float32").precision == "float32"
     with pytest.raises(ValueError, match=r"^`precision` must be one of .* Received: precision='float64'$"):
         al.TrainConfig(precision="float64")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sequence_length": 16}, "need a network with memory"),
+        ({"burn_in": 2}, "need a network with memory"),
+        ({"memory": "gru", "sequence_length": 24}, "`sequence_length` must be a divisor of `unroll_length`, 128"),
+        ({"memory": "gru", "sequence_length": 16, "burn_in": 16}, "`burn_in` must be below the 16 rows of a sequence"),
+        ({"memory": "gru"}, "`minibatch_size` must be at least a sequence of 128 rows"),
+        ({"memory": "rnn"}, "`memory` must be"),
+    ],
+)
+def test_sequences_that_cannot_be_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**fields)
+
+
+def test_sequences_are_for_a_network_with_memory():
+    TrainConfig(memory="lstm", sequence_length=32, burn_in=4)
+    TrainConfig(network=lambda o, a: None, sequence_length=32)

@@ -274,7 +274,7 @@ def test_a_learner_that_evaluates_in_chunks_learns_the_same(monkeypatch):
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_takes_its_own_log_probabilities_of_its_own_batches(policy):
-    """Actors compute in float32: at lag 0 the ratio would not be 1. Older columns keep the actors' numbers."""
+    """Actors compute in float32: at lag 0 the ratio would not be 1. Other columns keep the actors' numbers."""
     keras.config.set_dtype_policy(policy)
     try:
         network = al.default_network(VECTOR, TWO_ACTIONS)
@@ -282,8 +282,10 @@ def test_mixed_precision_takes_its_own_log_probabilities_of_its_own_batches(poli
         keras.config.set_dtype_policy("float32")
     trajectory = random_trajectory()._replace(policy_version=np.zeros(4, np.int64))
     learner = al.Learner(network, Watching(learning_rate=1e-9), action_space=TWO_ACTIONS)
-    assert learner.update(trajectory)["ratio_off_by"] <= 1e-5
-    assert learner.update(trajectory)["ratio_off_by"] > 0.01
+    for on_policy in (True, np.ones(4, bool)):
+        assert learner.update(trajectory, on_policy=on_policy)["ratio_off_by"] <= 1e-5
+    for on_policy in (False, np.arange(4) > 0):
+        assert learner.update(trajectory, on_policy=on_policy)["ratio_off_by"] > 0.01
 
 
 def test_a_composite_learner_goes_on_from_a_file(tmp_path):

@@ -477,3 +477,32 @@ def test_in_16_bits_the_outputs_are_in_32(precision):
     bias = network.get_layer("torque.mean").bias
     bias.assign(np.full(bias.shape, 300.7))
     assert np.abs(np.asarray(outputs(network, sample(VECTOR))["parameters"])[:, 2] - 300.7).max() < 0.5
+
+
+@pytest.mark.parametrize("memory", ["lstm", "gru", "attention"])
+def test_memory_stands_behind_a_shared_trunk(memory):
+    from actor_learner.networks.memory import state_shapes
+
+    vector, image = Box(-1, 1, (3,), np.float32), Box(0, 255, (84, 84, 4), np.uint8)
+    for space, hidden in ((vector, 2), (image, 0)):
+        network = default_network(space, Discrete(2), memory=memory, memory_size=8, seed=3)
+        again = default_network(space, Discrete(2), memory=memory, memory_size=8, seed=3)
+        assert {shape[-1] for shape in state_shapes(network)} <= {8, 16, 1}
+        assert sum("hidden" in layer.name for layer in network.layers) == hidden
+        for one, other in zip(network.get_weights(), again.get_weights(), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+def test_an_untrained_memory_keeps_most_of_its_state(memory):
+    network = default_network(Box(-1, 1, (3,), np.float32), Discrete(2), memory=memory, memory_size=8)
+    (bias,) = [weight for weight in network.weights if "bias" in weight.path and 24 <= weight.shape[-1] <= 32]
+    gate = np.asarray(bias.value).reshape(-1, bias.shape[-1])[0]
+    kept = slice(8, 16) if memory == "lstm" else slice(0, 8)
+    assert (gate[kept] == 3).all()
+    assert gate.sum() == 24
+
+
+def test_an_unknown_memory_is_refused():
+    with pytest.raises(ValueError, match="`memory` must be .*'lstm'.*Received: memory='rnn'"):
+        default_network(Box(-1, 1, (3,), np.float32), Discrete(2), memory="rnn")

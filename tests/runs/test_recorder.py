@@ -111,7 +111,7 @@ class CutShort(al.callbacks.Callback):
         self.learned = [weight.copy() for weight in self.model.get_weights()]
         self.learner.update = self.interrupted
 
-    def interrupted(self, trajectory):
+    def interrupted(self, trajectory, **options):
         half = len(self.learned) // 2
         self.model.set_weights([weight + (index < half) for index, weight in enumerate(self.learned)])
         raise KeyboardInterrupt
