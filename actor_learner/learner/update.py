@@ -135,6 +135,8 @@ class Update:
         algorithm = self._algorithm.at(schedule)
         batch = without_invalid(batch)
         batch["reward"] = self._scaled_reward(batch)
+        if not self.calls.memories:
+            batch.pop("start", None)
         final: dict[str, Nest] = {name: batch.pop(name) for name in ("final_observation", "final_row") if name in batch}
         states: list[Any] = []
 
