@@ -100,7 +100,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "actor_learner/CartPoleNoVelocity-v0": {"ppo": {**_NO_VELOCITY, "clip_range": "linear_0.2"}},
     "actor_learner/Memory-v0": {
         "ppo": {
-            **_settings(100_000, 16, 64, minibatch_size=256, epochs=4, learning_rate=1e-3, ent_coef=0.01),
+            **_settings(100_000, 16, 64, minibatch_size=256, epochs=4, learning_rate="linear_1e-3", ent_coef=0.01),
             "memory": "gru",
             "memory_size": 64,
         }

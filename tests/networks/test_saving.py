@@ -57,6 +57,15 @@ def test_a_network_with_layers_of_this_package_there_and_back(tmp_path):
         np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.parametrize("memory", ["lstm", "attention"])
+def test_memories_are_registered_where_nothing_else_was_imported(memory, tmp_path):
+    network = al.default_network(OBSERVATION, Discrete(2), memory=memory)
+    save_network(network, tmp_path)
+    program = f"import actor_learner as al; print(al.load_network({str(tmp_path)!r}).name)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == network.name
+
+
 def test_layers_are_registered_where_nothing_else_was_imported(tmp_path):
     network = al.default_network(OBSERVATION, Discrete(2), normalize_observation=True)
     network = acting_network(network, Spaces(OBSERVATION, Discrete(2)))  # adds layers of this package

@@ -38,6 +38,8 @@ _SOURCES = ("networks", "policy", "spaces")
 _OPAQUE = {"Lambda", "TFSMLayer", "JaxLayer", "FlaxLayer", "TorchModuleWrapper", "function", "__lambda__"}
 _OPAQUE |= {"Normalization", "Discretization", "IntegerLookup", "StringLookup", "TextVectorization"}
 """Classes, as configs name them, whose config doesn't tell what they compute."""
+_OWN_MODULES = {f"actor_learner.networks.{name}" for name in ("attention", "layers", "memory")}
+"""The modules of this package's layers."""
 _NAMING = {"name", "keras_history", "input_layers", "output_layers"}
 """Entries of a config that name layers."""
 
@@ -72,7 +74,7 @@ def _is_known(layer: keras.layers.Layer) -> bool:
 
 def _is_of_keras(module: str) -> bool:
     """Return whether a module is Keras's or this package's, whose versions and source are in the key."""
-    return module.partition(".")[0] in ("keras", "builtins") or module == "actor_learner.networks.layers"
+    return module.partition(".")[0] in ("keras", "builtins") or module in _OWN_MODULES
 
 
 def _numbers(network: keras.Model, spaces: Spaces) -> dict[str, str]:
