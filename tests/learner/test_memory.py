@@ -104,6 +104,7 @@ def test_sequences_give_what_whole_columns_give(length, cell):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [None, 4])
 def test_an_update_that_changes_nothing_has_no_divergence(length):
     network, actions, (_, trajectory) = batches()

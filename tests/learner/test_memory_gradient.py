@@ -77,6 +77,7 @@ def by_hand(weights, trajectory):
     return [*found, *heads]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [STEPS, 3])
 def test_a_step_of_plain_gradient_descent(length):
     start = np.zeros((STEPS + 1, COLUMNS), bool)
