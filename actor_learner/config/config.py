@@ -312,12 +312,7 @@ class TrainConfig(checks.NamedFields):
                 received = f"sequence_length={self.sequence_length}, burn_in={self.burn_in}"
                 raise ValueError(f"`sequence_length` and `burn_in` need a network with memory. Received: {received}")
             return
-        length = self.sequence_length or self.unroll_length
-        if self.unroll_length % length:
-            expected = f"a divisor of `unroll_length`, {self.unroll_length}"
-            raise refusal("sequence_length", expected, self.sequence_length)
-        if self.burn_in >= length:
-            raise refusal("burn_in", f"below the {length} rows of a sequence", self.burn_in)
+        length = checks.check_sequences(self.sequence_length, self.burn_in, self.unroll_length)
         if self.memory is not None and isinstance(self.algorithm, Algorithm):
             self.algorithm.source().share(self.devices).of_sequences(length)
 

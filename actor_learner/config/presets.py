@@ -37,8 +37,8 @@ _ATARI |= {"clip_range": "linear_0.1", "ent_coef": 0.01, "clip_reward": "sign", 
 
 _MUJOCO_NAMES = "HumanoidStandup InvertedDoublePendulum InvertedPendulum Pusher Reacher".split()
 
-_REMEMBERING = {"memory": "gru", "memory_size": 64, "hidden_sizes": (64,), **_NORMALIZED}
-_NO_VELOCITY = {**_settings(100_000, 8, 128, minibatch_size=256, learning_rate="linear_1e-3"), **_REMEMBERING}
+_NO_VELOCITY = _settings(100_000, 8, 128, minibatch_size=256, learning_rate="linear_1e-3", **_NORMALIZED)
+_NO_VELOCITY |= {"memory": "gru", "memory_size": 64, "hidden_sizes": (64,)}
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "CartPole-v1": {

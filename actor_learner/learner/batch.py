@@ -93,12 +93,18 @@ def side_by_side(fields: Mapping[str, Nest]) -> dict[str, Nest]:
 
 def minibatch_of(rows: Mapping[str, Nest], index: Tensor) -> dict[str, Nest]:
     """Return the rows of `index [devices, M]`, each of them of its device; where it is -1, row 0 with `valid=False`."""
+    minibatch, present = _gather(rows, index)
+    minibatch["valid"] = ops.logical_and(minibatch["valid"], present)
+    return minibatch
+
+
+def _gather(rows: Mapping[str, Nest], index: Tensor) -> tuple[dict[str, Nest], Tensor]:
+    """Return the rows of an index, row 0 where it is -1, and where it isn't."""
     index = ops.reshape(index, (-1,))
     present = index >= 0
     index = ops.maximum(index, 0)
-    minibatch: dict[str, Nest] = tree.map_structure(lambda leaf: backend.gather(leaf, index), dict(rows))
-    minibatch["valid"] = ops.logical_and(minibatch["valid"], present)
-    return minibatch
+    found: dict[str, Nest] = tree.map_structure(lambda leaf: backend.gather(leaf, index), dict(rows))
+    return found, present
 
 
 def in_sequences(fields: Mapping[str, Nest], length: int) -> dict[str, Nest]:
@@ -116,10 +122,7 @@ def sequences_of(sequences: Mapping[str, Nest], index: Tensor, burn_in: int) -> 
 
     `start [length, S]` and `initial_state`, `[S, ...]` each, stay apart. The first `burn_in` rows aren't valid.
     """
-    index = ops.reshape(index, (-1,))
-    present = index >= 0
-    index = ops.maximum(index, 0)
-    picked = tree.map_structure(lambda leaf: backend.gather(leaf, index), dict(sequences))
+    picked, present = _gather(sequences, index)
     state = picked.pop("initial_state")
     steps = tree.map_structure(lambda leaf: ops.swapaxes(leaf, 0, 1), picked)
     learned = ops.expand_dims(ops.arange(steps["valid"].shape[0]) >= burn_in, 1)

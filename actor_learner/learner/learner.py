@@ -27,11 +27,11 @@ from actor_learner.learner.state import SavedLearner, read_learner, restore, wri
 from actor_learner.learner.update import Update
 from actor_learner.learner.weights import split_weights
 from actor_learner.networks import contract
-from actor_learner.networks.memory import state_shapes
+from actor_learner.networks.memory import Memories
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import validate_trajectory
-from actor_learner.system.fields import check_count
+from actor_learner.system.fields import check_count, check_sequences
 from actor_learner.system.files import write_folder_atomically
 
 Tensor = Any
@@ -442,16 +442,10 @@ class Learner:
 
     def _remember(self, steps: int) -> None:
         """Let minibatches be of sequences, if the network has memory."""
-        self._state_shapes = state_shapes(self.network)
+        self._state_shapes = Memories(self.network).shapes
         if not self._state_shapes:
             return
-        length = self.sequence_length or steps
-        if steps % length:
-            raise ValueError(
-                f"`sequence_length` must divide a batch's {steps} steps. Received: sequence_length={length}"
-            )
-        if self.burn_in >= length:
-            raise ValueError(f"`burn_in` must be below a sequence's {length} rows. Received: burn_in={self.burn_in}")
+        length = check_sequences(self.sequence_length, self.burn_in, steps)
         self._source = self._source.of_sequences(length)
         self._share = self._share.of_sequences(length)
 

@@ -250,8 +250,3 @@ class Memories:
                 f"Received: {shapes[1]} after a step of network {self._network.name!r}"
             )
         return list(leaves)
-
-
-def state_shapes(network: keras.Model) -> tuple[tuple[int, ...], ...]:
-    """Return the shape of a row of each tensor of a network's state; none without memory."""
-    return Memories(network).shapes

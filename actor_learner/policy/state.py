@@ -76,14 +76,11 @@ class State:
             wanted = [shape[1:] for shape in expected] if single else expected
             received = [array.shape[1:] if single else array.shape for array in arrays]
             raise ValueError(f"`state` must be {_describe(wanted)} of this policy. Received: {received}")
-        own = self.leaves, self._start
-        self.leaves, self._start = tuple(arrays), np.zeros((rows, 1), np.float32)
         after = State(self._shapes)
-        try:
+        with self.forgotten():
+            self.leaves, self._start = tuple(arrays), np.zeros((rows, 1), np.float32)
             yield after
-        finally:
             after.leaves = self.leaves
-            self.leaves, self._start = own
 
     @contextlib.contextmanager
     def forgotten(self) -> Iterator[None]:

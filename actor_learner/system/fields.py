@@ -52,6 +52,16 @@ def check_flag(name: str, value: Any) -> bool:
     return value
 
 
+def check_sequences(sequence_length: int | None, burn_in: int, unroll_length: int) -> int:
+    """Return the rows of a sequence that a network with memory learns from. Raises ValueError if they don't fit."""
+    length = sequence_length or unroll_length
+    if unroll_length % length:
+        raise refusal("sequence_length", f"a divisor of `unroll_length`, {unroll_length}", sequence_length)
+    if burn_in >= length:
+        raise refusal("burn_in", f"below the {length} rows of a sequence", burn_in)
+    return length
+
+
 def check_number(
     name: str,
     value: Any,

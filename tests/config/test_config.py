@@ -491,5 +491,5 @@ def test_sequences_that_cannot_be_are_refused(fields, message):
 
 
 def test_sequences_are_for_a_network_with_memory():
-    TrainConfig(memory="lstm", sequence_length=32, burn_in=4)
-    TrainConfig(network=lambda o, a: None, sequence_length=32)
+    assert TrainConfig(memory="lstm", sequence_length=32, burn_in=4).burn_in == 4
+    assert TrainConfig(network=lambda o, a: None, sequence_length=32).sequence_length == 32

@@ -481,13 +481,13 @@ def test_in_16_bits_the_outputs_are_in_32(precision):
 
 @pytest.mark.parametrize("memory", ["lstm", "gru", "attention"])
 def test_memory_stands_behind_a_shared_trunk(memory):
-    from actor_learner.networks.memory import state_shapes
+    from actor_learner.networks.memory import Memories
 
     vector, image = Box(-1, 1, (3,), np.float32), Box(0, 255, (84, 84, 4), np.uint8)
     for space, hidden in ((vector, 2), (image, 0)):
         network = default_network(space, Discrete(2), memory=memory, memory_size=8, seed=3)
         again = default_network(space, Discrete(2), memory=memory, memory_size=8, seed=3)
-        assert {shape[-1] for shape in state_shapes(network)} <= {8, 16, 1}
+        assert {shape[-1] for shape in Memories(network).shapes} <= {8, 16, 1}
         assert sum("hidden" in layer.name for layer in network.layers) == hidden
         for one, other in zip(network.get_weights(), again.get_weights(), strict=True):
             np.testing.assert_array_equal(one, other)

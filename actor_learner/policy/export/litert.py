@@ -56,7 +56,9 @@ def _export_graph(tracer: Tracer, name: str, batch_size: int, fallbacks: list[st
     rows = min(batch_size, ROWS)
     # Large batches have a smaller reference: they may be images, of which a batch takes seconds.
     reference = traced if rows == batch_size else tracer.trace(name, rows)
-    step = tracer.trace("step", rows) if tracer.state_shapes else None
+    step = None
+    if tracer.state_shapes:
+        step = reference if name == "step" else tracer.trace("step", rows)
     inputs = [batch[: len(traced.inputs)] for batch in draw_inputs(tracer, rows, step)]
     try:
         return to_litert(traced, Probe(reference, inputs, network), network)
