@@ -73,8 +73,6 @@ def export(
         )
     _check_packages(format)
     exported = ExportedPolicy.load(run.policy)
-    if exported.state_shapes and format != "litert":
-        raise ValueError(f"A policy with memory can be exported as litert only. Received: format={format!r}")
     if format == "litert":
         if exported.fallback:
             raise ValueError(
@@ -162,4 +160,9 @@ def _describe(tensor: Any) -> dict[str, Any]:
 
 def _write_spaces(exported: ExportedPolicy, folder: Path, **tensors: Any) -> None:
     spaces = {"observation_space": exported.observation_space, "action_space": exported.action_space, **tensors}
+    if exported.state_shapes:
+        spaces["memory"] = {
+            f"state_{index}": {"next": f"next_state_{index}", "shape": list(shape), "initial": 0.0}
+            for index, shape in enumerate(exported.state_shapes)
+        }
     (folder / SPACES).write_text(json.dumps(spaces, indent=1) + "\n", encoding="utf-8")

@@ -3,17 +3,22 @@
     python examples/serve_policy.py RUN_DIR [PORT]
     curl localhost:8000/act --data '[0.01, 0.02, -0.03, 0.04]'
 
-The body is one observation or a batch of them, as JSON: lists, or an object with the keys of a Dict space.
+The body is one observation or a batch of them, as JSON: lists, or an object with the keys of a Dict space. A policy
+that remembers takes one observation of a session, `/act?session=NAME`; with `&start=1` an episode starts with it.
 """
 
 import json
 import sys
+from collections import OrderedDict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
 import actor_learner as al
+
+MOST_SESSIONS = 10_000
 
 
 def as_arrays(value):
@@ -30,13 +35,25 @@ def as_json(value):
 
 def make_server(policy: al.Policy, port: int) -> ThreadingHTTPServer:
     lock = Lock()  # a policy serves one thread at a time
+    first = policy.initial_state()  # () without memory
+    states = OrderedDict()  # of the latest sessions
+
+    def act(observation, session="", start="0"):
+        if not first:
+            return policy.act(observation)
+        known = states.pop(session, None) if start == "0" else None
+        action, states[session] = policy.act(observation, start=known is None, state=known or first)
+        if len(states) > MOST_SESSIONS:
+            states.popitem(last=False)
+        return action
 
     class Endpoint(BaseHTTPRequestHandler):
         def do_POST(self):
             try:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                query = {name: values[-1] for name, values in parse_qs(urlsplit(self.path).query).items()}
+                observation = as_arrays(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 with lock:
-                    self.answer(200, {"action": as_json(policy.act(as_arrays(json.loads(body))))})
+                    self.answer(200, {"action": as_json(act(observation, **query))})
             except (TypeError, ValueError) as error:  # not JSON, or not an observation of the policy's space
                 self.answer(400, {"error": str(error)})
 

@@ -16,13 +16,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 import actor_learner as al
 from actor_learner.cli import main
 from actor_learner.networks import default
-from actor_learner.networks.saving import save_network
-from actor_learner.policy.export.exporting import export_policy
 from actor_learner.runs.directory import RunDirectory, record_choices
 from actor_learner.spaces.kinds import from_json
 from actor_learner.spaces.structure import to_gymnasium
 from tests.support.damage import flipped
-from tests.support.run_files import create_run
+from tests.support.run_files import create_ended_run, create_run
 from tests.support.small_networks import Unserializable
 
 pytestmark = pytest.mark.slow
@@ -44,14 +42,6 @@ CASES = {
 }
 
 
-def make_run(folder, observation_space, action_space, network):
-    """What a run leaves when it has ended, as far as exporting it goes."""
-    run = create_run(al.TrainConfig(run_dir=folder))
-    save_network(network, run.path)
-    export_policy(network, action_space, 1, observation_space, masked=True).save(run.policy)
-    return run.path
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder, made = tmp_path_factory.mktemp("runs"), {}
@@ -60,7 +50,7 @@ def runs(tmp_path_factory):
         rng, spread = np.random.default_rng(2), 0.02 if name == "cnn" else 0.2
         changed = [weight + spread * rng.standard_normal(weight.shape) for weight in network.get_weights()]
         network.set_weights(changed)
-        made[name] = make_run(folder / name, observation_space, action_space, network), network
+        made[name] = create_ended_run(folder / name, observation_space, action_space, network), network
     return made
 
 
@@ -225,7 +215,9 @@ def test_numpy_and_litert_alone_are_enough(litert_exports, tmp_path):
 def test_masks_from_infos_are_an_input(tmp_path):
     """The run says whether its environments gave masks."""
     space, actions = Box(-1, 1, (3,)), MultiDiscrete([3, 2], start=[1, 0])
-    run_dir = make_run(tmp_path / "run", space, actions, default.default_network(space, actions, hidden_sizes=(8,)))
+    run_dir = create_ended_run(
+        tmp_path / "run", space, actions, default.default_network(space, actions, hidden_sizes=(8,))
+    )
     without = al.export(run_dir, tmp_path / "without", format="keras")
     assert set(json.loads((without / "spaces.json").read_text())["inputs"]) == {"observation"}
     record_choices(RunDirectory(run_dir), action_masks=True)
@@ -265,7 +257,9 @@ def one_line(capsys):
 
 def test_a_damaged_run_is_a_line_and_leaves_nothing_behind(tmp_path, capsys):
     space, actions = Box(-1, 1, (3,)), Discrete(2)
-    run_dir = make_run(tmp_path / "run", space, actions, default.default_network(space, actions, hidden_sizes=(8,)))
+    run_dir = create_ended_run(
+        tmp_path / "run", space, actions, default.default_network(space, actions, hidden_sizes=(8,))
+    )
     network = run_dir / "network.keras"
     network.write_bytes(network.read_bytes()[:-100])
     assert main(["export", str(run_dir), "--format", "keras", "--output", str(tmp_path / "out")]) == 2
@@ -282,7 +276,7 @@ def test_a_network_that_keras_can_t_rebuild(tmp_path):
     space, actions = Box(-1, 1, (3,)), Discrete(2, start=4)
     network = Unserializable(2)
     network(np.zeros((1, 3), np.float32))
-    run_dir = make_run(tmp_path / "run", space, actions, network)
+    run_dir = create_ended_run(tmp_path / "run", space, actions, network)
     with pytest.raises(ValueError, match=r"build it, and give it as `network=`"):
         al.export(run_dir, tmp_path / "out", format="saved_model")
     again = Unserializable(2)

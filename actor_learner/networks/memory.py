@@ -16,15 +16,12 @@ import keras
 import numpy as np
 from keras import layers, ops, tree
 
+from actor_learner.networks.unrolling import Scan, written_out
 from actor_learner.system.fields import refusal
 
 Tensor = Any
 Nest = Any
 """A tensor, or dicts, tuples and lists of these."""
-
-Scan = Callable[[Callable[[Nest, Nest], tuple[Nest, Nest]], Nest, Nest], tuple[Nest, Nest]]
-"""`(body, state, inputs) -> (last state, outputs [T, ...])`, where `body(state, inputs[t])` returns a state of the same
-shapes and an output, for each step `t` of `inputs [T, ...]`."""
 
 
 class Memory(layers.Layer):  # type: ignore[misc]
@@ -62,14 +59,18 @@ class Memory(layers.Layer):  # type: ignore[misc]
         if (steps := _steps.get()) is None:
             if _must_go_on.get():
                 raise RuntimeError(f"Layer {self.name!r} must be called with the state that it goes on from")
-            rows = ops.shape(x)[0] if x.shape[0] is None else x.shape[0]
-            return self.step(x, self.initial_state(rows))[0]
+            return self.step(x, self.initial_state(_rows_of(x)))[0]
         return steps.call(self, x)
 
     def compute_output_spec(self, x: Any) -> Any:
         known = keras.KerasTensor((2, *x.shape[1:]), x.dtype)  # steps may need a known number of rows
         output = super().compute_output_spec(known)
         return keras.KerasTensor((x.shape[0], *output.shape[1:]), output.dtype)
+
+
+def _rows_of(x: Tensor) -> Any:
+    """Return the number of rows: an int where it is known."""
+    return ops.shape(x)[0] if x.shape[0] is None else x.shape[0]
 
 
 def where(start: Tensor, initial: Nest, state: Nest) -> Nest:
@@ -106,6 +107,10 @@ class Recurrent(Memory):
     def step(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
         output, state = self.cell(x, state)
         return output, _float32(state)
+
+    def unroll(self, x: Tensor, state: Nest, start: Tensor) -> tuple[Tensor, Nest]:
+        unroll = written_out(self.cell)
+        return super().unroll(x, state, start) if unroll is None else unroll(self.cell, x, state, start, _scan())
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "cell": keras.saving.serialize_keras_object(self.cell)}
@@ -165,7 +170,7 @@ class _Steps:
             raise ValueError(f"A layer that remembers can be called once in a network. Received: {layer.name!r} twice")
         state = self.states[id(layer)]
         if self.rows is None:
-            output, after = layer.step(x, where(self.start, layer.initial_state(x.shape[0]), state))
+            output, after = layer.step(x, where(self.start, layer.initial_state(_rows_of(x)), state))
         else:
             output, after = layer.unroll(self.rows.apart(x, self.start.shape[0]), state, self.start)
             output = self.rows.together(output)

@@ -97,7 +97,7 @@ def _first_name(exists: Callable[[str], bool], path: str | os.PathLike[str]) -> 
 def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str]) -> keras.Model:
     import keras
 
-    from actor_learner.networks import attention, layers, memory  # noqa: F401 - registers their layers with Keras
+    from actor_learner.networks import attention, layers, memory, step  # noqa: F401 - registers their layers with Keras
 
     try:
         check_network_file(file)

@@ -1,4 +1,7 @@
-"""A policy's step as a function of tensors: what actors run at each env step, exported or on the learner's device."""
+"""A policy's step as a function of tensors: what actors run at each env step, exported or on the learner's device.
+
+Registered names are in saved networks: they must not change.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from actor_learner.networks.contract import (
+    call_network,
     call_with_weights,
     check_outputs,
     network_distribution,
@@ -44,6 +48,31 @@ class Stepped(NamedTuple):
     state: tuple[Tensor, ...]
     """The state after the step, `[N, ...]` each; none without memory."""
     parameters: Tensor
+
+
+@keras.saving.register_keras_serializable(package="actor_learner")
+class NetworkStep(keras.layers.Layer):  # type: ignore[misc]
+    """One step of a network with memory as a layer, with the state as inputs and outputs.
+
+    Called with observations, `start` (bool `[N]`, where an episode starts) and the list of the state's leaves; returns
+    the parameters `[N, P]` and the leaves after the step.
+    """
+
+    def __init__(self, network: keras.Model, **kwargs: Any) -> None:
+        super().__init__(autocast=False, **kwargs)
+        self.network = network
+
+    def call(self, observation: Any, start: Tensor, state: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        with Memories(self.network).stepping(start, state) as after:
+            parameters = call_network(self.network, observation)["parameters"]
+        return (parameters, *after)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "network": keras.saving.serialize_keras_object(self.network)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> NetworkStep:
+        return cls(**{**config, "network": keras.saving.deserialize_keras_object(config["network"])})
 
 
 class PolicyStep:

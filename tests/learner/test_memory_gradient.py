@@ -6,6 +6,7 @@ import pytest
 from gymnasium.spaces import Discrete
 
 import actor_learner as al
+from actor_learner.networks.unrolling import written_out
 
 STEPS, COLUMNS, UNITS, RATE = 6, 3, 4, 0.1
 RNG = np.random.default_rng(3)
@@ -21,15 +22,14 @@ class Advantage(al.algorithms.Algorithm):
         return policy_loss + ops.mean(ops.square(outputs["value"] - minibatch["reward"])), {}
 
 
-def network_of():
+def network_of(cell=keras.layers.SimpleRNNCell, **options):
     keras.utils.set_random_seed(5)
     inputs = keras.Input((2,))
-    cell = keras.layers.SimpleRNNCell(UNITS, bias_initializer="random_normal")
-    hidden = al.Recurrent(cell)(inputs)
+    hidden = al.Recurrent(cell(UNITS, bias_initializer="random_normal", **options))(inputs)
     return keras.Model(inputs, (keras.layers.Dense(2)(hidden), keras.layers.Dense(1)(hidden)))
 
 
-def trajectory_of(start, state):
+def trajectory_of(start, *state):
     rows = (STEPS, COLUMNS)
     return al.Trajectory(
         observation=RNG.standard_normal((STEPS + 1, COLUMNS, 2)).astype(np.float32),
@@ -42,7 +42,7 @@ def trajectory_of(start, state):
         truncation_value=np.zeros(rows, np.float32),
         policy_version=np.zeros(COLUMNS, np.int64),
         start=start,
-        initial_state=(state,),
+        initial_state=state,
     )
 
 
@@ -87,8 +87,57 @@ def test_a_step_of_plain_gradient_descent(length):
     trajectory = trajectory_of(start, RNG.standard_normal((COLUMNS, UNITS)).astype(np.float32))
     network = network_of()
     before = network.get_weights()
+    for found, gradient in zip(gradients(network, trajectory, length), by_hand(before, trajectory), strict=True):
+        np.testing.assert_allclose(found, gradient, atol=2e-6)
+
+
+def gradients(network, trajectory, length=STEPS):
+    """Return the gradient of each weight, found by a step of plain gradient descent."""
+    before = network.get_weights()
     algorithm = Advantage(optimizer=keras.optimizers.SGD(RATE))
     learner = al.Learner(network, algorithm, action_space=Discrete(2), sequence_length=length)
     learner.update(trajectory)
-    for old, new, gradient in zip(before, network.get_weights(), by_hand(before, trajectory), strict=True):
-        np.testing.assert_allclose((old - new) / RATE, gradient, atol=2e-6)
+    return [(old - new) / RATE for old, new in zip(before, network.get_weights(), strict=True)]
+
+
+class ScannedLSTMCell(keras.layers.LSTMCell):
+    """A class of one's own: its steps are scanned as they are written."""
+
+
+class ScannedGRUCell(keras.layers.GRUCell):
+    """A class of one's own: its steps are scanned as they are written."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cell", "scanned", "options", "leaves"),
+    [
+        (keras.layers.LSTMCell, ScannedLSTMCell, {}, 2),
+        (keras.layers.LSTMCell, ScannedLSTMCell, {"use_bias": False}, 2),
+        (keras.layers.GRUCell, ScannedGRUCell, {}, 1),
+        (keras.layers.GRUCell, ScannedGRUCell, {"use_bias": False}, 1),
+    ],
+)
+def test_written_out_gradients_are_those_of_the_scanned_cell(cell, scanned, options, leaves):
+    start = np.zeros((STEPS + 1, COLUMNS), bool)
+    start[2, 0] = start[5, 0] = start[0, 2] = True
+    trajectory = trajectory_of(start, *RNG.standard_normal((leaves, COLUMNS, UNITS)).astype(np.float32))
+    network, other = network_of(cell, **options), network_of(scanned, **options)
+    assert written_out(network.layers[1].cell)
+    assert not written_out(other.layers[1].cell)
+    for found, gradient in zip(gradients(network, trajectory), gradients(other, trajectory), strict=True):
+        np.testing.assert_allclose(found, gradient, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("cell", "options"),
+    [
+        (keras.layers.LSTMCell, {"activation": "relu"}),
+        (keras.layers.GRUCell, {"recurrent_activation": "hard_sigmoid"}),
+        (keras.layers.GRUCell, {"reset_after": False}),
+        (keras.layers.LSTMCell, {"dropout": 0.1}),
+        (keras.layers.LSTMCell, {"dtype": "mixed_bfloat16"}),
+    ],
+)
+def test_other_cells_are_scanned_as_they_are_written(cell, options):
+    assert not written_out(cell(UNITS, **options))

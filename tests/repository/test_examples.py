@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import json
 import os
@@ -138,6 +139,10 @@ def test_search_optuna(monkeypatch):
     assert trial.intermediate_values[0] >= 8
 
 
+def test_own_memory():
+    assert load("own_memory").main(total_steps=20_000) > 0.4  # without memory 0.25
+
+
 def test_population():
     example = load("population")
     worst, best = example.main(total_steps=4_000, members=2)
@@ -153,21 +158,45 @@ def test_serve_policy(tmp_path):
     spaces = load("own_simulator")
     network = al.default_network(spaces.OBSERVATION_SPACE, spaces.ACTION_SPACE, hidden_sizes=(8,))
     policy = al.Policy.from_network(network, spaces.ACTION_SPACE)
-    policy.exported.save(tmp_path / "run" / "policy")
-    command = [sys.executable, EXAMPLES / "serve_policy.py", "run", "0"]
+    with serving(policy, tmp_path) as (server, url):
+        observations = np.array([[0.5, -0.25], [-1.0, 0.75]], np.float32)
+        assert post(url, observations.tolist()) == (200, {"action": policy.act(observations).tolist()})
+        assert post(url, observations[0].tolist()) == (200, {"action": policy.act(observations[0]).tolist()})
+        status, answer = post(url, [1.0, 2.0, 3.0])
+        assert status == 400
+        assert "observation" in answer["error"]
+        if os.path.exists(maps := f"/proc/{server.pid}/maps"):
+            loaded = Path(maps).read_text()
+            assert "litert" in loaded
+            assert "tensorflow" not in loaded
+
+
+def test_serve_policy_remembers_each_session(tmp_path):
+    spaces = load("own_simulator")
+    network = al.default_network(spaces.OBSERVATION_SPACE, spaces.ACTION_SPACE, memory="gru", memory_size=8)
+    rng = np.random.default_rng(0)
+    network.set_weights([weight + 0.2 * rng.standard_normal(weight.shape) for weight in network.get_weights()])
+    policy = al.Policy.from_network(network, spaces.ACTION_SPACE)
+    observations = rng.normal(size=(4, 2)).tolist()
+    alone = [policy.act(observation).tolist() for observation in observations]
+    policy.reset()
+    with serving(policy, tmp_path) as (_, url):
+        for name in ("a", "b", "a&start=1"):
+            queries = [name, *3 * name[:1]]
+            answers = [post(f"{url}?session={query}", x) for query, x in zip(queries, observations, strict=True)]
+            assert answers == [(200, {"action": action}) for action in alone]
+        assert post(f"{url}?session=c", observations)[0] == 400  # a session has one observation at a time
+        assert post(f"{url}?sesion=c", observations[0])[0] == 400
+
+
+@contextlib.contextmanager
+def serving(policy, folder):
+    """Run the server of a policy; yields the process and its URL."""
+    policy.exported.save(folder / "run" / "policy")
+    command = [sys.executable, EXAMPLES / "serve_policy.py", folder / "run", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
-            url = server.stdout.readline().strip()
-            observations = np.array([[0.5, -0.25], [-1.0, 0.75]], np.float32)
-            assert post(url, observations.tolist()) == (200, {"action": policy.act(observations).tolist()})
-            assert post(url, observations[0].tolist()) == (200, {"action": policy.act(observations[0]).tolist()})
-            status, answer = post(url, [1.0, 2.0, 3.0])
-            assert status == 400
-            assert "observation" in answer["error"]
-            if os.path.exists(maps := f"/proc/{server.pid}/maps"):
-                loaded = Path(maps).read_text()
-                assert "litert" in loaded
-                assert "tensorflow" not in loaded
+            yield server, server.stdout.readline().strip()
         finally:
             server.kill()
 

@@ -38,7 +38,7 @@ _SOURCES = ("networks", "policy", "spaces")
 _OPAQUE = {"Lambda", "TFSMLayer", "JaxLayer", "FlaxLayer", "TorchModuleWrapper", "function", "__lambda__"}
 _OPAQUE |= {"Normalization", "Discretization", "IntegerLookup", "StringLookup", "TextVectorization"}
 """Classes, as configs name them, whose config doesn't tell what they compute."""
-_OWN_MODULES = {f"actor_learner.networks.{name}" for name in ("attention", "layers", "memory")}
+_OWN_MODULES = {f"actor_learner.networks.{name}" for name in ("attention", "layers", "memory", "step")}
 """The modules of this package's layers."""
 _NAMING = {"name", "keras_history", "input_layers", "output_layers"}
 """Entries of a config that name layers."""

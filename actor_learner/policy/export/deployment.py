@@ -12,6 +12,8 @@ from keras import ops
 
 from actor_learner.networks.contract import call_network, distribution_and_hold, tensor_names
 from actor_learner.networks.layers import EnvironmentAction, EnvironmentObservation
+from actor_learner.networks.memory import Memories
+from actor_learner.networks.step import START, NetworkStep
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.spaces import Spaces
@@ -28,6 +30,9 @@ def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
     Outputs: "action", or "action.<...>" for each leaf, `[N, ...]` in the dtypes of the action space; "parameters"
     `[N, P]`, float32: the parameters of the distribution of actions, before masks.
 
+    With memory also the inputs "start", bool `[N]`, True where an episode starts, and "state_0", ...; the outputs
+    "next_state_0", ... are the state after the step. Where an episode starts, it doesn't matter what the state is.
+
     Raises ValueError if the network's outputs don't fit the action space.
     """
     observation = spaces.observation
@@ -39,7 +44,13 @@ def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
     ]
     if not network.built:
         call_network(network, observation.zeros(1))
-    parameters = call_network(network, observation.unflatten(leaves))["parameters"]
+    if shapes := Memories(network).shapes:
+        start = keras.Input((), dtype="bool", name=START)
+        states = [keras.Input(shape, name=f"state_{index}") for index, shape in enumerate(shapes)]
+        inputs += [start, *states]
+        parameters, *after = NetworkStep(network)(observation.unflatten(leaves), start, states)
+    else:
+        parameters, after = call_network(network, observation.unflatten(leaves))["parameters"], []
     mask = None
     if spaces.mask_size and spaces.has_mask_leaf:
         mask = _mask_of(observation, spaces.masks, leaves)
@@ -49,7 +60,8 @@ def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
     to_env = EnvironmentAction(to_json(spaces.action_space), distribution_and_hold(network)[0])
     names = tensor_names(leaf.name for leaf in spaces.action.leaves)
     actions = dict(zip(names, to_env(parameters, allowed=mask), strict=True))
-    return keras.Model({tensor.name: tensor for tensor in inputs}, {**actions, "parameters": parameters}, name="policy")
+    outputs = {**actions, "parameters": parameters, **{f"next_state_{index}": leaf for index, leaf in enumerate(after)}}
+    return keras.Model({tensor.name: tensor for tensor in inputs}, outputs, name="policy")
 
 
 def _mask_of(observation: Structure, layout: MaskLayout, leaves: Sequence[Tensor]) -> Tensor:
