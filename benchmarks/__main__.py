@@ -21,6 +21,7 @@ TOPICS = {
     "peers": "benchmarks.peers.compare",
     "learning": "benchmarks.learning.table",
     "precision": "benchmarks.learning.precision",
+    "recurrent": "benchmarks.recurrent.compare",
     "scaling": "benchmarks.scaling.scaling",
     "gpu": "benchmarks.gpu.gpu",
     "gpu-pack": "benchmarks.gpu.pack",

@@ -89,7 +89,7 @@ def _unroll_lstm(cell: Any, x: Tensor, state: State, start: Tensor, scan: Scan) 
 
         return states, gradient
 
-    states = ops.custom_gradient(unroll)(projected, ops.convert_to_tensor(cell.recurrent_kernel), *state)
+    states = ops.custom_gradient(unroll)(projected, _value_of(cell.recurrent_kernel), *state)
     h, c = states[:, :, :units], states[:, :, units:]
     return h, [h[-1], c[-1]]
 
@@ -138,13 +138,16 @@ def _unroll_gru(cell: Any, x: Tensor, state: State, start: Tensor, scan: Scan) -
 
         return states, gradient
 
-    states = ops.custom_gradient(unroll)(
-        projected, ops.convert_to_tensor(cell.recurrent_kernel), recurrent_bias, *state
-    )
+    states = ops.custom_gradient(unroll)(projected, _value_of(cell.recurrent_kernel), recurrent_bias, *state)
     return states, [states[-1]]
 
 
 _UNROLLS: dict[type, Unroll] = {layers.LSTMCell: _unroll_lstm, layers.GRUCell: _unroll_gru}
+
+
+def _value_of(weight: Any) -> Tensor:
+    """Return a weight as a tensor, so that a function of it needs no gradient for a variable."""
+    return weight * 1.0
 
 
 def _projected(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:

@@ -59,7 +59,7 @@ PEERS: dict[str, Peer] = {
 
 _TORCH = ("torch==2.13.0",)
 _SB3_PACKAGES = (
-    *("stable-baselines3==2.9.*", "sbx-rl==0.28.*"),
+    *("stable-baselines3==2.9.*", "sb3-contrib==2.9.*", "sbx-rl==0.28.*"),
     *("gymnasium[box2d,mujoco]", "ale-py", "opencv-python-headless"),
 )
 VENVS: dict[str, tuple[tuple[str, ...], ...]] = {

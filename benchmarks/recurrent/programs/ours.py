@@ -1,0 +1,149 @@
+"""Ours: `python -m benchmarks.recurrent.programs.ours run|update|acting|first_update JSON`; prints JSON.
+
+All times are CPU seconds of this process, on one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+import actor_learner as al
+from actor_learner.policy.export.exporting import export_policy
+from actor_learner.system.keras_import import import_keras
+
+import_keras()
+
+import keras  # noqa: E402
+from keras import layers  # noqa: E402
+
+OBSERVATIONS, ACTIONS = Box(-10, 10, (8,), np.float32), Discrete(4)
+CELLS = {"lstm": layers.LSTMCell, "gru": layers.GRUCell}
+
+
+def memory(kind: str, units: int) -> Any:
+    """Return a layer `[N, F]` -> `[N, units]`; "none" remembers nothing."""
+    if kind == "none":
+        return layers.Dense(units, activation="tanh")
+    return al.AttentionMemory(32, size=units) if kind == "attention" else al.Recurrent(CELLS[kind](units))
+
+
+def network(kind: str, units: int) -> keras.Model:
+    """Return a dense layer, a memory and two heads."""
+    observation = keras.Input(OBSERVATIONS.shape)
+    hidden = memory(kind, units)(layers.Dense(64, activation="tanh")(observation))
+    return keras.Model(observation, (layers.Dense(4)(hidden), layers.Dense(1)(hidden)))
+
+
+def like_sb3(observation_space: Any, action_space: Any, units: int) -> keras.Model:
+    """Return RecurrentPPO's network with one shared LSTM: a dense layer for each head behind it."""
+    observation = keras.Input(observation_space.shape)
+    hidden = al.Recurrent(layers.LSTMCell(units))(observation)
+    policy, value = (layers.Dense(64, activation="tanh")(hidden) for _ in range(2))
+    return keras.Model(observation, (layers.Dense(action_space.n)(policy), layers.Dense(1)(value)))
+
+
+def run(task: SimpleNamespace) -> dict[str, float]:
+    """Return the seconds of an env step and of an update, from the fourth batch on."""
+    with al.ActorPool(
+        "actor_learner/CartPoleNoVelocity-v0",
+        lambda *spaces: like_sb3(*spaces, task.units),
+        num_actors=0,
+        envs_per_actor=task.envs,
+        unroll_length=task.steps,
+    ) as actors:
+        algorithm = al.PPO(minibatch_size=task.minibatch_size, epochs=task.epochs, learning_rate=1e-3)
+        learner = al.Learner(actors.network, algorithm, action_space=actors.action_space, device="cpu")
+        updates, begun = [], 0.0
+        for batch in range(3 + task.batches):
+            if batch == 3:
+                begun, updates = time.process_time(), []
+            trajectory = actors.collect()
+            before = time.process_time()
+            learner.update(trajectory)
+            updates.append(time.process_time() - before)
+            actors.publish(learner.get_weights())
+        total = time.process_time() - begun
+    steps = task.batches * task.envs * task.steps
+    return {"env_step": total / steps, "update": sum(updates) / len(updates)}
+
+
+def learner_and_batch(task: SimpleNamespace) -> tuple[al.Learner, al.Trajectory]:
+    """Return a learner, and a batch of four minibatches."""
+    built = network(task.kind, task.units)
+    rows = (task.steps, 4 * task.columns)
+    rng = np.random.default_rng(0)
+    state = al.Policy.from_network(built, ACTIONS, observation_space=OBSERVATIONS).initial_state(rows[1])
+    ends = rng.random(rows) < 0.02
+    trajectory = al.Trajectory(
+        observation=rng.standard_normal((task.steps + 1, rows[1], 8)).astype(np.float32),
+        action=rng.integers(0, 4, rows),
+        reward=rng.standard_normal(rows).astype(np.float32),
+        terminated=ends,
+        truncated=np.zeros(rows, bool),
+        valid=np.ones(rows, bool),
+        behaviour_log_prob=np.full(rows, -np.log(4), np.float32),
+        truncation_value=np.zeros(rows, np.float32),
+        policy_version=np.zeros(rows[1], np.int64),
+        start=np.concatenate([np.ones((1, rows[1]), bool), ends]) if state else None,
+        initial_state=state or None,
+    )
+    algorithm = al.PPO(minibatch_size=task.steps * task.columns, epochs=task.epochs)
+    return al.Learner(built, algorithm, action_space=ACTIONS, device="cpu"), trajectory
+
+
+def update(task: SimpleNamespace) -> dict[str, float]:
+    """Return the seconds of a minibatch: the median of updates of `4 x epochs` minibatches, with all that goes by."""
+    learner, trajectory = learner_and_batch(task)
+    learner.update(trajectory)
+    return {"minibatch": seconds(lambda: learner.update(trajectory), task.updates) / (4 * task.epochs)}
+
+
+def first_update(task: SimpleNamespace) -> dict[str, float]:
+    """Return the seconds of the first update, nearly all of which is tracing and compiling."""
+    learner, trajectory = learner_and_batch(task)
+    return {"first_update": seconds(lambda: learner.update(trajectory), 1)}
+
+
+def acting(task: SimpleNamespace) -> dict[str, float]:
+    """Return the seconds of a step of each kind of policy, in turns: medians of the rounds."""
+    rng = np.random.default_rng(0)
+    observation = rng.standard_normal((task.rows, 8)).astype(np.float32)
+    policies = {}
+    for kind in ("none", "gru", "lstm", "attention"):
+        exported = export_policy(network(kind, task.units), ACTIONS, task.rows, OBSERVATIONS)
+        policies[kind] = al.Policy(exported, 0)
+        policies[kind].step_leaves((observation,))
+    found: dict[str, list[float]] = {kind: [] for kind in policies}
+    for _ in range(task.rounds):
+        for kind, policy in policies.items():
+            begun = time.process_time()
+            for _ in range(task.calls):
+                policy.step_leaves((observation,))
+            found[kind].append((time.process_time() - begun) / task.calls)
+    return {kind: statistics.median(times) for kind, times in found.items()}
+
+
+def seconds(call: Callable[[], Any], times: int) -> float:
+    """Return the median CPU seconds of a call."""
+    found = []
+    for _ in range(times):
+        begun = time.process_time()
+        call()
+        found.append(time.process_time() - begun)
+    return statistics.median(found)
+
+
+if __name__ == "__main__":
+    gym.logger.min_level = gym.logger.ERROR
+    programs = {program.__name__: program for program in (run, update, first_update, acting)}
+    print(json.dumps(programs[sys.argv[1]](SimpleNamespace(**json.loads(sys.argv[2])))))
