@@ -72,14 +72,15 @@ def test_a_run_leaves_all_that_it_should(tmp_path):
     assert al.load_policy(result.run_dir).act(observation) == int(ops.argmax(logits[0]))
 
 
-@pytest.mark.parametrize("lag", [0, pytest.param(1, marks=pytest.mark.xla)])
-def test_a_run_repeats_byte_for_byte(tmp_path, lag):
+@pytest.mark.parametrize(("lag", "memory"), [(0, None), pytest.param(1, None, marks=pytest.mark.xla), (1, "gru")])
+def test_a_run_repeats_byte_for_byte(tmp_path, lag, memory):
     weights = [
         al.train(
             config(
                 tmp_path,
                 total_steps=20 * 64,
                 max_policy_lag=lag,
+                memory=memory,
                 seed=3,
                 run_dir=tmp_path / name,
                 normalize_observation=True,
@@ -91,20 +92,20 @@ def test_a_run_repeats_byte_for_byte(tmp_path, lag):
     assert same_weights(*weights)
 
 
-@pytest.mark.parametrize(("env", "lag"), [("CartPole-v1", 0), ("Pendulum-v1", 1)])
-def test_the_number_of_actors_changes_no_byte(tmp_path, env, lag):
+@pytest.mark.parametrize(("env", "lag", "memory"), [("CartPole-v1", 0, "gru"), ("Pendulum-v1", 1, None)])
+def test_the_number_of_actors_changes_no_byte(tmp_path, env, lag, memory):
     weights = []
     for actors in (1, 2, 3, 4):
         options = {"num_actors": actors, "num_envs": 4, "envs_per_actor": None, "run_dir": tmp_path / str(actors)}
         options |= {"vectorization": "sync", "total_steps": 640, "max_policy_lag": lag, "normalize_observation": True}
-        weights.append(al.train(config(tmp_path, env=env, **options)).network.get_weights())
+        weights.append(al.train(config(tmp_path, env=env, memory=memory, **options)).network.get_weights())
     assert all(same_weights(weights[0], others) for others in weights[1:])
 
 
-def test_stepping_in_this_process_gives_the_same_bytes_as_one_actor(tmp_path):
-    runs = [
-        al.train(config(tmp_path, num_actors=count, run_dir=tmp_path / str(count), total_steps=320)) for count in (0, 1)
-    ]
+@pytest.mark.parametrize("memory", [None, "lstm"])
+def test_stepping_in_this_process_gives_the_same_bytes_as_one_actor(tmp_path, memory):
+    options = {"total_steps": 320, "memory": memory}
+    runs = [al.train(config(tmp_path, num_actors=count, run_dir=tmp_path / str(count), **options)) for count in (0, 1)]
     assert same_weights(runs[0].network.get_weights(), runs[1].network.get_weights())
     returns = [run.metrics["episode_return"] for run in runs]
     assert returns[0] == returns[1]

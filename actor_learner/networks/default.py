@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from actor_learner.networks.images import (
     is_grid,
     is_image,
     scaled,
+    stacks_frames,
 )
 from actor_learner.networks.layers import ActionDistribution, LogStd, ObservationNormalization, OneHot
 from actor_learner.networks.memory import GateBias, Recurrent
@@ -84,6 +86,13 @@ def default_network(
     for leaf, tensor, image, normalize in zip(structure.leaves, inputs, images, normalized, strict=True):
         prefix = _prefix(structure, leaf)
         if image:
+            if memory is not None and stacks_frames(leaf, channel_axis):
+                warnings.warn(
+                    "Observations stack frames, and `memory` remembers frames, too: one is enough and takes less time. "
+                    f"Received: memory={memory!r} with {leaf.label} of shape {leaf.shape}",
+                    UserWarning,
+                    stacklevel=3,
+                )
             features.append(image_features(tensor, leaf, image_network, channel_axis, build.initializer, prefix))
         else:
             features.append(_vector_features(tensor, leaf, normalize, prefix))

@@ -92,6 +92,13 @@ def image_features(
     return _IMAGE_NETWORKS[network](_channels_last(image, leaf, axis, prefix), initialize, prefix)
 
 
+def stacks_frames(leaf: Leaf, channel_axis: int | None) -> bool:
+    """Return whether an image is several frames: of rank 4, or with channels first that aren't one or three colours."""
+    if len(leaf.shape) == 4:
+        return True
+    return _frame(leaf, channel_axis)[2] == 0 and leaf.shape[0] not in (1, 3)
+
+
 def check_image_network(image_network: str) -> None:
     """Raises ValueError for an unknown network."""
     if image_network not in ("auto", *_IMAGE_NETWORKS):

@@ -506,3 +506,14 @@ def test_an_untrained_memory_keeps_most_of_its_state(memory):
 def test_an_unknown_memory_is_refused():
     with pytest.raises(ValueError, match="`memory` must be .*'lstm'.*Received: memory='rnn'"):
         default_network(Box(-1, 1, (3,), np.float32), Discrete(2), memory="rnn")
+
+
+@pytest.mark.parametrize(("shape", "stacked"), [((4, 40, 40), True), ((2, 40, 40, 3), True), ((40, 40, 3), False)])
+def test_stacked_frames_and_memory_are_a_warning(shape, stacked):
+    space = Box(0, 255, shape, np.uint8)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        default_network(space, TWO_ACTIONS, memory="gru", memory_size=8)
+    found = [str(one.message) for one in caught if "stack frames" in str(one.message)]
+    assert len(found) == stacked
+    assert all(f"Received: memory='gru' with observation of shape {shape}" in message for message in found)
