@@ -109,7 +109,7 @@ class Recurrent(Memory):
         return output, _float32(state)
 
     def unroll(self, x: Tensor, state: Nest, start: Tensor) -> tuple[Tensor, Nest]:
-        unroll = written_out(self.cell)
+        unroll = written_out(self.cell) if type(self) is Recurrent else None  # a subclass may have steps of its own
         return super().unroll(x, state, start) if unroll is None else unroll(self.cell, x, state, start, _scan())
 
     def get_config(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The cost of policies that remember: against RecurrentPPO, torch's nn.LSTM, and policies that don't.
 
-    scripts/measure recurrent --output benchmarks/recurrent/recurrent.json    # 15 minutes
+    scripts/measure recurrent --output benchmarks/recurrent/recurrent.json    # 8 minutes
 
 One thread, CPU time, programs in turns; ratios are medians of the rounds' ratios. SB3-contrib and torch are installed
 into a virtual environment of `--venvs` on first use.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from pathlib import Path
 
 from benchmarks.harness import Found, in_turns, make_parser, origin, ratio_of, report, run_python
@@ -48,11 +49,11 @@ def main() -> None:
     report({**origin(parser), "rounds": rounds, **found}, arguments.output)
 
 
-def child(program: str, function: str, task: Found, python: str | None = None, **environment: str) -> Found:
+def child(program: str, function: str, task: Found, python: str = sys.executable, **environment: str) -> Found:
     """Return what a program prints, on one thread."""
-    chosen = {"python": python} if python else {}
     words = ["-m", f"{PROGRAMS}.{program}", function, json.dumps(task)]
-    found: Found = json.loads(run_python(words, environment={**dict.fromkeys(THREADS, "1"), **environment}, **chosen))
+    changes = {**dict.fromkeys(THREADS, "1"), **environment}
+    found: Found = json.loads(run_python(words, environment=changes, python=python))
     return found
 
 

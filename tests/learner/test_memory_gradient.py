@@ -22,10 +22,10 @@ class Advantage(al.algorithms.Algorithm):
         return policy_loss + ops.mean(ops.square(outputs["value"] - minibatch["reward"])), {}
 
 
-def network_of(cell=keras.layers.SimpleRNNCell, **options):
+def network_of(cell=keras.layers.SimpleRNNCell, memory=al.Recurrent, **options):
     keras.utils.set_random_seed(5)
     inputs = keras.Input((2,))
-    hidden = al.Recurrent(cell(UNITS, bias_initializer="random_normal", **options))(inputs)
+    hidden = memory(cell(UNITS, bias_initializer="random_normal", **options))(inputs)
     return keras.Model(inputs, (keras.layers.Dense(2)(hidden), keras.layers.Dense(1)(hidden)))
 
 
@@ -126,6 +126,22 @@ def test_written_out_gradients_are_those_of_the_scanned_cell(cell, scanned, opti
     assert written_out(network.layers[1].cell)
     assert not written_out(other.layers[1].cell)
     for found, gradient in zip(gradients(network, trajectory), gradients(other, trajectory), strict=True):
+        np.testing.assert_allclose(found, gradient, atol=1e-6)
+
+
+class Doubled(al.Recurrent):
+    """Has steps of its own."""
+
+    def step(self, x, state):
+        output, state = super().step(x, state)
+        return 2 * output, state
+
+
+@pytest.mark.slow
+def test_a_subclass_is_unrolled_by_its_own_steps():
+    networks = [network_of(cell, Doubled) for cell in (keras.layers.LSTMCell, ScannedLSTMCell)]
+    trajectory = trajectory_of(np.zeros((STEPS + 1, COLUMNS), bool), *np.zeros((2, COLUMNS, UNITS), np.float32))
+    for found, gradient in zip(*(gradients(network, trajectory) for network in networks), strict=True):
         np.testing.assert_allclose(found, gradient, atol=1e-6)
 
 

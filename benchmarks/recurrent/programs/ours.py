@@ -5,6 +5,7 @@ All times are CPU seconds of this process, on one thread.
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 import sys
@@ -63,15 +64,17 @@ def run(task: SimpleNamespace) -> dict[str, float]:
     ) as actors:
         algorithm = al.PPO(minibatch_size=task.minibatch_size, epochs=task.epochs, learning_rate=1e-3)
         learner = al.Learner(actors.network, algorithm, action_space=actors.action_space, device="cpu")
-        updates, begun = [], 0.0
-        for batch in range(3 + task.batches):
-            if batch == 3:
-                begun, updates = time.process_time(), []
+
+        def batch() -> float:
             trajectory = actors.collect()
-            before = time.process_time()
-            learner.update(trajectory)
-            updates.append(time.process_time() - before)
+            update = seconds(lambda: learner.update(trajectory), 1)
             actors.publish(learner.get_weights())
+            return update
+
+        for _ in range(3):
+            batch()
+        begun = time.process_time()
+        updates = [batch() for _ in range(task.batches)]
         total = time.process_time() - begun
     steps = task.batches * task.envs * task.steps
     return {"env_step": total / steps, "update": sum(updates) / len(updates)}
@@ -123,13 +126,15 @@ def acting(task: SimpleNamespace) -> dict[str, float]:
         exported = export_policy(network(kind, task.units), ACTIONS, task.rows, OBSERVATIONS)
         policies[kind] = al.Policy(exported, 0)
         policies[kind].step_leaves((observation,))
+
+    def steps(policy: al.Policy) -> None:
+        for _ in range(task.calls):
+            policy.step_leaves((observation,))
+
     found: dict[str, list[float]] = {kind: [] for kind in policies}
     for _ in range(task.rounds):
         for kind, policy in policies.items():
-            begun = time.process_time()
-            for _ in range(task.calls):
-                policy.step_leaves((observation,))
-            found[kind].append((time.process_time() - begun) / task.calls)
+            found[kind].append(seconds(functools.partial(steps, policy), 1) / task.calls)
     return {kind: statistics.median(times) for kind, times in found.items()}
 
 
