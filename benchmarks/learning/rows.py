@@ -169,6 +169,10 @@ ROWS = (
     Row("actor_learner/CartPoleNoVelocity-v0", "ppo", 5, 100_000, 0.9, NO_VELOCITY),
     Row("actor_learner/Memory-v0", "ppo", 5, 100_000, 0.4, note="delay 8; at random .25"),
     Row("CartPole-v1", "ppo", 3, 100_000, 0.5, variant="sb3", library="sb3"),
-    Row("LunarLander-v3", "ppo", 3, M, 10, variant="sb3", library="sb3"),
+    Row("LunarLander-v3", "ppo", 3, M, 25, variant="sb3", library="sb3"),
     Row("HalfCheetah-v5", "ppo", 2, M, 20, variant="sb3", library="sb3"),
+    Row("actor_learner/CartPoleNoVelocity-v0", "ppo", 5, 100_000, 4, variant="sb3", library="sb3"),
+    Row("actor_learner/PendulumNoVelocity-v0", "ppo", 3, 100_000, 5, variant="sb3", library="sb3"),
+    Row("actor_learner/MountainCarContinuousNoVelocity-v0", "ppo", 3, 300_000, 12, variant="sb3", library="sb3"),
+    Row("actor_learner/LunarLanderNoVelocity-v0", "ppo", 3, M, 40, variant="sb3", library="sb3"),
 )

@@ -1,6 +1,7 @@
 """Trains Stable-Baselines3's PPO with the Zoo's settings, and evaluates it as `actor-learner evaluate` does.
 
-Run by the interpreter of a venv with stable-baselines3: `python sb3_zoo.py ENV SEED STEPS EPISODES`; prints JSON.
+Environments without velocities are learned by SB3-contrib's RecurrentPPO. Run by the interpreter of a venv with both:
+`python -m benchmarks.learning.sb3_zoo ENV SEED STEPS EPISODES`; prints JSON.
 """
 
 from __future__ import annotations
@@ -9,15 +10,25 @@ import json
 import sys
 from typing import Any
 
+import gymnasium as gym
 import torch
+from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
 
+from envs import velocity
+
 
 def linear(value: float) -> Any:
     return lambda remaining: remaining * value
+
+
+def recurrent(env: str, units: int = 64, **policy: Any) -> dict[str, Any]:
+    policy |= {"ortho_init": False, "activation_fn": torch.nn.ReLU, "lstm_hidden_size": units}
+    policy |= {"enable_critic_lstm": True, "net_arch": {"pi": [64], "vf": [64]}}
+    return {"without_velocity": env, "normalize": True, "policy_kwargs": policy}
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -61,20 +72,76 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "net_arch": {"pi": [256, 256], "vf": [256, 256]},
         },
     },
+    "actor_learner/CartPoleNoVelocity-v0": {
+        **recurrent("CartPole-v1"),
+        "envs": 8,
+        "n_steps": 32,
+        "batch_size": 256,
+        "n_epochs": 20,
+        "gamma": 0.98,
+        "gae_lambda": 0.8,
+        "learning_rate": linear(1e-3),
+        "clip_range": linear(0.2),
+    },
+    "actor_learner/PendulumNoVelocity-v0": {
+        **recurrent("Pendulum-v1"),
+        "envs": 4,
+        "n_steps": 1024,
+        "gamma": 0.9,
+        "learning_rate": 1e-3,
+        "use_sde": True,
+        "sde_sample_freq": 4,
+    },
+    "actor_learner/MountainCarContinuousNoVelocity-v0": {
+        **recurrent("MountainCarContinuous-v0", 32, log_std_init=0.0),
+        "envs": 8,
+        "n_steps": 1024,
+        "batch_size": 256,
+        "gamma": 0.9999,
+        "gae_lambda": 0.9,
+        "learning_rate": 7.77e-5,
+        "clip_range": 0.1,
+        "ent_coef": 0.00429,
+        "vf_coef": 0.19,
+        "max_grad_norm": 5,
+        "use_sde": True,
+        "sde_sample_freq": 8,
+    },
+    "actor_learner/LunarLanderNoVelocity-v0": {
+        **recurrent("LunarLander-v3"),
+        "envs": 32,
+        "n_steps": 512,
+        "n_epochs": 4,
+        "gamma": 0.999,
+        "gae_lambda": 0.98,
+        "ent_coef": 0.01,
+    },
 }
-"""Those of rl-baselines3-zoo, hyperparams/ppo.yml."""
+"""Those of rl-baselines3-zoo, hyperparams/ppo.yml and ppo_lstm.yml."""
+
+
+def make_env(env: str, without_velocity: str | None) -> Any:
+    """Return the id, or a function that makes the environment without velocities."""
+    if without_velocity is None:
+        return env
+    limit = gym.spec(without_velocity).max_episode_steps
+    assert limit is not None
+    return lambda: gym.wrappers.TimeLimit(velocity.make(without_velocity), limit)
 
 
 def main() -> None:
     env, seed, steps, episodes = sys.argv[1], *map(int, sys.argv[2:])
     settings = dict(SETTINGS[env])
     torch.set_num_threads(1)
-    envs: Any = make_vec_env(env, n_envs=settings.pop("envs"), seed=seed)
+    without_velocity = settings.pop("without_velocity", None)
+    made = make_env(env, without_velocity)
+    envs: Any = make_vec_env(made, n_envs=settings.pop("envs"), seed=seed)
     normalize = settings.pop("normalize", False)
     if normalize:
         envs = VecNormalize(envs, gamma=settings["gamma"])
-    model = PPO("MlpPolicy", envs, device="cpu", seed=seed, **settings).learn(steps)
-    played: Any = make_vec_env(env, n_envs=1, seed=1000)
+    kind, policy = (PPO, "MlpPolicy") if without_velocity is None else (RecurrentPPO, "MlpLstmPolicy")
+    model: Any = kind(policy, envs, device="cpu", seed=seed, **settings).learn(steps)
+    played: Any = make_vec_env(made, n_envs=1, seed=1000)
     if normalize:
         played = VecNormalize(played, training=False, norm_reward=False)
         played.obs_rms = envs.obs_rms

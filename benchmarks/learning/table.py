@@ -34,7 +34,7 @@ from benchmarks.peers.libraries import prepare, versions
 
 COMMAND = ("-m", "actor_learner.cli")
 PACKAGES = ("actor-learner", "tensorflow", "keras", "gymnasium", "mujoco", "box2d", "ale-py")
-SB3 = Path(__file__).with_name("sb3_zoo.py")
+SB3 = ("-m", "benchmarks.learning.sb3_zoo")
 TRAIN_SECONDS, EVALUATE_SECONDS = 4 * 3600.0, 1800.0
 EVALUATION_SEED = 1000
 
@@ -129,7 +129,7 @@ class Runner:
 
     def _run_sb3(self, row: Row, seed: int, core: int) -> Found:
         assert self.sb3 is not None
-        words = [str(SB3), row.env, str(seed), str(row.steps), str(row.episodes)]
+        words = [*SB3, row.env, str(seed), str(row.steps), str(row.episodes)]
         started = time.perf_counter()
         with self._log((row, seed)).open("w") as log:
             options: Found = {"timeout": TRAIN_SECONDS, "stdout": subprocess.PIPE, "stderr": log, "check": True}
@@ -142,7 +142,7 @@ class Runner:
             "training_return_at": {},
             "env_steps": found["env_steps"],
             "seconds": time.perf_counter() - started,
-            "versions": versions(self.sb3, ("stable-baselines3", "torch", "gymnasium")),
+            "versions": versions(self.sb3, ("stable-baselines3", "sb3-contrib", "torch", "gymnasium")),
         }
 
 
