@@ -20,6 +20,7 @@ import numpy as np
 
 import actor_learner as al
 from actor_learner.system.keras_import import import_keras, keras_backend
+from benchmarks.batches import random_observations
 from benchmarks.gpu.works import (
     ACTING_ROWS,
     ENVS,
@@ -31,7 +32,6 @@ from benchmarks.gpu.works import (
     make_batch,
     make_network,
     make_policy,
-    observations,
 )
 from benchmarks.harness import Found
 
@@ -134,7 +134,7 @@ def agreement(network: str, precision: str, device: str) -> Found:
     learner.update(make_batch(network, ACTING_ROWS, seed=0))
     policy = make_policy(network, learner.network)
     policy.set_weights(learner.get_weights())
-    seen = observations(NETWORKS[network].observation, (COMPARED,), np.random.default_rng(1))
+    seen = random_observations(NETWORKS[network].observation, (COMPARED,), np.random.default_rng(1))
     action, log_prob = policy.step(seen)
     update = learner._update
     assert update is not None

@@ -21,6 +21,7 @@ from gymnasium.spaces import Box, Discrete
 import actor_learner as al
 from actor_learner.policy.export.exporting import export_policy
 from actor_learner.system.keras_import import import_keras
+from benchmarks.batches import random_batch
 
 import_keras()
 
@@ -83,23 +84,9 @@ def run(task: SimpleNamespace) -> dict[str, float]:
 def learner_and_batch(task: SimpleNamespace) -> tuple[al.Learner, al.Trajectory]:
     """Return a learner, and a batch of four minibatches."""
     built = network(task.kind, task.units)
-    rows = (task.steps, 4 * task.columns)
-    rng = np.random.default_rng(0)
-    state = al.Policy.from_network(built, ACTIONS, observation_space=OBSERVATIONS).initial_state(rows[1])
-    ends = rng.random(rows) < 0.02
-    trajectory = al.Trajectory(
-        observation=rng.standard_normal((task.steps + 1, rows[1], 8)).astype(np.float32),
-        action=rng.integers(0, 4, rows),
-        reward=rng.standard_normal(rows).astype(np.float32),
-        terminated=ends,
-        truncated=np.zeros(rows, bool),
-        valid=np.ones(rows, bool),
-        behaviour_log_prob=np.full(rows, -np.log(4), np.float32),
-        truncation_value=np.zeros(rows, np.float32),
-        policy_version=np.zeros(rows[1], np.int64),
-        start=np.concatenate([np.ones((1, rows[1]), bool), ends]) if state else None,
-        initial_state=state or None,
-    )
+    columns = 4 * task.columns
+    state = al.Policy.from_network(built, ACTIONS, observation_space=OBSERVATIONS).initial_state(columns)
+    trajectory = random_batch(OBSERVATIONS, ACTIONS, task.steps, columns, state=state)
     algorithm = al.PPO(minibatch_size=task.steps * task.columns, epochs=task.epochs)
     return al.Learner(built, algorithm, action_space=ACTIONS, device="cpu"), trajectory
 
