@@ -23,6 +23,7 @@ from actor_learner.networks.layers import ActionDistribution
 from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.policy import Policy
 from actor_learner.spaces import kinds
+from tests.support.counting_memory import AlternatingEnv, alternating_network
 from tests.support.run_files import create_run
 
 pytestmark = pytest.mark.slow
@@ -558,3 +559,14 @@ class TestRefused:
         assert evaluate(network, functools.partial(make, length=2), episodes=1).mean == 2.0
         with pytest.raises(ValueError, match="can't be built: ZeroDivisionError"):
             evaluate(network, lambda: 1 / 0)
+
+
+def test_a_policy_remembers_within_an_episode_and_not_beyond():
+    """Environments of a batch end at different steps, and begin without what was remembered before."""
+    env = AlternatingEnv()
+    network = alternating_network(env.observation_space, env.action_space)
+    policy = Policy.from_network(network, env.action_space, observation_space=env.observation_space, batch_size=3)
+    for num_envs in (1, 3, 2):
+        found = evaluate(policy, AlternatingEnv, episodes=20, seed=0, num_envs=num_envs)
+        assert found.mean == found.mean_length
+    assert found.mean > 4

@@ -24,6 +24,7 @@ import actor_learner as al
 from actor_learner.runs.checkpoints import RunState
 from actor_learner.runs.metrics import read_metrics
 from actor_learner.runs.recorder import metric_names
+from tests.support.counting_memory import AlternatingEnv, alternating_network
 
 pytestmark = pytest.mark.usefixtures("without_xla")
 
@@ -600,6 +601,30 @@ def test_evaluate_refuses_other_spaces_before_training_and_records_videos(pieces
     learner.env_steps += 8
     callbacks.update_ended({"updates": 2.0})
     np.testing.assert_array_equal(evaluate.evaluation.returns, first)  # the same episodes each time
+
+
+def test_a_policy_with_memory_is_evaluated_and_recorded_while_it_learns(tmp_path):
+    """It counts the steps of each episode: of ten side by side, and of the one that is recorded."""
+    pytest.importorskip("moviepy")
+    evaluate = al.callbacks.Evaluate(32, episodes=10, video=1)
+    run = al.train(
+        al.TrainConfig(
+            env=AlternatingEnv,
+            network=alternating_network,
+            algorithm=al.PPO(minibatch_size=None, epochs=1),
+            num_actors=0,
+            num_envs=4,
+            unroll_length=8,
+            total_steps=64,
+            callbacks=[evaluate],
+            run_dir=tmp_path / "run",
+            quiet=True,
+        )
+    )
+    found = [(row["evaluation/return_mean"], row["evaluation/length_mean"]) for row in read_metrics(run.run_dir)]
+    assert len(found) == 2
+    assert all(mean == length for mean, length in found)
+    assert len(list(tmp_path.glob("run/videos/*/*.mp4"))) == 2
 
 
 def test_without_the_package_wandb_is_refused_in_one_line():

@@ -1,9 +1,12 @@
 """Networks with memory in the learner: the same numbers as the actors', sequences, resets, and the gradient."""
 
+import time
+
 import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+from actor_learner_envs.masked_treasure import MaskedTreasureEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
@@ -63,6 +66,65 @@ def test_the_ratio_is_one_though_episodes_end_within_the_unroll(mode, cell):
     np.testing.assert_allclose(found.log_prob[valid], trajectory.behaviour_log_prob[valid], atol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "memory"),
+    [*zip(AutoresetMode, ["lstm", "gru", "attention"], strict=True), (AutoresetMode.SAME_STEP, "lstm")],
+)
+def test_the_ratio_is_one_with_masks_and_normalization(without_xla, mode, memory):
+    """The second batch is of a policy whose statistics are those of the first."""
+
+    def treasures(num_envs, seed):
+        return SyncVectorEnv([lambda: TimeLimit(MaskedTreasureEnv(size=4), 7)] * num_envs, autoreset_mode=mode)
+
+    def network(*spaces):
+        return al.default_network(*spaces, memory=memory, memory_size=8, normalize_observation=True, seed=0)
+
+    with al.ActorPool(treasures, network, num_actors=0, envs_per_actor=4, unroll_length=12) as pool:
+        learner = al.Learner(pool.network, still(), action_space=pool.action_space)
+        learner.update(pool.collect())
+        pool.publish(learner.get_weights())
+        trajectory = pool.collect().copy()
+        assert trajectory.start[1:-1].any()
+        assert not trajectory.action_mask[trajectory.valid].all()
+        found = evaluated(learner.network, pool.action_space, trajectory)
+        valid = trajectory.valid
+        np.testing.assert_allclose(found.log_prob[valid], trajectory.behaviour_log_prob[valid], atol=2e-6)
+        assert abs(learner.update(trajectory)["approx_kl"]) < 1e-6
+
+
+@pytest.mark.slow
+def test_the_ratio_is_one_where_actors_run_freely():
+    """Columns are cut short, and go on in the next batch from the state that they were left in."""
+
+    def uneven(num_envs, seed):
+        return SyncVectorEnv([lambda: Uneven(gym.make("CartPole-v1"), seed % 2)] * num_envs)
+
+    cut = 0
+    options = {"num_actors": 2, "envs_per_actor": 2, "unroll_length": 12, "max_policy_lag": 3}
+    with al.ActorPool(uneven, with_memory, **options) as pool:
+        for _ in range(6):
+            trajectory = pool.collect(timeout=60).copy()
+            found = evaluated(pool.network, pool.action_space, trajectory)
+            valid = trajectory.valid
+            cut += not valid.all()
+            np.testing.assert_allclose(found.log_prob[valid], trajectory.behaviour_log_prob[valid], atol=1e-6)
+            pool.publish(pool.network.get_weights())
+    assert cut
+
+
+class Uneven(gym.Wrapper):
+    """Waits in each step, where it is a slow one."""
+
+    def __init__(self, env, slow):
+        super().__init__(env)
+        self.slow = slow
+
+    def step(self, action):
+        time.sleep(0.02 * self.slow)
+        return super().step(action)
+
+
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_the_learner_values_what_an_episode_ended_with_in_the_state_that_the_actor_had(mode):
     network, actions, (_, trajectory) = batches(mode=mode)
@@ -106,7 +168,7 @@ def test_sequences_give_what_whole_columns_give(length, cell):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [None, 4])
-def test_an_update_that_changes_nothing_has_no_divergence(length):
+def test_an_update_that_changes_nothing_has_no_divergence(without_xla, length):
     network, actions, (_, trajectory) = batches()
     learner = al.Learner(network, still(minibatch_size=24), action_space=actions, sequence_length=length)
     metrics = learner.update(trajectory)
