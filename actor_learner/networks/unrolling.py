@@ -152,13 +152,13 @@ def _value_of(weight: Any) -> Tensor:
 
 def _projected(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     """Return `x kernel + bias` `[T, N, M]` for `x [T, N, F]`, in one product."""
-    steps, rows, columns = x.shape
-    product = ops.matmul(ops.reshape(x, (steps * rows, columns)), kernel)
-    product = product if bias is None else product + bias
-    return ops.reshape(product, (steps, rows, product.shape[-1]))
+    product = ops.tensordot(x, kernel, 1)
+    return product if bias is None else product + bias
 
 
 def _product_of_steps(a: Tensor, b: Tensor) -> Tensor:
-    """Return the sum of `a[t, n] b[t, n]^T` `[A, B]` over all rows of `a [T, N, A]` and `b [T, N, B]`."""
-    flat = [ops.reshape(leaf, (-1, leaf.shape[-1])) for leaf in (a, b)]
-    return ops.matmul(ops.transpose(flat[0]), flat[1])
+    """Return the sum of `a[t, n] b[t, n]^T` `[A, B]` over all rows of `a [T, N, A]` and `b [T, N, B]`.
+
+    Not of rows side by side: where several devices share the sequences, each adds up its own.
+    """
+    return ops.tensordot(a, b, [[0, 1], [0, 1]])

@@ -26,7 +26,7 @@ _DEFERRED = {
     "tensorflow": ("jax", "matplotlib", "matplotlib.pyplot", "matplotlib.patches", "scipy.sparse"),
     "jax": ("matplotlib", "matplotlib.pyplot", "matplotlib.patches"),
 }
-"""Modules that Keras imports for its galleries, and TensorFlow for its old Keras and for converters: a third of the import's time."""
+"""What Keras imports for galleries, and TensorFlow for its old Keras and converters: a third of the import's time."""
 
 _freezes = False
 

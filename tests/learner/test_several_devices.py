@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -15,7 +16,7 @@ from actor_learner.algorithms.source import ShuffledEpochs
 from tests.support.backend_updates import CASES
 from tests.support.quick_xla import QUICK_XLA
 
-SHARED = ("mlp", "normalization", "images")
+SHARED = ("mlp", "normalization", "images", "memory")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_no_observation_leaves_its_device(found, case):
     steps, columns = CASES[case][4:6]
     for shape in found[case]["gathered"]:
         numbers = [int(number) for number in re.findall(r"\d+", shape.partition("[")[2])]
-        assert max(numbers, default=1) < steps * columns // 2, shape
+        assert math.prod(numbers) < steps * columns // 2, shape
 
 
 def test_minibatches_that_devices_cannot_share_are_refused():

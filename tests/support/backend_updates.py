@@ -19,6 +19,7 @@ import_keras()
 import keras  # noqa: E402
 
 from actor_learner.learner import batch as batches  # noqa: E402
+from actor_learner.networks.memory import Memories  # noqa: E402
 from actor_learner.networks.precision import building_in  # noqa: E402
 
 BOUNDED = Box(-10, 10, (4,), np.float32)
@@ -106,6 +107,15 @@ CASES = {
         8,
         3,
     ),
+    "memory": (
+        BOUNDED,
+        Discrete(3),
+        {"memory": "gru", "memory_size": 8, "hidden_sizes": (16,), "sequence_length": 8},
+        lambda: al.PPO(minibatch_size=64, epochs=2),
+        32,
+        8,
+        3,
+    ),
     "images": (
         IMAGE,
         Discrete(6),
@@ -140,6 +150,14 @@ def with_final_observations(batch, space, seed):
     )
 
 
+def with_states(batch, network, seed):
+    """The batch as a pool makes it for a network with memory: with the states of columns in mid-episode."""
+    start = np.concatenate([np.zeros((1, batch.valid.shape[1]), bool), batch.terminated | batch.truncated])
+    rng = np.random.default_rng(seed)
+    shapes = [(start.shape[1], *shape) for shape in Memories(network).shapes]
+    return batch._replace(start=start, initial_state=tuple(rng.normal(size=s).astype(np.float32) for s in shapes))
+
+
 def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
     """The learner after a case's updates, whose results are put into `arrays`.
 
@@ -148,11 +166,12 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
     observation_space, action_space, of_network, algorithm, steps, columns, updates = CASES[name]
     of_network = dict(of_network)
     make = of_network.pop("make", al.default_network)
+    sequence_length = of_network.pop("sequence_length", None)
     with building_in(of_network.pop("precision", None)):
         network = make(observation_space, action_space, seed=0, **of_network)
     network.set_weights(list(first_weights(network, np.random.default_rng(1))))
     save(arrays, f"{name}/before", network.get_weights())
-    options |= {"total_steps": steps * columns * updates, "device": "cpu"}
+    options |= {"total_steps": steps * columns * updates, "device": "cpu", "sequence_length": sequence_length}
     learner = al.Learner(network, algorithm(), action_space=action_space, **options)
     if prepare is not None:
         prepare(learner)
@@ -169,6 +188,8 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
         )
         if name == "counting":
             batch = with_final_observations(batch, observation_space, update)
+        if sequence_length:
+            batch = with_states(batch, learner.network, update)
         if name == "mlp" and update == 2:
             batch.behaviour_log_prob[3, 3] = np.nan
             batch.valid[3, 3] = True
@@ -184,7 +205,7 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
 def main(output):
     arrays = {}
     batches.CHUNK_NUMBERS = 1024  # so that small batches of observations are evaluated in parts, too
-    for name in CASES:
+    for name in sys.argv[2:] or CASES:
         learn(name, arrays)
     np.savez(output, **arrays)
 

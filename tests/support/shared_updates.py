@@ -17,8 +17,10 @@ from tests.support.backend_updates import learn
 
 def in_the_order_of_two(learner):
     """Let a learner of one device take the minibatches that two would take."""
-    share = learner.algorithm.source().share(2)
+    learner._share = _as_two_would(learner.algorithm.source().share(2))
 
+
+def _as_two_would(share):
     def order(valid, rng):
         parts = [share.order(part, rng) for part in np.split(valid, 2, axis=1)]
         columns = valid.shape[1]
@@ -32,7 +34,10 @@ def in_the_order_of_two(learner):
         minibatches, size = share.shape(rows // 2)
         return minibatches, 2 * size
 
-    learner._share = SimpleNamespace(order=order, shape=shape)
+    def of_sequences(length):
+        return _as_two_would(share.of_sequences(length))
+
+    return SimpleNamespace(order=order, shape=shape, of_sequences=of_sequences)
 
 
 def greatest_difference(name):
