@@ -37,8 +37,9 @@ _ATARI |= {"clip_range": "linear_0.1", "ent_coef": 0.01, "clip_reward": "sign", 
 
 _MUJOCO_NAMES = "HumanoidStandup InvertedDoublePendulum InvertedPendulum Pusher Reacher".split()
 
+_GRU = {"memory": "gru", "memory_size": 64}
 _NO_VELOCITY = _settings(100_000, 8, 128, minibatch_size=256, learning_rate="linear_1e-3", **_NORMALIZED)
-_NO_VELOCITY |= {"memory": "gru", "memory_size": 64, "hidden_sizes": (64,)}
+_NO_VELOCITY |= {**_GRU, "hidden_sizes": (64,)}
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "CartPole-v1": {
@@ -98,12 +99,32 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "ppo": _settings(50_000, 16, 64, minibatch_size=256, epochs=6, learning_rate=2e-3, ent_coef=0.01)
     },
     "actor_learner/CartPoleNoVelocity-v0": {"ppo": {**_NO_VELOCITY, "clip_range": "linear_0.2"}},
+    "actor_learner/PendulumNoVelocity-v0": {
+        "ppo": {
+            **_settings(100_000, 4, 512, gamma=0.9, learning_rate="linear_1e-3", normalize_reward=True),
+            "sequence_length": 16,
+            **_GRU,
+            "hidden_sizes": (64,),
+        }
+    },
+    "actor_learner/MountainCarContinuousNoVelocity-v0": {
+        "ppo": _settings(300_000, 4, 256, gamma=0.999, noise_hold=16, sequence_length=32, **_GRU, **_NORMALIZED)
+    },
+    "actor_learner/LunarLanderNoVelocity-v0": {
+        "ppo": {
+            **_settings(1_000_000, 16, 256, minibatch_size=512, learning_rate="linear_1e-3", sequence_length=64),
+            **_GRU,
+            **_NORMALIZED,
+        }
+    },
     "actor_learner/Memory-v0": {
         "ppo": {
             **_settings(100_000, 16, 64, minibatch_size=256, epochs=4, learning_rate="linear_1e-3", ent_coef=0.01),
-            "memory": "gru",
-            "memory_size": 64,
-        }
+            **_GRU,
+        },
+        "impala": _settings(
+            100_000, 16, 32, max_policy_lag=4, learning_rate="linear_2e-3", ent_coef=0.01, memory="lstm", memory_size=64
+        ),
     },
     "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 875_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
     "ALE/*": {"ppo": _ATARI},

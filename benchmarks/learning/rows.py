@@ -80,6 +80,10 @@ WALKER_2D = (
     Published("TF-Agents (v2)", 2971, M),
     Published("CleanRL (v4)", 2288, M, 572),
 )
+EPISODES = "returns depend on where an episode begins, so 200 episodes a seed"
+DELAY_32 = ("--env-kwargs", '{"delay": 32}', "--total-steps", "150000")
+ATTENTION = ("--network", "benchmarks.learning.networks:attention_40")
+ONE_FRAME = {"one frame, LSTM": ("--memory", "lstm"), "one frame": ()}
 NO_VELOCITY = (Published("SB3-contrib's RecurrentPPO, a card", 500, 100_000),)
 LUNAR_LANDER = (Published("SB3 Zoo (v2)", 242, M),)
 V5_WALKER = "v5's feet have another friction than v3's and v4's"
@@ -97,6 +101,17 @@ def _half_pong(precision: str) -> Row:
     """Return the row by which precisions are compared, as far as half a million steps of Pong go."""
     options = (*NO_STICKY, "--total-steps", str(M // 2), "--max-policy-lag", "1", "--precision", precision)
     return Row("ALE/Pong-v5", "ppo", 3, M // 2, 20, (), options, f"{precision}, lag 1", episodes=5)
+
+
+def _memory(variant: str, steps: int, *options: str) -> Row:
+    """Return a row of the task that needs a memory."""
+    return Row("actor_learner/Memory-v0", "ppo", 3, steps, 1, (), options, variant)
+
+
+def _one_frame(variant: str, *options: str) -> Row:
+    """Return a row of Pong as it is seen in one frame, which shows no motion: beside it, four frames."""
+    frames = ("--env-kwargs", '{"repeat_action_probability": 0.0, "stack_num": 1}')
+    return Row("ALE/Pong-v5", "ppo", 1, 875_000, 50, (), (*frames, *options), variant, episodes=5)
 
 
 ROWS = (
@@ -118,7 +133,7 @@ ROWS = (
         *("Pendulum-v1", "ppo", 10, 100_000, 0.3),
         (Published("SB3 Zoo", -172, 100_000), Published("SB3 Zoo A2C", -163, M)),
         episodes=200,
-        note="returns depend on where an episode begins, so 200 episodes a seed",
+        note=EPISODES,
     ),
     Row("LunarLander-v3", "ppo", 10, M, 1.5, LUNAR_LANDER),
     Row("LunarLander-v3", "ppo", steps=M, minutes=1.5, published=LUNAR_LANDER, **LAG_1),
@@ -167,12 +182,20 @@ ROWS = (
     Row("HalfCheetah-v5", "ppo", steps=M, minutes=2, published=HALF_CHEETAH, **ON_JAX),
     *(_half_pong(precision) for precision in ("float32", "bfloat16")),
     Row("actor_learner/CartPoleNoVelocity-v0", "ppo", 5, 100_000, 0.9, NO_VELOCITY),
+    Row("actor_learner/PendulumNoVelocity-v0", "ppo", 3, 100_000, 0.9, episodes=200, note=EPISODES),
+    Row("actor_learner/MountainCarContinuousNoVelocity-v0", "ppo", 3, 300_000, 2),
+    Row("actor_learner/LunarLanderNoVelocity-v0", "ppo", 3, M, 4),
     Row("actor_learner/Memory-v0", "ppo", 5, 100_000, 0.4, note="delay 8; at random .25"),
+    _memory("without memory", 100_000, "--memory", "none"),
+    _memory("delay 32, LSTM", 150_000, *DELAY_32, "--memory", "lstm"),
+    _memory("delay 32, attention", 150_000, *DELAY_32, "--memory", "none", *ATTENTION),
+    Row("actor_learner/Memory-v0", "impala", 3, 100_000, 0.5, note="delay 8, LSTM, lag 4"),
+    *(_one_frame(name, *options) for name, options in ONE_FRAME.items()),
     Row("CartPole-v1", "ppo", 3, 100_000, 0.5, variant="sb3", library="sb3"),
-    Row("LunarLander-v3", "ppo", 3, M, 25, variant="sb3", library="sb3"),
+    Row("LunarLander-v3", "ppo", 2, M, 25, variant="sb3", library="sb3"),
     Row("HalfCheetah-v5", "ppo", 2, M, 20, variant="sb3", library="sb3"),
     Row("actor_learner/CartPoleNoVelocity-v0", "ppo", 5, 100_000, 4, variant="sb3", library="sb3"),
-    Row("actor_learner/PendulumNoVelocity-v0", "ppo", 3, 100_000, 5, variant="sb3", library="sb3"),
+    Row("actor_learner/PendulumNoVelocity-v0", "ppo", 3, 100_000, 5, variant="sb3", episodes=200, library="sb3"),
     Row("actor_learner/MountainCarContinuousNoVelocity-v0", "ppo", 3, 300_000, 12, variant="sb3", library="sb3"),
     Row("actor_learner/LunarLanderNoVelocity-v0", "ppo", 3, M, 40, variant="sb3", library="sb3"),
 )
