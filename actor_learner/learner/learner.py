@@ -456,6 +456,8 @@ class Learner:
         if self._state_shapes and (found is None or trajectory.start is None):
             missing = "initial_state" if found is None else "start"
             raise ValueError(f"A network with memory needs `initial_state` and `start`. Received: {missing}=None")
+        if found and not self._state_shapes:
+            raise ValueError(f"A network without memory takes no `initial_state`. Received: shapes {found} of a column")
         if (found or []) != list(self._state_shapes):
             raise ValueError(
                 f"`initial_state` must have the leaves of the network's state, of shapes {list(self._state_shapes)} "

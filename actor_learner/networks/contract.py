@@ -20,7 +20,7 @@ from keras.layers import BatchNormalization, Dropout
 
 from actor_learner.networks.distributions import Distribution, distribution_for
 from actor_learner.networks.layers import ActionDistribution, ObservationNormalization
-from actor_learner.networks.memory import Memories
+from actor_learner.networks.memory import Memories, MemoryContractError
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure
@@ -159,6 +159,8 @@ def check_contract(network: keras.Model, observation: Nest, spaces: Spaces) -> N
             start = np.ones(CHECKED_ROWS, bool)
             with memories.stepping(start, memories.initial_state(CHECKED_ROWS)):
                 network(arranged, training=False)
+    except MemoryContractError as error:
+        raise ValueError(f"{_reason(error)} (network {network.name!r})") from error
     except Exception as error:
         raise ValueError(
             f"The network doesn't take observations of {_describe(observation)} (with a leading batch axis): "

@@ -24,20 +24,39 @@ Nest = Any
 """A tensor, or dicts, tuples and lists of these."""
 
 
+class MemoryContractError(ValueError):
+    """A layer that remembers isn't as `Memory` says."""
+
+
 class Memory(layers.Layer):  # type: ignore[misc]
     """The base of layers that remember: `[N, ...]` -> `[N, ...]`, where row i belongs to sequence i.
 
-    A subclass overrides `initial_state` and `step`. All arrays of a state are float32 `[N, ...]`. Actors carry the
-    state from one env step to the next; where an episode starts, it is the initial one. The learner calls `unroll`.
+    A subclass overrides `initial_state` and `step`; else its constructor raises TypeError. All arrays of a state are
+    float32 `[N, ...]`. Actors carry the state from one env step to the next; where an episode starts, it is the initial
+    one. The learner calls `unroll`.
     """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        for name in ("initial_state", "step"):
+            if getattr(type(self), name) is getattr(Memory, name):
+                raise TypeError(f"A subclass of al.Memory must have `{name}`. Received: {type(self).__name__} without")
 
     def initial_state(self, rows: Any) -> Nest:
         """Return the state with which `rows` episodes start: a tensor `[rows, ...]`, or a tuple of them."""
-        raise NotImplementedError(f"{type(self).__name__} must have `initial_state`")
+        raise NotImplementedError
 
     def step(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
         """Return the output `[N, ...]` for inputs `[N, ...]` and the next state, shaped like `state`."""
-        raise NotImplementedError(f"{type(self).__name__} must have `step`")
+        raise NotImplementedError
+
+    def checked_step(self, x: Tensor, state: Nest) -> tuple[Tensor, Nest]:
+        """Return what `step` does. Raises ValueError where that isn't a pair: two rows could be taken for one."""
+        result = self.step(x, state)
+        if not (isinstance(result, (tuple, list)) and len(result) == 2):
+            received = f"{type(self).__name__}.step, which returns {type(result).__name__}"
+            raise MemoryContractError(f"`step` of a memory must return (output, state). Received: {received}")
+        return result[0], result[1]
 
     def unroll(self, x: Tensor, state: Nest, start: Tensor) -> tuple[Tensor, Nest]:
         """Return outputs `[T, N, ...]` and the last state, as T calls of `step` give them.
@@ -49,7 +68,7 @@ class Memory(layers.Layer):  # type: ignore[misc]
 
         def body(state: Nest, inputs: tuple[Tensor, Tensor]) -> tuple[Nest, Tensor]:
             x, start = inputs
-            output, state = self.step(x, where(start, initial, state))
+            output, state = self.checked_step(x, where(start, initial, state))
             return state, output
 
         state, output = _scan()(body, state, (x, start))
@@ -59,7 +78,7 @@ class Memory(layers.Layer):  # type: ignore[misc]
         if (steps := _steps.get()) is None:
             if _must_go_on.get():
                 raise RuntimeError(f"Layer {self.name!r} must be called with the state that it goes on from")
-            return self.step(x, self.initial_state(_rows_of(x)))[0]
+            return self.checked_step(x, self.initial_state(_rows_of(x)))[0]
         return steps.call(self, x)
 
     def compute_output_spec(self, x: Any) -> Any:
@@ -167,10 +186,12 @@ class _Steps:
 
     def call(self, layer: Memory, x: Tensor) -> Tensor:
         if id(layer) in self.after:
-            raise ValueError(f"A layer that remembers can be called once in a network. Received: {layer.name!r} twice")
+            raise MemoryContractError(
+                f"A layer that remembers can be called once in a network. Received: {layer.name!r} twice"
+            )
         state = self.states[id(layer)]
         if self.rows is None:
-            output, after = layer.step(x, where(self.start, layer.initial_state(_rows_of(x)), state))
+            output, after = layer.checked_step(x, where(self.start, layer.initial_state(_rows_of(x)), state))
         else:
             output, after = layer.unroll(self.rows.apart(x, self.start.shape[0]), state, self.start)
             output = self.rows.together(output)
@@ -243,15 +264,17 @@ class Memories:
     def _flat(self, after: dict[int, Nest], before: Sequence[Tensor]) -> list[Tensor]:
         """Return the leaves of the layers' states. Raises ValueError where one isn't shaped like the state before."""
         if missing := [layer.name for layer in self._layers if id(layer) not in after]:
-            raise ValueError(f"Each layer that remembers must be called by the network. Received: not {missing}")
+            raise MemoryContractError(
+                f"Each layer that remembers must be called by the network. Received: not {missing}"
+            )
         leaves = tree.flatten([after[id(layer)] for layer in self._layers])
         shapes = [
             [(tuple(leaf.shape), keras.backend.standardize_dtype(leaf.dtype)) for leaf in state]
             for state in (before, leaves)
         ]
         if shapes[0] != shapes[1]:
-            raise ValueError(
+            raise MemoryContractError(
                 f"The state of a layer that remembers must keep its shapes and dtypes, {shapes[0]}, from step to step. "
-                f"Received: {shapes[1]} after a step of network {self._network.name!r}"
+                f"Received: {shapes[1]} after a step"
             )
         return list(leaves)

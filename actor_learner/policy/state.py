@@ -34,14 +34,20 @@ class State:
     def reset(self, rows: Any = None) -> None:
         """Let an episode start in these rows (indices, or bool `[N]`) with the next step; None: in any number of them.
 
-        Raises IndexError for rows that aren't there.
+        Raises ValueError for rows that aren't there.
         """
         if rows is None:
             self.leaves: tuple[Array, ...] = ()
             self._start = np.zeros((0, 1), np.float32)
         elif self.leaves:
             start = self._start.copy()  # a graph may hold the array
-            start[rows] = 1.0
+            try:
+                start[rows] = 1.0
+            except IndexError:
+                count = len(start)
+                raise ValueError(
+                    f"`rows` must be indices below {count}, or {count} bools. Received: {rows!r}"
+                ) from None
             self._start = start
 
     def inputs(self, rows: int, start: Array | None = None) -> tuple[Array, ...]:

@@ -190,3 +190,19 @@ def test_columns_may_stand_in_any_order():
     one, other = evaluated(network, actions, trajectory), evaluated(network, actions, al.Trajectory(**fields))
     for a, b in zip(one, other, strict=True):
         np.testing.assert_allclose(a[:, order], b, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_states_are_for_networks_with_memory_and_nobody_else():
+    network, actions, (trajectory,) = batches(1)
+    without = trajectory._replace(initial_state=None, start=None)
+    with pytest.raises(ValueError, match=r"needs `initial_state` and `start`. Received: initial_state=None"):
+        al.Learner(network, still(), action_space=actions).update(without)
+    with pytest.raises(ValueError, match=r"needs `initial_state` and `start`. Received: start=None"):
+        al.Learner(network, still(), action_space=actions).update(trajectory._replace(start=None))
+    wrong = tuple(leaf[:, :2] for leaf in trajectory.initial_state)
+    with pytest.raises(ValueError, match=r"of shapes \[\(5,\), \(5,\)\] for each column. Received: \[\(2,\), \(2,\)\]"):
+        al.Learner(network, still(), action_space=actions).update(trajectory._replace(initial_state=wrong))
+    plain = al.default_network(gym.make("CartPole-v1").observation_space, actions)
+    with pytest.raises(ValueError, match=r"without memory takes no `initial_state`. Received: shapes"):
+        al.Learner(plain, still(), action_space=actions).update(trajectory)

@@ -118,9 +118,20 @@ class Growing(Adding):
         return x, ops.concatenate([state, x], axis=-1)
 
 
+class Forgetting(Adding):
+    def step(self, x, state):
+        return x + state
+
+
 def called_twice():
     inputs, memory = keras.Input((2,)), Adding()
     return keras.Model(inputs, memory(memory(inputs)))
+
+
+def called(network):
+    memories = Memories(network)
+    with memories.stepping(np.ones(3, bool), memories.initial_state(3)):
+        network(np.zeros((3, 2), np.float32))
 
 
 @pytest.mark.parametrize(
@@ -128,13 +139,17 @@ def called_twice():
     [
         (lambda: network_of(Growing), r"must keep its shapes and dtypes, \[\(\(3, 2\), 'float32'\)\]"),
         (called_twice, "can be called once in a network"),
+        (lambda: network_of(Forgetting), r"`step` of a memory must return \(output, state\)"),
     ],
 )
 def test_a_step_that_cannot_be_is_refused(make, message):
-    network = make()
-    memories = Memories(network)
-    with pytest.raises(ValueError, match=message), memories.stepping(np.ones(3, bool), memories.initial_state(3)):
-        network(np.zeros((3, 2), np.float32))
+    with pytest.raises(ValueError, match=message):
+        called(make())
+
+
+def test_a_memory_without_a_step_is_refused():
+    with pytest.raises(TypeError, match=r"must have `step`. Received: Nothing without"):
+        type("Nothing", (al.Memory,), {"initial_state": lambda self, rows: ops.zeros((rows, 1))})()
 
 
 @pytest.mark.parametrize("cell", [keras.layers.LSTM(4), keras.layers.Dense(4), "lstm", None])

@@ -68,6 +68,12 @@ def test_start_resets_in_the_same_call(policy):
     assert not np.allclose(started[0][1], other.state_leaves[0][1])
 
 
+def test_rows_that_are_not_there_are_refused(policy):
+    policy.act(observations()[0])
+    with pytest.raises(ValueError, match=r"`rows` must be indices below 4, or 4 bools. Received: \[7\]"):
+        policy.reset([7])
+
+
 def test_sessions_keep_their_own_states(policy):
     seen = observations(rows=1)[:, 0]
     policy.act(observations()[0])
