@@ -192,7 +192,7 @@ ROWS = (
     Row("actor_learner/Memory-v0", "impala", 3, 100_000, 0.5, note="delay 8, LSTM, lag 4"),
     *(_one_frame(name, *options) for name, options in ONE_FRAME.items()),
     Row("CartPole-v1", "ppo", 3, 100_000, 0.5, variant="sb3", library="sb3"),
-    Row("LunarLander-v3", "ppo", 2, M, 25, variant="sb3", library="sb3"),
+    Row("LunarLander-v3", "ppo", 3, M, 25, variant="sb3", library="sb3"),
     Row("HalfCheetah-v5", "ppo", 2, M, 20, variant="sb3", library="sb3"),
     Row("actor_learner/CartPoleNoVelocity-v0", "ppo", 5, 100_000, 4, variant="sb3", library="sb3"),
     Row("actor_learner/PendulumNoVelocity-v0", "ppo", 3, 100_000, 5, variant="sb3", episodes=200, library="sb3"),
