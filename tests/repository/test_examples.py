@@ -143,6 +143,11 @@ def test_own_memory():
     assert load("own_memory").main(total_steps=20_000) > 0.4  # without memory 0.25
 
 
+def test_minigrid_memory():
+    pytest.importorskip("minigrid")
+    assert 0 < load("minigrid_memory").main(total_steps=4_096) < 1
+
+
 def test_population():
     example = load("population")
     worst, best = example.main(total_steps=4_000, members=2)
