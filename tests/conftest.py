@@ -53,7 +53,8 @@ def pytest_collection_modifyitems(config, items):
 def _quick(request, monkeypatch):
     """With `--quick`, a test that starts a process or learns fails: mark it as slow."""
     if request.config.getoption("--quick"):
-        for name in ("subprocess.Popen.__init__", "actor_learner.learner.learner.Learner.update"):
+        # The learner first: to import it starts a process.
+        for name in ("actor_learner.learner.learner.Learner.update", "subprocess.Popen.__init__"):
             monkeypatch.setattr(
                 name, lambda *_, name=name, **__: pytest.fail(f"--quick: {name}; mark the test as slow")
             )

@@ -426,8 +426,8 @@ def test_ci_runs_the_same_check_that_people_run(finished_set_up):
     expected = [
         "ruff check .",
         "ruff format --check .",
-        "mypy --strict actor_learner",
         "pytest --numprocesses 3 --dist worksteal -k x",
+        "mypy --strict actor_learner",  # runs beside the tests, and is heard after them
     ]
     for done in (
         script(finished_set_up, "test", "-k", "x"),
@@ -438,11 +438,18 @@ def test_ci_runs_the_same_check_that_people_run(finished_set_up):
 
 
 @pytest.mark.slow
-def test_a_failed_lint_fails_the_check(finished_set_up):
-    (finished_set_up / ".venv" / "bin" / "mypy").write_text("#!/bin/sh\nexit 3\n")
-    done = script(finished_set_up, "test")
+@pytest.mark.parametrize(("tool", "tests_run"), [("ruff", False), ("mypy", True), ("pytest", True)])
+def test_each_part_that_fails_fails_the_check(finished_set_up, tool, tests_run):
+    program = finished_set_up / ".venv" / "bin" / tool
+    before = program.read_text()
+    program.write_text(f"#!/bin/sh\necho {tool} fails\nexit 3\n")
+    try:
+        done = script(finished_set_up, "test")
+    finally:
+        program.write_text(before)
     assert done.returncode == 3
-    assert "pytest --numprocesses" not in done.stdout
+    assert f"{tool} fails" in done.stdout
+    assert ("pytest" in done.stdout) == tests_run
 
 
 @pytest.mark.slow
