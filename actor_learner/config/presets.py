@@ -112,7 +112,9 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "actor_learner/LunarLanderNoVelocity-v0": {
         "ppo": {
-            **_settings(1_000_000, 16, 256, minibatch_size=512, learning_rate="linear_1e-3", sequence_length=64),
+            **_settings(1_000_000, 16, 256, minibatch_size=512, gamma=0.995, learning_rate="linear_1e-3"),
+            "ent_coef": 0.003,
+            "sequence_length": 64,
             **_GRU,
             **_NORMALIZED,
         }
