@@ -230,7 +230,6 @@ class Memories:
 
     def __init__(self, network: keras.Model) -> None:
         self._layers = [layer for layer in network._flatten_layers(include_self=False) if isinstance(layer, Memory)]
-        self._network = network
 
     def __bool__(self) -> bool:
         return bool(self._layers)
