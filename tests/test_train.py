@@ -95,7 +95,7 @@ def test_a_run_repeats_byte_for_byte(tmp_path, lag, memory):
 @pytest.mark.parametrize(("env", "lag", "memory"), [("CartPole-v1", 0, "gru"), ("Pendulum-v1", 1, None)])
 def test_the_number_of_actors_changes_no_byte(tmp_path, env, lag, memory):
     weights = []
-    for actors in (1, 3, 4):
+    for actors in (1, 2, 3, 4):
         options = {"num_actors": actors, "num_envs": 4, "envs_per_actor": None, "run_dir": tmp_path / str(actors)}
         options |= {"vectorization": "sync", "total_steps": 640, "max_policy_lag": lag, "normalize_observation": True}
         weights.append(al.train(config(tmp_path, env=env, memory=memory, **options)).network.get_weights())
