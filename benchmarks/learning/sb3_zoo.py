@@ -31,18 +31,19 @@ def recurrent(env: str, units: int = 64, **policy: Any) -> dict[str, Any]:
     return {"without_velocity": env, "normalize": True, "policy_kwargs": policy}
 
 
+CART_POLE: dict[str, Any] = {
+    "envs": 8,
+    "n_steps": 32,
+    "batch_size": 256,
+    "n_epochs": 20,
+    "gamma": 0.98,
+    "gae_lambda": 0.8,
+    "learning_rate": linear(1e-3),
+    "clip_range": linear(0.2),
+    "ent_coef": 0.0,
+}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": {
-        "envs": 8,
-        "n_steps": 32,
-        "batch_size": 256,
-        "n_epochs": 20,
-        "gamma": 0.98,
-        "gae_lambda": 0.8,
-        "learning_rate": linear(1e-3),
-        "clip_range": linear(0.2),
-        "ent_coef": 0.0,
-    },
+    "CartPole-v1": CART_POLE,
     "LunarLander-v3": {
         "envs": 16,
         "n_steps": 1024,
@@ -72,17 +73,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "net_arch": {"pi": [256, 256], "vf": [256, 256]},
         },
     },
-    "actor_learner/CartPoleNoVelocity-v0": {
-        **recurrent("CartPole-v1"),
-        "envs": 8,
-        "n_steps": 32,
-        "batch_size": 256,
-        "n_epochs": 20,
-        "gamma": 0.98,
-        "gae_lambda": 0.8,
-        "learning_rate": linear(1e-3),
-        "clip_range": linear(0.2),
-    },
+    "actor_learner/CartPoleNoVelocity-v0": {**recurrent("CartPole-v1"), **CART_POLE},
     "actor_learner/PendulumNoVelocity-v0": {
         **recurrent("Pendulum-v1"),
         "envs": 4,

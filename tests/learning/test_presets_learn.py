@@ -10,20 +10,22 @@ import actor_learner as al
 pytestmark = pytest.mark.slow
 
 
-def test_ppo_solves_cartpole(tmp_path):
-    result = al.train(al.preset("CartPole-v1", run_dir=tmp_path / "run", quiet=True))
+@pytest.mark.parametrize("max_policy_lag", [0, 1])
+def test_ppo_solves_cartpole(tmp_path, max_policy_lag):
+    result = al.train(al.preset("CartPole-v1", run_dir=tmp_path / "run", quiet=True, max_policy_lag=max_policy_lag))
     evaluation = al.evaluate(result.run_dir, episodes=20, seed=1000)
     assert evaluation.mean >= 490
     assert len(evaluation.returns) == 20
 
 
-def test_ppo_learns_cartpole_in_16_bits_one_batch_behind(tmp_path):
-    options = {"total_steps": 50_000, "precision": "float16", "max_policy_lag": 1}
-    result = al.train(al.preset("CartPole-v1", run_dir=tmp_path / "run", quiet=True, **options))
-    assert {layer.compute_dtype for layer in result.network.layers} >= {"float16"}
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_ppo_learns_cartpole_in_16_bits(tmp_path, precision):
+    config = al.preset("CartPole-v1", run_dir=tmp_path / "run", quiet=True, total_steps=50_000, precision=precision)
+    result = al.train(config)
+    assert {layer.compute_dtype for layer in result.network.layers} >= {precision}
     assert keras.config.dtype_policy().name == "float32"
     assert al.evaluate(result.run_dir, episodes=20, seed=1000).mean >= 475
-    assert "loss_scale" in result.metrics
+    assert ("loss_scale" in result.metrics) == (precision == "float16")
 
 
 def test_ppo_swings_the_pendulum_up(tmp_path):

@@ -205,7 +205,7 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
 def main(output):
     arrays = {}
     batches.CHUNK_NUMBERS = 1024  # so that small batches of observations are evaluated in parts, too
-    for name in sys.argv[2:] or CASES:
+    for name in CASES:
         learn(name, arrays)
     np.savez(output, **arrays)
 
