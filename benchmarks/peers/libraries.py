@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.harness import Found
@@ -31,10 +31,13 @@ class Peer:
 
 
 FOUR = tuple(WORKS)
-OWN_WORKS: dict[str, Work] = {"cartpole32": Work("CartPole-v1", 32, 32, 1024, 4, 400)}
-"""Sample Factory's own best on two cores: 2 workers x 16 environments."""
+OWN_WORKS: dict[str, Work] = {
+    "cartpole32": Work("CartPole-v1", 32, 32, 1024, 4, 400),
+    "pong_bfloat16": replace(WORKS["pong"], changes={**WORKS["pong"].changes, "precision": "bfloat16"}),
+}
+"""Sample Factory's own best on two cores: 2 workers x 16 environments; Pong, of which ours alone is in bfloat16."""
 _OURS = {"worker": r"\bactor-\d+", "works": (*FOUR, *OWN_WORKS), "clock": "`time_seconds` of metrics.jsonl"}
-_SB3 = {"works": FOUR, "worker": r"multiprocessing.forkserver", "with_processes": True}
+_SB3 = {"works": (*FOUR, "pong_bfloat16"), "worker": r"multiprocessing.forkserver", "with_processes": True}
 _SB3["clock"] = "callback at the start of each rollout"
 OURS: dict[str, Peer] = {
     f"lag{lag}": Peer(f"ours, lag {lag}", "ours", None, options={"lag": lag}, **_OURS) for lag in (0, 1)
@@ -44,7 +47,7 @@ PEERS: dict[str, Peer] = {
     "sbx": Peer("SBX", "sb3", "sb3", ("sbx-rl", "jax"), options={"peer": "sbx"}, **_SB3),
     "sample_factory": Peer(
         *("Sample Factory", "sample_factory", "sample_factory", ("sample-factory", "torch")),
-        works=("cartpole", "cartpole64", *OWN_WORKS),
+        works=("cartpole", "cartpole64", "cartpole32"),
         options={"workers": 2},
         settings=({"threads": 1},),  # it sets one thread itself
         note="2 workers, rollouts of at most a minibatch, a batch collected while the one before is learned",

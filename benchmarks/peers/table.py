@@ -58,9 +58,10 @@ def page(found: Found) -> str:
 
 
 def shape(work: Mapping[str, Any]) -> str:
+    precision = work.get("changes", {}).get("precision")
     return (
         f"{work['env']}, {work['envs']} envs x {work['unroll_length']} steps, minibatch {work['minibatch_size']}, "
-        f"{work['epochs']} epoch{'s' if work['epochs'] > 1 else ''}"
+        f"{work['epochs']} epoch{'s' if work['epochs'] > 1 else ''}{f', ours in {precision}' if precision else ''}"
     )
 
 
