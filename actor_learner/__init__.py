@@ -75,6 +75,10 @@ class _Package(types.ModuleType):
             value = getattr(value, name)
         super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles it by its name, as modules are: functions of a script that are sent elsewhere may name it."""
+        return importlib.import_module, (__name__,)
+
 
 sys.modules[__name__].__class__ = _Package
 

@@ -43,7 +43,7 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     else:
         check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
-    check_memory(config.num_actors)
+    check_memory(config.local_actors)
     _check_optimizer(config)
     compile_cache.begin(config.learner_threads)
     if config.device == "gpu" or config.devices > 1:  # only the backend finds GPUs; else the actors start meanwhile
@@ -96,7 +96,8 @@ def start_actors(config: TrainConfig, start: Start) -> ActorPool:
 def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
     """Starts the actors that a config describes. network: as for `ActorPool`."""
     names = """vectorization num_actors envs_per_actor num_envs unroll_length max_policy_lag info_keys
-        autoreset_mode start_timeout actor_timeout on_env_error max_restarts acting device"""
+        autoreset_mode start_timeout actor_timeout on_env_error max_restarts acting device
+        ray_address actors_per_host ray_wait"""
     fields = {name: getattr(config, name) for name in names.split()}
     return ActorPool(config.env, network, env_kwargs=dict(config.env_kwargs), seed=seed, logs_dir=logs_dir, **fields)
 
@@ -167,7 +168,7 @@ def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
         rows = getattr(config.algorithm, "minibatch_size", None) or batch_rows(config)
         if is_small(6.0 * 2 * trunk * rows):  # policy and value each have a trunk
             return 1
-    return learner_cores(config.num_actors, config.max_policy_lag, images=images)
+    return learner_cores(config.local_actors, config.max_policy_lag, images=images)
 
 
 def make_learner(config: TrainConfig, checkpoint: Path | None, actors: ActorPool) -> Learner:

@@ -6,7 +6,7 @@ import abc
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from actor_learner.actors.processes.restarts import Restart
 from actor_learner.actors.transport.batches import Block, BlockLayout
@@ -25,6 +25,16 @@ class DeviceStep(Protocol):
 
     def __call__(self, weights: Any, inputs: Sequence[Array]) -> Sequence[Array]:
         """Return the leaves of sampled actions `[N, ...]` and their log-probabilities `[N]`."""
+
+
+class HostStatus(NamedTuple):
+    """A machine that runs actors, and what has come from it so far."""
+
+    name: str
+    actors: tuple[int, ...]
+    num_envs: int
+    received: int = 0  # bytes over the network
+    receiving: float = 0.0  # seconds that the learner's machine spent on receiving columns
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,6 @@ class ActorGroup(Protocol):
         """Erase the columns of a block from `start` on, as many as an actor has, and assign them to this actor.
 
         The actor, or the process that takes its place, fills them by the newest version of the weights at this time.
-        Above lag 1 the columns of a batch are assigned in their order, beginning with 0.
         """
 
     def end_early(self, block: int) -> None:
@@ -152,6 +161,10 @@ class ActorGroup(Protocol):
     def replace(self, actors: Iterable[int]) -> None:
         """End these actors' processes soon and start others in their places."""
         raise ValueError("Only actors that have processes of their own can be replaced. Received: num_actors=0")
+
+    def hosts(self) -> list[HostStatus]:
+        """Return the machines that run actors, if there are several."""
+        return []
 
     def process_ids(self) -> dict[int, int]:
         """Return the process id of each actor that has a process now."""

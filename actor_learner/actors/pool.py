@@ -17,7 +17,9 @@ import numpy as np
 
 from actor_learner.actors.actor import make_startups
 from actor_learner.actors.capacity import check_memory
-from actor_learner.actors.group import ActorGroup, DeviceStep, Plan, Schedule
+from actor_learner.actors.cluster.group import ClusterActors
+from actor_learner.actors.cluster.options import ClusterOptions
+from actor_learner.actors.group import ActorGroup, DeviceStep, HostStatus, Plan, Schedule
 from actor_learner.actors.local import LocalActors
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.processes.restarts import ActorError, OnEnvError, Restart
@@ -43,6 +45,7 @@ from actor_learner.system.fields import (
     refusal,
 )
 from actor_learner.system.keras_import import import_keras
+from actor_learner.system.ray_address import check_cluster
 
 if TYPE_CHECKING:
     import keras
@@ -113,6 +116,9 @@ class ActorPool:
         max_restarts: int = 1000,
         acting: str = "actors",
         device: str = "auto",
+        ray_address: str | None = None,
+        actors_per_host: int | None = None,
+        ray_wait: float | None = None,
         group: ActorGroup | None = None,
     ) -> None:
         """Start the actors and build the network.
@@ -145,6 +151,11 @@ class ActorPool:
             acting: "actors": each actor runs the policy on its core. "device": the learner's device runs it, in one
                 call for half of the environments, which suits networks that are too large for a core.
             device: That device: "auto" (a GPU if the backend sees one), "cpu" or "gpu".
+            ray_address: Ray cluster that the actors run on, beside this machine: "auto" or "host:port"; None: this
+                machine alone.
+            actors_per_host: Actors of each of the cluster's machines; None: as many as it has free CPUs.
+            ray_wait: Seconds to wait until the cluster has a free CPU for each actor, then refuse; None: start at once,
+                with more actors than CPUs where there are too few.
             group: Actors of another kind in place of processes, for tests and for embedding: `num_actors` of them,
                 which the pool closes once its arguments are checked. See `actor_learner.actors.group.ActorGroup`.
 
@@ -164,6 +175,7 @@ class ActorPool:
         check_count("max_restarts", max_restarts, 0)
         check_choice("acting", acting, ACTING)
         check_choice("device", device, DEVICES)
+        check_cluster(ray_address, actors_per_host, ray_wait, num_actors=num_actors, acting=acting)
         factory = resolve_env(env, env_kwargs, vectorization, check_pickle=num_actors > 0)
         self.env_name = factory.name
         self.episodes: dict[str, Array] = {}
@@ -173,24 +185,26 @@ class ActorPool:
         self._env_counts, self._lag = counts, max_policy_lag
         self._blocks: Sequence[Block] = ()
         self._trajectories: list[Trajectory] = []
-        if group is None:
+        if group is None and ray_address is None:
             check_memory(num_actors)
         common = {"info_keys": info_keys, "autoreset_mode": autoreset_mode, "seed": seed}
         startups = make_startups(counts, **common, niceness=NICENESS if max_policy_lag else 0)
+        settings: dict[str, Any] = {
+            "logs_dir": None if logs_dir is None else Path(logs_dir),
+            "start_timeout": start_timeout,
+            "actor_timeout": actor_timeout,
+            "on_env_error": on_env_error,
+            "max_restarts": max_restarts,
+        }
         if group is not None:
             self._group = group
         elif num_actors == 0:
             self._group = LocalActors(factory, startups[0])
+        elif ray_address is not None:
+            options = ClusterOptions(ray_address, actors_per_host, ray_wait, reserved=min(max_policy_lag, 1))
+            self._group = ClusterActors(factory.dumps(), startups, options, **settings)
         else:
-            self._group = ProcessActors(
-                factory,
-                startups,
-                logs_dir=None if logs_dir is None else Path(logs_dir),
-                start_timeout=start_timeout,
-                actor_timeout=actor_timeout,
-                on_env_error=on_env_error,
-                max_restarts=max_restarts,
-            )
+            self._group = ProcessActors(factory.dumps(), startups, **settings)
         self._process = os.getpid()
         self._end = weakref.finalize(self, self._group.close)  # at the interpreter's end, too
         try:
@@ -243,6 +257,11 @@ class ActorPool:
     def idle(self) -> bool:
         """True where the actors have filled all columns that were assigned to them."""
         return self._group.idle
+
+    @property
+    def hosts(self) -> list[HostStatus]:
+        """The machines of a cluster that run actors now, and what has come from each."""
+        return self._group.hosts()
 
     @property
     def pids(self) -> dict[int, int]:

@@ -14,7 +14,7 @@ from actor_learner.benchmark.roofline import NAMES, Cost, Parts, Prospect, Roof,
 from actor_learner.benchmark.whole import LEARNER, Run, System, process_order
 from actor_learner.config.config import TrainConfig
 from actor_learner.environments.factory import resolve_env
-from actor_learner.spaces.trajectory import Trajectory
+from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.system.machine import available_cores
 
 if TYPE_CHECKING:
@@ -46,6 +46,14 @@ class Measured:
     def rows(self) -> int:
         """The rows of a batch, including those that only reset."""
         return int(self.batch.valid.size)
+
+    @property
+    def bytes_per_step(self) -> float:
+        """The bytes of a row of the batch, which an actor on another machine sends, unless it can send less."""
+        sizes: list[int] = []
+        for field in filter(lambda field: field is not None, self.batch):
+            map_leaves(lambda leaf: sizes.append(leaf.nbytes), field)
+        return sum(sizes) / self.rows
 
     @property
     def achieved(self) -> float:
@@ -175,6 +183,7 @@ def as_json(measured: Measured) -> dict[str, Any]:
         "achieved_steps_per_second": measured.achieved,
         "roof_steps_per_second": best.steps_per_second,
         "ratio": measured.ratio,
+        "bytes_per_step": measured.bytes_per_step,
         "limit": best.limit,
         "expected": {prospect.change: prospect.gain for prospect in measured.prospects},
         "env": config.env_name,

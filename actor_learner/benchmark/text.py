@@ -35,10 +35,19 @@ def show(measured: Measured, console: Console) -> None:
         f"achieved {measured.achieved:,.0f} steps/s, roof {measured.roof.steps_per_second:,.0f}: "
         f"[bold]{measured.ratio:.0%}[/bold]{_spread(measured.ratios)}",
         sentence(measured),
+        network_line(measured.bytes_per_step, measured.achieved),
     ):
         console.print(item, highlight=False, soft_wrap=isinstance(item, str))
     if _MISLEADING > others >= _DISTURBING:
         console.print(f"Other programs took {others:.0%} of the cores: measure again on an idle machine.")
+
+
+def network_line(bytes_per_step: float, steps_per_second: float) -> str:
+    """Return what a network would have to carry if all actors were on other machines."""
+    megabytes = bytes_per_step * steps_per_second / 1e6
+    return (
+        f"actors on other machines would send {bytes_per_step:,.0f} bytes a step, at this speed {megabytes:,.1f} MB/s"
+    )
 
 
 def show_devices(found: Mapping[str, Any], console: Console) -> None:

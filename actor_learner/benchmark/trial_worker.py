@@ -59,10 +59,11 @@ def _count(number: int, of: str) -> str:
 
 
 class Throughput(NamedTuple):
-    """Env steps (valid rows) and their seconds, with updates, without start and compilation."""
+    """Env steps (valid rows) and their seconds, with updates, without start and compilation; bytes of a row."""
 
     steps: int
     seconds: float
+    bytes_per_step: float = 0.0
 
 
 class LateError(RuntimeError):
@@ -198,7 +199,8 @@ class Bench:
             steps, updates, started = 0, 0, time.monotonic()
             while updates < least or not steps or time.monotonic() < deadline:
                 steps, updates = steps + next(rounds), updates + 1
-            return Throughput(steps, time.monotonic() - started)
+            rows = config.unroll_length * sum(config.env_counts)
+            return Throughput(steps, time.monotonic() - started, actors.layout.size / rows)
 
     @contextlib.contextmanager
     def _prepared(self, config: TrainConfig) -> Iterator[tuple[ActorPool, Learner]]:

@@ -22,7 +22,9 @@ from typing import Any
 
 from actor_learner.runs.provenance import PACKAGES
 from actor_learner.system import machine
+from actor_learner.system.files import one_line
 from actor_learner.system.keras_import import BACKENDS, keras_backend
+from actor_learner.system.ray_address import check_address
 from actor_learner.system.version import __version__
 
 SECONDS = 2.0  # of training in the self-test, after compilation
@@ -60,10 +62,11 @@ class Diagnosis:
         return "\n".join(["### actor-learner doctor", "", *verdict, "", *table])
 
 
-def examine(*, self_test: bool = True) -> Diagnosis:
+def examine(*, self_test: bool = True, ray_address: str | None = None, env: str = "CartPole-v1") -> Diagnosis:
     """Collect versions, machine and limits, and look for problems.
 
-    self_test: train for two seconds, and list the GPUs that Keras's backend sees.
+    self_test: train for two seconds, and list the GPUs that Keras's backend sees. ray_address: a cluster, on each of
+    whose machines an actor plays `env`.
     """
     environment = {name: value for name, value in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)}
     sections: dict[str, Mapping[str, Any]] = {"versions": _versions(), "machine": _machine()}
@@ -78,6 +81,9 @@ def examine(*, self_test: bool = True) -> Diagnosis:
         sections["self-test"] = outcome
         if "failed" in outcome:
             problems.append(f"The self-test failed: {outcome['failed']}")
+    if ray_address is not None:
+        sections["cluster"], failure = _examine_cluster(ray_address, env)
+        problems += failure
     return Diagnosis(sections, tuple(problems))
 
 
@@ -172,6 +178,17 @@ def _shortages(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     left = [here[name] for name in ("memory available, GB", "memory by cgroup limit, GB") if here[name] is not None]
     if left and min(left) < _LEAST_MEMORY / 1e9:
         yield f"Little memory is left, and a run takes at least 1 GB; end other programs. Received: {min(left)} GB"
+
+
+def _examine_cluster(address: str, env: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the section of a cluster, and what is wrong with it."""
+    try:
+        check_address("--ray", address)
+        from actor_learner.cli.cluster_diagnosis import examine_cluster
+
+        return examine_cluster(address, env), []
+    except (ValueError, RuntimeError, TimeoutError, MemoryError) as error:
+        return {}, [f"The cluster: {one_line(error)}"]
 
 
 def try_it(deadline: float = DEADLINE) -> dict[str, Any]:

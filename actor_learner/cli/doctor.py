@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 HELP = "check this installation, for a bug report"
 DESCRIPTION = (
-    "Trains for two seconds, and prints versions, CPU, GPU, memory and limits for a bug report. The exit code is 1 if "
-    "there is a problem."
+    "Trains for two seconds, and prints versions, CPU, GPU, memory and limits for a bug report. With --ray, starts an "
+    "actor on each machine of a cluster. The exit code is 1 if there is a problem."
 )
 
 
@@ -19,6 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.add_argument(
         "--no-self-test", action="store_true", help="don't train: Keras isn't loaded, and GPUs aren't listed"
     )
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", help="examine the machines of a Ray cluster, too: auto or host:port"
+    )
+    parser.add_argument("--env", default="CartPole-v1", help="environment of the actors there (default: CartPole-v1)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,6 +31,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.no_self_test and sys.stderr.isatty():
         print("Loading Keras and training for two seconds ...", file=sys.stderr)
-    diagnosis = examine(self_test=not arguments.no_self_test)
+    diagnosis = examine(self_test=not arguments.no_self_test, ray_address=arguments.ray, env=arguments.env)
     print(json.dumps(diagnosis.as_json()) if arguments.json else diagnosis.as_markdown())
     return 1 if diagnosis.problems else 0

@@ -20,7 +20,7 @@ from actor_learner.system.keras_import import BACKENDS, import_keras_before, use
 
 _UNITS = {"steps": "STEPS", "updates": "UPDATES", "epoch": "UPDATES", "minutes": "MINUTES", "timeout": "SECONDS"}
 """The unit of a field, by the last word of its name."""
-_ALIASES = {"num_actors": ["--num-workers"]}
+_ALIASES = {"num_actors": ["--num-workers"], "ray_address": ["--ray"]}
 
 
 def named_before(argv: Sequence[str], *flags: str) -> tuple[ConfigFile, type[Any]]:

@@ -61,11 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not resume:
         check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)  # refused before TensorFlow is loaded
-    check_memory(config.num_actors)
+    check_memory(config.local_actors)
     if not resume:
         _print_preset(arguments, config)
         _warn_of_differences(arguments.config_file)
-    prepare_process(config.num_actors, config.max_policy_lag)
+    prepare_process(config.local_actors, config.max_policy_lag)
     from actor_learner.train import train
 
     result = train(config, resume=resume)

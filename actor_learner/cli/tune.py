@@ -149,7 +149,11 @@ def _notes(tuning: Tuning) -> list[str]:
     notes += failures
     if tuning.best.setting.num_actors == max(trial.setting.num_actors for trial in tuning.trials):
         notes.append("The largest number of actors is the fastest; --most-actors N tries more.")
-    return notes
+    from actor_learner.benchmark.text import network_line
+
+    best = tuning.best
+    line = network_line(best.measured[0].bytes_per_step, best.rate)
+    return [*notes, f"{line[0].upper()}{line[1:]}."]
 
 
 def _table(tuning: Tuning) -> Table:
@@ -189,6 +193,7 @@ def _trial_as_json(trial: Trial) -> dict[str, Any]:
     return {
         **trial.setting._asdict(),
         "steps_per_second": trial.rate or None,
+        "bytes_per_step": trial.measured[0].bytes_per_step if trial.measured else None,
         "rounds": len(trial.measured),
         "measured_seconds": sum(throughput.seconds for throughput in trial.measured),
         "failure": trial.failure,

@@ -24,6 +24,7 @@ from actor_learner.config.references import algorithm_class, callable_name
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.keras_import import BACKENDS, use_backend
+from actor_learner.system.ray_address import check_address, check_cluster
 
 T = TypeVar("T")
 
@@ -152,6 +153,9 @@ class TrainConfig(checks.NamedFields):
             on weights at most n versions old (see `ActorPool`).
         acting: "actors": each actor runs the policy on its core; "device": the learner's device runs it, in one call
             for half of the environments, which suits networks that are too large for a core.
+        ray_address: Ray cluster whose machines run the actors, beside this one: "auto" or "host:port"; None: this one.
+        actors_per_host: actors of each of the cluster's machines; None: as many as it has free CPUs.
+        ray_wait: seconds to wait until the cluster has a free CPU for each actor, then refuse; None: start at once.
         learner_threads: cores that the learner computes on, fixed once the backend has started; None: at the command
             line all in lock-step, else those that the actors leave; in Python the backend's own setting.
         seed: seed of networks, environments, sampling and shuffling.
@@ -232,6 +236,9 @@ class TrainConfig(checks.NamedFields):
         0, 0, "actors", "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely"
     )
     acting: Literal["actors", "device"] = _choice(checks.ACTING, "actors")
+    ray_address: str | None = _field(None, "actors", check=check_address)
+    actors_per_host: int | None = _count(None, 1, "actors")
+    ray_wait: float | None = _number(None, "actors", least=0, optional=True)
     learner_threads: int | None = _count(
         None, 1, "actors", "cores that the learner computes on; default: all with lag 0, else those that actors leave"
     )
@@ -290,6 +297,8 @@ class TrainConfig(checks.NamedFields):
             expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
             raise refusal("max_policy_lag", expected, self.max_policy_lag)
         self._split_environments()
+        cluster = self.ray_address, self.actors_per_host, self.ray_wait
+        check_cluster(*cluster, num_actors=self.num_actors, acting=self.acting)
         self._check_devices()
         self._check_sequences()
 
@@ -381,6 +390,11 @@ class TrainConfig(checks.NamedFields):
             for field in dataclasses.fields(self)
             if field.name in DEFAULT_NETWORK_FIELDS and (all_fields or getattr(self, field.name) != field.default)
         }
+
+    @property
+    def local_actors(self) -> int:
+        """The number of actors that are known to run on this machine: none where a cluster's machines run them."""
+        return 0 if self.ray_address is not None else self.num_actors
 
     @property
     def algorithm_name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -103,15 +104,22 @@ class ExportedPolicy:
 
     def write(self, folder: Path) -> None:
         """Writes the files of `save` into a folder that `write_folder_atomically` fills."""
-        description = {"version": _VERSION, **vars(self)}
+        for name, content in self.contents().items():
+            (folder / name).write_bytes(content)
+
+    def contents(self) -> dict[str, bytes]:
+        """Returns the files of `save`, by their names."""
+        description, contents = {"version": _VERSION, **vars(self)}, {}
         del description["weights"]
         for name in _GRAPHS:
             graph: Graph = description[name]
-            (folder / _file_name(name, graph.format)).write_bytes(graph.content)
+            contents[_file_name(name, graph.format)] = graph.content
             description[name] = {key: value for key, value in asdict(graph).items() if key != "content"}
-        with (folder / _WEIGHTS).open("wb") as stream:
-            np.save(stream, self.weights, allow_pickle=False)
-        (folder / _DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
+        weights = io.BytesIO()
+        np.save(weights, self.weights, allow_pickle=False)
+        contents[_WEIGHTS] = weights.getvalue()
+        contents[_DESCRIPTION] = (json.dumps(description, indent=1) + "\n").encode()
+        return contents
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> ExportedPolicy:
@@ -125,13 +133,14 @@ class ExportedPolicy:
             raise ValueError(f"{expected}. Received: folder={str(folder)!r}")
         contents = read_folder(folder)
         try:
-            return cls._parse(contents)
+            return cls.from_contents(contents)
         except Exception as error:  # see networks.untrusted
             reason = f"This exported policy can't be read: {one_line(error)}"
             raise DamagedError(f"{reason}. Received: folder={str(folder)!r}") from error
 
     @classmethod
-    def _parse(cls, contents: Mapping[str, bytes]) -> ExportedPolicy:
+    def from_contents(cls, contents: Mapping[str, bytes]) -> ExportedPolicy:
+        """Returns the policy of the files that `contents` returned. Raises an error of any kind for others."""
         description = json.loads(contents[_DESCRIPTION])
         if (version := description.pop("version", None)) != _VERSION:
             raise ValueError(f"it was written by another version ({version!r}); export it again")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from actor_learner.runs.hosts import PREFIX as HOST
 from actor_learner.runs.metrics import ACTOR_TIME
 
 IDLE = 0.1  # a learner that overlaps with its actors limits the run if it waits for less than this part of its time
@@ -14,6 +15,7 @@ ASLEEP = 0.5  # actors whose CPU time is less than this part of their working ti
 FEW = 20  # with fewer updates, work that is done once, such as the first checkpoint, may seem to limit a run
 DISTURBING = 0.2  # other programs that use this part of the cores may be what limits a run, if there are too few cores
 PRESSING = 0.1  # there are too few cores if a process waits for one for this part of the time
+SLOW_NETWORK = 0.5  # columns of one host that are on their way for this part of the time wait for the network
 WORTHWHILE = 0.2  # the least part of the time that overlapping has to save before it is advised
 OTHERS = "other programs"
 
@@ -67,6 +69,11 @@ def bottleneck(
         return Bottleneck("callbacks and checkpoints between updates", "do them less often")
     if shares["learning"] >= collecting or (overlaps and collecting < IDLE):
         return Bottleneck("learning", _faster_learning(collecting, num_actors, cores, overlaps))
+    network = max(
+        (value for name, value in metrics.items() if name.startswith(HOST) and name.endswith("/receiving")), default=0.0
+    )
+    if network > SLOW_NETWORK:
+        return Bottleneck("the network", "fewer bytes for each env step or a faster network would help")
     uneven = shares["waiting"] if overlaps else shares["waiting"] - shares["learning"] - between
     if num_actors > 1 and uneven > max(UNEVEN, *(shares[name] for name in _WORK)):
         larger = "a larger max_policy_lag" if max_policy_lag > 1 else "max_policy_lag=4"

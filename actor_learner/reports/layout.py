@@ -11,7 +11,7 @@ from rich.constrain import Constrain
 from rich.segment import SegmentLines
 from rich.text import Text
 
-from actor_learner.reports.status import SMOOTHING_SECONDS, Process, RunStatus, times
+from actor_learner.reports.status import SMOOTHING_SECONDS, Host, Process, RunStatus, times
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME
 
 WIDE = 72  # the least columns for the learner's and the actors' shares of time side by side
@@ -53,6 +53,7 @@ def layout(
         parts += filter(None, [_limit(status)])
         if detail == 2:
             parts += filter(None, [_processes(status.processes, width, ascii_only)])
+            parts += filter(None, [_hosts(status.hosts, width, ascii_only)])
         parts.append(_flow(_events(status), width, separator))
         if status.cause and detail == 2:
             parts.append(_cut(Text(f"last restart: {status.cause}", "yellow"), ascii_only))
@@ -152,6 +153,21 @@ def _processes(processes: Sequence[Process], width: int, ascii_only: bool) -> Te
     if len(items) > _MOST_PROCESSES:
         items = [items[0], _range(processes[1:])]
     return _flow([*items, Text("MB: shared pages in parts", "dim")], width, " | " if ascii_only else " │ ")
+
+
+def _hosts(hosts: Sequence[Host], width: int, ascii_only: bool) -> Text | None:
+    """Return what each machine of a cluster contributes."""
+    if not hosts:
+        return None
+    if len(hosts) > _MOST_PROCESSES:
+        speed, received = (sum(values) for values in zip(*((host[1], host[3]) for host in hosts), strict=True))
+        return Text(f"{len(hosts)} hosts  {speed:,.0f} steps/s  {received:,.1f} MB/s")
+    return _flow(map(_host, hosts), width, " | " if ascii_only else " │ ")
+
+
+def _host(host: Host) -> Text:
+    received = f", {host.megabytes_per_second:,.1f} MB/s" if host.megabytes_per_second else ""
+    return Text(f"{host.name}  {host.steps_per_second:,.0f} steps/s{received}, waiting {host.waiting:.0%}")
 
 
 def _process(process: Process) -> Text:

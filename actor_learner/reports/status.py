@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from actor_learner.reports.bottleneck import Bottleneck, bottleneck
+from actor_learner.runs.hosts import PREFIX as HOST
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME
 from actor_learner.runs.recorded_config import RecordedConfig
 
@@ -23,6 +24,15 @@ class Process(NamedTuple):
     name: str
     cpu: float
     megabytes: float
+
+
+class Host(NamedTuple):
+    """A machine that runs actors; see `runs.hosts` for its figures."""
+
+    name: str
+    steps_per_second: float
+    waiting: float
+    megabytes_per_second: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +62,7 @@ class RunStatus:
     cpu: Mapping[str, float]
     limited_by: Bottleneck | None
     processes: Sequence[Process]
+    hosts: Sequence[Host]
     policy_lag: float
     policy_lag_max: float
     restarts: int
@@ -128,6 +139,7 @@ class Summary:
             cpu={name.removeprefix("cpu/"): value for name, value in means.items() if name.startswith("cpu/")},
             limited_by=limited_by,
             processes=_processes(row),
+            hosts=_hosts(row, means),
             policy_lag=row.get("policy_lag", math.nan),
             policy_lag_max=row.get("policy_lag_max", math.nan),
             restarts=_count(row, "actor_restarts"),
@@ -152,6 +164,15 @@ def summarize(config: RecordedConfig, rows: Iterable[Mapping[str, Any]]) -> RunS
     return summary.status(over=True)
 
 
+def _hosts(row: Mapping[str, Any], means: Mapping[str, float]) -> list[Host]:
+    """Return the machines of the last row."""
+    fields = Host._fields[1:]
+    names = dict.fromkeys(name[len(HOST) :].rpartition("/")[0] for name in row if name.startswith(HOST))
+    return [
+        Host(printable(name), *(means.get(f"{HOST}{name}/{field}", math.nan) for field in fields)) for name in names
+    ]
+
+
 class _Means:
     """Exponential means of speed, shares of time and CPU, each row weighted by its seconds; inf: plain means."""
 
@@ -164,7 +185,7 @@ class _Means:
         decay = math.exp(-seconds / self._horizon)
         weight = 1 - decay if decay < 1 else seconds
         for name, value in row.items():
-            if name.startswith(("time/", "cpu/", "steps_per_second")) and math.isfinite(value):
+            if name.startswith(("time/", "cpu/", HOST, "steps_per_second")) and math.isfinite(value):
                 total, weights = self.sums.get(name, (0.0, 0.0))
                 self.sums[name] = decay * total + weight * value, decay * weights + weight
 

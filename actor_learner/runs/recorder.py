@@ -16,6 +16,7 @@ import numpy as np
 from actor_learner.networks.saving import load_network
 from actor_learner.runs.checkpoints import Checkpoints, RunState
 from actor_learner.runs.config_table import ASIDE, flat_config
+from actor_learner.runs.hosts import HostSampler
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsFile
 from actor_learner.runs.resume import Start, event_files
 from actor_learner.runs.tensorboard import EventFile
@@ -65,6 +66,7 @@ class Recorder:
         self._checkpoints = Checkpoints(start.run.checkpoints, config.keep_checkpoints, config.keep_best_checkpoints)
         self.with_room = self._checkpoints.with_room
         self._metrics = MetricsFile(start.run.metrics, self.with_room)
+        self._hosts = HostSampler(actors)
         self._memory = MemorySampler(lambda: actors.pids, second_after=1.0)
         hyperparameters = flat_config(config.to_json(), skip=ASIDE)
         self._events = EventFile(start.run.path, hyperparameters) if config.tensorboard else None
@@ -117,6 +119,7 @@ class Recorder:
             "time/collecting": collecting / seconds,
             **{f"time/{name}": share for name, share in self._actors.timings.items()},
             "actor_restarts": self._first.actor_restarts + self._actors.restart_count,
+            **self._hosts.metrics(seconds),
             **self._memory.metrics(),
         }
 

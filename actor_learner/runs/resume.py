@@ -33,7 +33,8 @@ from actor_learner.system.aborts import native_log
 from actor_learner.system.files import DamagedError, one_line
 
 MAY_DIFFER = WITHOUT_EFFECT | {
-    *("verbose", "learner_threads", "num_actors", "envs_per_actor", "num_envs", "total_steps", "undone_rate_factor")
+    *("verbose", "learner_threads", "num_actors", "envs_per_actor", "num_envs", "total_steps", "undone_rate_factor"),
+    *("ray_address", "actors_per_host", "ray_wait"),
 }
 """Fields of the config that may differ when a run is resumed."""
 _log = logging.getLogger("actor_learner")

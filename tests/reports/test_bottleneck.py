@@ -49,6 +49,12 @@ def test_what_limits_and_what_would_help(arguments, options, expected):
     assert judge(*arguments, **options).startswith(f"limited by: {expected}")
 
 
+def test_columns_that_are_long_on_their_way_wait_for_the_network():
+    shares = (0.1, 0.9, 0.3, 0.1, 0.0)
+    assert judge(*shares, **{"host/far/receiving": 0.6}).startswith("limited by: the network; fewer bytes")
+    assert judge(*shares, **{"host/far/receiving": 0.4}).startswith("limited by: environments")
+
+
 def test_few_updates_do_not_tell_that_callbacks_limit_a_run():
     metrics = {"time/learning": 0.2, "time/collecting": 0.2, "time/env": 0.2, "time/acting": 0.0, "time/other": 0.0}
 

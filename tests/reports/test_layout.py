@@ -50,6 +50,19 @@ def test_all_that_there_is_to_see():
     assert lines[-2:] == ["policy lag 0.0 · no actor restarts · no undone updates", "Something is to be said."]
 
 
+def of_hosts(count):
+    figures = {"steps_per_second": 1234.0, "waiting": 0.25, "megabytes_per_second": 5.5, "receiving": 0.1}
+    return {f"host/host-{index}/{name}": value for index in range(count) for name, value in figures.items()}
+
+
+def test_each_machine_of_a_cluster_is_shown_or_all_together():
+    lines, _ = drawn(status([row(number, **of_hosts(2)) for number in range(1, 9)]))
+    shown = "host-0  1,234 steps/s, 5.5 MB/s, waiting 25% │ host-1  1,234 steps/s, 5.5 MB/s, waiting 25%"
+    assert shown in lines
+    lines, _ = drawn(status([row(number, **of_hosts(30)) for number in range(1, 9)]))
+    assert "30 hosts  37,020 steps/s  165.0 MB/s" in lines
+
+
 @pytest.mark.parametrize("width", [20, 40, 71, 72, 100, 200])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_it_fits_whatever_the_width(width, encoding):

@@ -12,6 +12,7 @@ import venv
 import zipfile
 from pathlib import Path
 
+import cloudpickle
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -161,6 +162,10 @@ def test_every_public_name_is_there(name):
     assert getattr(al, name) is not None
     if name not in ("__version__", "algorithms", "callbacks"):
         assert getattr(al, name).__doc__
+
+
+def test_the_package_is_pickled_by_its_name():
+    assert cloudpickle.loads(cloudpickle.dumps(al)) is al
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -132,6 +132,7 @@ class LogFile:
             self._file.write(part)
 
     def _open(self) -> FileIO:
+        self._path.parent.mkdir(parents=True, exist_ok=True)  # an empty folder may have been removed since
         return FileIO(open_plain(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), "ab")
 
     def close(self) -> None:

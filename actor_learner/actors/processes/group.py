@@ -6,6 +6,7 @@ import dataclasses
 import os
 import pickle
 import sys
+import threading
 import time
 import warnings
 from collections import Counter, deque
@@ -27,7 +28,6 @@ from actor_learner.actors.transport.messages import Assignment, Done, Message
 from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.environments.calls import Calls, encode
 from actor_learner.environments.errors import EnvError
-from actor_learner.environments.factory import EnvFactory
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.machine import available_cores
 
@@ -43,7 +43,7 @@ class ProcessActors(ActorGroup):
 
     def __init__(
         self,
-        factory: EnvFactory,
+        factory: bytes,
         startups: Sequence[Startup],
         *,
         logs_dir: Path | None,
@@ -51,13 +51,20 @@ class ProcessActors(ActorGroup):
         actor_timeout: float,
         on_env_error: OnEnvError,
         max_restarts: int,
+        memory: ArenaMemory | None = None,
+        condition: threading.Condition | None = None,
     ) -> None:
-        self._count = len(startups)
-        _warn_of_crowding(self._count)
-        self._startups, self._factory = startups, factory.dumps()
+        """Prepare; `start` starts the actors.
+
+        factory: A pickled `EnvFactory`. memory, condition: those of a group that these actors are a part of; it
+        allocates the memory, and closes it.
+        """
+        _warn_of_crowding(len(startups))
+        self._startups, self._factory = {startup.actor: startup for startup in startups}, factory
+        self._first = startups[0].actor
         self._restarts = RestartPolicy(on_env_error, max_restarts)
         self._heartbeats = Heartbeats(actor_timeout, start_timeout)
-        self._has_begun, self._one_first = False, starts_with_one(self._count)
+        self._has_begun, self._one_first = False, starts_with_one(len(startups))
         self._starting: set[int] = set()
         self._ready: set[int] = set()
         self._spaces: dict[str, Any] = {}  # the spaces of all actors that are ready, as JSON
@@ -69,12 +76,14 @@ class ProcessActors(ActorGroup):
         self._calls_passed_on: Counter[int] = Counter()  # the number of calls that each process has got
         if logs_dir is not None:
             logs_dir.mkdir(parents=True, exist_ok=True)
-        logs = [logs_dir and logs_dir / f"actor-{actor}.log" for actor in range(self._count)]
-        self._memory = ArenaMemory()
+        logs = {actor: logs_dir and logs_dir / f"actor-{actor}.log" for actor in self._startups}
+        self._owns_memory, self._memory = memory is None, memory or ArenaMemory()
+        arena, interval = self._memory.arena.descriptor, self._heartbeats.interval
         try:
-            self._supervisor = Supervisor(self._memory.arena.descriptor, logs, self, self._heartbeats.interval)
+            self._supervisor = Supervisor(arena, logs, self, interval, condition or threading.Condition())
         except BaseException:
-            self._memory.close()
+            if self._owns_memory:
+                self._memory.close()
             raise
         self.lock = self._supervisor.condition
 
@@ -87,13 +96,13 @@ class ProcessActors(ActorGroup):
         self._starting.add(actor)
         self._calls_passed_on[actor] = 0
         self._heartbeats.start(actor)
-        startup = dataclasses.replace(self._startups[actor], incarnation=self._restarts.incarnation(actor))
+        startup = dataclasses.replace(self._startups[actor], incarnation=self._incarnation(actor))
         return pickle.dumps((startup, sys.argv, self._factory))
 
     def receive(self, actor: int, message: Message, payload: Any) -> bool:
         if message is Message.READY:
             self._receive_spaces(actor, payload)
-            return len(self._ready) == self._count
+            return self._all_ready()
         if message is Message.ACT:
             assert self._acting is not None
             self._acting.ask(actor)
@@ -126,11 +135,11 @@ class ProcessActors(ActorGroup):
 
     def may_start(self, actor: int) -> bool:
         """Start all actors at once, unless memory might not suffice: then the first one shows its size."""
-        if not self._one_first or actor == 0:
+        if not self._one_first or actor == self._first:
             return True
-        if 0 not in self._ready:
+        if self._first not in self._ready:
             return False
-        check_rest(self._count, self._supervisor.process_ids()[0])
+        check_rest(len(self._startups), self._supervisor.process_ids()[self._first])
         self._one_first = False
         return True
 
@@ -143,8 +152,11 @@ class ProcessActors(ActorGroup):
             self._acting.forget(end.actor)
         if (done := self._failed_unrolls.pop(end.actor, None)) is not None and self._finish(end.actor, done):
             self._supervisor.condition.notify_all()
-        self._ends[end.actor] = end, time.monotonic(), self._restarts.incarnation(end.actor)
+        self._ends[end.actor] = end, time.monotonic(), self._incarnation(end.actor)
         return None
+
+    def _incarnation(self, actor: int) -> int:
+        return self._startups[actor].incarnation + self._restarts.incarnation(actor)
 
     def _record_restart(self, actor: int) -> None:
         if actor in self._ends:
@@ -167,14 +179,18 @@ class ProcessActors(ActorGroup):
     # Called by the pool.
 
     def spaces(self, seconds: float) -> Spaces:
-        if not self._wait(lambda: len(self._ready) == self._count, seconds):
-            late = [actor for actor in range(self._count) if actor not in self._ready]
+        if not self._wait(self._all_ready, seconds):
+            late = [actor for actor in self._startups if actor not in self._ready]
             text = f"{_named(late)} not made and reset the environments within {seconds:g} s."
             raise TimeoutError(f"{text} Received: start_timeout={seconds:g}")
         return Spaces.from_json(self._spaces)
 
+    def _all_ready(self) -> bool:
+        return len(self._ready) == len(self._startups)
+
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
-        self._memory.allocate(plan)
+        if self._owns_memory:
+            self._memory.allocate(plan)
         if plan.step is not None:
             step = SharedStep(plan.step, self._memory, plan.env_counts)
             step.compile()
@@ -228,7 +244,7 @@ class ProcessActors(ActorGroup):
     @property
     def idle(self) -> bool:
         with self.lock:
-            return not any(map(self._memory.is_pending, range(self._count)))
+            return not any(map(self._memory.is_pending, self._startups))
 
     def _wait(self, complete: Callable[[], bool], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -275,10 +291,14 @@ class ProcessActors(ActorGroup):
 
     def _show_lines(self) -> None:
         """Print the actors' lines in the caller's thread, where a full pipe may block and a notebook shows the cell."""
-        lines = self._supervisor.lines
-        if lines and sys.stdout is not None:
-            sys.stdout.write("".join(lines.popleft() + "\n" for _ in range(len(lines))))
+        if sys.stdout is not None and (lines := self.take_lines()):
+            sys.stdout.write("".join(f"[actor {actor}] {line}\n" for actor, line in lines))
             sys.stdout.flush()
+
+    def take_lines(self) -> list[tuple[int, str]]:
+        """Return what actors printed since the last time, as actor and line."""
+        lines = self._supervisor.lines
+        return [lines.popleft() for _ in range(len(lines))]
 
     def close(self) -> None:
         self._supervisor.close()
@@ -289,7 +309,8 @@ class ProcessActors(ActorGroup):
         if os.getpid() == self._supervisor.process:  # a fork's copy of the lock may be locked for ever
             with self.lock:
                 self._heartbeats.attach(None)
-        self._memory.close()
+        if self._owns_memory:
+            self._memory.close()
 
 
 def _named(actors: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -66,13 +66,21 @@ class Supervisor:
     One thread does everything, because an actor dies with the *thread* that started it, and because a caller that is
     interrupted while it closes must not leave anything behind.
 
-    arena: descriptor of the arena. logs: a file, or None, for each actor. tick_seconds: the interval of `owner.tick`.
+    arena: descriptor of the arena. logs: a file, or None, by the number of each actor. tick_seconds: the interval of
+    `owner.tick`. condition: notified of what callers wait for.
     """
 
-    def __init__(self, arena: int, logs: Sequence[Path | None], owner: Owner, tick_seconds: float) -> None:
-        self.condition = threading.Condition()
+    def __init__(
+        self,
+        arena: int,
+        logs: Mapping[int, Path | None],
+        owner: Owner,
+        tick_seconds: float,
+        condition: threading.Condition,
+    ) -> None:
+        self.condition = condition
         self.error: BaseException | None = None  # the error that ended the actors; None if `close` did
-        self.lines: deque[str] = deque(maxlen=_MOST_LINES)  # the actors' latest output, for the caller to show
+        self.lines: deque[tuple[int, str]] = deque(maxlen=_MOST_LINES)  # the actors' latest output, by actor
         self._arena, self._logs = arena, logs
         self._owner, self._tick_seconds = owner, tick_seconds
         self._reaper: OrphanReaper | None = None
@@ -160,7 +168,7 @@ class Supervisor:
     def _run(self) -> None:
         try:
             self._reaper = OrphanReaper()
-            waiting = deque(range(len(self._logs)))
+            waiting = deque(self._logs)
             last = time.monotonic()
             while not self._closing:
                 while waiting and self._may_start(waiting[0]):
@@ -218,7 +226,7 @@ class Supervisor:
                 del self._missing[number]
 
     def _show(self, number: int, line: str) -> None:
-        self.lines.append(f"[actor {number}] {line}")
+        self.lines.append((number, line))
 
     def _turn(self, seconds: float | None) -> None:
         """Wait for events, at most so many seconds, and process them all."""

@@ -30,6 +30,7 @@ class ArenaMemory:
         self.arena = Arena.create()
         self._stop_words = np.zeros(1, np.int64)
         self._pending: defaultdict[int, dict[int, Assignment]] = defaultdict(dict)
+        self._batches: dict[int, int] = {}  # the batch that each block was assigned for last
 
     def allocate(self, plan: Plan) -> None:
         """Reserve the memory that a plan asks for. Raises MemoryError if there is too little."""
@@ -62,7 +63,8 @@ class ArenaMemory:
 
     def assign(self, actor: int, batch: int, block: int, start: int) -> Assignment:
         """Erase columns and return their assignment to an actor, by the newest version of the weights."""
-        if not start:  # the first columns of a batch
+        if self._batches.get(block) != batch:
+            self._batches[block] = batch
             self._stop_words[1 + block] = 0
         version = self.weights.hold_newest()
         assignment = Assignment(batch, block, start, start + self._env_counts[actor], *version)
@@ -83,6 +85,10 @@ class ArenaMemory:
         pending = [assignment.version for of_actor in self._pending.values() for assignment in of_actor.values()]
         return min(pending, default=self.version)
 
+    def pending(self, actor: int, batch: int) -> Assignment | None:
+        """Return the columns of a batch that an actor hasn't filled yet."""
+        return self._pending[actor].get(batch)
+
     def is_pending(self, actor: int) -> bool:
         return bool(self._pending[actor])
 
@@ -96,6 +102,10 @@ class ArenaMemory:
     def end_early(self, block: int) -> None:
         """End the unrolls in a block after the env step that each is in."""
         self._stop_words[1 + block] = 1
+
+    def ends_early(self, block: int) -> bool:
+        """Return whether the unrolls in a block are to end early."""
+        return bool(self._stop_words[1 + block])
 
     def stop(self) -> None:
         """Have all actors give up their unrolls."""

@@ -1,0 +1,163 @@
+"""The columns of one actor as bytes, and back. Images that are stacks of frames travel as single frames."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from actor_learner.actors.cluster.wire import Buffer, WireError
+from actor_learner.actors.transport.batches import Block, BlockLayout
+from actor_learner.actors.transport.shared_memory import Array
+from actor_learner.spaces.trajectory import FINAL, STATE
+
+_MOST_FRAMES = 16  # an axis of images is one of frames or of channels up to here
+_MOST_ROWS = 0.25  # with fewer rows that only add a frame, sending frames once saves little
+_LARGE_ROW = 1 << 15  # bytes
+_WHOLE, _FRAMES = b"\0", b"\1"
+
+
+class Columns:
+    """Writes columns of blocks of one layout as bytes, and reads them into blocks of another number of columns.
+
+    Each field is written whole, but an observation of stacked frames, where row t + 1 shows the frames of row t and a
+    new one: of these, the new frames, and the rows that aren't like that.
+    """
+
+    def __init__(self, layout: BlockLayout) -> None:
+        self._fields = [name for name in layout.fields if name != "policy_version"]  # the learner knows it
+        self._stacks = {
+            name: axis
+            for name, (shape, dtype) in layout.spec.observation.items()
+            if (axis := stack_axis(shape, dtype)) is not None
+        }
+        self._shapes = {name: (shape, dtype) for name, (_, shape, dtype) in layout.fields.items()}
+
+    def largest(self, count: int) -> int:
+        """Return the most bytes that `count` columns take."""
+        sizes = [math.prod(self._shape(name, count)) * self._shapes[name][1].itemsize for name in self._fields]
+        return sum(sizes) + len(self._stacks)
+
+    def encode(self, block: Block, start: int, stop: int) -> Iterator[Buffer]:
+        """Return the bytes of the columns `[start, stop)`."""
+        for name in self._fields:
+            part = _columns(name, block.arrays[name], start, stop)
+            if name in self._stacks:
+                yield from self._encode_stack(part, self._stacks[name])
+            else:
+                yield from _rows(part)
+
+    def decode(self, content: Buffer, block: Block, start: int, stop: int) -> None:
+        """Write what `encode` returned into the columns `[start, stop)`. Raises WireError if it doesn't fit."""
+        reader = _Reader(content)
+        for name in self._fields:
+            part = _columns(name, block.arrays[name], start, stop)
+            if name in self._stacks:
+                self._decode_stack(reader, part, self._stacks[name])
+            else:
+                part[...] = reader.array(part.shape, part.dtype)
+        reader.finish()
+
+    def _shape(self, name: str, count: int) -> tuple[int, ...]:
+        shape, _ = self._shapes[name]
+        return (count, *shape[1:]) if _is_per_column(name, shape) else (shape[0], count, *shape[2:])
+
+    def _encode_stack(self, part: Array, axis: int) -> Iterator[Buffer]:
+        frames = np.moveaxis(part, axis + 2, 2)  # [T + 1, b, frames, ...]
+        repeats = _repeats(frames)
+        others = frames[1:][~repeats]
+        if others.size + frames[1:, :, -1].size + frames[0].size + repeats.size >= frames.size:
+            yield _WHOLE
+            yield from _rows(part)
+            return
+        yield _FRAMES
+        yield _bytes(repeats)
+        for array in (frames[0], frames[1:, :, -1], others):
+            yield _bytes(array)
+
+    def _decode_stack(self, reader: _Reader, part: Array, axis: int) -> None:
+        if reader.bytes(1) == _WHOLE:
+            part[...] = reader.array(part.shape, part.dtype)
+            return
+        frames = np.moveaxis(part, axis + 2, 2)
+        repeats = reader.array((len(frames) - 1, frames.shape[1]), np.dtype(np.bool_))
+        frames[0] = reader.array(frames.shape[1:], part.dtype)
+        newest = reader.array((len(frames) - 1, *frames.shape[1:2], *frames.shape[3:]), part.dtype)
+        others = reader.array((int((~repeats).sum()), *frames.shape[2:]), part.dtype)
+        taken = 0
+        for row, like_the_last in enumerate(repeats, 1):
+            frames[row, :, :-1] = frames[row - 1, :, 1:]
+            frames[row, :, -1] = newest[row - 1]
+            if not like_the_last.all():
+                count = int((~like_the_last).sum())
+                frames[row, ~like_the_last] = others[taken : taken + count]
+                taken += count
+
+
+class _Reader:
+    """Reads arrays from bytes, one after the other."""
+
+    def __init__(self, content: Buffer) -> None:
+        self._view = memoryview(content)
+
+    def bytes(self, size: int) -> bytes:
+        if size > len(self._view):
+            raise WireError(f"Columns can't be read: they end early. Received: {size - len(self._view)} bytes missing")
+        found, self._view = bytes(self._view[:size]), self._view[size:]
+        return found
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+        """Return a view of the next bytes."""
+        size = math.prod(shape) * dtype.itemsize
+        if size > len(self._view):
+            raise WireError(f"Columns can't be read: they end early. Received: {size - len(self._view)} bytes missing")
+        found, self._view = self._view[:size], self._view[size:]
+        return np.frombuffer(found, dtype).reshape(shape)
+
+    def finish(self) -> None:
+        if self._view:
+            raise WireError(f"Columns can't be read. Received: {len(self._view)} bytes too many")
+
+
+def stack_axis(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int | None:
+    """Return the axis of an observation that counts frames, if it is an image that has one."""
+    if dtype != np.uint8 or len(shape) not in (3, 4):
+        return None
+    return next((axis for axis in (0, len(shape) - 1) if 2 <= shape[axis] <= _MOST_FRAMES), None)
+
+
+def _is_per_column(name: str, shape: tuple[int, ...]) -> bool:
+    return len(shape) == 1 or name.startswith((FINAL, STATE))
+
+
+def _columns(name: str, array: Array, start: int, stop: int) -> Array:
+    return array[start:stop] if _is_per_column(name, array.shape) else array[:, start:stop]
+
+
+def _repeats(frames: Array) -> Array:
+    """Return where a row shows the frames of the row before but its first, bool `[T, b]`. frames: `[T + 1, b, n, ...]`.
+
+    It may say no where few rows are like that.
+    """
+    edges = frames[:, :, :, 0]  # of the pictures: enough to see that most rows aren't like that
+    repeats: Array = (edges[1:, :, :-1] == edges[:-1, :, 1:]).reshape(len(frames) - 1, frames.shape[1], -1).all(axis=-1)
+    if repeats.mean() < _MOST_ROWS:
+        return np.zeros_like(repeats)
+    pixels = frames.reshape(*frames.shape[:3], -1)
+    if pixels.shape[-1] % 8 == 0 and pixels.strides[-1] == 1:
+        pixels = pixels.view(np.uint64)  # a third of the time
+    repeats &= (pixels[1:, :, :-1] == pixels[:-1, :, 1:]).all(axis=(2, 3))
+    return repeats
+
+
+def _rows(array: Array) -> Iterator[memoryview]:
+    """Return the bytes of columns: large rows as they lie in memory, else a copy."""
+    if array[0].nbytes < _LARGE_ROW or not array[0].flags.c_contiguous:
+        yield _bytes(array)
+    else:
+        yield from (row.reshape(-1).view(np.uint8).data for row in array)
+
+
+def _bytes(array: Array) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

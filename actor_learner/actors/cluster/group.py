@@ -1,0 +1,456 @@
+"""Actors on the machines of a cluster, and on the learner's own where it has CPUs to spare."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from actor_learner.actors.actor import Startup
+from actor_learner.actors.cluster.broker_process import BrokerProcess
+from actor_learner.actors.cluster.columns import Columns
+from actor_learner.actors.cluster.host import HostStart, encode_plan, identity, read_error
+from actor_learner.actors.cluster.link import Found, HostLink
+from actor_learner.actors.cluster.options import ClusterOptions
+from actor_learner.actors.cluster.placement import Share, divide
+from actor_learner.actors.cluster.shares import HostShare, Shares
+from actor_learner.actors.cluster.wire import Frame, Kind
+from actor_learner.actors.group import ActorGroup, HostStatus, Plan, Schedule
+from actor_learner.actors.processes.child import LogFile
+from actor_learner.actors.processes.group import ProcessActors
+from actor_learner.actors.processes.restarts import ActorError, OnEnvError, Restart
+from actor_learner.actors.transport.arena_memory import ArenaMemory
+from actor_learner.actors.transport.batches import Block
+from actor_learner.actors.transport.messages import Assignment, Done
+from actor_learner.actors.transport.shared_memory import Array
+from actor_learner.environments.calls import Call, Calls, encode
+from actor_learner.environments.errors import EnvError
+from actor_learner.spaces.spaces import Spaces
+
+_SHOW_SECONDS = 0.2  # the interval at which output is shown while the caller waits
+_CLOSE_SECONDS = 4.0
+_MOST_LINES = 1000
+
+
+class ClusterActors(ActorGroup):
+    """Actors of several hosts. A host that is lost is replaced; its columns stay whole and at their places.
+
+    A thread of its own talks to the broker; each host has two, see `HostLink`.
+    """
+
+    _schedule: Schedule
+    _plan: Plan
+    _blocks: Sequence[Block] = ()
+    _local: ProcessActors | None = None  # the actors on the learner's own machine
+
+    def __init__(
+        self,
+        factory: bytes,
+        startups: Sequence[Startup],
+        options: ClusterOptions,
+        *,
+        logs_dir: Path | None,
+        start_timeout: float,
+        actor_timeout: float,
+        on_env_error: OnEnvError,
+        max_restarts: int,
+    ) -> None:
+        self._factory, self._startups, self._options = factory, startups, options
+        self._max_restarts = max_restarts
+        self._settings: dict[str, Any] = {
+            "start_timeout": start_timeout,
+            "actor_timeout": actor_timeout,
+            "on_env_error": on_env_error,
+            "max_restarts": max_restarts,
+        }
+        self._logs_dir = logs_dir
+        self._logs: dict[int, LogFile] = {}
+        if logs_dir is not None:
+            logs_dir.mkdir(parents=True, exist_ok=True)
+        self.lock = self._condition = threading.Condition()
+        self.calls = Calls()
+        self._memory = ArenaMemory()
+        self._broker = BrokerProcess(options.address)
+        self._shares = Shares(self._start_host, lambda host: self._broker.send("end", host))
+        self._token = secrets.token_bytes(32)
+        self._incarnations: Counter[int] = Counter()
+        self._spaces: dict[str, Any] = {}
+        self._restarts: deque[Restart] = deque()
+        self._restart_count = 0
+        self._lines: deque[str] = deque(maxlen=_MOST_LINES)
+        self._error: BaseException | None = None
+        self._divided = self._has_begun = self._closing = False
+        self._process = os.getpid()
+
+    # The thread that talks to the broker
+
+    def start(self) -> None:
+        threading.Thread(target=self._serve_broker, name="cluster", daemon=True).start()
+
+    def _serve_broker(self) -> None:
+        began = time.monotonic()
+        try:
+            self._broker.start()
+            while not self._closing:
+                for message in self._broker.messages():
+                    with self._condition:
+                        self._take(*message, waited=time.monotonic() - began)
+                with self._condition:
+                    self._shares.start_where_due()
+        except BaseException as error:
+            self._fail(error)
+
+    def _take(self, what: str, *found: Any, waited: float) -> None:
+        if what == "nodes":
+            (self._shares.nodes,) = found
+            if not self._divided:
+                self._divide(waited)
+            return
+        host, detail = found
+        if (pair := self._shares.starting(host)) is None:
+            return  # it isn't needed any more
+        _, link = pair
+        if what == "failed":
+            self._lose(link, f"can't be started: {detail}")
+            return
+        place = Found(**detail)
+        if place.identity != (own := identity()):
+            text = "All hosts need the same versions."
+            raise RuntimeError(f"{text} Received: {place.identity} on host {place.name}, {own} here")
+        link.open(place, self._token, self)
+
+    def _divide(self, waited: float) -> None:
+        """Divide the actors among the machines, once there are enough or no more time is left."""
+        options, count, nodes = self._options, len(self._startups), self._shares.nodes
+        shares = divide(nodes, count, options.actors_per_host, options.reserved)
+        placed = sum(share.actors for share in shares if share.node is not None)
+        if placed < count:
+            free = sum(int(node.free) for node in nodes)
+            text = f"{free} CPUs are free on the cluster's {len(nodes)} machine{'s' if len(nodes) != 1 else ''}"
+            if options.wait is not None:
+                if waited < options.wait:
+                    return
+                received = f"num_actors={count}, ray_wait={options.wait:g}"
+                raise RuntimeError(f"{text} after {options.wait:g} s, too few for all actors. Received: {received}")
+            self._lines.append(
+                f"actor-learner: {placed} of {count} actors have a CPU of their own, because {text}; the others share "
+                "CPUs until machines join"
+            )
+        self._divided = True
+        self._place(shares)
+
+    def _place(self, shares: Sequence[Share]) -> None:
+        first = 0
+        for share in shares:
+            actors = range(first, first + share.actors)
+            first = actors.stop
+            if share.own:
+                self._start_local(actors)
+                self._broker.send("reserve", share.actors + self._options.reserved)
+            else:
+                self._shares.add(actors, share.node)
+
+    def _start_local(self, actors: range) -> None:
+        self._local = ProcessActors(
+            self._factory,
+            [self._startups[actor] for actor in actors],
+            **self._settings,
+            logs_dir=self._logs_dir,
+            memory=self._memory,
+            condition=self._condition,
+        )
+        self._local.start()
+
+    def _start_host(self, share: HostShare, link: HostLink, cpus: int, node: str | None) -> None:
+        takes_over = link.home and share.waits  # from a host without CPUs of its own: with other random numbers
+        startups = [
+            dataclasses.replace(self._startups[actor], incarnation=self._incarnations[actor] + takes_over)
+            for actor in share.actors
+        ]
+        content = HostStart(startups, self._factory, self._token, tuple(sys.argv), **self._settings)
+        self._broker.send("start", link.number, cloudpickle.dumps(content), cpus, node)
+
+    # Called by the hosts' links, each in its own thread
+
+    def ready(self, link: HostLink, spaces: dict[str, Any]) -> None:
+        with self._condition:
+            self._check_spaces(spaces, f"on host {link.name}")
+            share = self._shares.adopt(link)
+            if self._has_begun:
+                self._begin_host(share, link)
+            self._condition.notify_all()
+
+    def _check_spaces(self, spaces: dict[str, Any], where: str) -> None:
+        self._spaces = self._spaces or spaces
+        if spaces != self._spaces:
+            text = "Every actor must build environments of the same spaces."
+            self._fail(EnvError(f"{text} Received: {self._spaces} at first, {spaces} {where}"))
+
+    def done(self, link: HostLink, frame: Frame) -> None:
+        content = link.read_columns(frame, self._columns.largest(self._largest_count))
+        with self._condition:
+            if (assignment := self._assignment(link, frame)) is None:
+                return
+        # Without the lock: only this thread can find that the host is lost, before its columns are assigned again.
+        block = self._blocks[assignment.block]
+        self._columns.decode(content, block, assignment.start, assignment.stop)
+        block.arrays["policy_version"][assignment.start : assignment.stop] = assignment.version
+        with self._condition:
+            if self._closing or self._assignment(link, frame) is None:
+                return
+            self._memory.finish(frame.actor, frame.batch)
+            self._shares.share_of(link).losses = 0
+            times = frame.env, frame.acting, frame.other, frame.waiting
+            if self._schedule.finish(frame.actor, Done(frame.batch, *times, frame.actor, time.perf_counter())):
+                self._condition.notify_all()
+
+    def _assignment(self, link: HostLink, frame: Frame) -> Assignment | None:
+        """Return the assignment that a host's columns are for; None if another host has it by now."""
+        share = self._shares.share_of(link)
+        if share.link is not link:
+            return None
+        if frame.actor not in share.actors:
+            raise ValueError(f"columns of actor {frame.actor}, which it doesn't run")
+        return self._memory.pending(frame.actor, frame.batch)
+
+    def news(self, link: HostLink, frame: Frame) -> None:
+        assert link.connection is not None
+        found = link.connection.read_json(frame)
+        with self._condition:
+            if frame.kind is Kind.LINES:
+                for actor, line in found:
+                    self._show(int(actor), str(line), link.name)
+            elif frame.kind is Kind.RESTARTS:
+                self._record([Restart(*restart) for restart in found], link.name)
+            elif frame.kind is Kind.FAILED:
+                self._fail(read_error(found, link.name))
+
+    def _show(self, actor: int, line: str, host: str) -> None:
+        self._lines.append(f"[actor {actor} on {host}] {line}")
+        if self._logs_dir is not None:
+            if actor not in self._logs:
+                self._logs[actor] = LogFile(self._logs_dir / f"actor-{actor}.log")
+            self._logs[actor].write(f"{line}\n".encode())
+
+    def _record(self, restarts: Sequence[Restart], host: str) -> None:
+        for restart in restarts:
+            self._restarts.append(restart._replace(cause=f"{restart.cause} (on host {host})"))
+            self._incarnations[restart.actor] += 1
+        self._restart_count += len(restarts)
+        if self._restart_count > self._max_restarts:
+            last = self._restarts[-1]
+            text = f"Only max_restarts={self._max_restarts} actors are replaced."
+            self._fail(ActorError(f"{text} Actor {last.actor} {last.cause}", last.actor))
+
+    def lost(self, link: HostLink, reason: str) -> None:
+        with self._condition:
+            self._lose(link, reason)
+            self._broker.send("end", link.number)
+
+    def _lose(self, link: HostLink, reason: str) -> None:
+        if self._closing:
+            return
+        share = self._shares.share_of(link)
+        had_actors = share.link is link
+        if had_actors:
+            self._incarnations.update(dict.fromkeys(share.actors, 2))  # one for a host that takes over from the next
+        text = self._shares.lose(link, reason)
+        if had_actors and not self._max_restarts:
+            text = f"Host {link.name}, with {share.named}, {reason}"
+        if text is not None:
+            self._fail(ActorError(f"{text}.", share.actors[0]))
+
+    def _fail(self, error: BaseException) -> None:
+        with self._condition:
+            if not self._closing:
+                self._error = self._error or error
+            self._condition.notify_all()
+
+    # Called by the pool
+
+    def spaces(self, seconds: float) -> Spaces:
+        deadline = time.monotonic() + seconds
+        while not self._wait(self._are_ready):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self._late_hosts()} Received: start_timeout={seconds:g}")
+        if self._local is not None:
+            found = self._local.spaces(max(0.0, deadline - time.monotonic())).to_json()
+            self._check_spaces(found, "on this machine")
+            self.check()
+        return Spaces.from_json(self._spaces)
+
+    def _are_ready(self) -> bool:
+        return self._divided and all(share.link is not None for share in self._shares.all)
+
+    def _late_hosts(self) -> str:
+        late = [share.named for share in self._shares.all if share.link is None]
+        return f"No host was ready in time for {', '.join(late)}." if late else "Ray named no machines in time."
+
+    def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
+        self._memory.allocate(plan)
+        self._plan, self._blocks = plan, self._memory.blocks
+        self._columns, self._largest_count = Columns(plan.layout), max(plan.env_counts)
+        if self._local is not None:
+            self._local.begin(plan, schedule)
+        with self._condition:
+            self._schedule, self._has_begun, self._shares.began = schedule, True, True
+            for share in self._shares.all:
+                if share.link is not None:  # else its next host begins when it is ready
+                    self._begin_host(share, share.link)
+        return self._blocks
+
+    def _begin_host(self, share: HostShare, link: HostLink) -> None:
+        """Give a host the plan, and the columns that the host before it hasn't filled."""
+        count = sum(self._plan.env_counts[actor] for actor in share.actors)
+        link.post(Frame(Kind.BEGIN), lambda: tuple(encode_plan(self._plan, count)))
+        for actor in share.actors:
+            for assignment in self._memory.assign_again(actor):
+                self._send(link, actor, assignment)
+        if share.loss is not None:
+            loss, share.loss = share.loss, None
+            seconds, cause = time.monotonic() - loss.since, f"went on at host {link.name}: {loss.text}"
+            self._restarts.extend(
+                Restart(actor, self._incarnations[actor], cause, "", seconds) for actor in share.actors
+            )
+            self._restart_count += len(share.actors)
+
+    @property
+    def version(self) -> int:
+        return self._memory.version
+
+    def publish(self, weights: Array) -> None:
+        self._memory.weights.publish(weights)
+
+    def assign(self, actor: int, batch: int, block: int, start: int) -> None:
+        if (share := self._shares.of(actor)) is None:
+            assert self._local is not None
+            self._local.assign(actor, batch, block, start)
+            return
+        assignment = self._memory.assign(actor, batch, block, start)
+        if share.link is not None:  # else its next host gets them
+            self._send(share.link, actor, assignment)
+
+    def _send(self, link: HostLink, actor: int, assignment: Assignment) -> None:
+        if calls := self.calls.since(link.calls):
+            link.calls = self.calls.count
+            link.post(Frame(Kind.CALL), lambda: (encode(calls).encode(),))
+        link.post_weights(assignment, self._memory.weights.read)
+        link.post(Frame(Kind.ASSIGN, actor, assignment.batch, assignment.block))
+        if self._memory.ends_early(assignment.block):
+            link.post(Frame(Kind.STOP, block=assignment.block))
+
+    def end_early(self, block: int) -> None:
+        if not self._memory.ends_early(block):
+            self._memory.end_early(block)
+            for share in self._shares.all:
+                if share.link is not None:
+                    share.link.post(Frame(Kind.STOP, block=block))
+
+    def call(self, call: Call) -> None:
+        super().call(call)
+        if self._local is not None:
+            self._local.call(call)
+
+    def wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._wait(self._schedule.complete):
+            if time.monotonic() > deadline:
+                with self._condition:
+                    late = ", ".join(map(str, self._schedule.late_actors()))
+                text = f"These actors have not filled the columns of the batch within {seconds:g} s: {late}."
+                raise TimeoutError(f"{text} Received: timeout={seconds:g}")
+
+    def _wait(self, complete: Any) -> bool:
+        """Wait for a moment; return whether it is complete. Raises the error that ended the actors."""
+        with self._condition:
+            self._condition.wait_for(lambda: complete() or self._error or self._closing, _SHOW_SECONDS)
+            is_complete = bool(complete())
+        self.check()
+        return is_complete
+
+    def check(self) -> None:
+        self._show_lines()
+        if self._error is not None:
+            self.close()
+            raise self._error
+        if self._closing:
+            raise RuntimeError("The pool is closed; make another.")
+        if self._local is not None:
+            self._local.check()
+
+    def _show_lines(self) -> None:
+        if self._lines and sys.stdout is not None:
+            sys.stdout.write("".join(self._lines.popleft() + "\n" for _ in range(len(self._lines))))
+            sys.stdout.flush()
+
+    @property
+    def idle(self) -> bool:
+        with self._condition:
+            return not any(map(self._memory.is_pending, range(len(self._startups))))
+
+    def take_restarts(self) -> list[Restart]:
+        of_hosts = [self._restarts.popleft() for _ in range(len(self._restarts))]
+        return of_hosts + (self._local.take_restarts() if self._local is not None else [])
+
+    @property
+    def restart_count(self) -> int:
+        return self._restart_count + (self._local.restart_count if self._local is not None else 0)
+
+    def replace(self, actors: Iterable[int]) -> None:
+        with self._condition:
+            for actor in actors:
+                share = self._shares.of(actor)
+                if share is None and self._local is not None:
+                    self._local.replace([actor])
+                elif share is not None and share.link is not None:
+                    share.link.post(Frame(Kind.REPLACE, actor))
+
+    def hosts(self) -> list[HostStatus]:
+        with self._condition:
+            found = [
+                HostStatus(
+                    share.link.name,
+                    tuple(share.actors),
+                    self._num_envs(share.actors),
+                    share.link.received,
+                    share.link.receiving,
+                )
+                for share in self._shares.all
+                if share.link is not None
+            ]
+            local = tuple(actor for actor in range(len(self._startups)) if self._shares.of(actor) is None)
+        return [HostStatus("this machine", local, self._num_envs(local)), *found] if local else found
+
+    def _num_envs(self, actors: Iterable[int]) -> int:
+        return sum(self._startups[actor].num_envs for actor in actors)
+
+    def process_ids(self) -> dict[int, int]:
+        """Return the process ids of the actors on this machine."""
+        return self._local.process_ids() if self._local is not None else {}
+
+    def close(self) -> None:
+        if os.getpid() != self._process or self._closing:
+            return
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        with self._condition:
+            self._closing = True
+            links = list(self._shares.links())
+            self._condition.notify_all()
+        if self._local is not None:
+            self._local.close()
+        for link in links:
+            link.close(max(0.0, deadline - time.monotonic()))
+        self._broker.close(deadline)
+        for log in self._logs.values():
+            log.close()
+        self._show_lines()
+        self._memory.close()

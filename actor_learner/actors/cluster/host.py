@@ -1,0 +1,272 @@
+"""A host: its share of the actors, in processes of their own, and the connection by which it serves the learner."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import platform
+import queue
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from actor_learner.actors.actor import Startup
+from actor_learner.actors.cluster import wire
+from actor_learner.actors.cluster.columns import Columns
+from actor_learner.actors.cluster.wire import BEAT_SECONDS, Buffer, Connection, Frame, Kind, pack, unpack
+from actor_learner.actors.group import Plan, Schedule
+from actor_learner.actors.processes.group import ProcessActors
+from actor_learner.actors.processes.restarts import ActorError, OnEnvError
+from actor_learner.actors.transport.batches import Block, BlockLayout
+from actor_learner.actors.transport.messages import Done
+from actor_learner.environments.calls import decode
+from actor_learner.environments.errors import EnvError
+from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.trajectory import TrajectorySpec
+from actor_learner.system.version import __version__
+
+LARGEST_PLAN = 4 << 30  # bytes, the policy included
+_LINES_SECONDS = 0.2  # the interval in which output, replacements and errors are looked for
+_MOST_LINES = 200  # of one frame
+_ERRORS = {"ActorError": ActorError, "EnvError": EnvError, "MemoryError": MemoryError, "TimeoutError": TimeoutError}
+
+
+@dataclass(frozen=True)
+class HostStart:
+    """What a host needs to start. It travels by the cluster's own means, pickled."""
+
+    startups: Sequence[Startup]  # of its actors, whose numbers are those in the whole pool
+    factory: bytes
+    token: bytes
+    argv: Sequence[str]
+    start_timeout: float
+    actor_timeout: float
+    on_env_error: OnEnvError
+    max_restarts: int
+
+
+def identity() -> dict[str, str]:
+    """Return what must be the same on all hosts."""
+    return {"actor_learner": __version__, "Python": ".".join(platform.python_version_tuple()[:2])}
+
+
+class NodeHost:
+    """Serves one learner: fills the columns that it assigns, and sends them. Ends with it.
+
+    end: called once, from another thread, when the learner is gone or the actors have ended: ends this process.
+    """
+
+    def __init__(self, content: bytes, end: Callable[[], object] = lambda: os._exit(0)) -> None:
+        """Start the actors. content: a pickled `HostStart`."""
+        start: HostStart = pickle.loads(content)  # noqa: S301 - from the learner, by the cluster's own means
+        self._start, self._end = start, end
+        sys.argv[:] = start.argv
+        self._first_env = start.startups[0].first_env
+        self._starts = {startup.actor: startup.first_env - self._first_env for startup in start.startups}
+        self._counts = {startup.actor: startup.num_envs for startup in start.startups}
+        self._outbox: queue.SimpleQueue[tuple[int, Done] | None] = queue.SimpleQueue()
+        self._spaces: Spaces | None = None
+        self._blocks_of: dict[tuple[int, int], int] = {}  # by actor and batch
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self._group = ProcessActors(
+                start.factory,
+                start.startups,
+                logs_dir=None,
+                start_timeout=start.start_timeout,
+                actor_timeout=start.actor_timeout,
+                on_env_error=start.on_env_error,
+                max_restarts=start.max_restarts,
+            )
+        self._warnings = [str(warning.message) for warning in caught]
+        self._group.start()
+
+    def listen(self, address: str) -> dict[str, Any]:
+        """Return where the learner finds this host, which waits for it from now on."""
+        server = socket.create_server((address, 0))
+        threading.Thread(target=self._serve, args=(server,), name="host", daemon=True).start()
+        return {"port": server.getsockname()[1], "pid": os.getpid(), "identity": identity()}
+
+    def _serve(self, server: socket.socket) -> None:
+        try:
+            with server, contextlib.closing(self._accept(server)) as connection:
+                threading.Thread(target=self._send, args=(connection,), name="host-sender", daemon=True).start()
+                self._receive(connection)
+        except OSError:
+            pass  # the learner is gone, or believes that this host is
+        finally:
+            self._group.close()
+            self._end()
+
+    def _accept(self, server: socket.socket) -> Connection:
+        """Return the connection of the learner; others may try meanwhile."""
+        deadline = time.monotonic() + self._start.start_timeout
+        while (remaining := deadline - time.monotonic()) > 0:
+            server.settimeout(remaining)
+            connected, _ = server.accept()
+            with contextlib.suppress(OSError):
+                return wire.accept(connected, self._start.token)
+        raise TimeoutError("No learner came")
+
+    # What the learner sends
+
+    def _receive(self, connection: Connection) -> None:
+        """Do what the learner says, until it says CLOSE or is gone."""
+        while (frame := connection.receive()).kind is not Kind.CLOSE:
+            if frame.kind is Kind.BEGIN:
+                self._begin(connection.read(frame.size, LARGEST_PLAN))
+            elif frame.kind is Kind.WEIGHTS:
+                weights = connection.read(frame.size, self._exported.weights.nbytes)
+                self._group.publish(self._exported.as_vector(np.frombuffer(weights, np.float32)))
+            elif frame.kind is Kind.ASSIGN:
+                self._blocks_of[frame.actor, frame.batch] = frame.block
+                with self._group.lock:
+                    self._group.assign(frame.actor, frame.batch, frame.block, self._starts[frame.actor])
+            elif frame.kind is Kind.STOP:
+                with self._group.lock:
+                    self._group.end_early(frame.block)
+            elif frame.kind is Kind.CALL:
+                for call in decode(bytes(connection.read(frame.size, wire.LARGEST_JSON)).decode()):
+                    self._group.call(call)
+            elif frame.kind is Kind.REPLACE:
+                self._group.replace([frame.actor])
+
+    def _begin(self, content: Buffer) -> None:
+        plan = decode_plan(content, self._spaces, self._counts)
+        self._exported, self._columns = plan.exported, Columns(plan.layout)
+        self._blocks: Sequence[Block] = self._group.begin(plan, cast(Schedule, _Outbox(self._outbox)))
+
+    # What the learner gets
+
+    def _send(self, connection: Connection) -> None:
+        """Send the columns that are done, and what else happens."""
+        try:
+            if not self._send_spaces(connection):
+                return
+            sent, looked = time.monotonic(), time.monotonic()
+            while True:
+                try:
+                    done = self._outbox.get(timeout=_LINES_SECONDS)
+                except queue.Empty:
+                    pass
+                else:
+                    assert done is not None
+                    self._send_columns(connection, *done)
+                    sent = time.monotonic()
+                if (now := time.monotonic()) - looked > _LINES_SECONDS:
+                    looked = now
+                    if not self._send_news(connection):
+                        return
+                if now - sent > BEAT_SECONDS:
+                    connection.send(Frame(Kind.BEAT))
+                    sent = now
+        except OSError:
+            connection.end()  # which ends the other thread, too
+
+    def _send_spaces(self, connection: Connection) -> bool:
+        """Send the spaces once all actors are ready; return False if they failed."""
+        deadline = time.monotonic() + self._start.start_timeout
+        for line in self._warnings:
+            connection.send_json(Kind.LINES, [[self._start.startups[0].actor, line]])
+        while self._spaces is None:
+            self._send_lines(connection)
+            try:
+                self._spaces = self._group.spaces(BEAT_SECONDS)
+            except TimeoutError as error:
+                if time.monotonic() > deadline:
+                    _send_error(connection, error)
+                    return False
+                connection.send(Frame(Kind.BEAT))
+            except Exception as error:
+                self._send_lines(connection)
+                _send_error(connection, error)
+                return False
+        connection.send_json(Kind.READY, self._spaces.to_json())
+        return True
+
+    def _send_columns(self, connection: Connection, actor: int, done: Done) -> None:
+        start, block = self._starts[actor], self._blocks_of.pop((actor, done.batch))
+        parts = self._columns.encode(self._blocks[block], start, start + self._counts[actor])
+        times = done.env, done.acting, done.other, done.waiting
+        connection.send(Frame(Kind.DONE, actor, done.batch, block, 0, *times), *parts)
+
+    def _send_news(self, connection: Connection) -> bool:
+        """Send output and replacements; return False if the actors have ended with an error."""
+        self._send_lines(connection)
+        if restarts := self._group.take_restarts():
+            connection.send_json(Kind.RESTARTS, [list(restart) for restart in restarts])
+        try:
+            self._group.check()
+        except Exception as error:
+            _send_error(connection, error)
+            return False
+        return True
+
+    def _send_lines(self, connection: Connection) -> None:
+        lines = self._group.take_lines()
+        for first in range(0, len(lines), _MOST_LINES):
+            connection.send_json(Kind.LINES, lines[first : first + _MOST_LINES])
+
+
+class _Outbox:
+    """The one method of a schedule that a host needs: batches are the learner's affair."""
+
+    def __init__(self, outbox: queue.SimpleQueue[Any]) -> None:
+        self._outbox = outbox
+
+    def finish(self, actor: int, done: Done) -> bool:
+        self._outbox.put((actor, done))
+        return False
+
+
+def _send_error(connection: Connection, error: Exception) -> None:
+    kind = next((name for name, of in _ERRORS.items() if isinstance(error, of)), "RuntimeError")
+    details = {name: getattr(error, name, None) for name in ("actor", "traceback", "exit_code")}
+    connection.send_json(Kind.FAILED, {"kind": kind, "message": str(error), **details})
+
+
+def read_error(found: dict[str, Any], host: str) -> Exception:
+    """Return the error that a host sent, which names the host."""
+    kind: type[Exception] = _ERRORS.get(found["kind"], RuntimeError)
+    message = f"{found['message']} (on host {host})"
+    if kind is ActorError:
+        return ActorError(message, found["actor"], traceback=found["traceback"], exit_code=found["exit_code"])
+    return kind(message)
+
+
+def encode_plan(plan: Plan, num_envs: int) -> list[bytes]:
+    """Return a pool's plan for a host that has so many environments, as the parts of a frame."""
+    layout, contents = plan.layout, plan.exported.contents()
+    description = {
+        "unroll_length": layout.spec.unroll_length,
+        "num_envs": num_envs,
+        "info_keys": layout.info_keys,
+        "num_blocks": plan.num_blocks,
+        "num_versions": plan.num_versions,
+    }
+    return pack(contents.items(), description)
+
+
+def decode_plan(content: Buffer, spaces: Spaces | None, counts: dict[int, int]) -> Plan:
+    """Return the plan of this host's own columns. counts: the number of environments of each of its actors."""
+    assert spaces is not None
+    description, contents = unpack(content)
+    exported = ExportedPolicy.from_contents(contents)
+    spec = TrajectorySpec.from_spaces(
+        spaces,
+        unroll_length=description["unroll_length"],
+        num_envs=description["num_envs"],
+        state_shapes=exported.state_shapes,
+    )
+    layout = BlockLayout.of(spec, description["info_keys"])
+    of_all = tuple(counts.get(actor, 0) for actor in range(max(counts) + 1))
+    return Plan(layout, of_all, description["num_blocks"], description["num_versions"], exported)

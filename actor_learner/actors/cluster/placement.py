@@ -1,0 +1,45 @@
+"""The division of actors among the machines of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Node(NamedTuple):
+    """A machine of the cluster."""
+
+    id: str
+    name: str
+    address: str
+    cpus: float
+    free: float  # CPUs that nothing has reserved
+    own: bool = False  # True for the learner's own machine
+
+
+class Share(NamedTuple):
+    """Actors that run on one machine; they are numbered in the order of the shares."""
+
+    actors: int
+    node: str | None  # the machine's id; None: none has as many free CPUs
+    own: bool = False  # True on the learner's own machine
+
+
+def divide(nodes: Sequence[Node], num_actors: int, actors_per_host: int | None, reserved: int) -> list[Share]:
+    """Return the shares of `num_actors` actors, the one on the learner's own machine first.
+
+    actors_per_host: Actors of each share but the last one; None: as many as a machine has free CPUs. reserved: CPUs of
+    the learner's own machine that are left to the learner.
+    """
+    shares, rest = [], num_actors
+    for node in sorted(nodes, key=lambda node: (not node.own, -node.free, node.name)):
+        free = int(node.free) - (reserved if node.own else 0)
+        actors = min(free if actors_per_host is None else actors_per_host, rest)
+        if 0 < actors <= free:
+            shares.append(Share(actors, node.id, node.own))
+            rest -= actors
+    largest = actors_per_host or max((int(node.cpus) for node in nodes), default=0) or rest
+    while rest:
+        shares.append(Share(min(largest, rest), None))
+        rest -= shares[-1].actors
+    return shares

@@ -1,0 +1,164 @@
+"""The shares of a pool's actors, and the hosts that run them: which starts where, and which takes another's place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from actor_learner.actors.cluster.link import HostLink
+from actor_learner.actors.cluster.placement import Node
+
+HOME_SECONDS = 1.5  # how long the actors of a lost host wait for CPUs of their own before they share another host's
+SQUAT_SECONDS = 10.0  # how long they wait for that one before they try a third one
+LOSSES_IN_A_ROW = 3  # hosts that one share loses, without a finished unroll between, until it is given up
+FAILED_FIRST_STARTS, FAILED_STARTS = 3, 10  # the same for hosts that can't be started: when the pool begins, and later
+
+
+class Loss(NamedTuple):
+    """The loss of a host whose actors no other one has taken over yet."""
+
+    host: str
+    text: str
+    since: float
+
+
+@dataclass
+class HostShare:
+    """Actors that one host runs."""
+
+    actors: range
+    node: str | None  # the machine that they were placed on; None: any that has enough CPUs
+    link: HostLink | None = None  # the host that runs them
+    starting: dict[int, HostLink] = field(default_factory=dict)  # hosts that are being started for them, by number
+    loss: Loss | None = None
+    losses: int = 0  # in a row
+    failures: int = 0  # of starts, in a row
+    failed_on: set[str | None] = field(default_factory=set)  # the machines of these
+    home_at: float | None = None  # the time to ask for CPUs of its own
+    squat_at: float | None = None  # the time from which on CPUs that others use will do
+
+    @property
+    def waits(self) -> bool:
+        """True where another host may run the actors until there are CPUs of their own."""
+        return self.node is None or self.loss is not None
+
+    @property
+    def named(self) -> str:
+        first, last = self.actors[0], self.actors[-1]
+        return f"actor {first}" if first == last else f"actors {first} to {last}"
+
+
+class Shares:
+    """Finds a host for each share. Its methods are called with the group's lock held.
+
+    start: Has a host started for a share on so many CPUs (0: beside others) of a machine (None: of any). end: ends one.
+    """
+
+    def __init__(
+        self, start: Callable[[HostShare, HostLink, int, str | None], None], end: Callable[[int], None]
+    ) -> None:
+        self.all: list[HostShare] = []
+        self.nodes: Sequence[Node] = ()
+        self.began = False  # True once all shares had a host
+        self._start, self._end = start, end
+        self._hosts = 0  # so far: the next one's number
+        self._owners: dict[int, HostShare] = {}
+
+    def add(self, actors: range, node: str | None) -> None:
+        """Add a share and have its host started. node: None: no machine has the CPUs; it doesn't wait for them."""
+        share = HostShare(actors, node, squat_at=time.monotonic() if node is None else None)
+        self.all.append(share)
+        self._owners.update(dict.fromkeys(actors, share))
+        self._request(share, len(actors), node)
+
+    def of(self, actor: int) -> HostShare | None:
+        """Return the share of an actor; None if it runs on the learner's own machine."""
+        return self._owners.get(actor)
+
+    def starting(self, host: int) -> tuple[HostShare, HostLink] | None:
+        """Return the host of this number and its share while it is being started."""
+        return next(((share, share.starting[host]) for share in self.all if host in share.starting), None)
+
+    def links(self) -> Iterator[HostLink]:
+        """Yield all hosts, those that are being started included."""
+        for share in self.all:
+            yield from ([share.link] if share.link is not None else [])
+            yield from share.starting.values()
+
+    def share_of(self, link: HostLink) -> HostShare:
+        return self.all[link.share]
+
+    def adopt(self, link: HostLink) -> HostShare:
+        """Give a host that is ready its share. A host without CPUs of its own goes once there is one with them."""
+        share = self.share_of(link)
+        share.starting.pop(link.number, None)
+        share.failures = 0
+        share.failed_on.clear()
+        earlier, share.link = share.link, link
+        if earlier is not None:
+            self._dismiss(earlier, "gave its actors to a host with CPUs of their own")
+        if link.home:
+            share.squat_at = share.home_at = None
+            for other in list(share.starting.values()):
+                del share.starting[other.number]
+                self._dismiss(other, "isn't needed any more")
+        return share
+
+    def _dismiss(self, link: HostLink, reason: str) -> None:
+        link.end(reason)
+        self._end(link.number)
+
+    def lose(self, link: HostLink, reason: str) -> str | None:
+        """Replace a host that is gone or can't be started. Returns what to tell if there were too many in a row."""
+        share = self.share_of(link)
+        had_actors = share.link is link
+        if share.starting.pop(link.number, None) is None and not had_actors:
+            return None  # it was dismissed
+        now, text = time.monotonic(), f"Host {link.name}, with {share.named}, {reason}"
+        if had_actors:
+            share.link, share.loss = None, Loss(link.name, text, now)
+            share.losses += 1
+            share.home_at, share.squat_at = now, now + HOME_SECONDS
+        else:
+            share.failures += 1
+            share.failed_on.add(link.machine)
+            if link.home:
+                share.home_at = now + share.failures * HOME_SECONDS
+            elif share.link is None:
+                share.squat_at = now
+        if share.losses >= LOSSES_IN_A_ROW:
+            return f"{text}, after {share.losses - 1} others that filled no columns either"
+        if share.failures >= (FAILED_STARTS if self.began else FAILED_FIRST_STARTS):
+            return f"{text}, after {share.failures - 1} others"
+        return None
+
+    def start_where_due(self) -> None:
+        """Start the hosts whose time has come: with CPUs of their own, or beside others."""
+        now = time.monotonic()
+        for share in self.all:
+            if share.home_at is not None and share.home_at <= now:
+                share.home_at = None
+                if not any(other.home for other in share.starting.values()):
+                    self._request(share, len(share.actors), None)
+            if share.squat_at is not None and share.squat_at <= now:
+                share.squat_at = None
+                if share.link is None and (node := self._other_machine(share)) is not None:
+                    self._request(share, 0, node)
+                    share.squat_at = now + SQUAT_SECONDS
+
+    def _other_machine(self, share: HostShare) -> str | None:
+        """Return a machine for a share: one where a host runs, rather than the one whose host may just be lost."""
+        used = {other.link.name for other in self.all if other is not share and other.link is not None}
+        lost = share.loss.host if share.loss is not None else None
+
+        def merit(node: Node) -> tuple[bool, ...]:
+            return node.id in share.failed_on, node.name == lost, node.name not in used, node.own
+
+        return min(self.nodes, key=merit).id if self.nodes else None
+
+    def _request(self, share: HostShare, cpus: int, node: str | None) -> None:
+        number, self._hosts = self._hosts, self._hosts + 1
+        link = share.starting[number] = HostLink(number, self.all.index(share), cpus > 0, node)
+        self._start(share, link, cpus, node)

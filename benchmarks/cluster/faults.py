@@ -1,0 +1,161 @@
+"""Faults of a cluster: from each to the next whole batch, and what is left of a learner that was killed.
+
+    scripts/measure cluster-faults --rounds 3 --output benchmarks/cluster/faults.json
+
+Two pretended hosts (see benchmarks/hosts.py) with two actors each; the learner and Ray's head are on the first one. A
+fault is caused on the second one, in the middle of a run in lock-step. Needs root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+
+from benchmarks import hosts
+from benchmarks.harness import Found, make_parser, origin, report
+
+OPTIONS = {"ray_address": "auto", "num_actors": 4, "envs_per_actor": 16, "unroll_length": 32}
+LEAST_SECONDS = 1.5  # of undisturbed batches before the fault
+MOST_SECONDS = 60.0
+_LEFT_SECONDS = 7.0  # after which nothing may be left of a run whose learner was killed
+
+
+def process_of(host: str, part: str) -> int:
+    """Return the process on a host whose command line contains this."""
+    return next(pid for pid, line in hosts.processes(host).items() if part in line)
+
+
+def kill(part: str) -> Callable[[], None]:
+    return lambda: os.kill(process_of("B", part), signal.SIGKILL)
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    "actor killed": kill("actor-"),
+    "NodeHost killed": kill("ray::RayHost"),
+    "raylet killed": kill("raylet/raylet"),
+    "host off": lambda: hosts.power_off("B"),
+    "cable cut": lambda: hosts.cut("B"),
+}
+LEARNER_FAULTS = ("learner killed", "learner killed, cable cut")
+
+
+def main() -> None:
+    parser = make_parser("cluster-faults", __doc__ or "", rounds=3)
+    names = [*FAULTS, *LEARNER_FAULTS, "head killed"]
+    parser.add_argument("--faults", nargs="+", choices=names, default=names)
+    arguments = parser.parse_args()
+    if reason := hosts.unavailable():
+        parser.error(reason)
+    found: Found = {}
+    for name in arguments.faults:
+        found[name] = [measure(name) for _ in range(arguments.rounds)]
+        print(name, found[name], flush=True)
+    medians = {
+        name: statistics.median(row["seconds"] for row in rows) for name, rows in found.items() if name in FAULTS
+    }
+    report({**origin(parser), "medians": medians, "faults": found}, arguments.output)
+
+
+def measure(name: str) -> Found:
+    """Return what followed a fault on a new cluster."""
+    hosts.down_all()
+    try:
+        for host in "AB":
+            hosts.up(host)
+            hosts.start_ray(host, "A")
+        with Learner() as learner:
+            learner.wait_for_batches()
+            if name in FAULTS:
+                return learner.recover_from(FAULTS[name])
+            return learner.die(cut=name == LEARNER_FAULTS[1]) if name in LEARNER_FAULTS else learner.lose_head()
+    finally:
+        hosts.down_all()
+
+
+class Learner:
+    """A learner on host A, and its lines."""
+
+    def __init__(self) -> None:
+        words = ("python", "-W", "ignore", "-m", "benchmarks.cluster.pool", "CartPole-v1", str(2 * MOST_SECONDS))
+        self.process = subprocess.Popen(
+            hosts.inside("A", *words, json.dumps(OPTIONS)),
+            env=hosts.environment(TF_CPP_MIN_LOG_LEVEL="3"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.batches: list[Found] = []
+        self.other: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith('{"batch"'):
+                self.batches.append(json.loads(line))
+            else:
+                self.other.append(line.rstrip())
+
+    def wait_for_batches(self) -> None:
+        self._wait(lambda: len(self.batches) > 1)
+        time.sleep(LEAST_SECONDS)
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + MOST_SECONDS
+        while not condition():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise RuntimeError("\n".join(["the learner gave up:", *self.other[-20:]]))
+            time.sleep(0.02)
+
+    def recover_from(self, fault: Callable[[], None]) -> Found:
+        """Cause a fault; return the longest time without a batch after it, and the batches that weren't whole."""
+        began = time.time()
+        fault()
+        self._wait(lambda: any(batch["restarts"] for batch in self.batches))
+        time.sleep(LEAST_SECONDS)
+        times = [began, *(batch["batch"] for batch in self.batches if batch["batch"] > began)]
+        wrong = sum(batch["rows"] < 0.9 * batch["of"] for batch in self.batches)
+        longest = max(b - a for a, b in itertools.pairwise(times))
+        causes = sorted({cause for batch in self.batches for cause in batch["restarts"]})
+        return {"seconds": round(longest, 2), "batches": len(self.batches), "wrong": wrong, "restarts": causes}
+
+    def die(self, *, cut: bool) -> Found:
+        """Kill the learner; return the actors that are left anywhere after a while."""
+        if cut:
+            hosts.cut("B")
+        os.kill(process_of("A", "benchmarks.cluster.pool"), signal.SIGKILL)
+        time.sleep(_LEFT_SECONDS)
+        lines = (line for host in "AB" for line in hosts.processes(host).values())
+        return {"left": [line for line in lines if "actor_learner" in line or "RayHost" in line]}
+
+    def lose_head(self) -> Found:
+        """Kill Ray's head; return how the learner ends."""
+        os.kill(process_of("A", "gcs_server"), signal.SIGKILL)
+        began = time.monotonic()
+        self.process.wait(MOST_SECONDS)
+        seconds = round(time.monotonic() - began, 1)
+        return {"seconds": seconds, "exit_code": self.process.returncode, "says": self.other[-1]}
+
+    def __enter__(self) -> Learner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            hosts.power_off("A")
+        self.process.wait(10.0)
+        self._reader.join(10.0)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+if __name__ == "__main__":
+    main()
