@@ -158,6 +158,16 @@ def test_population():
     assert rates[0] / rates[1] == pytest.approx(0.8) or rates[0] / rates[1] == pytest.approx(1.25)
 
 
+def test_ray_tune(monkeypatch):
+    """Two rounds of a trial: it begins, and goes on with its own run."""
+    pytest.importorskip("ray.tune")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else it writes a token into the home folder
+    example = load("ray_tune")
+    monkeypatch.setattr(example, "TRIALS", 1)
+    monkeypatch.setattr(example, "ROUNDS", 2)
+    assert example.main(total_steps=4_000) >= 8
+
+
 def test_serve_policy(tmp_path):
     """The server runs in a process of its own, to show that it loads no TensorFlow."""
     spaces = load("own_simulator")

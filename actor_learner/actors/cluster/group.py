@@ -88,7 +88,7 @@ class ClusterActors(ActorGroup):
         self._restart_count = 0
         self._lines: deque[str] = deque(maxlen=_MOST_LINES)
         self._error: BaseException | None = None
-        self._divided = self._has_begun = self._closing = False
+        self._divided = self._local_started = self._has_begun = self._closing = False
         self._process = os.getpid()
 
     # The thread that talks to the broker
@@ -104,6 +104,7 @@ class ClusterActors(ActorGroup):
                 for message in self._broker.messages():
                     with self._condition:
                         self._take(*message, waited=time.monotonic() - began)
+                    self._start_local()
                 with self._condition:
                     self._shares.start_where_due()
         except BaseException as error:
@@ -154,13 +155,13 @@ class ClusterActors(ActorGroup):
             actors = range(first, first + share.actors)
             first = actors.stop
             if share.own:
-                self._start_local(actors)
+                self._local = self._make_local(actors)
                 self._broker.send("reserve", share.actors + self._options.reserved)
             else:
                 self._shares.add(actors, share.node)
 
-    def _start_local(self, actors: range) -> None:
-        self._local = ProcessActors(
+    def _make_local(self, actors: range) -> ProcessActors:
+        return ProcessActors(
             self._factory,
             [self._startups[actor] for actor in actors],
             **self._settings,
@@ -168,7 +169,12 @@ class ClusterActors(ActorGroup):
             memory=self._memory,
             condition=self._condition,
         )
-        self._local.start()
+
+    def _start_local(self) -> None:
+        """Start the actors on this machine, without the lock, which their supervisor needs."""
+        if self._local is not None and not self._local_started:
+            self._local_started = True
+            self._local.start()
 
     def _start_host(self, share: HostShare, link: HostLink, cpus: int, node: str | None) -> None:
         takes_over = link.home and share.waits  # from a host without CPUs of its own: with other random numbers
