@@ -25,8 +25,9 @@ class HostSampler:
         were on their way.
         """
         found: dict[str, float] = {}
-        for name in dict.fromkeys(host.name for host in self._actors.hosts):
-            hosts = [host for host in self._actors.hosts if host.name == name]  # those of several shares
+        present = self._actors.hosts
+        for name in dict.fromkeys(host.name for host in present):
+            hosts = [host for host in present if host.name == name]  # those of several shares
             actors = {actor for host in hosts for actor in host.actors}
             unrolls = [unroll for unroll in self._actors.unrolls if unroll.actor in actors]
             worked = sum(unroll.env + unroll.acting + unroll.other for unroll in unrolls)

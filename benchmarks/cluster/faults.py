@@ -22,7 +22,7 @@ from collections.abc import Callable
 from benchmarks import hosts
 from benchmarks.harness import Found, make_parser, origin, report
 
-OPTIONS = {"ray_address": "auto", "num_actors": 4, "envs_per_actor": 16, "unroll_length": 32}
+OPTIONS = {"ray_address": "auto", "envs_per_actor": 16, "unroll_length": 32}
 LEAST_SECONDS = 1.5  # of undisturbed batches before the fault
 MOST_SECONDS = 60.0
 _LEFT_SECONDS = 7.0  # after which nothing may be left of a run whose learner was killed
@@ -44,12 +44,13 @@ FAULTS: dict[str, Callable[[], None]] = {
     "host off": lambda: hosts.power_off("B"),
     "cable cut": lambda: hosts.cut("B"),
 }
+JOINS = "host joins"
 LEARNER_FAULTS = ("learner killed", "learner killed, cable cut")
 
 
 def main() -> None:
     parser = make_parser("cluster-faults", __doc__ or "", rounds=3)
-    names = [*FAULTS, *LEARNER_FAULTS, "head killed"]
+    names = [*FAULTS, *LEARNER_FAULTS, "head killed", JOINS]
     parser.add_argument("--faults", nargs="+", choices=names, default=names)
     arguments = parser.parse_args()
     if reason := hosts.unavailable():
@@ -59,7 +60,9 @@ def main() -> None:
         found[name] = [measure(name) for _ in range(arguments.rounds)]
         print(name, found[name], flush=True)
     medians = {
-        name: statistics.median(row["seconds"] for row in rows) for name, rows in found.items() if name in FAULTS
+        name: statistics.median(row["seconds"] for row in rows)
+        for name, rows in found.items()
+        if name in (*FAULTS, JOINS)
     }
     report({**origin(parser), "medians": medians, "faults": found}, arguments.output)
 
@@ -71,8 +74,10 @@ def measure(name: str) -> Found:
         for host in "AB":
             hosts.up(host)
             hosts.start_ray(host, "A")
-        with Learner() as learner:
+        with Learner(6 if name == JOINS else 4) as learner:
             learner.wait_for_batches()
+            if name == JOINS:
+                return learner.use_new_host()
             if name in FAULTS:
                 return learner.recover_from(FAULTS[name])
             return learner.die(cut=name == LEARNER_FAULTS[1]) if name in LEARNER_FAULTS else learner.lose_head()
@@ -83,10 +88,11 @@ def measure(name: str) -> Found:
 class Learner:
     """A learner on host A, and its lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_actors: int) -> None:
+        options = json.dumps({**OPTIONS, "num_actors": num_actors})
         words = ("python", "-W", "ignore", "-m", "benchmarks.cluster.pool", "CartPole-v1", str(2 * MOST_SECONDS))
         self.process = subprocess.Popen(
-            hosts.inside("A", *words, json.dumps(OPTIONS)),
+            hosts.inside("A", *words, options),
             env=hosts.environment(TF_CPP_MIN_LOG_LEVEL="3"),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -127,6 +133,14 @@ class Learner:
         longest = max(b - a for a, b in itertools.pairwise(times))
         causes = sorted({cause for batch in self.batches for cause in batch["restarts"]})
         return {"seconds": round(longest, 2), "batches": len(self.batches), "wrong": wrong, "restarts": causes}
+
+    def use_new_host(self) -> Found:
+        """Start a host while two actors share others' CPUs; return how long after Ray's start there they run on it."""
+        hosts.up("C")
+        hosts.start_ray("C", "A")
+        began = time.time()
+        self._wait(lambda: "host-C" in self.batches[-1]["hosts"])
+        return {"seconds": round(self.batches[-1]["batch"] - began, 2)}
 
     def die(self, *, cut: bool) -> Found:
         """Kill the learner; return the actors that are left anywhere after a while."""

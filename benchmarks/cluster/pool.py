@@ -26,7 +26,8 @@ def main(env: str, seconds: str, options: str) -> None:
         while time.monotonic() < ends:
             trajectory = actors.collect(timeout=None)
             found = {"batch": time.time(), "rows": int(trajectory.valid.sum()), "of": trajectory.valid.size}
-            print(json.dumps(found | {"restarts": [str(restart) for restart in actors.restarts]}), flush=True)
+            found |= {"restarts": list(map(str, actors.restarts)), "hosts": [host.name for host in actors.hosts]}
+            print(json.dumps(found), flush=True)
             actors.publish(actors.exported.weights)
 
 

@@ -84,6 +84,7 @@ class ObedientEnv(gym.Env):
             if order == "exit":
                 os._exit(3)
             print("hello from", os.getpid())
+            print("\n".join(["\U0001f600" * 60_000] * 40))  # far more than a message holds
         return np.full(1, self.steps, np.float32), float(self.level), self.steps == 10, False, {}
 
     def _take_order(self):

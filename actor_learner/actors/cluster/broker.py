@@ -124,6 +124,7 @@ class RayCluster:
         while True:
             with self._lock:
                 if host in self._ended:
+                    self._ray.kill(actor)  # `end` may have come before it was known
                     return None
             if self._ray.wait([found], timeout=_POLL_SECONDS)[0]:
                 return dict(self._ray.get(found, timeout=_POLL_SECONDS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import socket
 import subprocess
 import threading
@@ -28,7 +29,7 @@ class BrokerProcess:
         self._address = address
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._lock = threading.Lock()
+        self._outbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._heard = 0.0
 
     def start(self) -> None:
@@ -38,6 +39,7 @@ class BrokerProcess:
             self._process = start_python(PROGRAM, arguments, name="cluster-broker", descriptors=(far.fileno(),))
         self._connection = Connection(near.detach())
         self._heard = time.monotonic()
+        threading.Thread(target=self._send, args=(self._connection,), name="to-broker", daemon=True).start()
 
     def messages(self) -> Iterator[tuple[Any, ...]]:
         """Yield what the broker says (see `Broker`), for a short while."""
@@ -63,13 +65,17 @@ class BrokerProcess:
         return "the process that talks to it closed its connection"
 
     def send(self, *message: Any) -> None:
-        """Send a request; does nothing where the broker has ended, which is noticed elsewhere. From any thread."""
-        with self._lock, contextlib.suppress(OSError):
-            if self._connection is not None:
-                self._connection.send(message)
+        """Send a request soon; does nothing where the broker has ended, which is noticed elsewhere. From any thread."""
+        self._outbox.put(message)
+
+    def _send(self, connection: Connection) -> None:
+        with contextlib.suppress(OSError):
+            while message := self._outbox.get():
+                connection.send(message)
 
     def close(self, deadline: float) -> None:
         """End the process, at the latest soon after `deadline`, by `time.monotonic`."""
+        self._outbox.put(())
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import secrets
@@ -27,7 +28,7 @@ from actor_learner.actors.cluster.wire import Frame, Kind
 from actor_learner.actors.group import ActorGroup, HostStatus, Plan, Schedule
 from actor_learner.actors.processes.child import LogFile
 from actor_learner.actors.processes.group import ProcessActors
-from actor_learner.actors.processes.restarts import ActorError, OnEnvError, Restart
+from actor_learner.actors.processes.restarts import REQUESTED, ActorError, OnEnvError, Restart
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment, Done
@@ -39,6 +40,7 @@ from actor_learner.spaces.spaces import Spaces
 _SHOW_SECONDS = 0.2  # the interval at which output is shown while the caller waits
 _CLOSE_SECONDS = 4.0
 _MOST_LINES = 1000
+_TAKEN_OVER = 1 << 20  # added to the incarnation, more than an actor is ever replaced
 
 
 class ClusterActors(ActorGroup):
@@ -85,9 +87,10 @@ class ClusterActors(ActorGroup):
         self._incarnations: Counter[int] = Counter()
         self._spaces: dict[str, Any] = {}
         self._restarts: deque[Restart] = deque()
-        self._restart_count = 0
+        self._restart_count = self._faults = 0
         self._lines: deque[str] = deque(maxlen=_MOST_LINES)
         self._error: BaseException | None = None
+        self._closed = threading.Event()
         self._divided = self._local_started = self._has_begun = self._closing = False
         self._process = os.getpid()
 
@@ -106,11 +109,16 @@ class ClusterActors(ActorGroup):
                         self._take(*message, waited=time.monotonic() - began)
                     self._start_local()
                 with self._condition:
-                    self._shares.start_where_due()
+                    if not self._closing:
+                        self._shares.start_where_due()
         except BaseException as error:
             self._fail(error)
+        if self._closing:  # the broker, which ends with this thread, has time to end in order
+            self._closed.wait(2 * _CLOSE_SECONDS)
 
     def _take(self, what: str, *found: Any, waited: float) -> None:
+        if self._closing:
+            return
         if what == "nodes":
             (self._shares.nodes,) = found
             if not self._divided:
@@ -122,12 +130,17 @@ class ClusterActors(ActorGroup):
         _, link = pair
         if what == "failed":
             self._lose(link, f"can't be started: {detail}")
+            self._broker.send("end", host)  # what there is of it
             return
         place = Found(**detail)
-        if place.identity != (own := identity()):
-            text = "All hosts need the same versions."
-            raise RuntimeError(f"{text} Received: {place.identity} on host {place.name}, {own} here")
-        link.open(place, self._token, self)
+        if place.identity == (own := identity()):
+            link.open(place, self._token, self)
+            return
+        text = f"All hosts need the same versions. Received: {place.identity} on host {place.name}, {own} here"
+        if not self._has_begun:
+            raise RuntimeError(text)
+        self._lose(link, f"can't be used: {text}")
+        self._broker.send("end", host)
 
     def _divide(self, waited: float) -> None:
         """Divide the actors among the machines, once there are enough or no more time is left."""
@@ -177,7 +190,8 @@ class ClusterActors(ActorGroup):
             self._local.start()
 
     def _start_host(self, share: HostShare, link: HostLink, cpus: int, node: str | None) -> None:
-        takes_over = link.home and share.waits  # from a host without CPUs of its own: with other random numbers
+        # Another host may have the actors until this one is ready: it has other random numbers.
+        takes_over = _TAKEN_OVER if link.home and share.waits else 0
         startups = [
             dataclasses.replace(self._startups[actor], incarnation=self._incarnations[actor] + takes_over)
             for actor in share.actors
@@ -190,9 +204,12 @@ class ClusterActors(ActorGroup):
     def ready(self, link: HostLink, spaces: dict[str, Any]) -> None:
         with self._condition:
             self._check_spaces(spaces, f"on host {link.name}")
-            share = self._shares.adopt(link)
-            if self._has_begun:
-                self._begin_host(share, link)
+            if self._shares.is_needed(link):
+                earlier = self._shares.share_of(link).link
+                with contextlib.nullcontext() if earlier is None else earlier.writing:
+                    share = self._shares.adopt(link)
+                    if self._has_begun:
+                        self._begin_host(share, link)
             self._condition.notify_all()
 
     def _check_spaces(self, spaces: dict[str, Any], where: str) -> None:
@@ -204,12 +221,15 @@ class ClusterActors(ActorGroup):
     def done(self, link: HostLink, frame: Frame) -> None:
         content = link.read_columns(frame, self._columns.largest(self._largest_count))
         with self._condition:
-            if (assignment := self._assignment(link, frame)) is None:
+            if self._closing or (assignment := self._assignment(link, frame)) is None:
                 return
-        # Without the lock: only this thread can find that the host is lost, before its columns are assigned again.
-        block = self._blocks[assignment.block]
-        self._columns.decode(content, block, assignment.start, assignment.stop)
-        block.arrays["policy_version"][assignment.start : assignment.stop] = assignment.version
+            block = self._blocks[assignment.block]
+            link.writing.acquire()  # until then the columns are assigned to no other host
+        try:
+            self._columns.decode(content, block, assignment.start, assignment.stop)
+            block.arrays["policy_version"][assignment.start : assignment.stop] = assignment.version
+        finally:
+            link.writing.release()
         with self._condition:
             if self._closing or self._assignment(link, frame) is None:
                 return
@@ -238,7 +258,11 @@ class ClusterActors(ActorGroup):
             elif frame.kind is Kind.RESTARTS:
                 self._record([Restart(*restart) for restart in found], link.name)
             elif frame.kind is Kind.FAILED:
-                self._fail(read_error(found, link.name))
+                if self._has_begun and self._shares.share_of(link).link is not link:  # it only was to take over
+                    self._lose(link, f"failed: {found['message']}")
+                    link.end("failed")
+                else:
+                    self._fail(read_error(found, link.name))
 
     def _show(self, actor: int, line: str, host: str) -> None:
         self._lines.append(f"[actor {actor} on {host}] {line}")
@@ -251,11 +275,15 @@ class ClusterActors(ActorGroup):
         for restart in restarts:
             self._restarts.append(restart._replace(cause=f"{restart.cause} (on host {host})"))
             self._incarnations[restart.actor] += 1
+            if restart.cause != REQUESTED:
+                self._count_faults(1, f"Actor {restart.actor} {restart.cause} (on host {host}).", restart.actor)
         self._restart_count += len(restarts)
-        if self._restart_count > self._max_restarts:
-            last = self._restarts[-1]
-            text = f"Only max_restarts={self._max_restarts} actors are replaced."
-            self._fail(ActorError(f"{text} Actor {last.actor} {last.cause}", last.actor))
+
+    def _count_faults(self, count: int, text: str, actor: int) -> None:
+        """End the pool where more actors than `max_restarts` were lost."""
+        self._faults += count
+        if self._faults > self._max_restarts:
+            self._fail(ActorError(f"Only max_restarts={self._max_restarts} actors are replaced. {text}", actor))
 
     def lost(self, link: HostLink, reason: str) -> None:
         with self._condition:
@@ -268,12 +296,11 @@ class ClusterActors(ActorGroup):
         share = self._shares.share_of(link)
         had_actors = share.link is link
         if had_actors:
-            self._incarnations.update(dict.fromkeys(share.actors, 2))  # one for a host that takes over from the next
-        text = self._shares.lose(link, reason)
-        if had_actors and not self._max_restarts:
-            text = f"Host {link.name}, with {share.named}, {reason}"
-        if text is not None:
-            self._fail(ActorError(f"{text}.", share.actors[0]))
+            self._incarnations.update(share.actors)
+            text = f"Host {link.name}, with {share.named}, {reason}."
+            self._count_faults(len(share.actors), text, share.actors[0])
+        if (end := self._shares.lose(link, reason)) is not None:
+            self._fail(ActorError(f"{end}.", share.actors[0]))
 
     def _fail(self, error: BaseException) -> None:
         with self._condition:
@@ -284,8 +311,10 @@ class ClusterActors(ActorGroup):
     # Called by the pool
 
     def spaces(self, seconds: float) -> Spaces:
-        deadline = time.monotonic() + seconds
+        deadline, divided = time.monotonic() + seconds + (self._options.wait or 0.0), False
         while not self._wait(self._are_ready):
+            if self._divided and not divided:
+                deadline, divided = time.monotonic() + seconds, True
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self._late_hosts()} Received: start_timeout={seconds:g}")
         if self._local is not None:
@@ -318,9 +347,9 @@ class ClusterActors(ActorGroup):
         """Give a host the plan, and the columns that the host before it hasn't filled."""
         count = sum(self._plan.env_counts[actor] for actor in share.actors)
         link.post(Frame(Kind.BEGIN), lambda: tuple(encode_plan(self._plan, count)))
-        for actor in share.actors:
-            for assignment in self._memory.assign_again(actor):
-                self._send(link, actor, assignment)
+        pending = [(assignment, actor) for actor in share.actors for assignment in self._memory.assign_again(actor)]
+        for assignment, actor in sorted(pending, key=lambda pair: (pair[0].version, pair[0].batch)):
+            self._send(link, actor, assignment)  # each version of the weights once: a host has few slots for them
         if share.loss is not None:
             loss, share.loss = share.loss, None
             seconds, cause = time.monotonic() - loss.since, f"went on at host {link.name}: {loss.text}"
@@ -451,12 +480,16 @@ class ClusterActors(ActorGroup):
             self._closing = True
             links = list(self._shares.links())
             self._condition.notify_all()
-        if self._local is not None:
-            self._local.close()
-        for link in links:
-            link.close(max(0.0, deadline - time.monotonic()))
-        self._broker.close(deadline)
-        for log in self._logs.values():
-            log.close()
-        self._show_lines()
-        self._memory.close()
+        with contextlib.ExitStack() as last_first:  # each step, also where one before it was interrupted
+            last_first.callback(self._memory.close)
+            last_first.callback(self._show_lines)
+            for log in self._logs.values():
+                last_first.callback(log.close)
+            last_first.callback(self._closed.set)
+            last_first.callback(self._broker.close, deadline)
+            for link in links:
+                link.ask_to_close()
+                last_first.callback(link.close, deadline)
+            if self._local is not None:
+                last_first.callback(self._local.close)
+        self._blocks = ()

@@ -36,7 +36,7 @@ from actor_learner.system.version import __version__
 
 LARGEST_PLAN = 4 << 30  # bytes, the policy included
 _LINES_SECONDS = 0.2  # the interval in which output, replacements and errors are looked for
-_MOST_LINES = 200  # of one frame
+_MOST_LINES, _LONGEST_LINE = 20, 4096  # of one frame, which is below the largest, however its JSON escapes them
 _ERRORS = {"ActorError": ActorError, "EnvError": EnvError, "MemoryError": MemoryError, "TimeoutError": TimeoutError}
 
 
@@ -73,12 +73,13 @@ class NodeHost:
         self._first_env = start.startups[0].first_env
         self._starts = {startup.actor: startup.first_env - self._first_env for startup in start.startups}
         self._counts = {startup.actor: startup.num_envs for startup in start.startups}
-        self._outbox: queue.SimpleQueue[tuple[int, Done] | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[tuple[int, Done] | Exception] = queue.SimpleQueue()
+        self._told = threading.Event()  # nothing more is sent
         self._spaces: Spaces | None = None
         self._blocks_of: dict[tuple[int, int], int] = {}  # by actor and batch
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self._group = ProcessActors(
+            self._group = _HostActors(
                 start.factory,
                 start.startups,
                 logs_dir=None,
@@ -98,14 +99,23 @@ class NodeHost:
 
     def _serve(self, server: socket.socket) -> None:
         try:
-            with server, contextlib.closing(self._accept(server)) as connection:
-                threading.Thread(target=self._send, args=(connection,), name="host-sender", daemon=True).start()
+            with server:
+                connection = self._accept(server)
+            threading.Thread(target=self._send, args=(connection,), name="host-sender", daemon=True).start()
+            try:
                 self._receive(connection)
-        except OSError:
-            pass  # the learner is gone, or believes that this host is
+            except OSError:
+                pass  # the learner is gone, or believes that this host is
+            except Exception as error:
+                self._outbox.put(error)
+                self._told.wait(BEAT_SECONDS)
+            self._group.close()  # its environments, before the learner goes on to end what is left
+            connection.end()
         finally:
-            self._group.close()
-            self._end()
+            try:
+                self._group.close()
+            finally:
+                self._end()
 
     def _accept(self, server: socket.socket) -> Connection:
         """Return the connection of the learner; others may try meanwhile."""
@@ -159,7 +169,8 @@ class NodeHost:
                 except queue.Empty:
                     pass
                 else:
-                    assert done is not None
+                    if isinstance(done, Exception):
+                        raise done
                     self._send_columns(connection, *done)
                     sent = time.monotonic()
                 if (now := time.monotonic()) - looked > _LINES_SECONDS:
@@ -169,8 +180,12 @@ class NodeHost:
                 if now - sent > BEAT_SECONDS:
                     connection.send(Frame(Kind.BEAT))
                     sent = now
-        except OSError:
+        except Exception as error:
+            with contextlib.suppress(OSError):
+                _send_error(connection, error)
             connection.end()  # which ends the other thread, too
+        finally:
+            self._told.set()
 
     def _send_spaces(self, connection: Connection) -> bool:
         """Send the spaces once all actors are ready; return False if they failed."""
@@ -202,8 +217,8 @@ class NodeHost:
     def _send_news(self, connection: Connection) -> bool:
         """Send output and replacements; return False if the actors have ended with an error."""
         self._send_lines(connection)
-        if restarts := self._group.take_restarts():
-            connection.send_json(Kind.RESTARTS, [list(restart) for restart in restarts])
+        for restart in self._group.take_restarts():
+            connection.send_json(Kind.RESTARTS, [list(restart)])
         try:
             self._group.check()
         except Exception as error:
@@ -212,9 +227,16 @@ class NodeHost:
         return True
 
     def _send_lines(self, connection: Connection) -> None:
-        lines = self._group.take_lines()
+        lines = [(actor, line[:_LONGEST_LINE]) for actor, line in self._group.take_lines()]
         for first in range(0, len(lines), _MOST_LINES):
             connection.send_json(Kind.LINES, lines[first : first + _MOST_LINES])
+
+
+class _HostActors(ProcessActors):
+    """Shows no output: the learner does."""
+
+    def _show_lines(self) -> None:
+        pass
 
 
 class _Outbox:

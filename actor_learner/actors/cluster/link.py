@@ -54,7 +54,8 @@ class HostLink:
         self.receiving = 0.0  # seconds spent on receiving columns
         self._staging = bytearray()
         self._reason = ""
-        self._sent = threading.Event()  # everything, or nothing any more
+        self.writing = threading.Lock()  # held while columns are written into the batch
+        self._ended = threading.Event()  # nothing is received any more
         self._outbox: queue.SimpleQueue[tuple[Frame, Callable[[], tuple[Buffer, ...]]] | None] = queue.SimpleQueue()
 
     def open(self, found: Found, token: bytes, listener: Listener) -> None:
@@ -116,6 +117,7 @@ class HostLink:
             self.end(_reason_of(error))
         if self.connection is not None:
             self.connection.close()
+        self._ended.set()
         listener.lost(self, self._reason)
 
     def _send(self, connection: Connection) -> None:
@@ -132,15 +134,15 @@ class HostLink:
                 connection.send(frame, *content())
         except Exception as error:
             self.end(_reason_of(error))
-        finally:
-            self._sent.set()
 
-    def close(self, seconds: float) -> None:
-        """Tell the host to end, and close the connection, within so many seconds."""
+    def ask_to_close(self) -> None:
+        """Tell the host to close its environments and end."""
+        self.post(Frame(Kind.CLOSE))
+
+    def close(self, deadline: float) -> None:
+        """Wait until the host has ended, at most until `deadline`, by `time.monotonic`; close the connection."""
         if self.connection is not None:
-            self.post(Frame(Kind.CLOSE))
-            self._outbox.put(None)
-            self._sent.wait(seconds)
+            self._ended.wait(max(0.0, deadline - time.monotonic()))
         self.end("the pool is closed")
 
 

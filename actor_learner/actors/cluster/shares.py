@@ -11,6 +11,7 @@ from actor_learner.actors.cluster.link import HostLink
 from actor_learner.actors.cluster.placement import Node
 
 HOME_SECONDS = 1.5  # how long the actors of a lost host wait for CPUs of their own before they share another host's
+MOST_SECONDS = 60.0  # the longest time between two attempts to start a host with CPUs of its own
 SQUAT_SECONDS = 10.0  # how long they wait for that one before they try a third one
 LOSSES_IN_A_ROW = 3  # hosts that one share loses, without a finished unroll between, until it is given up
 FAILED_FIRST_STARTS, FAILED_STARTS = 3, 10  # the same for hosts that can't be started: when the pool begins, and later
@@ -42,7 +43,7 @@ class HostShare:
     @property
     def waits(self) -> bool:
         """True where another host may run the actors until there are CPUs of their own."""
-        return self.node is None or self.loss is not None
+        return self.node is None or self.loss is not None or self.link is not None
 
     @property
     def named(self) -> str:
@@ -90,6 +91,15 @@ class Shares:
     def share_of(self, link: HostLink) -> HostShare:
         return self.all[link.share]
 
+    def is_needed(self, link: HostLink) -> bool:
+        """Return whether to adopt a host that is ready; end it if another one came before it."""
+        share = self.share_of(link)
+        needed = link.number in share.starting and (link.home or share.link is None)
+        if not needed:
+            share.starting.pop(link.number, None)
+            self._dismiss(link, "isn't needed any more")
+        return needed
+
     def adopt(self, link: HostLink) -> HostShare:
         """Give a host that is ready its share. A host without CPUs of its own goes once there is one with them."""
         share = self.share_of(link)
@@ -99,9 +109,11 @@ class Shares:
         earlier, share.link = share.link, link
         if earlier is not None:
             self._dismiss(earlier, "gave its actors to a host with CPUs of their own")
+        share.squat_at = None
         if link.home:
-            share.squat_at = share.home_at = None
-            for other in list(share.starting.values()):
+            share.home_at = None
+        for other in list(share.starting.values()):
+            if link.home or not other.home:
                 del share.starting[other.number]
                 self._dismiss(other, "isn't needed any more")
         return share
@@ -125,12 +137,12 @@ class Shares:
             share.failures += 1
             share.failed_on.add(link.machine)
             if link.home:
-                share.home_at = now + share.failures * HOME_SECONDS
+                share.home_at = now + min(share.failures * HOME_SECONDS, MOST_SECONDS)
             elif share.link is None:
                 share.squat_at = now
         if share.losses >= LOSSES_IN_A_ROW:
             return f"{text}, after {share.losses - 1} others that filled no columns either"
-        if share.failures >= (FAILED_STARTS if self.began else FAILED_FIRST_STARTS):
+        if share.link is None and share.failures >= (FAILED_STARTS if self.began else FAILED_FIRST_STARTS):
             return f"{text}, after {share.failures - 1} others"
         return None
 
@@ -153,8 +165,10 @@ class Shares:
         used = {other.link.name for other in self.all if other is not share and other.link is not None}
         lost = share.loss.host if share.loss is not None else None
 
+        asked = {other.machine for other in share.starting.values()}
+
         def merit(node: Node) -> tuple[bool, ...]:
-            return node.id in share.failed_on, node.name == lost, node.name not in used, node.own
+            return node.id in asked, node.id in share.failed_on, node.name == lost, node.name not in used, node.own
 
         return min(self.nodes, key=merit).id if self.nodes else None
 

@@ -46,6 +46,24 @@ def test_a_killed_host_is_replaced_and_its_batch_is_whole(obedient):
         assert pool.restart_count == 2
 
 
+def test_a_host_of_many_actors_is_replaced_in_the_middle_of_two_batches(machines, tmp_path):
+    """At lag 1 each actor has columns of two batches, by two versions of the weights."""
+    machines.are(far=5)
+    kwargs = {"fast": 0.02, "slow": 0.02, "directory": tmp_path / "slow"}
+    options = {"num_actors": 5, "envs_per_actor": 1, "unroll_length": 20, "max_policy_lag": 1}
+    with machines.pool(UnevenEnv, env_kwargs=kwargs, **options) as pool:
+        for _ in range(3):
+            pool.collect()
+            pool.publish(pool.exported.weights)
+        os.kill(hosts(pool)[0].pid, signal.SIGKILL)
+        for batch in range(3, 8):
+            trajectory = pool.collect()
+            assert trajectory.policy_version.tolist() == [batch - 1] * 5
+            assert all_rows(trajectory)
+            pool.publish(pool.exported.weights)
+        assert pool.restart_count == 5
+
+
 def test_a_host_that_hangs_is_replaced_and_ended(obedient):
     make, _ = obedient
     with make() as pool:
@@ -120,6 +138,15 @@ def test_max_restarts_0_makes_the_loss_of_a_host_an_error(obedient):
         os.kill(hosts(pool)[0].pid, signal.SIGKILL)
         with pytest.raises(al.ActorError, match="Host far, with actors 2 to 3"):
             collect_until(pool, lambda _: False)
+
+
+def test_a_requested_replacement_is_no_fault(obedient):
+    make, _ = obedient
+    with make(max_restarts=0) as pool:
+        pool.collect()
+        pool.restart([3])
+        collect_until(pool, lambda _: pool.restarts)
+        assert pool.restart_count == 1
 
 
 def test_an_exception_that_ends_the_pool_names_the_host(machines, tmp_path):
