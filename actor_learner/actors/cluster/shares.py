@@ -69,10 +69,15 @@ class Shares:
 
     def add(self, actors: range, node: str | None) -> None:
         """Add a share and have its host started. node: None: no machine has the CPUs; it doesn't wait for them."""
-        share = HostShare(actors, node, squat_at=time.monotonic() if node is None else None)
+        now = time.monotonic()
+        share = HostShare(actors, node)
         self.all.append(share)
         self._owners.update(dict.fromkeys(actors, share))
-        self._request(share, len(actors), node)
+        if node is None:
+            share.home_at = share.squat_at = now
+        else:
+            self._request(share, len(actors), node)
+            share.squat_at = now + SQUAT_SECONDS  # something else may have taken the CPUs meanwhile
 
     def of(self, actor: int) -> HostShare | None:
         """Return the share of an actor; None if it runs on the learner's own machine."""
@@ -150,7 +155,7 @@ class Shares:
         """Start the hosts whose time has come: with CPUs of their own, or beside others."""
         now = time.monotonic()
         for share in self.all:
-            if share.home_at is not None and share.home_at <= now:
+            if share.home_at is not None and share.home_at <= now and not (share.node is None and self._placing()):
                 share.home_at = None
                 if not any(other.home for other in share.starting.values()):
                     self._request(share, len(share.actors), None)
@@ -159,6 +164,10 @@ class Shares:
                 if share.link is None and (node := self._other_machine(share)) is not None:
                     self._request(share, 0, node)
                     share.squat_at = now + SQUAT_SECONDS
+
+    def _placing(self) -> bool:
+        """Return whether a host is still being started on a machine that was chosen for it, with CPUs to spare."""
+        return any(share.node is not None and share.link is None and not share.failures for share in self.all)
 
     def _other_machine(self, share: HostShare) -> str | None:
         """Return a machine for a share: one where a host runs, rather than the one whose host may just be lost."""

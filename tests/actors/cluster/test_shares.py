@@ -54,6 +54,22 @@ def test_a_lost_host_is_replaced_on_cpus_of_its_own_or_beside_others(cluster):
     assert cluster.ended == [beside.number]
 
 
+def test_actors_without_a_machine_take_no_cpus_of_those_that_have_one(monkeypatch):
+    cluster = Cluster(monkeypatch)
+    cluster.shares.add(range(2), "a")
+    cluster.shares.add(range(2, 4), None)
+    assert cluster.wait(0.0) == [(0, "a")]
+    cluster.ready(0)
+    assert cluster.wait(1.0) == [(2, None)]
+
+
+def test_actors_whose_cpus_were_taken_meanwhile_get_a_host_beside_others(monkeypatch):
+    cluster = Cluster(monkeypatch)
+    cluster.shares.add(range(2), "a")
+    assert cluster.wait(SQUAT_SECONDS - 1) == []
+    assert cluster.wait(1.0) == [(0, "b")]
+
+
 def test_a_host_beside_others_that_takes_long_is_followed_by_one_elsewhere_and_the_first_one_stays(cluster):
     cluster.shares.lose(cluster.started[1][0], "died")
     cluster.wait(HOME_SECONDS)
