@@ -23,7 +23,7 @@ def main(options: str) -> None:
     arguments: dict[str, Any] = json.loads(options)
     found: dict[str, Any] = {"batches": 0, "wrong": [], "restarts": 0, "longest": 0.0}
     check = BatchCheck(arguments["envs_per_actor"], 0, reported=False)
-    with al.ActorPool(StampedCartPole, **arguments) as actors:
+    with al.ActorPool(StampedCartPole, env_kwargs={"by_time": True}, **arguments) as actors:
         reported = before = time.monotonic()
         while not select.select([sys.stdin], [], [], 0)[0]:
             trajectory = actors.collect(timeout=None)

@@ -59,10 +59,13 @@ def actor_number() -> int:
 class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
     """CartPole-v1; the stamps follow the state in each observation. Without a board it only stamps.
 
-    simulator: whether each actor's first environment starts a child process that never ends.
+    simulator: whether each actor's first environment starts a child process that never ends. by_time: without a board,
+    the incarnation is the time at which the process began.
     """
 
-    def __init__(self, board: str | None = None, slow_seconds: float = 1.0, *, simulator: bool = False) -> None:
+    def __init__(
+        self, board: str | None = None, slow_seconds: float = 1.0, *, simulator: bool = False, by_time: bool = False
+    ) -> None:
         super().__init__(gym.make("CartPole-v1", disable_env_checker=True))
         self.observation_space = Box(-np.inf, np.inf, (COLUMNS,), np.float32)
         actor, self._env = actor_number(), next(_NUMBERS)
@@ -71,7 +74,8 @@ class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
         if simulator and self._env == 0:
             subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({_FOR_EVER})"])
         self._words: Any = [0] * Board.WORDS
-        self._words[Board.LIVES] = int(10 * time.monotonic()) % (1 << 23)  # without a board, when the process began
+        if by_time:
+            self._words[Board.LIVES] = int(10 * time.monotonic()) % (1 << 23)
         if board is not None and actor >= 0:
             self._words = Board(Path(board)).words[actor].data
             if self._env == 0:  # a new process
