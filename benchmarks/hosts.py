@@ -33,12 +33,6 @@ UP_SECONDS, RAY_SECONDS = 10.0, 200.0
 FIRST_PROCESS = """import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 while True: signal.pause()"""
-QUICK_CHECKS = {  # of Ray, of the hosts' health
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 500,
-    "health_check_timeout_ms": 1000,
-    "health_check_failure_threshold": 3,
-}
 
 
 @functools.cache
@@ -52,11 +46,12 @@ def unavailable() -> str | None:
     done = subprocess.run(probe, capture_output=True, text=True, check=False)
     if done.returncode:
         return f"pretended hosts need namespaces: {done.stderr.strip()}"
+    network = f"{PREFIX}probe-{os.getpid()}"
     try:
-        _ip("netns", "add", PREFIX + "probe")
+        _ip("netns", "add", network)
     except subprocess.CalledProcessError as error:
         return f"pretended hosts need networks of their own: {error.stderr.strip()}"
-    _ip("netns", "del", PREFIX + "probe")
+    _ip("netns", "del", network)
     return None
 
 
@@ -166,7 +161,7 @@ def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, **own, **ray, **slow, **variables}
 
 
-def start_ray(name: str, head: str, *, cpus: int = 2, quick_checks: bool = False) -> None:
+def start_ray(name: str, head: str, *, cpus: int = 2) -> None:
     """Start Ray on a host; `head` names the one that leads the cluster."""
     words = [str(Path(sys.executable).with_name("ray")), "start", f"--node-ip-address={address(name)}"]
     words += [f"--num-cpus={cpus}", f"--object-store-memory={200 << 20}", "--disable-usage-stats", "--log-color=false"]
@@ -174,10 +169,9 @@ def start_ray(name: str, head: str, *, cpus: int = 2, quick_checks: bool = False
         words += ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"]
     else:
         words.append(f"--address={address(head)}:{RAY_PORT}")
-    checks = {f"RAY_{key}": str(value) for key, value in QUICK_CHECKS.items()} if quick_checks else {}
     done = subprocess.run(
         inside(name, *words),
-        env=environment(**checks),
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=RAY_SECONDS,

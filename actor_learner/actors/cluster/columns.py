@@ -77,7 +77,7 @@ class Columns:
             yield _bytes(array)
 
     def _decode_stack(self, reader: _Reader, part: Array, axis: int) -> None:
-        if reader.bytes(1) == _WHOLE:
+        if reader.take(1) == _WHOLE:
             part[...] = reader.array(part.shape, part.dtype)
             return
         frames = np.moveaxis(part, axis + 2, 2)
@@ -101,19 +101,16 @@ class _Reader:
     def __init__(self, content: Buffer) -> None:
         self._view = memoryview(content)
 
-    def bytes(self, size: int) -> bytes:
+    def take(self, size: int) -> memoryview:
+        """Return the next bytes."""
         if size > len(self._view):
             raise WireError(f"Columns can't be read: they end early. Received: {size - len(self._view)} bytes missing")
-        found, self._view = bytes(self._view[:size]), self._view[size:]
+        found, self._view = self._view[:size], self._view[size:]
         return found
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
         """Return a view of the next bytes."""
-        size = math.prod(shape) * dtype.itemsize
-        if size > len(self._view):
-            raise WireError(f"Columns can't be read: they end early. Received: {size - len(self._view)} bytes missing")
-        found, self._view = self._view[:size], self._view[size:]
-        return np.frombuffer(found, dtype).reshape(shape)
+        return np.frombuffer(self.take(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
     def finish(self) -> None:
         if self._view:

@@ -125,9 +125,8 @@ class ClusterActors(ActorGroup):
                 self._divide(waited)
             return
         host, detail = found
-        if (pair := self._shares.starting(host)) is None:
+        if (link := self._shares.starting(host)) is None:
             return  # it isn't needed any more
-        _, link = pair
         if what == "failed":
             self._lose(link, f"can't be started: {detail}")
             self._broker.send("end", host)  # what there is of it
@@ -219,7 +218,7 @@ class ClusterActors(ActorGroup):
             self._fail(EnvError(f"{text} Received: {self._spaces} at first, {spaces} {where}"))
 
     def done(self, link: HostLink, frame: Frame) -> None:
-        content = link.read_columns(frame, self._columns.largest(self._largest_count))
+        content = link.read_columns(frame, self._largest)
         with self._condition:
             if self._closing or (assignment := self._assignment(link, frame)) is None:
                 return
@@ -333,7 +332,8 @@ class ClusterActors(ActorGroup):
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
         self._memory.allocate(plan)
         self._plan, self._blocks = plan, self._memory.blocks
-        self._columns, self._largest_count = Columns(plan.layout), max(plan.env_counts)
+        self._columns = Columns(plan.layout)
+        self._largest = self._columns.largest(max(plan.env_counts))  # bytes of an actor's columns
         if self._local is not None:
             self._local.begin(plan, schedule)
         with self._condition:

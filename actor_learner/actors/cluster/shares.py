@@ -83,9 +83,9 @@ class Shares:
         """Return the share of an actor; None if it runs on the learner's own machine."""
         return self._owners.get(actor)
 
-    def starting(self, host: int) -> tuple[HostShare, HostLink] | None:
-        """Return the host of this number and its share while it is being started."""
-        return next(((share, share.starting[host]) for share in self.all if host in share.starting), None)
+    def starting(self, host: int) -> HostLink | None:
+        """Return the host of this number while it is being started."""
+        return next((share.starting[host] for share in self.all if host in share.starting), None)
 
     def links(self) -> Iterator[HostLink]:
         """Yield all hosts, those that are being started included."""
@@ -173,7 +173,6 @@ class Shares:
         """Return a machine for a share: one where a host runs, rather than the one whose host may just be lost."""
         used = {other.link.name for other in self.all if other is not share and other.link is not None}
         lost = share.loss.host if share.loss is not None else None
-
         asked = {other.machine for other in share.starting.values()}
 
         def merit(node: Node) -> tuple[bool, ...]:
