@@ -31,6 +31,7 @@ _PUBLIC = {
     "networks.memory": "Memory Recurrent",
     "networks.saving": "load_network",
     "policy.policy": "Policy load_policy",
+    "replay.buffer": "Minibatches ReplayBuffer",
     "spaces.structure": "parameter_size",
     "spaces.trajectory": "Trajectory load_trajectory",
     "train": "Result train",
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from actor_learner.networks.memory import Memory as Memory, Recurrent as Recurrent
     from actor_learner.networks.saving import load_network as load_network
     from actor_learner.policy.policy import Policy as Policy, load_policy as load_policy
+    from actor_learner.replay.buffer import Minibatches as Minibatches, ReplayBuffer as ReplayBuffer
     from actor_learner.spaces.structure import parameter_size as parameter_size
     from actor_learner.spaces.trajectory import Trajectory as Trajectory, load_trajectory as load_trajectory
     from actor_learner.train import Result as Result, train as train

@@ -27,7 +27,7 @@ PACKAGE = ROOT / "actor_learner"
 FLOORS = """
 system
 algorithms spaces
-config environments networks
+config environments networks replay
 learner policy
 actors
 runs
@@ -49,10 +49,12 @@ PUBLIC = [
     "Learner",
     "LogStd",
     "Memory",
+    "Minibatches",
     "ObservationNormalization",
     "PPO",
     "Policy",
     "Recurrent",
+    "ReplayBuffer",
     "Result",
     "TrainConfig",
     "Trajectory",

@@ -10,10 +10,9 @@ import numpy as np
 from actor_learner.actors.cluster.wire import Buffer, WireError
 from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.actors.transport.shared_memory import Array
+from actor_learner.spaces.frames import repeated, stack_axis
 from actor_learner.spaces.trajectory import FINAL, STATE
 
-_MOST_FRAMES = 16  # an axis of images is one of frames or of channels up to here
-_MOST_ROWS = 0.25  # with fewer rows that only add a frame, sending frames once saves little
 _LARGE_ROW = 1 << 15  # bytes
 _WHOLE, _FRAMES = b"\0", b"\1"
 
@@ -65,7 +64,7 @@ class Columns:
 
     def _encode_stack(self, part: Array, axis: int) -> Iterator[Buffer]:
         frames = np.moveaxis(part, axis + 2, 2)  # [T + 1, b, frames, ...]
-        repeats = _repeats(frames)
+        repeats = repeated(frames)
         others = frames[1:][~repeats]
         if others.size + frames[1:, :, -1].size + frames[0].size + repeats.size >= frames.size:
             yield _WHOLE
@@ -117,35 +116,12 @@ class _Reader:
             raise WireError(f"Columns can't be read. Received: {len(self._view)} bytes too many")
 
 
-def stack_axis(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int | None:
-    """Return the axis of an observation that counts frames, if it is an image that has one."""
-    if dtype != np.uint8 or len(shape) not in (3, 4):
-        return None
-    return next((axis for axis in (0, len(shape) - 1) if 2 <= shape[axis] <= _MOST_FRAMES), None)
-
-
 def _is_per_column(name: str, shape: tuple[int, ...]) -> bool:
     return len(shape) == 1 or name.startswith((FINAL, STATE))
 
 
 def _columns(name: str, array: Array, start: int, stop: int) -> Array:
     return array[start:stop] if _is_per_column(name, array.shape) else array[:, start:stop]
-
-
-def _repeats(frames: Array) -> Array:
-    """Return where a row shows the frames of the row before but its first, bool `[T, b]`. frames: `[T + 1, b, n, ...]`.
-
-    It may say no where few rows are like that.
-    """
-    edges = frames[:, :, :, 0]  # of the pictures: enough to see that most rows aren't like that
-    repeats: Array = (edges[1:, :, :-1] == edges[:-1, :, 1:]).reshape(len(frames) - 1, frames.shape[1], -1).all(axis=-1)
-    if repeats.mean() < _MOST_ROWS:
-        return np.zeros_like(repeats)
-    pixels = frames.reshape(*frames.shape[:3], -1)
-    if pixels.shape[-1] % 8 == 0 and pixels.strides[-1] == 1:
-        pixels = pixels.view(np.uint64)  # a third of the time
-    repeats &= (pixels[1:, :, :-1] == pixels[:-1, :, 1:]).all(axis=(2, 3))
-    return repeats
 
 
 def _rows(array: Array) -> Iterator[memoryview]:

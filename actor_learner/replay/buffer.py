@@ -1,0 +1,414 @@
+"""The replay buffer: a ring of columns in the trajectory's layout, allocated once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from actor_learner.replay.priorities import Priorities
+from actor_learner.replay.rows import Frames, rows_of
+from actor_learner.replay.targets import n_step_targets, successors
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY
+from actor_learner.spaces.trajectory import Trajectory, map_leaves
+from actor_learner.spaces.validate import validate_trajectory
+from actor_learner.system.fields import check_count, check_flag, check_number, refusal
+from actor_learner.system.machine import available_memory, size_text
+
+Array = np.ndarray[Any, Any]
+
+_MOST_REJECTED = 0.75  # of the rows; above, drawing lists those that can be drawn
+
+
+class Minibatches(NamedTuple):
+    """Rows that were drawn, `[K, M, ...]` each: K minibatches of M rows; `[M, ...]` where one was asked for."""
+
+    observation: Any
+    """Nested like the space."""
+    action: Any
+    """Nested like the space: as in a `Trajectory`, before clipping or squashing; discrete ones count from 0."""
+    reward: Array
+    """float32: the discounted sum of up to `n_step` rewards."""
+    discount: Array
+    """float32: what the value of `next_observation` counts for: `gamma ** n`, and 0 after a terminal state."""
+    next_observation: Any
+    """The observation after these rewards, in the same episode, also where that one was truncated there."""
+    indices: Array
+    """int64: where the rows are, for `update_priorities`. Valid until their columns are overwritten."""
+    weight: Array
+    """float32: importance weights, at most 1; 1 without priorities (arXiv:1511.05952, section 3.4)."""
+    action_mask: Array | None = None
+    """bool `[K, M, choices]`: the choices that were allowed; None without masks."""
+    next_action_mask: Array | None = None
+    """bool `[K, M, choices]`: those that are allowed at `next_observation`."""
+
+
+class ReplayBuffer:
+    """The newest `capacity` env steps, as whole columns of trajectories of any origin, and draws from them.
+
+    Memory is bounded: all of it is claimed here, though the system hands it out as it is filled. Images that are stacks
+    of frames are stored once each frame. Returns over `n_step` steps never cross an episode's end or a column's; where
+    an episode was truncated, they are bootstrapped from its true last observation. Rows are never drawn that only reset
+    an environment, or whose next observation or next mask isn't known: the last before an episode's truncation, where
+    another one of the column was truncated after it, unless the environments reset in a step of their own.
+
+    Args:
+        observation_space: the Gymnasium space of observations.
+        action_space: that of actions.
+        capacity: env steps, rounded down to whole columns.
+        unroll_length: rows of a column. Longer trajectories are cut, shorter ones leave rows unused.
+        n_step: the most rewards in a row's return.
+        gamma: the discount of one step.
+        clip_reward: "sign", or a bound that each reward is clipped to; None: not clipped.
+        priority_exponent: how far draws follow the errors in `update_priorities`, 1 being proportional (alpha in
+            arXiv:1511.05952); None: draws are uniform.
+        action_masks: True where trajectories have masks (in `action_mask`, or in a Dict observation).
+        stacked_frames: whether uint8 images whose first or last axis has 2 to 16 entries are stacks of frames; None:
+            where they look like it, until the first trajectory shows that they aren't.
+        seed: of the draws.
+
+    Raises:
+        ValueError: a space that isn't supported, or an argument out of range.
+        MemoryError: it is larger than the memory that is available.
+    """
+
+    def __init__(
+        self,
+        observation_space: Any,
+        action_space: Any,
+        capacity: int = 1_000_000,
+        *,
+        unroll_length: int = 32,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        clip_reward: str | float | None = None,
+        priority_exponent: float | None = None,
+        action_masks: bool = False,
+        stacked_frames: bool | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.spaces = Spaces(observation_space, action_space, check_flag("action_masks", action_masks))
+        self.unroll_length = check_count("unroll_length", unroll_length, most=np.iinfo(np.uint16).max // 2)
+        self.n_step = check_count("n_step", n_step)
+        if n_step > unroll_length:
+            raise refusal("n_step", f"at most `unroll_length`, {unroll_length}: returns end with a column", n_step)
+        self._stacked = None if stacked_frames is None else check_flag("stacked_frames", stacked_frames)
+        self.gamma = check_number("gamma", gamma, least=0, most=1)
+        self.clip_reward = _check_clip(clip_reward)
+        self.priority_exponent = check_number("priority_exponent", priority_exponent, least=0, optional=True)
+        if check_count("capacity", capacity) < unroll_length:
+            raise refusal("capacity", f"at least `unroll_length`, {unroll_length}: it counts env steps", capacity)
+        self._columns = capacity // unroll_length
+        self.capacity = self._columns * unroll_length
+        self._rng = np.random.Generator(
+            np.random.PCG64(np.random.SeedSequence([check_count("seed", seed, 0), 0xB0FFE2]))
+        )
+        _check_memory(self._bytes(), capacity)
+        self._allocate()
+
+    def _allocate(self) -> None:
+        spaces, steps, columns = self.spaces, self.unroll_length, self._columns
+        leaves = spaces.observation.leaves
+        self._observation = [rows_of(leaf.shape, leaf.dtype, steps, columns, self._stacked) for leaf in leaves]
+        self._action = [np.zeros((steps, columns, *leaf.shape), leaf.dtype) for leaf in spaces.action.leaves]
+        self._mask = np.ones((steps + 2, columns, spaces.mask_size), bool) if spaces.mask_size else None
+        self._reward, self._discount = np.zeros((2, steps, columns), np.float32)
+        self._bootstrap_row = np.zeros((steps, columns), np.uint16)
+        self._usable = np.zeros((steps, columns), bool)
+        self._priorities = None if self.priority_exponent is None else Priorities(steps * columns)
+        self._largest_priority = 1.0
+        self._next = self._filled = self._count = 0
+
+    def _bytes(self) -> int:
+        """Return the bytes of a whole buffer, by those of one of a single column."""
+        whole, self._columns = self._columns, 1
+        self._allocate()
+        one, self._columns = self.nbytes, whole
+        return one * whole
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it takes once it is full."""
+        arrays = [*self._action, self._reward, self._discount, self._bootstrap_row, self._usable]
+        others = [part for part in (self._mask, self._priorities) if part is not None]
+        return sum(part.nbytes for part in (*self._observation, *arrays, *others))
+
+    def __len__(self) -> int:
+        """The rows that can be drawn."""
+        return self._count
+
+    def add(self, trajectory: Trajectory) -> Array:
+        """Copy a trajectory into the columns that are oldest. Returns their numbers, for `discard`.
+
+        Raises ValueError for one that doesn't fit the spaces, that holds NaN, or has more columns than there are.
+        """
+        checked = validate_trajectory(trajectory, self.spaces)
+        if self.spaces.masked and checked.action_mask is None:
+            raise ValueError("`action_mask` must be given: the buffer keeps masks. Received: action_mask=None")
+        if not self._filled:
+            self._settle_frames(checked)
+        added = [column for piece in _pieces(checked, self.unroll_length) for column in self._add(piece)]
+        return np.array(added)
+
+    def _settle_frames(self, trajectory: Trajectory) -> None:
+        """Keep images whole that only look like stacks of frames."""
+        leaves = self.spaces.observation.flatten(trajectory.observation)
+        for place, (rows, values) in enumerate(zip(self._observation, leaves, strict=True)):
+            if not isinstance(rows, Frames) or rows.fit(values):
+                continue
+            if self._stacked:
+                expected = "False where rows don't show all frames but one of the row before"
+                raise refusal("stacked_frames", expected, True)
+            whole = rows.whole()
+            _check_memory(self.nbytes - rows.nbytes + whole.nbytes, self.capacity)
+            self._observation[place] = whole
+
+    def _add(self, piece: Trajectory) -> Iterator[int]:
+        total = piece.reward.shape[1]
+        if total > self._columns:
+            columns = f"{total} columns of {self.unroll_length} steps"
+            raise ValueError(f"`capacity` must hold a whole trajectory: {columns}. Received: capacity={self.capacity}")
+        start = 0
+        while start < total:
+            stop = min(total, start + self._columns - self._next)
+            self._write(_columns_of(piece, start, stop))
+            first, self._next = self._next, (self._next + stop - start) % self._columns
+            self._filled = max(self._filled, first + stop - start)
+            yield from range(first, first + stop - start)
+            start = stop
+
+    def _write(self, piece: Trajectory) -> None:
+        """Replace columns from the next one on. A row can be drawn once all of it is there."""
+        first, count = self._next, piece.reward.shape[1]
+        columns = slice(first, first + count)
+        self._forget(columns)
+        successor = successors(piece)
+        targets = n_step_targets(
+            _clipped(piece.reward, self.clip_reward), piece, successor, gamma=self.gamma, n_step=self.n_step
+        )
+        final_row = np.full(count, -1) if piece.final_row is None else piece.final_row
+        finals = [None] * len(self._observation)
+        if piece.final_observation is not None:
+            finals = list(self.spaces.observation.flatten(piece.final_observation))
+        kept = np.ones((self.unroll_length + 2, count), bool)
+        leaves = self.spaces.observation.flatten(piece.observation)
+        for rows, values, final in zip(self._observation, leaves, finals, strict=True):
+            kept &= rows.write(first, values, final, final_row)
+        for stored, values in zip(self._action, self.spaces.action.flatten(piece.action), strict=True):
+            stored[:, columns] = values
+        self._reward[:, columns], self._discount[:, columns] = targets.reward, targets.discount
+        self._bootstrap_row[:, columns] = targets.bootstrap_row
+        needed = kept
+        if self._mask is not None:
+            mask, known = _masks(piece, self.spaces)
+            self._mask[:, columns] = mask
+            needed = kept & known
+        after = np.take_along_axis(needed, targets.bootstrap_row, axis=0)
+        self._allow(columns, targets.known & kept[:-2] & (after | (targets.discount == 0)))
+
+    def _allow(self, columns: slice, usable: Array) -> None:
+        self._usable[:, columns] = usable
+        self._count += int(usable.sum())
+        if self._priorities is not None:
+            self._priorities[self._indices(columns)] = usable.reshape(-1) * self._largest_priority
+
+    def _forget(self, columns: Any) -> None:
+        self._count -= int(self._usable[:, columns].sum())
+        self._usable[:, columns] = False
+        if self._priorities is not None:
+            self._priorities[self._indices(columns)] = 0.0
+
+    def _indices(self, columns: Any) -> Array:
+        numbers = np.arange(self._columns)[columns]
+        indices: Array = np.arange(self.unroll_length)[:, None] * self._columns + numbers
+        return indices.reshape(-1)
+
+    def discard(self, columns: Array) -> None:
+        """Never draw from these columns again, until they are overwritten."""
+        self._forget(np.unique(columns))
+
+    def sample(
+        self, minibatch_size: int, num_minibatches: int | None = None, *, importance_exponent: float = 0.0
+    ) -> Minibatches:
+        """Draw rows, with replacement: uniformly, or by priority.
+
+        Args:
+            minibatch_size: rows of a minibatch, M.
+            num_minibatches: K; None: one, without the leading axis.
+            importance_exponent: how far the weights correct for priorities, 1 being wholly (beta in arXiv:1511.05952).
+
+        Raises ValueError while there is no row to draw.
+        """
+        size, number = (
+            check_count("minibatch_size", minibatch_size),
+            check_count("num_minibatches", num_minibatches, optional=True),
+        )
+        if not self._count:
+            raise ValueError("There is no row to draw: `add` trajectories first. Received: an empty buffer")
+        shape = (size,) if number is None else (number, size)
+        index = self._draw(math.prod(shape))
+        row, column = np.divmod(index, self._columns)
+        after = self._bootstrap_row.reshape(-1).take(index).astype(np.int64)
+
+        def shaped(values: Array) -> Array:
+            return values.reshape(*shape, *values.shape[1:])
+
+        observation, following = (
+            self.spaces.observation.unflatten([shaped(rows.take(at, column)) for rows in self._observation])
+            for at in (row, after)
+        )
+        actions = [shaped(stored.reshape(-1, *stored.shape[2:]).take(index, axis=0)) for stored in self._action]
+        masks: list[Array | None] = [None, None]
+        if self._mask is not None:
+            masks = [shaped(self._mask[at, column]) for at in (row, after)]
+        return Minibatches(
+            observation,
+            self.spaces.action.unflatten(actions),
+            shaped(self._reward.reshape(-1).take(index)),
+            shaped(self._discount.reshape(-1).take(index)),
+            following,
+            shaped(index),
+            self._weights(shaped(index), importance_exponent),
+            *masks,
+        )
+
+    def _draw(self, count: int) -> Array:
+        if self._priorities is not None:
+            drawn: Array = self._rng.permutation(self._priorities.draw(count, self._rng))
+            return drawn
+        usable = self._usable.reshape(-1)
+        rows = self.unroll_length * self._filled
+        if self._count < (1 - _MOST_REJECTED) * rows:
+            listed: Array = self._rng.choice(np.flatnonzero(usable), count)
+            return listed
+        found, missing = [], count
+        while missing:
+            drawn = self._rng.integers(0, rows, missing + missing // 4 + 8)
+            if self._filled < self._columns:
+                row, column = np.divmod(drawn, self._filled)
+                drawn = row * self._columns + column
+            found.append(drawn[usable[drawn]][:missing])
+            missing -= len(found[-1])
+        return np.concatenate(found)
+
+    def _weights(self, index: Array, importance_exponent: float) -> Array:
+        """Return the weights of rows `[..., M]`, in units of the largest of their minibatch."""
+        if self._priorities is None:
+            return np.ones(index.shape, np.float32)
+        weight = (self._priorities[index] / self._priorities.total * self._count) ** -importance_exponent
+        relative: Array = weight / weight.max(axis=-1, keepdims=True)
+        return relative.astype(np.float32)
+
+    def update_priorities(self, indices: Array, error: Array) -> None:
+        """Set the priorities of rows to `(|error| + 1e-6) ** priority_exponent`; where a row occurs twice, the last.
+
+        New rows have the largest that has occurred, so that each is drawn soon.
+
+        Args:
+            indices: of `Minibatches`.
+            error: the temporal-difference errors, like `indices`.
+        """
+        if self._priorities is None or self.priority_exponent is None:
+            raise ValueError("Draws are uniform: pass `priority_exponent`. Received: priority_exponent=None")
+        flat = indices.reshape(-1)
+        priority = (np.abs(error.reshape(-1)) + 1e-6) ** self.priority_exponent
+        if not np.isfinite(priority).all():
+            raise ValueError(f"`error` must be finite. Received: {priority[~np.isfinite(priority)][0]}")
+        self._largest_priority = max(self._largest_priority, float(priority.max()))
+        self._priorities[flat] = np.where(self._usable.reshape(-1)[flat], priority, 0.0)
+
+
+def _check_clip(clip: str | float | None) -> str | float | None:
+    if clip is None or clip == "sign":
+        return clip
+    if isinstance(clip, str):
+        raise refusal("clip_reward", "'sign', a bound above 0, or None", clip)
+    bound: float = check_number("clip_reward", clip, above=0)
+    return bound
+
+
+def _clipped(reward: Array, clip: str | float | None) -> Array:
+    if clip is None:
+        return reward
+    return np.sign(reward) if isinstance(clip, str) else np.clip(reward, -clip, clip)
+
+
+def _check_memory(size: int, capacity: int) -> None:
+    available = available_memory()
+    if available is not None and size > available:
+        raise MemoryError(
+            f"The replay buffer doesn't fit into memory: {size_text(size)} are needed, {size_text(available)} are "
+            f"available; lower `capacity`. Received: capacity={capacity}"
+        )
+
+
+def _pieces(trajectory: Trajectory, steps: int) -> Iterator[Trajectory]:
+    """Yield parts of `steps` rows each, the last one filled up with invalid rows."""
+    length = len(trajectory.reward)
+    if length == steps:
+        yield trajectory
+        return
+    for start in range(0, length, steps):
+        yield _part(trajectory, start, min(steps, length - start), steps)
+
+
+def _part(trajectory: Trajectory, start: int, length: int, steps: int) -> Trajectory:
+    def rows(values: Array) -> Array:
+        return _filled_up(values[start : start + length], steps)
+
+    def observations(values: Array) -> Array:
+        return _filled_up(values[start : start + length + 1], steps + 1)
+
+    row = trajectory.final_row
+    if row is not None:
+        row = np.where((row >= start) & (row < start + length), row - start, -1)
+    fields = trajectory._asdict()
+    of_rows = ("action", "reward", "terminated", "truncated", "valid", "action_mask")
+    changed = {name: map_leaves(rows, fields[name]) for name in of_rows if fields[name] is not None}
+    changed |= {
+        name: map_leaves(observations, fields[name]) for name in ("observation", "start") if fields[name] is not None
+    }
+    return trajectory._replace(**changed, final_row=row)
+
+
+def _filled_up(values: Array, length: int) -> Array:
+    missing = np.zeros((length - len(values), *values.shape[1:]), values.dtype)
+    return np.concatenate([values, missing]) if len(missing) else values
+
+
+_PER_COLUMN = ("final_observation", "final_row")
+_KEPT = ("observation", "action", "reward", "terminated", "truncated", "valid", "action_mask", "start")
+
+
+def _columns_of(piece: Trajectory, start: int, stop: int) -> Trajectory:
+    """Return the columns `[start, stop)` of the fields that are kept."""
+    changed: dict[str, Any] = {}
+    for name, field in piece._asdict().items():
+        if field is not None and name in _PER_COLUMN:
+            changed[name] = map_leaves(lambda values: values[start:stop], field)
+        elif field is not None and name in _KEPT:
+            changed[name] = map_leaves(lambda values: values[:, start:stop], field)
+    return piece._replace(**changed)
+
+
+def _masks(piece: Trajectory, spaces: Spaces) -> tuple[Array, Array]:
+    """Return the masks `[T + 2, b, choices]` of all rows, and which of them are known, bool `[T + 2, b]`."""
+    steps, columns = piece.reward.shape
+    masks = np.ones((steps + 2, columns, spaces.mask_size), bool)
+    known = np.zeros((steps + 2, columns), bool)
+    assert piece.action_mask is not None
+    masks[:steps], known[:steps] = piece.action_mask, piece.valid
+    if not spaces.has_mask_leaf:
+        return masks, known
+    known[steps:] = True
+    leaf = piece.observation[MASK_KEY]
+    rows = map_leaves(lambda values: values.reshape(-1, *values.shape[2:]), leaf)
+    label = f"observation[{MASK_KEY!r}]"
+    masks[: steps + 1] = spaces.masks.read(rows, (steps + 1) * columns, label).reshape(steps + 1, columns, -1)
+    known[:steps] = True
+    if piece.final_observation is not None:
+        masks[-1] = spaces.masks.read(piece.final_observation[MASK_KEY], columns, label)
+    return masks, known

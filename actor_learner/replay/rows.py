@@ -1,0 +1,148 @@
+"""Observations in memory: whole rows, or, for images that are stacks of frames, every frame once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from actor_learner.spaces.frames import repeated, stack_axis
+
+Array = np.ndarray[Any, Any]
+
+_COLOURS = 3
+_FEWEST_REPEATED = 0.5  # of the rows; images of which fewer show the frames of the row before aren't stacks
+
+
+class Rows(Protocol):
+    """One leaf of the observations of `columns` columns: `T + 1` rows, and row `T + 1`, which ended an episode."""
+
+    nbytes: int
+
+    def write(self, first: int, values: Array, final: Array | None, final_row: Array) -> Array:
+        """Replace the columns from `first` on. Returns which rows are kept, bool `[T + 2, b]`.
+
+        values: `[T + 1, b, ...]`. final: `[b, ...]`, the observation after the row `final_row [b]`, if it isn't -1.
+        """
+
+    def take(self, row: Array, column: Array) -> Array:
+        """Return the observations `[n, ...]` of these rows and columns, int64 `[n]` each."""
+
+
+def rows_of(shape: tuple[int, ...], dtype: np.dtype[Any], steps: int, columns: int, stacked: bool | None) -> Rows:
+    """Return the memory for observations of this shape, in columns of `steps` rows.
+
+    stacked: whether images that could be stacks of frames are some; None: unless they could be coloured, or are small.
+    """
+    axis = stack_axis(shape, dtype)
+    if axis is None or not (_looks_stacked(shape, axis) if stacked is None else stacked):
+        return WholeRows(shape, dtype, steps, columns)
+    return Frames(shape, dtype, steps, columns, axis)
+
+
+def _looks_stacked(shape: tuple[int, ...], axis: int) -> bool:
+    others = (*shape[:axis], *shape[axis + 1 :])
+    return shape[axis] != _COLOURS and 2 * shape[axis] <= min(others[:2])
+
+
+class WholeRows:
+    """Each row as it is."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], steps: int, columns: int) -> None:
+        self._rows = np.zeros((steps + 2, columns, *shape), dtype)
+        self._flat = self._rows.reshape((steps + 2) * columns, *shape)
+        self._columns = columns
+        self.nbytes = self._rows.nbytes
+
+    def write(self, first: int, values: Array, final: Array | None, final_row: Array) -> Array:
+        stop = first + values.shape[1]
+        self._rows[:-1, first:stop] = values
+        if final is not None:
+            self._rows[-1, first:stop] = final
+        return np.ones((len(self._rows), values.shape[1]), bool)
+
+    def take(self, row: Array, column: Array) -> Array:
+        return self._flat.take(row * self._columns + column, axis=0)
+
+
+class Frames:
+    """Each frame once, and for each row the places of its frames.
+
+    A column has places for the frames of its first stack, for one more of each later row, and for the last frame of
+    `final`; frames that are all zero share a place. Rows that need more of them, as those do that follow a reset whose
+    observation shows several new frames, may find no place: they aren't kept.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], steps: int, columns: int, axis: int) -> None:
+        self._axis, self._count = axis, shape[axis]
+        picture = (*shape[:axis], *shape[axis + 1 :])
+        self._places = np.zeros((steps + 2, columns, self._count), np.uint16)
+        self._frames = np.zeros((steps + self._count + 2, columns, math.prod(picture)), dtype)  # the first stays zero
+        self._flat = self._frames.reshape(-1, math.prod(picture))
+        self._picture, self._columns = picture, columns
+        self.nbytes = self._frames.nbytes + self._places.nbytes
+
+    def write(self, first: int, values: Array, final: Array | None, final_row: Array) -> Array:
+        frames = np.moveaxis(values, self._axis + 2, 2)
+        repeats = repeated(frames)
+        new, same = self._new_frames(frames, repeats)
+        place = np.cumsum(new.swapaxes(0, 1).reshape(new.shape[1], -1), axis=1)
+        place = place.reshape(new.shape[1], len(new), -1).swapaxes(0, 1)  # of each new frame, from 1 on
+        last = len(self._frames) - 1
+        fits = new & (place < last)
+        rows, columns, numbers = np.nonzero(fits)
+        self._frames[place[fits], first + columns] = frames[rows, columns, numbers].reshape(len(rows), -1)
+        places = np.where(new, place, 0)
+        for number in range(1, self._count):
+            places[:, :, number] = np.where(same[:, :, number], places[:, :, number - 1], places[:, :, number])
+        for row in range(1, len(places)):
+            like = repeats[row - 1]
+            places[row, like, :-1] = places[row - 1, like, 1:]
+        kept = np.zeros((len(places) + 1, new.shape[1]), bool)
+        kept[:-1] = (places < last).all(axis=2)
+        stop = first + new.shape[1]
+        self._places[:-1, first:stop] = np.minimum(places, last)
+        if final is not None:
+            kept[-1] = self._write_final(first, frames, places, np.moveaxis(final, self._axis + 1, 1), final_row)
+        return kept
+
+    def fit(self, values: Array) -> bool:
+        """Return whether observations `[T + 1, b, ...]` are stacks of frames."""
+        return bool(repeated(np.moveaxis(values, self._axis + 2, 2)).mean() >= _FEWEST_REPEATED)
+
+    def whole(self) -> WholeRows:
+        """Return memory for as many rows, each kept as it is."""
+        shape = (*self._picture[: self._axis], self._count, *self._picture[self._axis :])
+        return WholeRows(shape, self._frames.dtype, len(self._places) - 2, self._columns)
+
+    def _new_frames(self, frames: Array, repeats: Array) -> tuple[Array, Array]:
+        """Return which frames need a place of their own, and which repeat the one before in their own row."""
+        new, same = np.zeros(frames.shape[:3], bool), np.zeros(frames.shape[:3], bool)
+        new[1:, :, -1] = repeats
+        rows, columns = np.nonzero(~np.concatenate([np.zeros_like(repeats[:1]), repeats]))
+        stacks = frames[rows, columns].reshape(len(rows), self._count, -1)
+        alike = np.zeros(stacks.shape[:2], bool)
+        alike[:, 1:] = (stacks[:, 1:] == stacks[:, :-1]).all(axis=2)
+        new[rows, columns], same[rows, columns] = stacks.any(axis=2) & ~alike, alike
+        return new, same
+
+    def _write_final(self, first: int, frames: Array, places: Array, final: Array, final_row: Array) -> Array:
+        """Write the last frame of `final [b, n, ...]`, the others of which must be those of row `final_row`."""
+        columns = np.arange(len(final))
+        before = np.maximum(final_row, 0)
+        known = final[:, :-1] == frames[before, columns, 1:]
+        kept: Array = known.reshape(len(final), -1).all(axis=1) & (final_row >= 0)
+        last = len(self._frames) - 1
+        kept &= (places[before, columns, 1:] < last).all(axis=1)
+        of_row = self._places[-1, first : first + len(final)]
+        of_row[kept, :-1] = places[before, columns, 1:][kept]
+        of_row[kept, -1] = last
+        self._frames[last, first + columns[kept]] = final[kept, -1].reshape(-1, math.prod(self._picture))
+        return kept
+
+    def take(self, row: Array, column: Array) -> Array:
+        places = self._places[row, column].astype(np.int64)
+        frames = self._flat.take(places * self._columns + column[:, None], axis=0)
+        stacks = frames.reshape(*places.shape, *self._picture)
+        return np.ascontiguousarray(np.moveaxis(stacks, 1, self._axis + 1))

@@ -1,0 +1,322 @@
+"""The replay buffer: what is drawn is what happened, never across an episode's end, and memory is bounded."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, MultiDiscrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import actor_learner as al
+from tests.support.scripted_envs import MODES, Script
+from tests.support.trajectories import HYBRID, SENSES, TWO_ACTIONS, VECTOR, random_trajectory
+
+EPISODES = [(3, True, False), (5, False, True), (2, False, True), (1, False, True), (7, True, False), (1, True, False)]
+"""Length, terminated, truncated."""
+STEPS = 8
+PLAYED = Box(-np.inf, np.inf, (3,), np.float32)
+
+
+class Numbered(Script):
+    """Shows [step, episode, number of the environment]."""
+
+    numbers = itertools.count()
+
+    def __init__(self):
+        self.number = next(self.numbers)
+        super().__init__(EPISODES[self.number % 3 :] + EPISODES[: self.number % 3], PLAYED)
+
+    def observation(self):
+        return np.array([self.count, self.episode, self.number], np.float32)
+
+    def script(self, episode):
+        return self.episodes[int(episode) % len(self.episodes)]
+
+
+def played(mode, batches, columns=3):
+    """Trajectories of a pool, and the environments that it stepped."""
+    made = []
+
+    def make():
+        made.append(Numbered())
+        return made[-1]
+
+    def vector(num_envs):
+        return SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
+
+    with al.ActorPool(vector, num_actors=0, num_envs=columns, unroll_length=STEPS, autoreset_mode=mode) as pool:
+        for _ in range(batches):
+            yield pool.collect(), {env.number: env for env in made[-columns:]}
+
+
+def drawn(buffer):
+    """All rows that can be drawn, each once, as (index, observation, reward, discount, next observation)."""
+    found = {}
+    while len(found) < len(buffer):
+        batch = buffer.sample(256)
+        for row in zip(
+            batch.indices, batch.observation, batch.reward, batch.discount, batch.next_observation, strict=True
+        ):
+            found[int(row[0])] = row[1:]
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("n_step", "capacity"), [(1, 1000), (3, 1000), (3, 7 * STEPS), (STEPS, 40)])
+def test_what_is_drawn_is_what_happened(mode, n_step, capacity):
+    """Against the scripts of the episodes: whole windows, true last observations, nothing overwritten."""
+    buffer = al.ReplayBuffer(PLAYED, TWO_ACTIONS, capacity, unroll_length=STEPS, n_step=n_step, gamma=0.9)
+    valid, envs = {}, {}
+    for trajectory, numbered in played(mode, 6):
+        envs |= numbered
+        for place, column in enumerate(buffer.add(trajectory)):
+            valid[int(column)] = trajectory.valid[:, place].copy()
+    assert buffer.capacity == capacity // STEPS * STEPS
+    rows = drawn(buffer)
+    seen = set()
+    for index, (observation, reward, discount, following) in rows.items():
+        row, column = divmod(index, buffer.capacity // STEPS)
+        count, episode, number = observation
+        length, terminated, _ = envs[number].script(episode)
+        assert tuple(observation) not in seen
+        seen.add(tuple(observation))
+        rewards = min(n_step, length - count, STEPS - row)
+        assert reward == pytest.approx(sum(0.9**i * (count + 1 + i) for i in range(int(rewards))), rel=1e-6)
+        if terminated and count + rewards == length:
+            assert discount == 0
+        else:
+            assert discount == pytest.approx(0.9**rewards)
+            assert tuple(following) == (count + rewards, episode, number)
+    possible = sum(rows.sum() for rows in valid.values())
+    if mode == AutoresetMode.NEXT_STEP:
+        assert len(rows) == possible
+    else:
+        assert 0.5 * possible < len(rows) < possible
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_only_windows_of_earlier_truncations_are_left_out(mode):
+    buffer = al.ReplayBuffer(PLAYED, TWO_ACTIONS, 1000, unroll_length=STEPS, n_step=2, gamma=0.9)
+    for trajectory, _ in played(mode, 4):
+        columns = buffer.add(trajectory)
+        found = {index for index in drawn(buffer) if index % (1000 // STEPS) in columns}
+        for (row, place), valid in np.ndenumerate(trajectory.valid):
+            window = trajectory.truncated[row : row + 2, place]
+            window = window[: 1 + (not (trajectory.terminated | trajectory.truncated)[row, place])]
+            lost = (
+                mode != AutoresetMode.NEXT_STEP
+                and window.any()
+                and row + window.argmax() != trajectory.final_row[place]
+            )
+            assert (row * (1000 // STEPS) + columns[place] in found) == (valid and not lost)
+
+
+def test_it_never_grows_and_forgets_the_oldest():
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 160, unroll_length=16, priority_exponent=0.5)
+    size = buffer.nbytes
+    for seed in range(250):
+        buffer.add(random_trajectory(seed=seed, columns=4, end_rate=0))
+        assert len(buffer) <= buffer.capacity == 160
+    assert buffer.nbytes == size
+    last = [random_trajectory(seed=seed, columns=4, end_rate=0) for seed in (247, 248, 249)]
+    known = {row.tobytes() for trajectory in last for row in trajectory.observation[:-1].reshape(-1, 4)}
+    assert {row.tobytes() for row in buffer.sample(2000).observation} <= known
+
+
+def test_nbytes_is_what_is_claimed():
+    buffer = al.ReplayBuffer(VECTOR, Box(-1, 1, (2,)), 1_000_000, unroll_length=100)
+    per_step = 4 * 4 * 1.02 + 2 * 4 + 4 + 4 + 2 + 1
+    assert buffer.nbytes == pytest.approx(1e6 * per_step)
+
+
+def test_one_that_does_not_fit_is_refused_before_it_is_made():
+    with pytest.raises(
+        MemoryError, match=r"doesn't fit.* GB are needed, .*lower `capacity`. Received: capacity=10000000000"
+    ):
+        al.ReplayBuffer(Box(0, 1, (1000,)), TWO_ACTIONS, 10_000_000_000)
+
+
+@pytest.mark.parametrize("steps", [5, 16, 37])
+def test_trajectories_of_another_length(steps):
+    """Every step is kept, and returns go up to the column's end."""
+    trajectory = random_trajectory(steps=steps, columns=3, end_rate=0)
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 1600, unroll_length=16, n_step=4, gamma=1.0)
+    columns = buffer.add(trajectory)
+    assert len(columns) == 3 * -(-steps // 16)
+    assert len(buffer) == 3 * steps
+    batch = buffer.sample(4000)
+    place = {row.tobytes(): at for at in np.ndindex(steps + 1, 3) for row in [trajectory.observation[at]]}
+    for observation, reward, following in zip(batch.observation, batch.reward, batch.next_observation, strict=True):
+        row, column = place[observation.tobytes()]
+        end = min(row + 4, (row // 16 + 1) * 16, steps)
+        assert place[following.tobytes()] == (end, column)
+        assert reward == pytest.approx(trajectory.reward[row:end, column].sum(), rel=1e-5)
+
+
+def test_spaces_of_every_kind():
+    trajectory = random_trajectory(HYBRID, observation_space=SENSES, end_rate=0)
+    buffer = al.ReplayBuffer(SENSES, HYBRID, 64, unroll_length=16)
+    buffer.add(trajectory)
+    batch = buffer.sample(32, 3)
+    row, column = np.divmod(batch.indices, 4)
+    same = np.testing.assert_array_equal
+    same(batch.action["force"], trajectory.action["force"][row, column])
+    same(batch.action["dials"][0], trajectory.action["dials"][0][row, column])
+    same(batch.observation["camera"], trajectory.observation["camera"][row, column])
+    same(batch.next_observation["pair"][1], trajectory.observation["pair"][1][row + 1, column])
+    assert batch.weight.shape == (3, 32)
+
+
+def test_masks_of_the_action_and_of_the_next_one():
+    """From a field: the column's last row has no next mask, so that only a terminal one can be drawn."""
+    choices = MultiDiscrete([3, 2])
+    trajectory = random_trajectory(choices, masked=True, end_rate=0.2)
+    trajectory = trajectory._replace(truncated=np.zeros_like(trajectory.truncated))
+    trajectory.terminated[-1, 0] = True
+    buffer = al.ReplayBuffer(VECTOR, choices, 64, unroll_length=16, action_masks=True)
+    buffer.add(trajectory)
+    batch = buffer.sample(2000)
+    row, column = np.divmod(batch.indices, 4)
+    np.testing.assert_array_equal(batch.action_mask, trajectory.action_mask[row, column])
+    going = batch.discount > 0
+    assert (row[going] < 15).all()
+    np.testing.assert_array_equal(batch.next_action_mask[going], trajectory.action_mask[row[going] + 1, column[going]])
+    assert (row[~going] == 15).any()
+    with pytest.raises(ValueError, match="`action_mask` must be given"):
+        buffer.add(random_trajectory(choices))
+
+
+def test_masks_in_the_observation_are_known_everywhere():
+    space = Dict(see=VECTOR, action_mask=Box(0, 1, (2,), np.int8))
+    inner = random_trajectory(end_rate=0)
+    mask = np.ones((17, 4, 2), np.int8)
+    mask[np.random.default_rng(0).random((17, 4)) < 0.5, 1] = 0
+    trajectory = inner._replace(
+        observation={"see": inner.observation, "action_mask": mask}, action=np.zeros_like(inner.action)
+    )
+    buffer = al.ReplayBuffer(space, TWO_ACTIONS, 64, unroll_length=16, action_masks=True)
+    buffer.add(trajectory)
+    assert len(buffer) == 64
+    batch = buffer.sample(500)
+    row, column = np.divmod(batch.indices, 4)
+    np.testing.assert_array_equal(batch.next_action_mask, mask[row + 1, column].astype(bool))
+
+
+def test_rewards_are_clipped_before_they_are_added_up():
+    trajectory = random_trajectory(end_rate=0)
+    buffers = [
+        al.ReplayBuffer(VECTOR, TWO_ACTIONS, 64, unroll_length=16, n_step=2, gamma=1.0, clip_reward=clip)
+        for clip in ("sign", 0.5)
+    ]
+    for buffer, clipped in zip(buffers, (np.sign(trajectory.reward), trajectory.reward.clip(-0.5, 0.5)), strict=True):
+        buffer.add(trajectory)
+        batch = buffer.sample(300)
+        row, column = np.divmod(batch.indices, 4)
+        following = np.where(row < 15, clipped[np.minimum(row + 1, 15), column], 0)
+        np.testing.assert_allclose(batch.reward, clipped[row, column] + following, rtol=1e-6)
+
+
+def test_draws_are_uniform_over_what_can_be_drawn():
+    """Chi-squared, in a buffer of which much can't be drawn, and in one of which little can."""
+    for rate in (0.3, 0.95):
+        trajectory = random_trajectory(end_rate=rate, columns=6)
+        buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 160, unroll_length=16, seed=3)
+        buffer.add(trajectory)
+        drawn = 400 * len(buffer)
+        counts = np.bincount(buffer.sample(drawn).indices, minlength=160)
+        assert (counts > 0).sum() == len(buffer) < 96
+        chi_squared = ((counts[counts > 0] - 400) ** 2 / 400).sum()
+        assert chi_squared < len(buffer) + 4 * np.sqrt(2 * len(buffer))
+
+
+def test_draws_follow_priorities_and_weights_undo_them():
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 160, unroll_length=16, priority_exponent=0.7, seed=1)
+    buffer.add(random_trajectory(end_rate=0.2, columns=8))
+    every = np.unique(buffer.sample(5000).indices)
+    errors = np.random.default_rng(0).exponential(size=len(every)) * np.where(every % 2, 1, -1)
+    buffer.update_priorities(every, errors)
+    batch = buffer.sample(200_000, importance_exponent=1.0)
+    counts = np.bincount(batch.indices, minlength=160)[every]
+    expected = np.abs(errors) ** 0.7 / (np.abs(errors) ** 0.7).sum() * 200_000
+    chi_squared = ((counts - expected) ** 2 / expected).sum()
+    assert chi_squared < len(every) + 4 * np.sqrt(2 * len(every))
+    summed = np.bincount(batch.indices, batch.weight, minlength=160)[every]
+    common = counts > 200
+    np.testing.assert_allclose(summed[common], summed[common].mean(), rtol=0.2)
+    assert batch.weight.max() == 1
+
+
+def test_new_rows_have_the_largest_priority():
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 640, unroll_length=16, priority_exponent=1.0)
+    first = buffer.add(random_trajectory(end_rate=0))
+    rows = np.unique(buffer.sample(2000).indices)
+    buffer.update_priorities(rows, np.full(len(rows), 50.0))
+    buffer.update_priorities(rows, np.full(len(rows), 0.0))
+    second = buffer.add(random_trajectory(end_rate=0, seed=1))
+    columns = buffer.sample(500).indices % 40
+    assert np.isin(columns, second).all()
+    assert not np.isin(columns, first).any()
+
+
+def test_discarded_columns_are_never_drawn():
+    for exponent in (None, 1.0):
+        buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 640, unroll_length=16, priority_exponent=exponent)
+        kept, gone = (buffer.add(random_trajectory(seed=seed, end_rate=0)) for seed in (0, 1))
+        stale = buffer.sample(100).indices
+        buffer.discard(gone)
+        buffer.discard(gone)
+        assert len(buffer) == 64
+        if exponent:
+            buffer.update_priorities(stale, np.ones(100))  # of rows that are gone, too
+        assert set(buffer.sample(500).indices % 40) == set(kept)
+
+
+def test_the_same_seed_draws_the_same():
+    def batches(seed):
+        buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 640, unroll_length=16, seed=seed)
+        buffer.add(random_trajectory())
+        return buffer.sample(32, 2).indices.tolist()
+
+    assert batches(0) == batches(0) != batches(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"n_step": 17},
+            "`n_step` must be at most `unroll_length`, 16: returns end with a column. Received: n_step=17",
+        ),
+        (
+            {"capacity": 15},
+            "`capacity` must be at least `unroll_length`, 16: it counts env steps. Received: capacity=15",
+        ),
+        ({"capacity": 0}, "`capacity` must be an integer of at least 1. Received: capacity=0"),
+        ({"gamma": 1.5}, "`gamma` must be .* Received: gamma=1.5"),
+        ({"clip_reward": "no"}, "`clip_reward` must be 'sign', a bound above 0, or None. Received: clip_reward='no'"),
+        ({"priority_exponent": -1}, "`priority_exponent` must be .* Received: priority_exponent=-1"),
+    ],
+)
+def test_arguments_out_of_range(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        al.ReplayBuffer(VECTOR, TWO_ACTIONS, **{"capacity": 160, "unroll_length": 16, **arguments})
+
+
+def test_what_cannot_be_added_or_drawn():
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 48, unroll_length=16)
+    with pytest.raises(ValueError, match="no row to draw: `add` trajectories first"):
+        buffer.sample(4)
+    with pytest.raises(
+        ValueError, match="`capacity` must hold a whole trajectory: 4 columns of 16 steps. Received: capacity=48"
+    ):
+        buffer.add(random_trajectory())
+    trajectory = random_trajectory(columns=2, end_rate=0)
+    trajectory.reward[3, 1] = np.nan
+    with pytest.raises(ValueError, match="`reward` must be finite in valid rows. Received: nan in row 3 of column 1"):
+        buffer.add(trajectory)
+    assert len(buffer) == 0
+    buffer.add(random_trajectory(columns=2))
+    with pytest.raises(ValueError, match="Draws are uniform: pass `priority_exponent`"):
+        buffer.update_priorities(np.zeros(2, np.int64), np.ones(2))
