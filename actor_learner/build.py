@@ -27,6 +27,7 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import choice_counts
 from actor_learner.system import compile_cache
 from actor_learner.system.machine import learner_cores, renew_suggestion
+from actor_learner.system.ray_address import check_listens
 
 if TYPE_CHECKING:
     import keras
@@ -43,6 +44,7 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     else:
         check_run_dir(config)
     resolve_env(config.env, config.env_kwargs, config.vectorization)
+    check_listens(config.ray_address)
     check_memory(config.local_actors)
     _check_optimizer(config)
     compile_cache.begin(config.learner_threads)

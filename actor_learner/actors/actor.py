@@ -323,6 +323,10 @@ class Actor:
         )
         if (missing := np.isnan(columns.behaviour_log_prob)).any():
             raise FloatingPointError(_describe_nan(columns, missing))
+        for leaf in self._policy.state_leaves:
+            if not np.isfinite(leaf).all():
+                received = f"{leaf[~np.isfinite(leaf)][0]} in the state of its memory"
+                raise FloatingPointError(f"the network must give finite numbers. Received: {received}")
         waiting, self._finished = started - self._finished, time.perf_counter()
         other = self._finished - started - times.env - times.acting
         calling, self._calling = self._calling, 0.0

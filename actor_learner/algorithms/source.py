@@ -33,6 +33,9 @@ class Source(Protocol):
         Raises ValueError if they can't be shared evenly.
         """
 
+    def longest_sequence(self, steps: int) -> int:
+        """Return the rows of the longest equal parts of columns of so many steps that a minibatch can hold."""
+
     def of_sequences(self, length: int) -> Source:
         """Return the source of sequences of so many rows, for a network with memory.
 
@@ -83,6 +86,11 @@ class ShuffledEpochs:
             received = f"minibatch_size={size}, devices={devices}"
             raise ValueError(f"`minibatch_size` must be a multiple of the devices. Received: {received}")
         return self if size is None else replace(self, minibatch_size=size // devices)
+
+    def longest_sequence(self, steps: int) -> int:
+        """Return a divisor of `steps`; all of them where no part but single rows fits."""
+        most = steps if self.minibatch_size is None else min(steps, self.minibatch_size)
+        return next((length for length in range(most, 1, -1) if steps % length == 0), steps)
 
     def of_sequences(self, length: int) -> ShuffledEpochs:
         if self.minibatch_size is not None and self.minibatch_size < length:

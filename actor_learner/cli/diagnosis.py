@@ -29,7 +29,7 @@ from actor_learner.system.version import __version__
 
 SECONDS = 2.0  # of training in the self-test, after compilation
 DEADLINE = 180.0  # seconds for the whole self-test; on a busy machine, importing TensorFlow takes ten
-_OPTIONAL = "cloudpickle rich matplotlib moviepy mujoco ale-py box2d-py box2d envpool wandb".split()
+_OPTIONAL = "cloudpickle ray rich matplotlib moviepy mujoco ale-py box2d-py box2d envpool wandb".split()
 _LEAST_DESCRIPTORS = 256
 _LEAST_PROCESSES = 64
 _LEAST_MEMORY = 1e9

@@ -146,8 +146,9 @@ class TrainConfig(checks.NamedFields):
         envs_per_actor: environments of each actor; None: 8, or its share of `num_envs`.
         num_envs: environments of all actors together, split as evenly as possible; None: `envs_per_actor` for each.
         unroll_length: env steps of each environment in a batch.
-        sequence_length: env steps of the sequences from which a network with memory learns; None: whole unrolls. What
-            happened longer before, it can use but not learn to remember.
+        sequence_length: env steps of the sequences from which a network with memory learns; None: whole unrolls, or
+            the longest equal parts of them that a minibatch holds. What happened longer before, it can use but not
+            learn to remember.
         burn_in: first rows of each sequence that have no loss: they bring the state up to date.
         max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
             on weights at most n versions old (see `ActorPool`).
@@ -321,9 +322,13 @@ class TrainConfig(checks.NamedFields):
                 received = f"sequence_length={self.sequence_length}, burn_in={self.burn_in}"
                 raise ValueError(f"`sequence_length` and `burn_in` need a network with memory. Received: {received}")
             return
-        length = checks.check_sequences(self.sequence_length, self.burn_in, self.unroll_length)
-        if self.memory is not None and isinstance(self.algorithm, Algorithm):
-            self.algorithm.source().share(self.devices).of_sequences(length)
+        if self.memory == "attention":
+            checks.check_heads("memory_size", self.memory_size)
+        source = self.algorithm.source().share(self.devices) if isinstance(self.algorithm, Algorithm) else None
+        longest = self.unroll_length if source is None else source.longest_sequence(self.unroll_length)
+        length = checks.check_sequences(self.sequence_length, self.burn_in, self.unroll_length, longest)
+        if self.memory is not None and source is not None:
+            source.of_sequences(length)
 
     def _split_environments(self) -> None:
         counts = self.env_counts

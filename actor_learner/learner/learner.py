@@ -55,7 +55,8 @@ class Learner:
             each minibatch, from its own columns. Gradients, metrics and statistics are of all. Where `jax.distributed`
             joins processes, those of all of them; each process passes batches of its own, of one size.
         sequence_length: env steps of the sequences from which a network with memory learns, beginning with the states
-            before the update. None: whole columns. It must divide the batch's steps.
+            before the update. None: whole columns, or the longest equal parts that a minibatch holds. It must divide
+            the batch's steps.
         burn_in: rows at the beginning of each sequence that bring the state up to date and have no loss.
         return_statistics: mean, variance and count of the discounted returns to start from, with `normalize_reward`.
 
@@ -111,6 +112,7 @@ class Learner:
         self._row_shapes: dict[str, tuple[int, ...]] = {}
         self._has_statistics = False
         self._state_shapes: tuple[tuple[int, ...], ...] = ()
+        self._sequence_rows = 1  # of a network with memory
         with self._on_device():
             optimizer = algorithm.make_optimizer()
             self.optimizer = with_loss_scaling(optimizer) if computes_in(network, "float16") else optimizer
@@ -350,7 +352,7 @@ class Learner:
             self.optimizer,
             self._trainable,
             self._reward_scaling,
-            self.sequence_length or len(trajectory.reward),
+            self._sequence_rows,
             self.burn_in,
         )
         self._compiled = backend.Compiled(self._update, self._update.state, with_xla=with_xla)
@@ -445,7 +447,8 @@ class Learner:
         self._state_shapes = Memories(self.network).shapes
         if not self._state_shapes:
             return
-        length = check_sequences(self.sequence_length, self.burn_in, steps)
+        longest = self._share.longest_sequence(steps)
+        self._sequence_rows = length = check_sequences(self.sequence_length, self.burn_in, steps, longest)
         self._source = self._source.of_sequences(length)
         self._share = self._share.of_sequences(length)
 

@@ -11,12 +11,12 @@ import numpy as np
 from keras import ops
 
 from actor_learner.networks.memory import Memory
-from actor_learner.system.fields import check_count, refusal
+from actor_learner.system.fields import HEADS, check_count, check_heads
 
 Tensor = Any
 State = tuple[Tensor, Tensor]
 
-_HIDDEN = 1e9
+_HIDDEN = 3e4  # float16 holds it
 _EPSILON = 1e-5
 _FIRST_GATE = -2.0  # the block begins close to the identity, which steadies the first updates (arXiv:1910.06764, 3.2)
 _WIDENING = 2  # of the hidden layer, relative to the block
@@ -40,13 +40,13 @@ class AttentionMemory(Memory):
     """
 
     def __init__(
-        self, window: int = 32, heads: int = 4, size: int = 64, seed: int | None = None, **kwargs: Any
+        self, window: int = 32, heads: int = HEADS, size: int = 64, seed: int | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.window, self.heads = check_count("window", window), check_count("heads", heads)
         self.size, self.seed = check_count("size", size), seed
-        if size % heads:
-            raise refusal("size", f"a multiple of the {heads} heads", size)
+        check_heads("size", size, heads)
+        check_count("seed", seed, 0, optional=True)
 
     def build(self, input_shape: Any) -> None:
         size, hidden = self.size, _WIDENING * self.size

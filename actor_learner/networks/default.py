@@ -29,7 +29,7 @@ from actor_learner.networks.layers import ActionDistribution, LogStd, Observatio
 from actor_learner.networks.memory import GateBias, Recurrent
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.kinds import Box, Discrete, MultiDiscrete
-from actor_learner.system.fields import MEMORIES, check_choice, check_count, refusal
+from actor_learner.system.fields import MEMORIES, check_choice, check_count, check_heads, refusal
 
 Tensor = Any
 
@@ -78,6 +78,8 @@ def default_network(
     check_channel_axis(structure, channel_axis)
     check_choice("memory", memory, (None, *MEMORIES))
     check_count("memory_size", memory_size)
+    if memory == "attention":
+        check_heads("memory_size", memory_size)
     images = [is_image(leaf.space, image_network, channel_axis) for leaf in structure.leaves]
     normalized = _normalizable(structure, images) if normalize_observation else [False] * len(images)
     inputs = _inputs(structure)

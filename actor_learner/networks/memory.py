@@ -56,6 +56,9 @@ class Memory(layers.Layer):  # type: ignore[misc]
         if not (isinstance(result, (tuple, list)) and len(result) == 2):
             received = f"{type(self).__name__}.step, which returns {type(result).__name__}"
             raise MemoryContractError(f"`step` of a memory must return (output, state). Received: {received}")
+        if not _is_state(result[1]):
+            received = f"{type(self).__name__}.step, which returns {result[1]!r} as the state"
+            raise MemoryContractError(f"The state of a memory must be tensors [N, ...]. Received: {received}")
         return result[0], result[1]
 
     def unroll(self, x: Tensor, state: Nest, start: Tensor) -> tuple[Tensor, Nest]:
@@ -78,13 +81,29 @@ class Memory(layers.Layer):  # type: ignore[misc]
         if (steps := _steps.get()) is None:
             if _must_go_on.get():
                 raise RuntimeError(f"Layer {self.name!r} must be called with the state that it goes on from")
-            return self.checked_step(x, self.initial_state(_rows_of(x)))[0]
+            return self.checked_step(x, checked_initial_state(self, _rows_of(x)))[0]
         return steps.call(self, x)
 
     def compute_output_spec(self, x: Any) -> Any:
         known = keras.KerasTensor((2, *x.shape[1:]), x.dtype)  # steps may need a known number of rows
         output = super().compute_output_spec(known)
         return keras.KerasTensor((x.shape[0], *output.shape[1:]), output.dtype)
+
+
+def _is_state(state: Nest) -> bool:
+    leaves = tree.flatten(state)
+    return bool(leaves) and all(len(getattr(leaf, "shape", ())) > 0 for leaf in leaves)
+
+
+def checked_initial_state(layer: Memory, rows: Any) -> Nest:
+    """Return the state with which `rows` episodes start. Raises ValueError where it isn't one of tensors."""
+    state = layer.initial_state(rows)
+    if not _is_state(state):
+        received = f"{type(layer).__name__}.initial_state, which returns {state!r}"
+        raise MemoryContractError(
+            f"`initial_state` of a memory must return a tensor [rows, ...], or a tuple of them. Received: {received}"
+        )
+    return state
 
 
 def _rows_of(x: Tensor) -> Any:
@@ -111,7 +130,7 @@ class Recurrent(Memory):
     def __init__(self, cell: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         cells = cell if isinstance(cell, (list, tuple)) else [cell]
-        for one in cells:
+        for one in cells or [cell]:
             if isinstance(one, layers.RNN) or not (hasattr(one, "get_initial_state") and hasattr(one, "state_size")):
                 raise refusal("cell", "a Keras cell, such as keras.layers.LSTMCell(64), or a list of them", one)
         self.cell = cells[0] if len(cells) == 1 else layers.StackedRNNCells(list(cells))
@@ -191,7 +210,7 @@ class _Steps:
             )
         state = self.states[id(layer)]
         if self.rows is None:
-            output, after = layer.checked_step(x, where(self.start, layer.initial_state(_rows_of(x)), state))
+            output, after = layer.checked_step(x, where(self.start, checked_initial_state(layer, _rows_of(x)), state))
         else:
             output, after = layer.unroll(self.rows.apart(x, self.start.shape[0]), state, self.start)
             output = self.rows.together(output)
@@ -236,7 +255,7 @@ class Memories:
 
     def initial_state(self, rows: int) -> tuple[Tensor, ...]:
         """Return the state with which `rows` episodes start."""
-        return tuple(tree.flatten([layer.initial_state(rows) for layer in self._layers]))
+        return tuple(tree.flatten([checked_initial_state(layer, rows) for layer in self._layers]))
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -23,6 +23,7 @@ from actor_learner.policy.inputs import ObservationReader
 from actor_learner.policy.noise import Noise, Seed
 from actor_learner.policy.runtime import load_graph
 from actor_learner.policy.state import State, read_start
+from actor_learner.system.fields import check_count
 
 if TYPE_CHECKING:
     import keras
@@ -182,6 +183,7 @@ class Policy:
     def initial_state(self, rows: int | None = None) -> tuple[Array, ...]:
         """Returns a state for the first `act(..., start=True, state=...)`: `[rows, ...]` each; None: of one row."""
         shapes = self.exported.state_shapes
+        check_count("rows", rows, optional=True)
         return tuple(np.zeros(shape if rows is None else (rows, *shape), np.float32) for shape in shapes)
 
     def value(self, observation: Any) -> Array:

@@ -76,12 +76,14 @@ class State:
         if given is None:
             yield None
             return
-        arrays = [np.asarray(leaf, np.float32)[None] if single else np.asarray(leaf, np.float32) for leaf in given]
+        arrays = _read(given, single)
         expected = [(rows, *shape) for shape in self._shapes]
         if not self or [array.shape for array in arrays] != expected:
             wanted = [shape[1:] for shape in expected] if single else expected
             received = [array.shape[1:] if single else array.shape for array in arrays]
             raise ValueError(f"`state` must be {_describe(wanted)} of this policy. Received: {received}")
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise ValueError("`state` must be finite. Received: NaN or infinity in it")
         after = State(self._shapes)
         with self.forgotten():
             self.leaves, self._start = tuple(arrays), np.zeros((rows, 1), np.float32)
@@ -108,6 +110,14 @@ class State:
         self.leaves = tuple(outputs[-count:])
         self._start = np.zeros((len(outputs[0]), 1), np.float32)
         return outputs[:-count]
+
+
+def _read(given: Any, single: bool) -> list[Array]:
+    try:
+        arrays = [np.asarray(leaf, np.float32) for leaf in given]
+    except (TypeError, ValueError):
+        raise ValueError(f"`state` must be a tuple of arrays of numbers. Received: a {type(given).__name__}") from None
+    return [array[None] for array in arrays] if single else arrays
 
 
 def _describe(shapes: list[tuple[int, ...]]) -> str:

@@ -49,6 +49,7 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
         checked["initial_state"] = _initial_state(trajectory.initial_state, rows[1])
     if trajectory.start is not None:
         checked["start"] = _field("start", trajectory.start, (rows[0] + 1, rows[1]), "biu", np.bool_)
+    _check_states(checked)
     final_row = _final_row(trajectory, rows)
     used = np.concatenate([valid, np.ones_like(valid[:1])])
     if final_row is not None:
@@ -86,6 +87,20 @@ def _initial_state(given: Any, columns: int) -> tuple[Array, ...]:
         if leaf.shape[:1] != (columns,):
             raise ValueError(f"`initial_state` must have {columns} columns, as `reward`. Received: shape={leaf.shape}")
     return tuple(state)
+
+
+def _check_states(checked: dict[str, Any]) -> None:
+    """Refuse a state that isn't finite where a column goes on from it."""
+    for leaf in checked.get("initial_state", ()):
+        lost = ~np.isfinite(leaf).reshape(len(leaf), -1).all(axis=1)
+        if "start" in checked:
+            lost &= ~checked["start"][0]
+        if lost.any():
+            column = int(lost.argmax())
+            raise ValueError(
+                "`initial_state` must be finite where no episode starts. "
+                f"Received: {leaf[column][~np.isfinite(leaf[column])][0]} in column {column}"
+            )
 
 
 def _final_row(trajectory: Trajectory, rows: tuple[int, ...]) -> Array | None:

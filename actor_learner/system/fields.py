@@ -18,6 +18,9 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
+MEMORIES = ("lstm", "gru", "attention")
+HEADS = 4  # of attention
+
 
 def refusal(name: str, expected: str, value: object) -> ValueError:
     """Return the error for a value that an argument can't take."""
@@ -52,14 +55,23 @@ def check_flag(name: str, value: Any) -> bool:
     return value
 
 
-def check_sequences(sequence_length: int | None, burn_in: int, unroll_length: int) -> int:
-    """Return the rows of a sequence that a network with memory learns from. Raises ValueError if they don't fit."""
-    length = sequence_length or unroll_length
+def check_sequences(sequence_length: int | None, burn_in: int, unroll_length: int, longest: int) -> int:
+    """Return the rows of a sequence that a network with memory learns from. Raises ValueError if they don't fit.
+
+    longest: Those where none are asked for.
+    """
+    length = sequence_length or longest
     if unroll_length % length:
         raise refusal("sequence_length", f"a divisor of `unroll_length`, {unroll_length}", sequence_length)
     if burn_in >= length:
         raise refusal("burn_in", f"below the {length} rows of a sequence", burn_in)
     return length
+
+
+def check_heads(name: str, size: int, heads: int = HEADS) -> None:
+    """Check the columns that heads of attention share."""
+    if size % heads:
+        raise refusal(name, f"a multiple of the {heads} heads of attention", size)
 
 
 def check_number(
@@ -88,7 +100,6 @@ def check_seconds(name: str, value: Any) -> float:
 
 DEVICES = ("auto", "cpu", "gpu")
 """The devices that a learner computes on."""
-MEMORIES = ("lstm", "gru", "attention")
 ACTING = ("actors", "device")
 """The places where the policy runs: in the actors, or on the learner's device."""
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import socket
 from typing import Any
 
 from actor_learner.system.fields import check_count, check_number, refusal
 
 _OLDEST = (2, 55)
+_MOST_PORT = 65535
+_CONNECT_SECONDS = 5.0
 _INSTALL = "pip install 'actor-learner[ray]'"
 
 
@@ -16,12 +19,12 @@ def check_address(name: str, address: Any) -> str | None:
     if address is None:
         return None
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    if host.startswith("ray"):
+    if isinstance(address, str) and address.startswith("ray://"):
         raise ValueError(
             "A Ray client can't start actors; run on a machine of the cluster, by `ray job submit` for example, with "
             f"{name}='auto'. Received: {name}={address!r}"
         )
-    if address != "auto" and not (host and port.isdigit()):
+    if address != "auto" and not (host and port.isdecimal() and 0 < int(port) <= _MOST_PORT):
         raise refusal(name, "'auto' or 'host:port'", address)
     try:
         version = importlib.metadata.version("ray")
@@ -31,6 +34,20 @@ def check_address(name: str, address: Any) -> str | None:
         oldest = ".".join(map(str, _OLDEST))
         raise ValueError(f"A cluster needs Ray {oldest} or later, below 3: {_INSTALL}. Received: Ray {version}")
     return str(address)
+
+
+def check_listens(address: str | None) -> None:
+    """Raise RuntimeError where nobody listens at the address of a cluster: Ray would try for a minute."""
+    if address is None or address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise RuntimeError(
+            f"No Ray cluster answers there ({error}); `--ray none` (ray_address=None) runs without. "
+            f"Received: ray_address={address!r}"
+        ) from None
 
 
 def check_cluster(ray_address: Any, actors_per_host: Any, ray_wait: Any, *, num_actors: int, acting: str) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
+import actor_learner as al
 from actor_learner.actors.pool import NICENESS, ActorPool
 from actor_learner.actors.processes.restarts import ActorError
 from actor_learner.actors.transport import shared_memory
@@ -297,6 +298,25 @@ def test_a_network_that_gives_nan_is_an_error(num_actors, error):
     pool.collect()
     pool.publish([np.full_like(weight, 3e38) for weight in pool.network.get_weights()])
     with pytest.raises(error, match=r"the network must give finite numbers. Received: NaN for the observation \["):
+        pool.collect()
+
+
+class Growing(al.Memory):
+    """Divides its state by 0, which its output doesn't show."""
+
+    def initial_state(self, rows):
+        return keras.ops.zeros((rows, 2))
+
+    def step(self, x, state):
+        return x, (state + 1.0) / keras.ops.zeros_like(state)
+
+
+def test_a_memory_that_is_not_finite_is_an_error():
+    inputs = keras.Input((4,))
+    hidden = Growing()(inputs)
+    network = keras.Model(inputs, (keras.layers.Dense(2)(hidden), keras.layers.Dense(1)(hidden)))
+    pool = ActorPool("CartPole-v1", network, num_actors=0, envs_per_actor=2, unroll_length=4)
+    with pytest.raises(FloatingPointError, match="must give finite numbers. Received: inf in the state of its memory"):
         pool.collect()
 
 

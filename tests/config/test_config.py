@@ -481,7 +481,8 @@ def test_the_precision_of_a_network_that_is_given_is_its_own():
         ({"burn_in": 2}, "need a network with memory"),
         ({"memory": "gru", "sequence_length": 24}, "`sequence_length` must be a divisor of `unroll_length`, 128"),
         ({"memory": "gru", "sequence_length": 16, "burn_in": 16}, "`burn_in` must be below the 16 rows of a sequence"),
-        ({"memory": "gru"}, "`minibatch_size` must be at least a sequence of 128 rows"),
+        ({"memory": "gru", "unroll_length": 127}, "`minibatch_size` must be at least a sequence of 127 rows"),
+        ({"memory": "gru", "sequence_length": 128}, "`minibatch_size` must be at least a sequence of 128 rows"),
         ({"memory": "rnn"}, "`memory` must be"),
     ],
 )

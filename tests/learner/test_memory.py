@@ -206,3 +206,19 @@ def test_states_are_for_networks_with_memory_and_nobody_else():
     plain = al.default_network(gym.make("CartPole-v1").observation_space, actions)
     with pytest.raises(ValueError, match=r"without memory takes no `initial_state`. Received: shapes"):
         al.Learner(plain, still(), action_space=actions).update(trajectory)
+
+
+@pytest.mark.slow
+def test_sequences_are_as_long_as_a_minibatch_holds_where_none_is_asked_for(without_xla):
+    """Columns of 12 rows, minibatches of 8: two sequences of 6 don't fit, one does."""
+    network, actions, (trajectory, _) = batches()
+    weights = network.get_weights()
+    learned = []
+    for length in (None, 6, 4):
+        network.set_weights(weights)
+        options = {"epochs": 2, "minibatch_size": 8, "learning_rate": 1e-2}
+        learner = al.Learner(network, al.PPO(**options), action_space=actions, sequence_length=length)
+        learner.update(trajectory)
+        learned.append(learner.flat_weights())
+    np.testing.assert_array_equal(learned[0], learned[1])
+    assert np.abs(learned[0] - learned[2]).max() > 1e-4

@@ -123,6 +123,21 @@ class Forgetting(Adding):
         return x + state
 
 
+class Stateless(Adding):
+    def initial_state(self, rows):
+        return ()
+
+
+class Nowhere(Adding):
+    def initial_state(self, rows):
+        return None
+
+
+class Losing(Adding):
+    def step(self, x, state):
+        return x, None
+
+
 def called_twice():
     inputs, memory = keras.Input((2,)), Adding()
     return keras.Model(inputs, memory(memory(inputs)))
@@ -140,6 +155,12 @@ def called(network):
         (lambda: network_of(Growing), r"must keep its shapes and dtypes, \[\(\(3, 2\), 'float32'\)\]"),
         (called_twice, "can be called once in a network"),
         (lambda: network_of(Forgetting), r"`step` of a memory must return \(output, state\)"),
+        (
+            lambda: network_of(Losing),
+            "state of a memory must be tensors .*Losing.step, which returns None",
+        ),
+        (lambda: network_of(Stateless), r"`initial_state` of a memory must return .* Stateless.*returns \(\)"),
+        (lambda: network_of(Nowhere), "`initial_state` of a memory must return .* Nowhere.*returns None"),
     ],
 )
 def test_a_step_that_cannot_be_is_refused(make, message):
@@ -152,12 +173,25 @@ def test_a_memory_without_a_step_is_refused():
         type("Nothing", (al.Memory,), {"initial_state": lambda self, rows: ops.zeros((rows, 1))})()
 
 
-@pytest.mark.parametrize("cell", [keras.layers.LSTM(4), keras.layers.Dense(4), "lstm", None])
+@pytest.mark.parametrize("cell", [keras.layers.LSTM(4), keras.layers.Dense(4), "lstm", None, []])
 def test_only_cells_are_cells(cell):
     with pytest.raises(ValueError, match=r"`cell` must be a Keras cell.*LSTMCell"):
         al.Recurrent(cell)
 
 
+@pytest.mark.parametrize("precision", ["mixed_float16", "mixed_bfloat16"])
+def test_attention_computes_in_half_precision(precision):
+    memory, x = al.AttentionMemory(window=4, heads=1, size=4, dtype=precision), RNG.normal(size=(3, 2))
+    like = al.AttentionMemory(window=4, heads=1, size=4)
+    outputs = [np.asarray(layer(np.float32(x))) for layer in (memory, like)]
+    like.set_weights(memory.get_weights())
+    np.testing.assert_allclose(outputs[0], np.asarray(like(np.float32(x))), atol=0.05)
+
+
 def test_heads_share_the_size():
+    with pytest.raises(
+        ValueError, match="`memory_size` must be a multiple of the 4 heads of attention. Received: memory_size=6"
+    ):
+        al.TrainConfig(memory="attention", memory_size=6)
     with pytest.raises(ValueError, match="`size` must be a multiple of the 4 heads"):
         al.AttentionMemory(size=30)

@@ -117,6 +117,8 @@ def test_another_number_of_rows_is_refused_until_it_has_forgotten(policy):
     ("arguments", "message"),
     [
         ({"state": (np.zeros((4, 4), np.float32),)}, r"`state` must be a tuple of arrays of shapes"),
+        ({"state": (np.full((4, 4), np.nan), np.zeros((4, 3)), np.zeros((4, 3)))}, "`state` must be finite"),
+        ({"state": "abc"}, "`state` must be a tuple of arrays of numbers. Received: a str"),
         ({"start": [True, False]}, r"`start` must be a bool, or 4 of them"),
         ({"start": 0.5}, r"`start` must be a bool"),
     ],

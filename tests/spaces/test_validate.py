@@ -61,6 +61,11 @@ def test_what_is_right_already_is_not_copied():
             "must allow at least one choice.*in row 0",
         ),
         ("initial_state", lambda x: np.zeros(2), "`initial_state` must be a tuple of arrays"),
+        (
+            "initial_state",
+            lambda x: (np.full((2, 4), np.inf),),
+            "`initial_state` must be finite .* inf in column 0",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero")

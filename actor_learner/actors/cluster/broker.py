@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -13,10 +12,10 @@ from typing import Any, Protocol, cast
 
 from actor_learner.actors.cluster.host import NodeHost
 from actor_learner.actors.cluster.placement import Node
+from actor_learner.system.ray_address import check_listens
 
 NODES_SECONDS = 1.0  # the interval in which the machines are looked for
 _POLL_SECONDS = 0.5
-_CONNECT_SECONDS = 5.0
 
 
 class Cluster(Protocol):
@@ -85,8 +84,7 @@ class RayCluster:
     """A Ray cluster. Each host is an actor of Ray's, which Ray never restarts. Raises RuntimeError in one line."""
 
     def __init__(self, address: str) -> None:
-        if address != "auto":
-            _check_listens(address)
+        check_listens(address)
         import ray
         import ray._private.state
 
@@ -161,15 +159,6 @@ def one_line(error: BaseException) -> str:
     """Return the last line of an error that Ray passes on, which holds the original exception."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
-
-
-def _check_listens(address: str) -> None:
-    """Raise RuntimeError where nobody listens: Ray would try for a minute."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
-    except (OSError, ValueError) as error:
-        raise RuntimeError(f"No Ray cluster answers there ({error}). Received: ray_address={address!r}") from None
 
 
 def main(descriptor: str, address: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import secrets
 import sys
@@ -22,13 +23,13 @@ from actor_learner.actors.cluster.columns import Columns
 from actor_learner.actors.cluster.host import HostStart, encode_plan, identity, read_error
 from actor_learner.actors.cluster.link import Found, HostLink
 from actor_learner.actors.cluster.options import ClusterOptions
-from actor_learner.actors.cluster.placement import Share, divide
+from actor_learner.actors.cluster.placement import Share, describe_room, divide
 from actor_learner.actors.cluster.shares import HostShare, Shares
 from actor_learner.actors.cluster.wire import Frame, Kind
 from actor_learner.actors.group import ActorGroup, HostStatus, Plan, Schedule
 from actor_learner.actors.processes.child import LogFile
 from actor_learner.actors.processes.group import ProcessActors
-from actor_learner.actors.processes.restarts import REQUESTED, ActorError, OnEnvError, Restart
+from actor_learner.actors.processes.restarts import REQUESTED, TAKEN_OVER, ActorError, OnEnvError, Restart
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment, Done
@@ -37,10 +38,11 @@ from actor_learner.environments.calls import Call, Calls, encode
 from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.spaces import Spaces
 
+_log = logging.getLogger("actor_learner")
+
 _SHOW_SECONDS = 0.2  # the interval at which output is shown while the caller waits
 _CLOSE_SECONDS = 4.0
 _MOST_LINES = 1000
-_TAKEN_OVER = 1 << 20  # added to the incarnation, more than an actor is ever replaced
 
 
 class ClusterActors(ActorGroup):
@@ -147,16 +149,15 @@ class ClusterActors(ActorGroup):
         shares = divide(nodes, count, options.actors_per_host, options.reserved)
         placed = sum(share.actors for share in shares if share.node is not None)
         if placed < count:
-            free = sum(int(node.free) for node in nodes)
-            text = f"{free} CPUs are free on the cluster's {len(nodes)} machine{'s' if len(nodes) != 1 else ''}"
+            text = describe_room(nodes, options)
             if options.wait is not None:
                 if waited < options.wait:
                     return
                 received = f"num_actors={count}, ray_wait={options.wait:g}"
                 raise RuntimeError(f"{text} after {options.wait:g} s, too few for all actors. Received: {received}")
-            self._lines.append(
-                f"actor-learner: {placed} of {count} actors have a CPU of their own, because {text}; the others share "
-                "CPUs until machines join"
+            _log.warning(
+                "%s of %s actors have a CPU of their own: %s; the others share CPUs until machines join",
+                *(placed, count, text),
             )
         self._divided = True
         self._place(shares)
@@ -190,7 +191,7 @@ class ClusterActors(ActorGroup):
 
     def _start_host(self, share: HostShare, link: HostLink, cpus: int, node: str | None) -> None:
         # Another host may have the actors until this one is ready: it has other random numbers.
-        takes_over = _TAKEN_OVER if link.home and share.waits else 0
+        takes_over = TAKEN_OVER if link.home and share.waits else 0
         startups = [
             dataclasses.replace(self._startups[actor], incarnation=self._incarnations[actor] + takes_over)
             for actor in share.actors

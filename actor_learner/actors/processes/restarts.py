@@ -16,6 +16,10 @@ REQUESTED = "was asked to end"  # the reason of a replacement that the caller re
 _TAIL_LINES = 20
 
 
+TAKEN_OVER = 1 << 20
+"""Added to the incarnation of an actor that takes over from another machine's: more than one is ever replaced."""
+
+
 class ActorError(RuntimeError):
     """The error of an actor that failed or died.
 
@@ -44,7 +48,7 @@ class Restart(NamedTuple):
     def __str__(self) -> str:
         return (
             f"Actor {self.actor} {self.cause}; another process took its place after {self.seconds:.2f} s "
-            f"(incarnation {self.incarnation}, with random numbers of its own)"
+            f"(incarnation {self.incarnation % TAKEN_OVER}, with random numbers of its own)"
         )
 
 

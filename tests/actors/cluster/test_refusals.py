@@ -58,8 +58,30 @@ def test_ray_must_be_installed_in_a_version_that_works(version, message, monkeyp
 
 @pytest.mark.slow
 def test_an_address_where_nobody_listens():
-    with pytest.raises(RuntimeError, match=r"No Ray cluster answers there \(.*\). Received: ray_address='127.0.0.1:1'"):
+    with pytest.raises(
+        RuntimeError, match=r"No Ray cluster answers there \(.*\); .* Received: ray_address='127.0.0.1:1'"
+    ):
         al.ActorPool("CartPole-v1", ray_address="127.0.0.1:1")
+
+
+def test_a_run_looks_for_the_cluster_before_anything_else(tmp_path):
+    config = al.TrainConfig(env="CartPole-v1", ray_address="127.0.0.1:1", run_dir=tmp_path / "run")
+    with pytest.raises(RuntimeError, match=r"answers there .*; `--ray none` \(ray_address=None\) runs without"):
+        al.train(config)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("address", ["raycluster-kuberay-head-svc:6379", "raymachine:6379", "auto"])
+def test_names_that_begin_like_the_client_are_addresses(address):
+    assert al.TrainConfig(ray_address=address).ray_address == address
+
+
+@pytest.mark.slow
+def test_a_limit_of_each_machine_is_named_where_it_is_what_is_short(machines):
+    machines.are(a=4)
+    text = "4 CPUs are free on the cluster's 1 machine, and `actors_per_host` gives each machine 1 after 0.3 s"
+    with pytest.raises(RuntimeError, match=text), machines.pool("CartPole-v1", ray_wait=0.3, actors_per_host=1):
+        pass
 
 
 @pytest.mark.slow
@@ -78,11 +100,13 @@ def test_the_wait_ends_when_machines_join(machines):
 
 
 @pytest.mark.slow
-def test_too_few_cpus_are_named_where_the_run_starts_all_the_same(machines, capsys):
+def test_too_few_cpus_are_named_where_the_run_starts_all_the_same(machines, caplog):
     machines.are(a=3)
     with machines.pool("CartPole-v1") as pool:
         pool.collect()
-    assert "3 of 4 actors have a CPU of their own, because 3 CPUs are free" in capsys.readouterr().out
+    assert (
+        "3 of 4 actors have a CPU of their own: 3 CPUs are free on the cluster's 1 machine; the others" in caplog.text
+    )
 
 
 @pytest.mark.slow
