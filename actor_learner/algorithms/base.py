@@ -177,6 +177,9 @@ class Algorithm(NamedFields, ABC):
                 schedules.warn_of_early_end(name, value, total_steps)
         self.scheduled_values(progress_remaining=1.0, env_steps=0)
 
+    def check_distribution(self, name: str) -> None:
+        """Raise ValueError if the algorithm can't learn a policy with this distribution of actions."""
+
     def check_unroll_length(self, unroll_length: int) -> None:
         """Raise ValueError if the algorithm can't learn from unrolls of this length."""
 

@@ -99,6 +99,7 @@ class Learner:
         self.begun = 0
         self.not_finite: tuple[str, ...] = ()
         contract.network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
+        algorithm.check_distribution(contract.distribution_and_hold(network)[0])
         self._source = algorithm.source()
         self._share = self._source.share(devices)
         self._rng = _own_stream(np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4])).bit_generator)

@@ -1,10 +1,10 @@
 """The contract between networks and this package.
 
 A network is a Keras model from a batch of observations to `(parameters, value)`, or to a dict with at least these keys.
-`parameters [N, parameter_size(action_space)]` describe the action distribution; `value [N]` or `[N, 1]` is the state
-value. Further outputs of a dict reach the loss. The leaves of a composite observation are the model's nested inputs, or
-its inputs of that name, with keys and indices joined by dots ("camera.0"). The mask leaf is an input only of models
-that have one of its name.
+`parameters [N, parameter_size(action_space)]` describe the action distribution, of which "greedy" has one more;
+`value [N]` or `[N, 1]` is the state value. Further outputs of a dict reach the loss. The leaves of a composite
+observation are the model's nested inputs, or its inputs of that name, with keys and indices joined by dots
+("camera.0"). The mask leaf is an input only of models that have one of its name.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def check_contract(network: keras.Model, observation: Nest, spaces: Spaces) -> N
 
 def check_outputs(network: keras.Model, outputs: dict[str, Tensor], rows: int, spaces: Spaces) -> None:
     """Raises ValueError if the parameters or values of `rows` observations have another shape."""
-    columns = spaces.parameter_size
+    columns = network_distribution(network, spaces).parameter_size
     for name, allowed, expected in (
         ("value", ((rows,), (rows, 1)), "[B] or [B, 1]"),
         ("parameters", ((rows, columns),), f"[B, {columns}] for {spaces.action_space}"),

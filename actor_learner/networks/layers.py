@@ -12,9 +12,10 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from actor_learner.networks.distributions import distribution_for
+from actor_learner.networks.distributions import GREEDY, distribution_for
 from actor_learner.spaces.kinds import Box, from_json
 from actor_learner.spaces.structure import Leaf, action_structure
+from actor_learner.system.fields import check_number
 
 Tensor = Any
 
@@ -108,24 +109,43 @@ class LogStd(layers.Layer):  # type: ignore[misc]
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class ActionDistribution(layers.Layer):  # type: ignore[misc]
-    """Returns `parameters` unchanged. Its arguments, saved with the model, name the distribution of actions.
+    """Names the distribution of actions, by arguments that are saved with the model: `parameters` stay as they are.
+
+    With "greedy", the inputs `[N, n]` are the values of a Discrete space's choices, and the outputs `[N, n + 1]` have
+    the weight `epsilon` beside them: actors take the choice of the highest value, or any with this probability. Assign
+    it, and publish: `layer.epsilon.assign([0.1])`. Policies that are evaluated or served are greedy.
 
     Args:
-        distribution: "gaussian" or "squashed", for continuous actions.
+        distribution: "gaussian" or "squashed", for continuous actions; "greedy", for values of discrete ones.
         noise_hold: Steps for which an environment keeps its standard-normal draw. Each draw alone is standard normal,
             but given a state that it led to, held noise isn't centred: above 1, the policy gradient is biased, as
             gSDE's is (arXiv:2005.05719).
+        epsilon: With "greedy", the first probability of any choice, 0 to 1.
+
+    Raises ValueError for a probability out of range.
     """
 
-    def __init__(self, distribution: str = "gaussian", noise_hold: int = 1, **kwargs: Any) -> None:
+    def __init__(
+        self, distribution: str = "gaussian", noise_hold: int = 1, epsilon: float = 0.05, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.distribution, self.noise_hold = distribution, noise_hold
+        self.first_epsilon = check_number("epsilon", epsilon, least=0, most=1)
+
+    def build(self, input_shape: Any) -> None:
+        if self.distribution == GREEDY:
+            first = keras.initializers.Constant(self.first_epsilon)
+            self.epsilon = self.add_weight(name="epsilon", shape=(1,), initializer=first, trainable=False)
 
     def call(self, parameters: Tensor) -> Tensor:
-        return parameters
+        if self.distribution != GREEDY:
+            return parameters
+        # Not zeros_like: see LogStd.
+        return ops.concatenate([parameters, parameters[:, :1] * 0.0 + self.epsilon], axis=-1)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "distribution": self.distribution, "noise_hold": self.noise_hold}
+        config = {**super().get_config(), "distribution": self.distribution, "noise_hold": self.noise_hold}
+        return {**config, "epsilon": self.first_epsilon} if self.distribution == GREEDY else config
 
 
 @keras.saving.register_keras_serializable(package="actor_learner")

@@ -45,7 +45,7 @@ class ExportedPolicy:
     """The space as `kinds.to_json` describes it; so is the next."""
     action_space: dict[str, Any]
     distribution: str
-    """The distribution of Box leaves: "gaussian" (clipped to the bounds) or "squashed" (into them, by tanh)."""
+    """That of Box leaves: "gaussian" (clipped to the bounds) or "squashed" (into them, by tanh); or "greedy"."""
     masked: bool
     """True if the step graph takes a mask, float32 `[b, M]`, 1 for allowed choices."""
     input_names: tuple[str, ...]

@@ -226,7 +226,7 @@ def line(status: RunStatus) -> str:
 
 def times(status: RunStatus) -> list[str]:
     if status.over:
-        return [f"took {duration(status.seconds)} with start-up"]
+        return [f"took {duration(status.seconds)} in all"]
     left = [] if math.isnan(status.left) else [f"{duration(status.left)} left"]
     return [f"{duration(status.seconds)} so far", *left]
 

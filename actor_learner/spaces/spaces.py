@@ -51,11 +51,6 @@ class Spaces:
         return self.observation_space is not None and structure.has_mask_leaf(self.observation_space)
 
     @functools.cached_property
-    def parameter_size(self) -> int:
-        """Number of columns of the network's `parameters`, as in `al.parameter_size`."""
-        return sum(structure.leaf_parameter_size(leaf.space) for leaf in self.action.leaves)
-
-    @functools.cached_property
     def gymnasium(self) -> Spaces:
         """The same spaces as Gymnasium's own classes; imports Gymnasium."""
         observation = structure.to_gymnasium(self.observation_space)

@@ -60,7 +60,7 @@ class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
     """CartPole-v1; the stamps follow the state in each observation. Without a board it only stamps.
 
     simulator: whether each actor's first environment starts a child process that never ends. by_time: without a board,
-    the incarnation is the time at which the process began.
+    the incarnation is the time at which the process began, in milliseconds.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
             subprocess.Popen([sys.executable, "-S", "-c", f"import time; time.sleep({_FOR_EVER})"])
         self._words: Any = [0] * Board.WORDS
         if by_time:
-            self._words[Board.LIVES] = int(10 * time.monotonic()) % (1 << 23)
+            self._words[Board.LIVES] = int(1000 * time.monotonic()) % (1 << 23)
         if board is not None and actor >= 0:
             self._words = Board(Path(board)).words[actor].data
             if self._env == 0:  # a new process

@@ -12,7 +12,7 @@ from keras import ops
 
 from actor_learner.networks.distributions import Distribution, distribution_for
 from actor_learner.networks.distributions.continuous import Gaussian, SquashedGaussian
-from actor_learner.networks.distributions.discrete import Bernoulli, Categorical, MultiCategorical
+from actor_learner.networks.distributions.discrete import Bernoulli, Categorical, EpsilonGreedy, MultiCategorical
 from actor_learner.spaces import structure
 from actor_learner.spaces.spaces import Spaces
 from tests.support.litert import run_litert
@@ -55,6 +55,33 @@ def test_categorical_equals_scipy(n, rows, scale, seed, masks):
     np.testing.assert_allclose(numpy(found.log_prob(logits, action, given_mask)), log_prob, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(numpy(found.entropy(logits, given_mask)), entropy, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(numpy(found.mode(logits, given_mask)), exact.argmax(-1))
+
+
+@settings(max_examples=25, deadline=None)
+@given(n=st.integers(1, 9), epsilon=st.sampled_from([0.0, 0.05, 0.3, 1.0]), seed=seeds, masks=st.booleans())
+def test_epsilon_greedy_equals_its_probabilities(n, epsilon, seed, masks):
+    rng = np.random.default_rng(seed)
+    values, rows = rng.normal(size=(400, n)).astype(np.float32), np.arange(400)
+    mask = random_mask(rng, 400, n) if masks else np.ones((400, n), bool)
+    given_mask, found = mask if masks else None, EpsilonGreedy(n)
+    parameters = np.concatenate([values, np.full((400, 1), epsilon, np.float32)], axis=1)
+    best = masked(values, mask).argmax(-1)
+    exact = mask * epsilon / mask.sum(-1, keepdims=True)
+    exact[rows, best] += 1 - epsilon
+    np.testing.assert_array_equal(numpy(found.mode(parameters, given_mask)), best)
+    np.testing.assert_allclose(
+        numpy(found.entropy(parameters, given_mask)), scipy.stats.entropy(exact, axis=-1), atol=1e-5
+    )
+    noise = np.float32(1) - rng.random((400, 2), np.float32)
+    action = numpy(found.sample(parameters, noise, given_mask))
+    log_prob = numpy(found.log_prob(parameters, action, given_mask))
+    np.testing.assert_allclose(log_prob, np.log(exact[rows, action]), atol=1e-5)
+    assert (action == best)[noise[:, 0] > epsilon].all()
+    explored = action[noise[:, 0] <= epsilon]
+    assert mask[rows, action].all()
+    if epsilon == 1.0 and not masks:
+        counts = np.bincount(explored, minlength=n)
+        assert ((counts - 400 / n) ** 2 / (400 / n)).sum() < n + 6 * np.sqrt(2 * n)
 
 
 @settings(max_examples=25, deadline=None)
@@ -227,7 +254,7 @@ def test_distribution_by_space():
 @pytest.mark.parametrize(
     ("space", "name", "message"),
     [
-        (Discrete(3), "beta", r"must be one of \['gaussian', 'squashed'\]. Received: distribution='beta'"),
+        (Discrete(3), "beta", r"must be one of \['gaussian', 'squashed', 'greedy'\]. Received: distribution='beta'"),
         (Discrete(3), "squashed", r"needs an action space with a Box. Received: .* for Discrete\(3\)"),
         (Box(-np.inf, np.inf, (2,)), "squashed", r"finite bounds.*Received: action\[0\] in \[-inf, inf\]"),
         (Dict(a=Box(-1, 1, (1,)), b=Box(2, 2, ())), "squashed", r"Received: action\['b'\] in \[2.0, 2.0\]"),

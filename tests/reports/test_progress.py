@@ -73,7 +73,7 @@ def test_lines_where_there_is_no_terminal(start, clock, captured):
     assert first == "  1%  100 steps  return 1.0  0:02 so far"
     assert second == "  3%  300 steps  return 3.0  50 steps/s  3:14 left"
     progress.close()
-    assert captured.getvalue().splitlines()[-1] == "  3%  300 steps  return 3.0  50 steps/s  took 0:06 with start-up"
+    assert captured.getvalue().splitlines()[-1] == "  3%  300 steps  return 3.0  50 steps/s  took 0:06 in all"
 
 
 def test_quiet_prints_nothing(start, captured):
@@ -141,7 +141,7 @@ def test_a_view_is_drawn_in_place_and_its_last_state_stays(start, terminal):
     progress.close()
     lines = terminal.lines()
     assert lines[0].startswith("CartPole-v1 · ppo · ")
-    assert lines[2] == "300 of 10,000 steps · 50 steps/s · 3 updates · took 0:06 with start-up"
+    assert lines[2] == "300 of 10,000 steps · 50 steps/s · 3 updates · took 0:06 in all"
     assert lines[-1] == "policy lag 0.0 · no actor restarts · no undone updates"
     assert sum("CartPole-v1" in line for line in lines) == 1
     assert (sys.stdout, sys.stderr) == (terminal.stream, terminal.stream)

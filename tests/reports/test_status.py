@@ -57,7 +57,7 @@ def test_means_forget_while_a_run_goes_on_and_are_those_of_all_of_it_in_the_end(
     assert seen.status().shares["learning"] > 0.99
     assert seen.status(over=True).shares["learning"] == pytest.approx(20 / 38)
     assert seen.status(over=True).speed == pytest.approx(50.0)  # of all steps, in all the time
-    assert line(seen.status(over=True)) == " 39%  3,900 steps  return 39.0  50 steps/s  took 1:18 with start-up"
+    assert line(seen.status(over=True)) == " 39%  3,900 steps  return 39.0  50 steps/s  took 1:18 in all"
 
 
 def test_few_rows_do_not_tell_that_callbacks_limit_a_run():

@@ -158,6 +158,10 @@ def test_population():
     assert rates[0] / rates[1] == pytest.approx(0.8) or rates[0] / rates[1] == pytest.approx(1.25)
 
 
+def test_replay_dataset():
+    assert load("replay_dataset").main(total_steps=1_500).mean >= 8
+
+
 def test_ray_tune(tmp_path):
     """Two rounds of a trial, in a process of their own: Tune leaves its handler of SIGINT there."""
     pytest.importorskip("ray.tune")

@@ -19,15 +19,17 @@ import numpy as np
 
 from actor_learner.networks.distributions.columns import Columns
 from actor_learner.networks.distributions.continuous import Gaussian, SquashedGaussian
-from actor_learner.networks.distributions.discrete import Bernoulli, Categorical, MultiCategorical
+from actor_learner.networks.distributions.discrete import Bernoulli, Categorical, EpsilonGreedy, MultiCategorical
 from actor_learner.spaces.kinds import Box, Discrete, MultiBinary, MultiDiscrete
 from actor_learner.spaces.structure import Leaf, Structure
 
 Tensor = Any
 Part = Categorical | MultiCategorical | Bernoulli | Gaussian | SquashedGaussian
 
-_NAMES = ("gaussian", "squashed")
-"""Distributions of Box leaves."""
+GREEDY = "greedy"
+
+_NAMES = ("gaussian", "squashed", GREEDY)
+"""Distributions of Box leaves; "greedy" is one of a Discrete space."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Distribution:
     def noise(self) -> tuple[int, int]:
         """(U, N): the numbers of uniforms in (0, 1] and of standard normals that a sample needs, in this order."""
         return sum(columns.uniform for columns in self._columns), sum(columns.normal for columns in self._columns)
+
+    @property
+    def parameter_size(self) -> int:
+        """The number of columns of `parameters`."""
+        return sum(columns.parameters for columns in self._columns)
 
     @property
     def _columns(self) -> list[Columns]:
@@ -95,15 +102,23 @@ def _total(terms: Sequence[Tensor]) -> Tensor:
 
 
 def distribution_for(action: Structure, name: str = "gaussian") -> Distribution:
-    """Returns the distribution over actions; `name` is that of its Box leaves: "gaussian" or "squashed".
+    """Returns the distribution over actions.
 
-    Raises ValueError for an unknown name, and for "squashed" without a Box or with infinite bounds.
+    name: That of its Box leaves, "gaussian" or "squashed"; or "greedy" for values of a Discrete space's choices.
+
+    Raises ValueError for an unknown name, for "squashed" without a Box or with infinite bounds, and for "greedy" with
+    another space than Discrete.
     """
     if name not in _NAMES:
         raise ValueError(f"`distribution` must be one of {list(_NAMES)}. Received: distribution={name!r}")
     if name == "squashed" and not any(isinstance(leaf.space, Box) for leaf in action.leaves):
         reason = "`distribution='squashed'` needs an action space with a Box"
         raise ValueError(f"{reason}. Received: distribution='squashed' for {action.space}")
+    if name == GREEDY:
+        if not isinstance(action.space, Discrete):
+            reason = "`distribution='greedy'` needs a Discrete action space"
+            raise ValueError(f"{reason}. Received: distribution='greedy' for {action.space}")
+        return Distribution((EpsilonGreedy(int(action.space.n)),))
     return Distribution(tuple(_part(leaf, name) for leaf in action.leaves))
 
 

@@ -18,6 +18,8 @@ Array = np.ndarray[Any, Any]
 _FORBIDDEN = -1e30
 """Logit of a forbidden choice: its probability is exactly 0, and unlike infinity it leaves no NaN in gradients."""
 
+_LEAST = 1e-30
+
 
 @dataclass(frozen=True)
 class Categorical:
@@ -55,6 +57,41 @@ class Categorical:
         probability = ops.exp(log_prob)
         # where before the product, so that the -inf of a network that masks by itself reaches no gradient either.
         return -ops.sum(probability * ops.where(probability > 0, log_prob, 0.0), axis=-1)
+
+
+@dataclass(frozen=True)
+class EpsilonGreedy(Categorical):
+    """The choice of the highest value, or, with probability epsilon, any: `parameters [N, n + 1]`, epsilon last.
+
+    The noise is `[N, 2]`. Forbidden choices are never taken, nor counted among any. Values have no gradient through
+    `log_prob` and `entropy`.
+    """
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(parameters=self.n + 1, mask=self.n, uniform=2)
+
+    def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        explored = super().sample(parameters[:, : self.n] * 0.0, noise[:, 1:], mask)
+        return ops.where(noise[:, 0] <= parameters[:, self.n], explored, self.mode(parameters, mask))
+
+    def mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().mode(parameters[:, : self.n], mask)
+
+    def log_prob(self, parameters: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
+        each, best = self._probabilities(parameters, mask)
+        greedy = ops.equal(self.mode(parameters, mask), ops.cast(action, "int32"))
+        return _log(ops.where(greedy, best, each))
+
+    def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        each, best = self._probabilities(parameters, mask)
+        return -best * _log(best) - (1.0 - best) * _log(each)
+
+    def _probabilities(self, parameters: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns the probability `[N]` of each allowed choice but the greedy one, and that of the greedy one."""
+        epsilon = parameters[:, self.n]
+        each = epsilon / (self.n if mask is None else ops.sum(ops.cast(mask, "float32"), axis=-1))
+        return each, 1.0 - epsilon + each
 
 
 @dataclass(frozen=True)
@@ -148,6 +185,11 @@ def _allowed_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
         return logits
     allowed = mask if ops.dtype(mask) == "bool" else mask > 0
     return ops.where(allowed, logits, _FORBIDDEN)
+
+
+def _log(probability: Tensor) -> Tensor:
+    """The logarithm; of 0 a finite number, so that 0 times it is 0."""
+    return ops.log(ops.maximum(probability, _LEAST))
 
 
 def _softplus(x: Tensor) -> Tensor:

@@ -1,0 +1,87 @@
+"""Policies that take the choice of the highest value, and explore with probability epsilon, a published weight."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+import actor_learner as al
+
+OBSERVATION, ROWS = Box(-1, 1, (4,), np.float32), 16
+
+
+def q_network(observation_space, action_space, epsilon=0.05):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input(observation_space.shape)
+    values = keras.layers.Dense(int(action_space.n))(keras.layers.Dense(16, "tanh")(inputs))
+    parameters = al.ActionDistribution("greedy", epsilon=epsilon)(values)
+    return keras.Model(inputs, (parameters, keras.ops.max(values, axis=-1)))
+
+
+def epsilon_of(network):
+    return next(weight for weight in network.weights if weight.name == "epsilon")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_actors_explore_as_often_as_epsilon_says(masked):
+    """In the exported graph, whose epsilon is renewed with the weights."""
+    network = q_network(OBSERVATION, Discrete(3))
+    policy = al.Policy.from_network(network, Discrete(3), batch_size=ROWS)
+    observation = np.random.default_rng(0).uniform(-1, 1, (ROWS, 4)).astype(np.float32)
+    best = policy.act(observation)
+    mask = np.ones((ROWS, 3), bool)
+    if masked:
+        mask[np.arange(ROWS), best] = False
+        best = policy.act(observation, action_mask=mask)
+    for epsilon in (1.0, 0.3, 0.05, 0.0):
+        epsilon_of(network).assign([epsilon])
+        policy.set_weights(network.get_weights())
+        steps = 400
+        others = 0
+        for _ in range(steps):
+            action, log_prob = policy.step(observation, mask)
+            others += (action != best).sum()
+            assert np.isfinite(log_prob).all()
+            assert mask[np.arange(ROWS), action].all()
+        rate = others / (steps * ROWS)
+        expected = epsilon * (1 / 2 if masked else 2 / 3)  # the greedy choice is one of those that may be drawn
+        assert rate == pytest.approx(expected, abs=4 * np.sqrt(expected / (steps * ROWS)) + 1e-9)
+        np.testing.assert_array_equal(policy.act(observation, action_mask=mask), best)
+
+
+@pytest.mark.slow
+def test_a_pool_publishes_epsilon():
+    with al.ActorPool("CartPole-v1", q_network, num_actors=1, num_envs=4, unroll_length=200) as pool:
+        for epsilon in (0.0, 1.0):
+            epsilon_of(pool.network).assign([epsilon])
+            pool.publish(pool.network.get_weights())
+            trajectory = pool.collect()
+            parameters = pool.network(trajectory.observation[:-1].reshape(-1, 4))[0]
+            greedy = np.argmax(np.asarray(parameters)[:, :2], axis=1).reshape(trajectory.action.shape)
+            agrees = (greedy == trajectory.action)[trajectory.valid].mean()
+            assert agrees == (1 if epsilon == 0 else pytest.approx(0.5, abs=0.08))
+            if epsilon:
+                np.testing.assert_allclose(trajectory.behaviour_log_prob[trajectory.valid], np.log(0.5), atol=1e-6)
+
+
+def test_it_is_saved_with_the_network(tmp_path):
+    network = q_network(OBSERVATION, Discrete(3), epsilon=0.25)
+    epsilon_of(network).assign([0.75])
+    network.save(tmp_path / "q.keras")
+    loaded = keras.models.load_model(tmp_path / "q.keras")
+    assert float(epsilon_of(loaded).value[0]) == 0.75
+    assert [weight.name for weight in loaded.trainable_weights].count("epsilon") == 0
+    observation = np.zeros((2, 4), np.float32)
+    np.testing.assert_array_equal(loaded(observation)[0], network(observation)[0])
+
+
+def test_what_it_cannot_be():
+    with pytest.raises(ValueError, match="`distribution='greedy'` needs a Discrete action space"):
+        al.Policy.from_network(q_network(OBSERVATION, Discrete(3)), MultiDiscrete([2, 2]))
+    with pytest.raises(ValueError, match="`epsilon` must be .*Received: epsilon=1.5"):
+        al.ActionDistribution("greedy", epsilon=1.5)
+    network = q_network(OBSERVATION, Discrete(3))
+    with pytest.raises(ValueError, match="PPO can't learn a greedy policy, whose probabilities have no gradient"):
+        al.Learner(network, al.PPO(), action_space=Discrete(3))
