@@ -97,10 +97,14 @@ def _minatar(game: str, published: float, algorithm: str = "ppo") -> Row:
     return Row(f"MinAtar/{game}-v1", algorithm, 3, 5 * M, 5, others, note=MINATAR)
 
 
-def _pong_in(precision: str) -> Row:
-    """Return a row by which precisions are compared."""
+def _pong_in(precision: str) -> tuple[Row, ...]:
+    """Return rows by which precisions are compared: a whole run, and the beginning of several."""
     options = (*NO_STICKY, "--max-policy-lag", "1", "--precision", precision)
-    return Row("ALE/Pong-v5", "ppo", 1, 875_000, 40, (), options, f"{precision}, lag 1", episodes=5)
+    name, begins = f"{precision}, lag 1", (*options, "--total-steps", "500000")
+    return (
+        Row("ALE/Pong-v5", "ppo", 1, 875_000, 40, (), options, name, episodes=5),
+        Row("ALE/Pong-v5", "ppo", 3, 500_000, 25, (), begins, f"{name}, 500k steps", episodes=5),
+    )
 
 
 def _memory(variant: str, steps: int, *options: str) -> Row:
@@ -180,7 +184,7 @@ ROWS = (
     Row("CartPole-v1", "ppo", steps=100_000, minutes=0.3, published=(Published("SB3 Zoo", 500, 100_000),), **ON_JAX),
     Row("LunarLander-v3", "ppo", steps=M, minutes=1.5, published=LUNAR_LANDER, **ON_JAX),
     Row("HalfCheetah-v5", "ppo", steps=M, minutes=2, published=HALF_CHEETAH, **ON_JAX),
-    *(_pong_in(precision) for precision in ("float32", "bfloat16")),
+    *(row for precision in ("float32", "bfloat16") for row in _pong_in(precision)),
     Row("actor_learner/CartPoleNoVelocity-v0", "ppo", 5, 100_000, 0.9, NO_VELOCITY),
     Row("actor_learner/PendulumNoVelocity-v0", "ppo", 3, 100_000, 0.9, episodes=200, note=EPISODES),
     Row("actor_learner/MountainCarContinuousNoVelocity-v0", "ppo", 3, 300_000, 2),
