@@ -126,8 +126,9 @@ class ReplayBuffer:
         """Return the bytes of a whole buffer, by those of one of a single column."""
         whole, self._columns = self._columns, 1
         self._allocate()
-        one, self._columns = self.nbytes, whole
-        return one * whole
+        self._columns, self._priorities = whole, None
+        priorities = 0 if self.priority_exponent is None else Priorities.size(self.capacity)
+        return self.nbytes * whole + priorities
 
     @property
     def nbytes(self) -> int:
@@ -146,12 +147,21 @@ class ReplayBuffer:
         Raises ValueError for one that doesn't fit the spaces, that holds NaN, or has more columns than there are.
         """
         checked = validate_trajectory(trajectory, self.spaces)
+        self._check_observation(checked.observation)
         if self.spaces.masked and checked.action_mask is None:
             raise ValueError("`action_mask` must be given: the buffer keeps masks. Received: action_mask=None")
         if not self._filled:
             self._settle_frames(checked)
         added = [column for piece in _pieces(checked, self.unroll_length) for column in self._add(piece)]
         return np.array(added)
+
+    def _check_observation(self, observation: Any) -> None:
+        structure = self.spaces.observation
+        for leaf, values in zip(structure.leaves, structure.flatten(observation), strict=True):
+            if values.shape[2:] != leaf.shape or not np.can_cast(values.dtype, leaf.dtype, "same_kind"):
+                expected = f"[T + 1, B{''.join(f', {size}' for size in leaf.shape)}] of {leaf.dtype}"
+                received = f"shape={values.shape}, dtype={values.dtype}"
+                raise ValueError(f"`{leaf.label}` must be {expected}, as its space is. Received: {received}")
 
     def _settle_frames(self, trajectory: Trajectory) -> None:
         """Keep images whole that only look like stacks of frames."""
@@ -313,8 +323,10 @@ class ReplayBuffer:
         """
         if self._priorities is None or self.priority_exponent is None:
             raise ValueError("Draws are uniform: pass `priority_exponent`. Received: priority_exponent=None")
-        flat = indices.reshape(-1)
-        priority = (np.abs(error.reshape(-1)) + 1e-6) ** self.priority_exponent
+        flat, errors = np.asarray(indices).reshape(-1), np.asarray(error).reshape(-1)
+        if len(flat) != len(errors):
+            raise ValueError(f"`error` must have a number for each of {len(flat)} rows. Received: {len(errors)}")
+        priority = (np.abs(errors) + 1e-6) ** self.priority_exponent
         if not np.isfinite(priority).all():
             raise ValueError(f"`error` must be finite. Received: {priority[~np.isfinite(priority)][0]}")
         self._largest_priority = max(self._largest_priority, float(priority.max()))

@@ -20,7 +20,13 @@ class Priorities:
         self._blocks = np.zeros((-(-count // _BLOCK), _BLOCK))
         self._flat = self._blocks.reshape(-1)
         self._sums = np.zeros(len(self._blocks))
-        self.nbytes = self._blocks.nbytes + self._sums.nbytes
+        self.nbytes = self.size(count)
+
+    @staticmethod
+    def size(count: int) -> int:
+        """Return the bytes that so many take, and that `nbytes` says of them."""
+        blocks = -(-count // _BLOCK)
+        return 8 * blocks * (_BLOCK + 1)
 
     def __getitem__(self, index: Array) -> Array:
         return self._flat[index]

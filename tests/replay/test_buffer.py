@@ -10,6 +10,7 @@ from gymnasium.spaces import Box, Dict, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import actor_learner as al
+from actor_learner.replay import buffer as buffer_module
 from tests.support.scripted_envs import MODES, Script
 from tests.support.trajectories import HYBRID, SENSES, TWO_ACTIONS, VECTOR, random_trajectory
 
@@ -271,6 +272,38 @@ def test_discarded_columns_are_never_drawn():
         if exponent:
             buffer.update_priorities(stale, np.ones(100))  # of rows that are gone, too
         assert set(buffer.sample(500).indices % 40) == set(kept)
+
+
+def test_what_does_not_fit_the_spaces_is_refused():
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 640, unroll_length=16)
+    trajectory = random_trajectory()
+    for observation, received in (
+        (trajectory.observation[..., :3], r"shape=\(17, 4, 3\), dtype=float32"),
+        (trajectory.observation[0], r"must have shape"),
+    ):
+        with pytest.raises(ValueError, match=received):
+            buffer.add(trajectory._replace(observation=observation))
+    pixels = al.ReplayBuffer(Box(0, 255, (4,), np.uint8), TWO_ACTIONS, 640, unroll_length=16)
+    with pytest.raises(ValueError, match=r"`observation` must be \[T \+ 1, B, 4\] of uint8, .* dtype=float32"):
+        pixels.add(trajectory)
+    with pytest.raises(ValueError, match="must be a nest|must be|keys"):
+        al.ReplayBuffer(SENSES, TWO_ACTIONS, 640, unroll_length=16).add(trajectory)
+    prioritized = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 640, unroll_length=16, priority_exponent=1.0)
+    prioritized.add(trajectory)
+    with pytest.raises(ValueError, match="`error` must have a number for each of 2 rows. Received: 3"):
+        prioritized.update_priorities(np.zeros(2, np.int64), np.ones(3))
+
+
+@pytest.mark.parametrize("exponent", [None, 0.6])
+@pytest.mark.parametrize("steps", [1, 100])
+def test_the_bytes_that_are_foretold_are_those_that_are_claimed(steps, exponent, monkeypatch):
+    options = {"unroll_length": steps, "priority_exponent": exponent}
+    claimed = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 10_000, **options).nbytes
+    monkeypatch.setattr(buffer_module, "available_memory", lambda: claimed)
+    al.ReplayBuffer(VECTOR, TWO_ACTIONS, 10_000, **options)
+    monkeypatch.setattr(buffer_module, "available_memory", lambda: claimed - 1)
+    with pytest.raises(MemoryError, match="doesn't fit into memory"):
+        al.ReplayBuffer(VECTOR, TWO_ACTIONS, 10_000, **options)
 
 
 def test_the_same_seed_draws_the_same():
