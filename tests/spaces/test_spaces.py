@@ -14,7 +14,7 @@ from actor_learner.spaces import kinds, structure
 from actor_learner.spaces.spaces import Spaces
 from tests.support.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR
 
-DERIVED = ("observation", "action", "masks", "has_mask_leaf", "parameter_size", "gymnasium")
+DERIVED = ("observation", "action", "masks", "has_mask_leaf", "gymnasium")
 
 
 @pytest.mark.parametrize(("observation", "action"), [(VECTOR, TWO_ACTIONS), (VECTOR, TORQUES), (SENSES, HYBRID)])
@@ -22,7 +22,6 @@ def test_what_is_derived_is_that_of_each_space(observation, action):
     spaces = Spaces(observation, action)
     assert spaces.observation == structure.observation_structure(observation)
     assert spaces.action == structure.action_structure(action)
-    assert spaces.parameter_size == structure.parameter_size(action)
     assert spaces.masks.size == structure.choices(action)
     assert not spaces.has_mask_leaf
 
@@ -77,7 +76,7 @@ def test_gymnasium_is_imported_for_its_own_spaces_alone():
 import sys
 from actor_learner.spaces.spaces import Spaces
 spaces = Spaces.from_json({Spaces(SENSES, HYBRID).to_json()!r})
-spaces.observation, spaces.action, spaces.masks, spaces.parameter_size
+spaces.observation, spaces.action, spaces.masks
 assert "gymnasium" not in sys.modules
 spaces.gymnasium
 assert "gymnasium" in sys.modules

@@ -37,7 +37,8 @@ def _as_two_would(share):
     def of_sequences(length):
         return _as_two_would(share.of_sequences(length))
 
-    return SimpleNamespace(order=order, shape=shape, of_sequences=of_sequences)
+    options = {"longest_sequence": share.longest_sequence, "of_sequences": of_sequences}
+    return SimpleNamespace(order=order, shape=shape, **options)
 
 
 def greatest_difference(name):
