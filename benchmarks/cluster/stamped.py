@@ -38,7 +38,7 @@ def main(options: str) -> None:
             before = now
             if now - reported > REPORT_SECONDS:
                 reported = now
-                found |= {"restarts": actors.restart_count, "megabytes": round(memory_of(os.getpid())["pss"], 1)}
+                found |= {"restarts": actors.restart_count, "megabytes": round(memory_of(os.getpid())["anonymous"], 1)}
                 found["descriptors"] = len(os.listdir("/proc/self/fd"))
                 found.setdefault("first", {name: found[name] for name in ("megabytes", "descriptors")})
                 print(json.dumps(found), flush=True)
