@@ -252,10 +252,8 @@ class ReplayBuffer:
 
         Raises ValueError while there is no row to draw.
         """
-        size, number = (
-            check_count("minibatch_size", minibatch_size),
-            check_count("num_minibatches", num_minibatches, optional=True),
-        )
+        size = check_count("minibatch_size", minibatch_size)
+        number = check_count("num_minibatches", num_minibatches, optional=True)
         if not self._count:
             raise ValueError("There is no row to draw: `add` trajectories first. Received: an empty buffer")
         shape = (size,) if number is None else (number, size)

@@ -37,8 +37,7 @@ def _as_two_would(share):
     def of_sequences(length):
         return _as_two_would(share.of_sequences(length))
 
-    options = {"longest_sequence": share.longest_sequence, "of_sequences": of_sequences}
-    return SimpleNamespace(order=order, shape=shape, **options)
+    return SimpleNamespace(order=order, shape=shape, longest_sequence=share.longest_sequence, of_sequences=of_sequences)
 
 
 def greatest_difference(name):
