@@ -18,14 +18,14 @@ from actor_learner.system.version import __version__
 _PUBLIC = {
     "actors.pool": "ActorPool",
     "actors.processes.restarts": "ActorError",
-    "algorithms": "A2C Impala PPO",
+    "algorithms": "A2C DQN Impala PPO SAC TD3",
     "config.config": "TrainConfig",
     "config.file": "load_config",
     "config.presets": "preset",
     "evaluate": "Evaluation evaluate",
     "export": "export",
     "learner.learner": "Learner",
-    "networks.default": "default_network",
+    "networks.default": "default_critic default_network",
     "networks.attention": "AttentionMemory",
     "networks.layers": "ActionDistribution LogStd ObservationNormalization",
     "networks.memory": "Memory Recurrent",
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from actor_learner import algorithms as algorithms, callbacks as callbacks
     from actor_learner.actors.pool import ActorPool as ActorPool
     from actor_learner.actors.processes.restarts import ActorError as ActorError
-    from actor_learner.algorithms import A2C as A2C, PPO as PPO, Impala as Impala
+    from actor_learner.algorithms import A2C as A2C, DQN as DQN, PPO as PPO, SAC as SAC, TD3 as TD3, Impala as Impala
     from actor_learner.config.config import TrainConfig as TrainConfig
     from actor_learner.config.file import load_config as load_config
     from actor_learner.config.presets import preset as preset
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from actor_learner.export import export as export
     from actor_learner.learner.learner import Learner as Learner
     from actor_learner.networks.attention import AttentionMemory as AttentionMemory
-    from actor_learner.networks.default import default_network as default_network
+    from actor_learner.networks.default import default_critic as default_critic, default_network as default_network
     from actor_learner.networks.layers import (
         ActionDistribution as ActionDistribution,
         LogStd as LogStd,

@@ -14,6 +14,7 @@ import numpy as np
 
 from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.pool import ActorPool
+from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.config.config import TrainConfig
 from actor_learner.environments.factory import resolve_env
 from actor_learner.networks.saving import load_network, save_network
@@ -26,7 +27,7 @@ from actor_learner.spaces import structure
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import choice_counts
 from actor_learner.system import compile_cache
-from actor_learner.system.machine import learner_cores, renew_suggestion
+from actor_learner.system.machine import learner_cores, renew_suggestion, size_text
 from actor_learner.system.ray_address import check_listens
 
 if TYPE_CHECKING:
@@ -132,8 +133,10 @@ def make_network(
         described = describe_image(observation_space, config.channel_axis, config.image_network)
         if described and not config.quiet:
             print(described)
+        options |= _chosen_by_algorithm(config, action_space)
         with building_in(config.precision):
-            return default_network(observation_space, action_space, **options, seed=config.seed)
+            network = default_network(observation_space, action_space, **options, seed=config.seed)
+        return _beginning(config, network)
     if config.init_from is not None:
         network = load_network(config.init_from)
         return cap_statistics(network, config.init_from_count) if config.init_from_count else network
@@ -144,9 +147,26 @@ def make_network(
         if config.normalize_observation:
             network = with_normalization(network, observation_space)
     if checkpoint is None:
-        return network
+        return _beginning(config, network)
     check_network(network, Spaces(observation_space, action_space))  # builds it, so that its weights have a place
     return load_network(checkpoint, network)
+
+
+def _chosen_by_algorithm(config: TrainConfig, action_space: Space[Any]) -> dict[str, Any]:
+    algorithm = config.algorithm
+    if not isinstance(algorithm, OffPolicy):
+        return {}
+    algorithm.check_action_space(structure.action_structure(action_space))
+    return algorithm.network_options(action_space)
+
+
+def _beginning(config: TrainConfig, network: keras.Model) -> keras.Model:
+    """Returns a new network with the probability of random actions that a run begins with."""
+    from actor_learner.networks.contract import set_epsilon
+
+    if isinstance(config.algorithm, OffPolicy) and network.built:
+        set_epsilon(network, config.algorithm.epsilon(0, 1.0))
+    return network
 
 
 def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
@@ -183,9 +203,9 @@ def make_learner(config: TrainConfig, checkpoint: Path | None, actors: ActorPool
     if checkpoint is None:
         return new_learner(config, actors)
     options = {name: getattr(config, name) for name in ("algorithm", "device", "devices")}
-    learner = Learner.load(checkpoint, network=actors.network, **options)
+    learner = Learner.load(checkpoint, network=actors.network, critics=config.critics, **options)
     learner.total_steps = config.total_steps
-    return learner
+    return _with_buffer(config, learner, actors)
 
 
 _OF_LEARNER = ("total_steps", "seed", "device", "devices", "sequence_length", "burn_in")
@@ -198,7 +218,40 @@ def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
     fields: dict[str, Any] = {name: getattr(config, name) for name in _OF_LEARNER}
     if config.init_from is not None:
         fields["return_statistics"] = _return_statistics(config)
-    return Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
+    if isinstance(config.algorithm, OffPolicy):
+        fields |= {"observation_space": actors.observation_space, "critics": _critics(config)}
+    learner = Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
+    return _with_buffer(config, learner, actors)
+
+
+def _critics(config: TrainConfig) -> Any:
+    """Returns the function that makes a critic; None for algorithms without any."""
+    if config.critics is not None or not config.algorithm.NUM_CRITICS:
+        return config.critics
+    from actor_learner.networks.default import default_critic
+    from actor_learner.networks.precision import building_in
+
+    names = "hidden_sizes activation orthogonal_init image_network normalize_observation channel_axis"
+    options = {name: getattr(config, name) for name in names.split()}
+    seeds = iter(np.random.SeedSequence([config.seed, 0xC217]).generate_state(config.algorithm.NUM_CRITICS))
+
+    def make(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
+        with building_in(config.precision):
+            return default_critic(observation_space, action_space, **options, seed=int(next(seeds)))
+
+    return make
+
+
+def _with_buffer(config: TrainConfig, learner: Learner, actors: ActorPool) -> Learner:
+    """Returns the learner with a replay buffer, if it needs one, and says how large it is."""
+    if isinstance(config.algorithm, OffPolicy):
+        from actor_learner.learner.replay import ReplayLearner
+
+        assert isinstance(learner, ReplayLearner)
+        buffer = learner.make_buffer(config.unroll_length, action_masks=actors.uses_masks)
+        if not config.quiet:
+            print(f"The replay buffer takes {size_text(buffer.nbytes)}: {buffer.capacity:,} env steps.")
+    return learner
 
 
 def _return_statistics(config: TrainConfig) -> ReturnStatistics:

@@ -22,6 +22,7 @@ TOPICS = {
     "learning": "benchmarks.learning.table",
     "precision": "benchmarks.learning.precision",
     "recurrent": "benchmarks.recurrent.compare",
+    "replay": "benchmarks.replay.compare",
     "scaling": "benchmarks.scaling.scaling",
     "gpu": "benchmarks.gpu.gpu",
     "gpu-pack": "benchmarks.gpu.pack",

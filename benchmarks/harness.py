@@ -52,6 +52,7 @@ _HELP = {
     "seeds": "seeds of each kind of run: 0, 1, ...",
     "faults": "faults in each run with faults",
     "fault_every": "seconds between faults, on average",
+    "algorithm": "algorithm of the run",
     "actor_timeout": "seconds after which a silent actor is replaced",
     "kills": "how often the run is killed",
     "times": "how often the learner is killed",

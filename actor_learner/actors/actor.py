@@ -39,6 +39,7 @@ class Startup:
     first_env: int = 0  # the number of its first environment among those of all actors
     incarnation: int = 0  # the number of actors before it that had this number
     niceness: int = 0  # of its process
+    all_envs: int = 1  # the number of all actors' environments
 
     def env_seed(self) -> int:
         """Return the seed of the first environment; those of the others follow it, across all actors."""
@@ -50,7 +51,8 @@ class Startup:
 
         step_graph: Runs in place of the exported one.
         """
-        return Policy(exported, self._seeds()[1], first_stream=self.first_env, step_graph=step_graph)
+        streams = {"first_stream": self.first_env, "streams": self.all_envs}
+        return Policy(exported, self._seeds()[1], **streams, step_graph=step_graph)
 
     def _seeds(self) -> list[np.random.SeedSequence]:
         return np.random.SeedSequence([self.seed, self.incarnation]).spawn(2)
@@ -59,6 +61,7 @@ class Startup:
 def make_startups(env_counts: Sequence[int], **common: Any) -> list[Startup]:
     """Return the descriptions of actors that have these numbers of environments."""
     pairs = enumerate(zip(env_counts, first_envs(env_counts), strict=True))
+    common["all_envs"] = sum(env_counts)
     return [Startup(num_envs=count, actor=actor, first_env=first, **common) for actor, (count, first) in pairs]
 
 

@@ -9,14 +9,25 @@ from actor_learner.algorithms.a2c import A2C
 from actor_learner.algorithms.actor_critic import ActorCritic
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.impala import Impala
+from actor_learner.algorithms.off_policy.base import OffPolicy
+from actor_learner.algorithms.off_policy.dqn import DQN
+from actor_learner.algorithms.off_policy.sac import SAC
+from actor_learner.algorithms.off_policy.td3 import TD3
 from actor_learner.algorithms.ppo import PPO
 
-__all__ = ["A2C", "PPO", "ActorCritic", "Algorithm", "Impala", "from_json", "to_json"]
+__all__ = ["A2C", "DQN", "PPO", "SAC", "TD3", "ActorCritic", "Algorithm", "Impala", "OffPolicy", "from_json", "to_json"]
 
-BY_NAME: dict[str, type[Algorithm]] = {"a2c": A2C, "impala": Impala, "ppo": PPO}
+BY_NAME: dict[str, type[Algorithm | OffPolicy]] = {
+    "a2c": A2C,
+    "dqn": DQN,
+    "impala": Impala,
+    "ppo": PPO,
+    "sac": SAC,
+    "td3": TD3,
+}
 
 
-def to_json(algorithm: Algorithm) -> dict[str, Any] | None:
+def to_json(algorithm: Algorithm | OffPolicy) -> dict[str, Any] | None:
     """Return name and hyperparameters of an algorithm of this package; None if a file can't hold them all."""
     values = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
     plain = all(value is None or isinstance(value, (bool, int, float, str)) for value in values.values())
@@ -24,7 +35,7 @@ def to_json(algorithm: Algorithm) -> dict[str, Any] | None:
     return {"name": names[0], **values} if names and plain else None
 
 
-def from_json(description: dict[str, Any] | None) -> Algorithm:
+def from_json(description: dict[str, Any] | None) -> Algorithm | OffPolicy:
     """Return the algorithm that `to_json` described. Raises ValueError for None."""
     if description is None:
         raise ValueError(

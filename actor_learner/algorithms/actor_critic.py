@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actor_learner.algorithms.base import Algorithm, Evaluate, RewardOptions, hyperparameter
+from actor_learner.algorithms.base import Algorithm, Evaluate
+from actor_learner.algorithms.hyperparameters import RewardOptions, hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.algorithms.source import ShuffledEpochs
 from actor_learner.system.fields import check_count, check_flag, check_number, refusal

@@ -1,24 +1,14 @@
-"""The base of all algorithms: hyperparameters, schedules, an optimizer, rows to learn from and a loss."""
+"""The base of algorithms that learn from each batch once: rows to learn from, and a loss."""
 
 from __future__ import annotations
 
-import copy
-import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from actor_learner.algorithms import optimizers, schedules
-from actor_learner.algorithms.optimizers import Optimizer
-from actor_learner.algorithms.schedules import Schedule
+from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.source import ShuffledEpochs, Source
-from actor_learner.system.fields import NamedFields, check_number, refusal
-
-if TYPE_CHECKING:
-    import keras
 
 Tensor = Any
 
@@ -37,24 +27,9 @@ class Evaluated(NamedTuple):
 Evaluate = Callable[[Mapping[str, Tensor]], Evaluated]
 
 
-def hyperparameter(default: Any, documentation: str) -> Any:
-    """Return a dataclass field with the line of documentation that the command line shows."""
-    return field(default=default, metadata={"help": documentation})
-
-
-class RewardOptions(NamedTuple):
-    """The changes that the learner makes to rewards before an algorithm sees them."""
-
-    clip: str | float | None = None
-    """"sign", or a bound that rewards are clipped to."""
-    scale: bool = False
-    """True: divide rewards by the running std of the return discounted by `gamma`."""
-    gamma: float = 1.0
-
-
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(NamedFields, ABC):
-    """The hyperparameters of any algorithm, and the methods that a learner calls.
+class Algorithm(Hyperparameters):
+    """The hyperparameters of an algorithm that learns from each batch, and the methods that a learner calls.
 
     A new algorithm subclasses this, `ActorCritic`, `A2C` or `PPO`, as a frozen dataclass, and overrides `loss`. `rows`,
     `loss` and `batch_metrics` are pure functions, traced into the compiled update; in them, the fields in `SCHEDULED`
@@ -63,161 +38,10 @@ class Algorithm(NamedFields, ABC):
     Raises ValueError for a value out of range.
     """
 
-    learning_rate: Schedule = hyperparameter(3e-4, "step size of the optimizer, or a schedule")
-    max_grad_norm: float | None = hyperparameter(0.5, "largest global norm of the gradient; none: not clipped")
-    optimizer: Optimizer = hyperparameter(
-        None, "adam or rmsprop; none: the algorithm's own; in code also a Keras optimizer to clone, with its own rate"
-    )
-
-    WHOSE: ClassVar[str] = "the algorithm"
-
-    SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)
-    """Fields that may be schedules; each update sees them as tensors."""
-
-    NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("learning_rate",)
-    """Scheduled fields that must never be negative."""
-
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "targets" in vars(cls) and not hasattr(cls, "actor_critic_loss"):
             raise TypeError(f"{cls.__name__} has `targets`, as actor-critics have: subclass al.algorithms.ActorCritic")
-
-    @property
-    def name(self) -> str:
-        """The class's name in lower case, as used in run directories."""
-        return type(self).__name__.lower()
-
-    def __post_init__(self) -> None:
-        """Check ranges, and turn NumPy's numbers into Python's."""
-        for name, value in [(f.name, getattr(self, f.name)) for f in fields(self)]:
-            if isinstance(value, np.number):
-                object.__setattr__(self, name, value.item())
-        self._check_schedules()
-        self._check_number("learning_rate", least=0)
-        if self.max_grad_norm != math.inf:
-            check_number("max_grad_norm", self.max_grad_norm, above=0, optional=True)
-        self._check_optimizer()
-
-    def _check_number(
-        self, name: str, *, least: float | None = None, above: float | None = None, optional: bool = False
-    ) -> None:
-        """Check a number that may be a schedule, which is checked when it is evaluated."""
-        value = getattr(self, name)
-        if not (name in self.SCHEDULED and schedules.is_schedule(value)):
-            check_number(name, value, least=least, above=above, optional=optional or self.default(name) is None)
-
-    def _check_schedules(self) -> None:
-        """Check the form of schedules and, but for Keras's, which would load TensorFlow, their first values."""
-        for name in self.SCHEDULED:
-            value = getattr(self, name)
-            if value is None and self.default(name) is None:
-                continue
-            schedules.check_schedule(name, value, self.default(name))
-            if schedules.needs_total_steps(value):
-                self._evaluate(name, progress_remaining=1.0, env_steps=0)
-
-    def _check_optimizer(self) -> None:
-        if self.optimizer is None or self.optimizer in tuple(optimizers.BY_NAME):
-            return
-        if isinstance(self.optimizer, (str, type)) or not hasattr(self.optimizer, "get_config"):
-            names = ", ".join(map(repr, optimizers.BY_NAME))
-            raise refusal("optimizer", f"{names} or a keras.optimizers.Optimizer", self.optimizer)
-        for name in ("learning_rate", "max_grad_norm"):
-            if getattr(self, name) != self.default(name):
-                raise ValueError(
-                    f"`{name}` belongs in the optimizer when one is passed in. "
-                    f"Received: optimizer={type(self.optimizer).__name__}, {name}={getattr(self, name)!r}"
-                )
-
-    @classmethod
-    def default(cls, name: str) -> Any:
-        return next(f.default for f in fields(cls) if f.name == name)
-
-    def at(self, values: Mapping[str, Tensor]) -> Algorithm:
-        """Return a copy with scheduled fields replaced by the (tensor) values of one update, unchecked."""
-        instance = copy.copy(self)
-        for name, value in values.items():
-            object.__setattr__(instance, name, value)
-        return instance
-
-    def scheduled_values(self, *, progress_remaining: float, env_steps: int) -> dict[str, float]:
-        """Return the present values of the fields in `SCHEDULED`, without those that are None.
-
-        Raises ValueError if a schedule gives a negative rate or a number that isn't finite.
-        """
-        return {
-            name: self._evaluate(name, progress_remaining=progress_remaining, env_steps=env_steps)
-            for name in self.SCHEDULED
-            if getattr(self, name) is not None
-        }
-
-    def _evaluate(self, name: str, *, progress_remaining: float, env_steps: int) -> float:
-        return schedules.evaluate_schedule(
-            name,
-            getattr(self, name),
-            self.default(name),
-            progress_remaining=progress_remaining,
-            env_steps=env_steps,
-            least=0.0 if name in self.NEVER_NEGATIVE else -math.inf,
-        )
-
-    def check_total_steps(self, total_steps: int | None) -> None:
-        """Check schedules before a run, whose length may be unknown.
-
-        Raises ValueError if a schedule needs an unknown length, or starts out of range; warns if one ends early.
-        """
-        for name in self.SCHEDULED:
-            value = getattr(self, name)
-            if total_steps is None and schedules.needs_total_steps(value):
-                raise ValueError(
-                    f"`{name}` is a schedule of what remains of a run, which needs `total_steps` (of Learner). "
-                    f"Received: {name}={value!r}, total_steps=None"
-                )
-            if total_steps is not None:
-                schedules.warn_of_early_end(name, value, total_steps)
-        self.scheduled_values(progress_remaining=1.0, env_steps=0)
-
-    def check_distribution(self, name: str) -> None:
-        """Raise ValueError if the algorithm can't learn a policy with this distribution of actions."""
-
-    def check_unroll_length(self, unroll_length: int) -> None:
-        """Raise ValueError if the algorithm can't learn from unrolls of this length."""
-
-    @property
-    def clones_optimizer(self) -> bool:
-        """True if a Keras optimizer was passed in, which sets learning rate and clipping itself."""
-        return self.optimizer is not None and not isinstance(self.optimizer, str)
-
-    @property
-    def changes_learning_rate(self) -> bool:
-        """True if the learning rate is written before each update, so that no callback may set it."""
-        return not self.clones_optimizer and schedules.is_schedule(self.learning_rate)
-
-    def adapted_learning_rate(self, learning_rate: float, metrics: Mapping[str, float]) -> float | None:
-        """Return the next update's learning rate, from the present one and this update's metrics. None: no change."""
-        return None
-
-    def make_optimizer(self) -> keras.Optimizer:
-        """Return a new optimizer: a clone of the one passed in, the one that is named, or `default_optimizer`."""
-        if self.optimizer is None:
-            return self.default_optimizer()
-        if isinstance(self.optimizer, str):
-            return optimizers.BY_NAME[self.optimizer](self.initial_learning_rate, self.max_grad_norm)
-        return type(self.optimizer).from_config(self.optimizer.get_config())
-
-    def default_optimizer(self) -> keras.Optimizer:
-        """Return Adam with epsilon 1e-5, clipped by the global norm."""
-        return optimizers.adam(self.initial_learning_rate, self.max_grad_norm)
-
-    @property
-    def initial_learning_rate(self) -> float:
-        """The learning rate before the first update."""
-        return self._evaluate("learning_rate", progress_remaining=1.0, env_steps=0)
-
-    @property
-    def rewards(self) -> RewardOptions:
-        """The changes that the learner makes to rewards: none."""
-        return RewardOptions()
 
     def source(self) -> Source:
         """Return the source of an update's minibatches: each batch once, whole."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner.algorithms import optimizers
 from actor_learner.algorithms.actor_critic import ActorCritic
-from actor_learner.algorithms.base import hyperparameter
+from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from actor_learner.algorithms import schedules
 from actor_learner.algorithms.actor_critic import ActorCritic, divergence_metric
-from actor_learner.algorithms.base import hyperparameter
+from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import check_flag
 

@@ -13,7 +13,7 @@ from actor_learner.system.memory import MemorySampler, Usage, measure
 from actor_learner.system.signals import stop_requested
 
 _LOG = logging.getLogger("actor_learner")
-_ACTIONS = ("pause", "checkpoint_and_stop", "restart_actors")
+_ACTIONS = ("pause", "checkpoint_and_stop", "restart_actors", "shrink_buffer")
 _SHARE_OF_CGROUP = 0.95  # the usable share of the cgroup's limit; at all of it, the kernel kills processes
 _PAUSE_SECONDS = 1.0
 
@@ -28,11 +28,12 @@ class MemoryLimit(Callback):
     "pause" waits, checking each second, until the memory is below the limit again. After `pause_minutes` the run is
     saved and ends. "checkpoint_and_stop" ends it after the current update. "restart_actors" replaces as many of the
     largest actors as needed: for environments that leak. If replacing all of them doesn't help, the run is saved and
-    ends.
+    ends. "shrink_buffer" lets a replay buffer forget its oldest env steps; below a tenth of its first size the run is
+    saved and ends.
 
     Args:
         gigabytes: The limit, in 10^9 bytes.
-        action: "pause", "checkpoint_and_stop" or "restart_actors".
+        action: "pause", "checkpoint_and_stop", "restart_actors" or "shrink_buffer".
         seconds: The least time between two checks; more if measuring takes more than 0.5% of a core.
         pause_minutes: The longest pause.
 
@@ -66,9 +67,20 @@ class MemoryLimit(Callback):
         if self._limit < self.gigabytes * 1e9:
             text = "Memory: the limit is %s, 95%% of what the cgroup allows, not the %g GB asked for."
             _LOG.warning(text, size_text(self._limit), self.gigabytes)
+        self._check_buffer()
         self._num_actors, self._fresh = len(usage.actors), min(usage.actors.values(), default=0)
         self._restarted = {}
         self._sampler = self._make_sampler(self.seconds)
+
+    def _check_buffer(self) -> None:
+        if self.action == "shrink_buffer":
+            buffer = self.learner.buffer
+            if buffer is None:
+                raise ValueError(
+                    '`action="shrink_buffer"` needs an algorithm with a replay buffer, such as DQN. '
+                    f"Received: {type(self.learner.algorithm).__name__}"
+                )
+            self._least = max(buffer.capacity // 10, sum(self.config.env_counts) * buffer.unroll_length)
 
     def _make_sampler(self, seconds: float) -> MemorySampler:
         return MemorySampler(lambda: self.actors.pids, seconds)
@@ -85,6 +97,8 @@ class MemoryLimit(Callback):
             self._pause(usage)
         elif self.action == "restart_actors":
             self._restart_actors(usage)
+        elif self.action == "shrink_buffer":
+            self._shrink_buffer(usage)
         else:
             self._stop(usage)
 
@@ -115,6 +129,19 @@ class MemoryLimit(Callback):
         _LOG.info("%s Restarting the largest actors: %s.", self._describe(usage), grown)
         self._restarted |= {actor: pid for actor, pid in self.actors.pids.items() if actor in chosen}
         self.actors.restart(chosen)
+
+    def _shrink_buffer(self, usage: Usage) -> None:
+        """Lets the buffer forget so many of the steps that it holds that a tenth more than the excess is free."""
+        buffer = self.learner.buffer
+        assert buffer is not None
+        held = (buffer.next_column - buffer.first_column) * buffer.unroll_length
+        excess = math.ceil(1.1 * (usage.total - self._limit) / buffer.column_bytes) * buffer.unroll_length
+        if held - excess < self._least:
+            self._stop(usage, "The replay buffer is too small to be shrunk further. ")
+            return
+        text = "%s The replay buffer now keeps %s env steps instead of %s."
+        _LOG.warning(text, self._describe(usage), f"{held - excess:,}", f"{held:,}")
+        buffer.shrink(held - excess)
 
     def _stop(self, usage: Usage, why: str = "") -> None:
         _LOG.warning("%s %sThe run is saved and ends.", self._describe(usage), why)

@@ -20,6 +20,7 @@ from actor_learner.system.keras_import import BACKENDS, import_keras_before, use
 
 _UNITS = {"steps": "STEPS", "updates": "UPDATES", "epoch": "UPDATES", "minutes": "MINUTES", "timeout": "SECONDS"}
 """The unit of a field, by the last word of its name."""
+_NAMED = {"env_kwargs": "JSON", "algorithm": "NAME", "network": "MODULE:NAME", "critics": "MODULE:NAME"}
 _ALIASES = {"num_actors": ["--num-workers"], "ray_address": ["--ray"]}
 
 
@@ -117,7 +118,7 @@ def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
 
 def _help(field: dataclasses.Field[Any]) -> str:
     text = str(field.metadata.get("help", "")).replace("%", "%%")
-    if field.name in ("env_kwargs", "algorithm", "network") or "default:" in text:
+    if field.name in _NAMED or "default:" in text:
         return text
     if field.default is None or field.default is dataclasses.MISSING:
         return text
@@ -135,8 +136,8 @@ def flag_text(value: Any) -> str:
 
 
 def _metavar(name: str, hint: Any) -> str:
-    if name in ("env_kwargs", "algorithm", "network"):
-        return {"env_kwargs": "JSON", "algorithm": "NAME", "network": "MODULE:NAME"}[name]
+    if name in _NAMED:
+        return _NAMED[name]
     kinds = _alternatives(hint)
     for kind in kinds:
         if typing.get_origin(kind) is Literal:
@@ -209,4 +210,9 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-_FLAG_TYPES: dict[str, Callable[[str], Any]] = {"env_kwargs": json_object, "algorithm": str, "network": str}
+_FLAG_TYPES: dict[str, Callable[[str], Any]] = {
+    "env_kwargs": json_object,
+    "algorithm": str,
+    "network": str,
+    "critics": str,
+}

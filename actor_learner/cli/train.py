@@ -134,9 +134,9 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
 
 
 def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields that were given, with the network's function instead of its name."""
+    """Return the fields that were given, with functions of models instead of their names."""
     given = given_fields(arguments)
-    return {**given, "network": import_network(given["network"])} if "network" in given else given
+    return {**given, **{name: import_network(given[name]) for name in ("network", "critics") if name in given}}
 
 
 def _without_callbacks(recorded: Mapping[str, Any], in_python: str) -> dict[str, Any]:

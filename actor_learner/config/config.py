@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from actor_learner.algorithms.base import Algorithm
+from actor_learner.algorithms.hyperparameters import Hyperparameters
+from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.config import references
 from actor_learner.config.references import algorithm_class, callable_name
@@ -53,8 +55,13 @@ def _count(default: int | None, least: int | None, group: str = "run", help: str
     return _field(default, group, help, check)
 
 
-def _flag(default: bool, group: str = "run") -> Any:
-    return _field(default, group, check=checks.check_flag)
+def _flag(default: bool | None, group: str = "run") -> Any:
+    """Return a field for a flag; None is its value until the algorithm's own default takes its place."""
+    return _field(default, group, check=checks.check_flag if default is not None else _open_flag)
+
+
+def _open_flag(name: str, value: Any) -> bool | None:
+    return None if value is None else checks.check_flag(name, value)
 
 
 def _choice(choices: tuple[Any, ...], group: str = "run") -> Any:
@@ -79,12 +86,14 @@ def _path(name: str, value: Any) -> Any:
 
 
 def _activation(name: str, value: Any) -> Any:
-    if not isinstance(value, str):
+    if value is not None and not isinstance(value, str):
         raise refusal(name, "a Keras name", value)
     return value
 
 
-def _hidden_sizes(name: str, value: Any) -> tuple[int, ...]:
+def _hidden_sizes(name: str, value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise refusal(name, "a sequence of integers", value)
     sizes = tuple(value)
@@ -92,6 +101,12 @@ def _hidden_sizes(name: str, value: Any) -> tuple[int, ...]:
         return tuple(checks.check_count(name, size) for size in sizes)
     except ValueError:
         raise refusal(name, "integers of at least 1", sizes) from None
+
+
+def _critics(name: str, value: Any) -> Any:
+    if value is not None and not callable(value):
+        raise refusal(name, "a callable that returns a keras.Model, or None", value)
+    return value
 
 
 def _info_keys(name: str, value: Any) -> tuple[str, ...]:
@@ -140,12 +155,13 @@ class TrainConfig(checks.NamedFields):
         vectorization: "auto" uses the id's own vector environment if it has one; "sync" never does.
         autoreset_mode: mode of a vector environment that names none: "next_step", "same_step" or "disabled".
         info_keys: entries of the last step's `info` to report, as the metrics `episode/<key>`.
-        algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, `Impala(...)`, or a dataclass of your own.
+        algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, `Impala(...)`, `DQN(...)`, `SAC(...)`, `TD3(...)`, or
+            a dataclass of your own.
         total_steps: env steps to train for, over all environments.
         num_actors: actor processes; 0 steps the environments in this process, for debuggers.
         envs_per_actor: environments of each actor; None: 8, or its share of `num_envs`.
         num_envs: environments of all actors together, split as evenly as possible; None: `envs_per_actor` for each.
-        unroll_length: env steps of each environment in a batch.
+        unroll_length: env steps of each environment in a batch; None: 128, or 4 with a replay buffer.
         sequence_length: env steps of the sequences from which a network with memory learns; None: whole unrolls, or
             the longest equal parts of them that a minibatch holds. What happened longer before, it can use but not
             learn to remember.
@@ -174,6 +190,8 @@ class TrainConfig(checks.NamedFields):
         checkpoint_updates: updates between checkpoints; None: not by updates. The end of a run always writes one.
         keep_checkpoints: newest checkpoints to keep, beside the best ones and milestones.
         keep_best_checkpoints: best checkpoints to keep: the last ones whose return was the highest so far.
+        checkpoint_buffer: whether checkpoints hold the replay buffer; without it, a resumed run first fills a tenth of
+            it anew, with the loaded policy.
         milestone_steps: env steps between checkpoints that are kept forever; None: no milestones.
         on_env_error: after an exception in an environment, "restart" replaces its actor, "raise" ends the run.
         max_restarts: most actors to replace in a run; the next failure ends it with the cause.
@@ -185,9 +203,11 @@ class TrainConfig(checks.NamedFields):
         histogram_updates: updates between histograms of the weights in the event files; None: no histograms.
         quiet: print no progress.
         verbose: print a line for every update, and the run's log.
-        hidden_sizes: sizes of the default network's hidden layers, for vectors.
-        activation: Keras's name of the hidden layers' activation.
-        orthogonal_init: orthogonal initialization as in SB3, else uniform by fan-in.
+        hidden_sizes: sizes of the default network's hidden layers, for vectors, and of default critics; None: 64,64, or
+            256,256 with a replay buffer.
+        activation: Keras's name of the hidden layers' activation; None: tanh, or relu with a replay buffer.
+        orthogonal_init: orthogonal initialization as in SB3's PPO, else uniform by fan-in; None: orthogonal, but with a
+            replay buffer.
         initial_log_std: logarithm of the initial standard deviation of Box actions.
         image_network: default network for images: "nature", "impala" or "small"; "auto": nature from 36 x 36 pixels
             on, else small from 4 x 4 on; smaller ones are vectors.
@@ -203,6 +223,8 @@ class TrainConfig(checks.NamedFields):
         precision: precision that the network's layers compute in, over weights in float32: "float32", "bfloat16" or
             "float16"; None: as Keras's dtype policy says.
         network: keras.Model, or callable(observation_space, action_space) -> keras.Model, in place of the default.
+        critics: callable(observation_space, action_space) -> keras.Model, called for each critic, in place of
+            `default_critic`.
         callbacks: keras.callbacks.Callback objects.
 
     Example:
@@ -221,7 +243,7 @@ class TrainConfig(checks.NamedFields):
         (None, "next_step", "same_step", "disabled"), "environment"
     )
     info_keys: tuple[str, ...] = _field(("is_success",), "environment", check=_info_keys)
-    algorithm: Any = _field(PPO, "algorithm", "ppo, a2c, impala or module:Class")
+    algorithm: Any = _field(PPO, "algorithm", "ppo, a2c, impala, dqn, sac, td3 or module:Class")
     total_steps: int = _count(500_000, 1)
     num_actors: int = _count(2, 0, "actors")
     envs_per_actor: int | None = _count(
@@ -230,7 +252,7 @@ class TrainConfig(checks.NamedFields):
     num_envs: int | None = _count(
         None, 1, "actors", "environments of all actors together, split evenly; default: envs_per_actor for each"
     )
-    unroll_length: int = _count(128, 1, "actors")
+    unroll_length: int = _count(None, 1, "actors")
     sequence_length: int | None = _count(None, 1, "algorithm")
     burn_in: int = _count(0, 0, "algorithm")
     max_policy_lag: int = _count(
@@ -257,6 +279,7 @@ class TrainConfig(checks.NamedFields):
     keep_checkpoints: int = _count(3, 1, "checkpoints")
     keep_best_checkpoints: int = _count(1, 0, "checkpoints")
     milestone_steps: int | None = _count(None, 1, "checkpoints")
+    checkpoint_buffer: bool = _flag(True, "checkpoints")
     on_env_error: Literal["restart", "raise"] = _choice(("restart", "raise"), "faults")
     max_restarts: int = _count(1000, 0, "faults")
     actor_timeout: float = _field(60.0, "faults", check=checks.check_seconds)
@@ -267,9 +290,9 @@ class TrainConfig(checks.NamedFields):
     histogram_updates: int | None = _count(None, 1)
     quiet: bool = _flag(False)
     verbose: bool = _flag(False)
-    hidden_sizes: tuple[int, ...] = _field((64, 64), "network", check=_hidden_sizes)
-    activation: str = _field("tanh", "network", check=_activation)
-    orthogonal_init: bool = _flag(True, "network")
+    hidden_sizes: tuple[int, ...] = _field(None, "network", check=_hidden_sizes)
+    activation: str = _field(None, "network", check=_activation)
+    orthogonal_init: bool = _flag(None, "network")
     initial_log_std: float = _number(0.0, "network")
     image_network: Literal["auto", "nature", "impala", "small"] = _choice(
         ("auto", "nature", "impala", "small"), "network"
@@ -282,6 +305,9 @@ class TrainConfig(checks.NamedFields):
     memory_size: int = _count(128, 1, "network")
     precision: Literal["float32", "bfloat16", "float16"] | None = _choice((None, *PRECISIONS), "network")
     network: Any = _field(None, "network", "module:callable(observation_space, action_space) -> keras.Model")
+    critics: Any = _field(
+        None, "network", "module:callable(observation_space, action_space) -> keras.Model", check=_critics
+    )
     callbacks: Sequence[Any] = _field(tuple, "code", check=_callbacks)
 
     def __post_init__(self) -> None:
@@ -289,6 +315,7 @@ class TrainConfig(checks.NamedFields):
             if (check := field.metadata["check"]) is not None:
                 object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
         object.__setattr__(self, "backend", use_backend(self.backend))
+        self._take_defaults()
         self._check_algorithm()
         self._check_network()
         self._record_precision()
@@ -302,6 +329,14 @@ class TrainConfig(checks.NamedFields):
         check_cluster(*cluster, num_actors=self.num_actors, acting=self.acting)
         self._check_devices()
         self._check_sequences()
+
+    def _take_defaults(self) -> None:
+        """Take the algorithm's defaults where fields are left open."""
+        defaults = getattr(self.algorithm, "CONFIG_DEFAULTS", Hyperparameters.CONFIG_DEFAULTS)
+        left_open = {name for name in defaults if getattr(self, name) is None}
+        object.__setattr__(self, "_left_open", left_open)
+        for name in left_open:
+            object.__setattr__(self, name, defaults[name])
 
     def _check_devices(self) -> None:
         if self.devices == 1:
@@ -321,6 +356,11 @@ class TrainConfig(checks.NamedFields):
             if self.sequence_length is not None or self.burn_in:
                 received = f"sequence_length={self.sequence_length}, burn_in={self.burn_in}"
                 raise ValueError(f"`sequence_length` and `burn_in` need a network with memory. Received: {received}")
+            return
+        if isinstance(self.algorithm, OffPolicy):
+            if self.memory is not None:
+                kind = type(self.algorithm).__name__
+                raise refusal("memory", f"None for {kind}, whose rows are drawn one by one", self.memory)
             return
         if self.memory == "attention":
             checks.check_heads("memory_size", self.memory_size)
@@ -345,16 +385,41 @@ class TrainConfig(checks.NamedFields):
 
     def _check_algorithm(self) -> None:
         is_instance = dataclasses.is_dataclass(self.algorithm) and not isinstance(self.algorithm, type)
-        if not is_instance or not hasattr(self.algorithm, "loss"):
+        if not is_instance or not (hasattr(self.algorithm, "loss") or isinstance(self.algorithm, OffPolicy)):
             raise refusal("algorithm", "an instance of an algorithm's dataclass, such as PPO()", self.algorithm)
-        if isinstance(self.algorithm, Algorithm):
+        if isinstance(self.algorithm, Hyperparameters):
             self.algorithm.check_unroll_length(self.unroll_length)
+        if isinstance(self.algorithm, OffPolicy):
+            self._check_off_policy(self.algorithm)
+        elif self.critics is not None:
+            raise refusal("critics", f"None for {type(self.algorithm).__name__}, which has none", self.critics)
         if self.undone_rate_factor < 1 and getattr(self.algorithm, "changes_learning_rate", False):
             raise ValueError(
                 "`undone_rate_factor` needs a constant learning rate; a schedule writes its own before each update. "
                 f"Received: undone_rate_factor={self.undone_rate_factor}, "
                 f"learning_rate={self.algorithm.learning_rate!r}"
             )
+
+    def _check_off_policy(self, algorithm: OffPolicy) -> None:
+        kind = type(algorithm).__name__
+        algorithm.check_total_steps(self.total_steps)
+        if self.devices > 1:
+            raise refusal("devices", f"1 for {kind}, whose minibatches are too small to be shared", self.devices)
+        if self.distribution != "gaussian":
+            raise refusal("distribution", f"left out for {kind}, which has one of its own", self.distribution)
+        given = self.network is not None or self.init_from is not None
+        for name in ("dueling", "epsilon_ladder", "action_noise"):
+            if given and hasattr(algorithm, name) and getattr(algorithm, name) != algorithm.default(name):
+                received = f"{name}={getattr(algorithm, name)!r} beside a network that is given"
+                raise ValueError(f"`{name}` is for the default network; build it into yours. Received: {received}")
+        if self.precision == "float16":
+            raise refusal("precision", f"'bfloat16' or 'float32' for {kind}, which doesn't scale losses", "float16")
+        rows = sum(self.env_counts) * self.unroll_length
+        if algorithm.buffer_size < rows:
+            expected = f"at least the {rows:,} env steps of a batch, num_envs x unroll_length"
+            raise refusal("buffer_size", expected, algorithm.buffer_size)
+        if self.critics is not None and not algorithm.NUM_CRITICS:
+            raise refusal("critics", f"None for {kind}, which has none", self.critics)
 
     def _check_network(self) -> None:
         given = self.network_fields()
@@ -390,10 +455,12 @@ class TrainConfig(checks.NamedFields):
 
     def network_fields(self, *, all_fields: bool = False) -> dict[str, Any]:
         """Return the fields of the default network: those that differ from their default, or all."""
+        defaults = getattr(self.algorithm, "CONFIG_DEFAULTS", Hyperparameters.CONFIG_DEFAULTS)
         return {
-            field.name: getattr(self, field.name)
+            field.name: value
             for field in dataclasses.fields(self)
-            if field.name in DEFAULT_NETWORK_FIELDS and (all_fields or getattr(self, field.name) != field.default)
+            if field.name in DEFAULT_NETWORK_FIELDS
+            and ((value := getattr(self, field.name)) != defaults.get(field.name, field.default) or all_fields)
         }
 
     @property
@@ -420,7 +487,8 @@ class TrainConfig(checks.NamedFields):
         asked = vars(self)["_asked"]
         if not changes.keys() & {*asked, "envs_per_actor", "max_policy_lag"}:
             asked = {}
-        return dataclasses.replace(self, **{**asked, **_without_other_counts(changes), **changes})
+        left_open = dict.fromkeys(vars(self)["_left_open"])
+        return dataclasses.replace(self, **{**left_open, **asked, **_without_other_counts(changes), **changes})
 
     def to_json(self) -> dict[str, Any]:
         """Return the config as JSON types, with callables and objects as `{"callable": "module:name"}`.
@@ -428,9 +496,9 @@ class TrainConfig(checks.NamedFields):
         An environment or network that can be imported by its name becomes "module:name", as at a shell.
         """
         values = _fields_to_json(self)
-        values |= {
-            name: found for name in ("env", "network") if (found := references.importable_name(getattr(self, name)))
-        }
+        for name in ("env", "network", "critics"):
+            if found := references.importable_name(getattr(self, name)):
+                values[name] = found
         name = references.algorithm_reference(type(self.algorithm))
         return {**values, "algorithm": {"name": name, **_fields_to_json(self.algorithm)}}
 
@@ -444,8 +512,9 @@ class TrainConfig(checks.NamedFields):
         values = {name: value for name, value in of_this_version(data).items() if name in known} | passed
         if missing := {name: marks for name, value in values.items() if (marks := references.callable_marks(value))}:
             raise ValueError(f"A run's config.json {references.ask_again(missing)}")
-        if isinstance(values.get("network"), str):
-            values["network"] = references.recorded_network(values["network"])
+        for name in ("network", "critics"):
+            if isinstance(values.get(name), str):
+                values[name] = references.recorded_network(values[name])
         if isinstance(values.get("algorithm"), Mapping):
             values["algorithm"] = references.algorithm_from_json(values["algorithm"])
         return cls(**values)
@@ -492,7 +561,7 @@ def unknown_field(owner: str, name: str, value: object, known: Iterable[str]) ->
 
 
 _NETWORK_GROUP = [field.name for field in dataclasses.fields(TrainConfig) if field.metadata["group"] == "network"]
-DEFAULT_NETWORK_FIELDS = tuple(name for name in _NETWORK_GROUP if name not in ("network", "precision"))
+DEFAULT_NETWORK_FIELDS = tuple(name for name in _NETWORK_GROUP if name not in ("network", "critics", "precision"))
 
 
 def _fields_to_json(fields: Any) -> dict[str, Any]:

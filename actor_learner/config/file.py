@@ -28,7 +28,7 @@ from actor_learner.system.keras_import import BACKENDS, import_keras_before, use
 _MOST_BYTES = 1 << 20
 _ONLY_IN_RUNS = "versions"  # a key that every run's config.json has, and no other file
 _NOT_REPEATED = ("run_dir", "overwrite")
-_NAMED = ("env", "algorithm", "network")  # fields whose values may name code
+_NAMED = ("env", "algorithm", "network", "critics")  # fields whose values may name code
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,10 @@ def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = Non
     own = {name: value for name, value in fields.items() if name not in changes}
     if missing := {name: marks for name, value in own.items() if (marks := callable_marks(value))}:
         raise ValueError(f"{file.where(next(iter(missing)))}: a run's config.json {ask_again(missing)}")
-    if isinstance(fields.get("network"), str) and "network" not in changes:
-        with file.naming_lines():
-            fields["network"] = recorded_network(fields["network"])
+    for name in ("network", "critics"):
+        if isinstance(fields.get(name), str) and name not in changes:
+            with file.naming_lines():
+                fields[name] = recorded_network(fields[name])
     layers = over_preset(preset_layer(file, changes, preset), {**fields, **changes})
     with file.naming_lines(*changes):
         return TrainConfig.from_fields({**layers, "algorithm": changes.get("algorithm") or file.algorithm})

@@ -3,7 +3,8 @@
 They start from SB3 Zoo's. They set the number of all environments, `num_envs`, so that up to lag 1 the number of
 actors doesn't change what is learned (above, all actors have as many, and a rest is left out). Pendulum and
 HalfCheetah use more environments with shorter unrolls, LunarLander shorter unrolls, which learn as well in less time
-(HalfCheetah with the Zoo's discount and loss weights, and a step size and network of its own).
+(HalfCheetah with the Zoo's discount and loss weights, and a step size and network of its own). DQN's learning rates
+fall to 0, unlike the Zoo's: with constant ones, final weights are good or bad by chance.
 """
 
 from __future__ import annotations
@@ -41,6 +42,16 @@ _GRU = {"memory": "gru", "memory_size": 64}
 _NO_VELOCITY = _settings(100_000, 8, 128, minibatch_size=256, learning_rate="linear_1e-3", **_NORMALIZED)
 _NO_VELOCITY |= {**_GRU, "hidden_sizes": (64,)}
 
+
+def _replay(total_steps: int, num_envs: int, unroll_length: int, **others: Any) -> dict[str, Any]:
+    return _settings(total_steps, num_envs, unroll_length, hidden_sizes=(256, 256), **others)
+
+
+_DQN_BOX2D = {"learning_rate": "linear_6.3e-4", "minibatch_size": 128, "buffer_size": 50_000, "learning_starts": 0}
+_DQN_BOX2D |= {"updates_per_step": 1.0, "target_update_interval": 250}
+_DQN_BOX2D |= {"exploration_fraction": 0.12, "exploration_final_eps": 0.1}
+_SAC_MUJOCO = _replay(1_000_000, 4, 8, learning_starts=10_000)
+
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "CartPole-v1": {
         "ppo": {
@@ -50,14 +61,27 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "a2c": _settings(500_000, 8, 5),
         "impala": _settings(300_000, 16, 20, max_policy_lag=4, learning_rate="linear_2e-3", normalize_reward=True),
+        "dqn": {
+            **_replay(50_000, 8, 32, learning_rate="linear_2.3e-3", minibatch_size=64, buffer_size=100_000),
+            "learning_starts": 1_000,
+            "updates_per_step": 0.5,
+            "target_update_interval": 10,
+            "exploration_fraction": 0.16,
+            "exploration_final_eps": 0.04,
+        },
     },
     "Acrobot-v1": {
         "ppo": _settings(1_000_000, 16, 256, epochs=4, gae_lambda=0.94, **_NORMALIZED),
         "a2c": _settings(500_000, 16, 5, **_NORMALIZED),
+        "dqn": {**_replay(100_000, 4, 8), **_DQN_BOX2D},
     },
-    "Pendulum-v1": {"ppo": _settings(100_000, 4, 512, gamma=0.9, learning_rate="linear_1e-3", normalize_reward=True)},
+    "Pendulum-v1": {
+        "ppo": _settings(100_000, 4, 512, gamma=0.9, learning_rate="linear_1e-3", normalize_reward=True),
+        "sac": _replay(20_000, 4, 8, learning_rate=1e-3),
+    },
     "LunarLander-v3": {
         "ppo": {**_LUNAR_LANDER, "ent_coef": 0.01},
+        "dqn": {**_replay(100_000, 4, 8), **_DQN_BOX2D},
         "impala": {
             **_settings(3_000_000, 16, 32, minibatch_size=128, max_policy_lag=4, gae_lambda=0.97, ent_coef=0.005),
             "optimizer": "adam",
@@ -67,25 +91,53 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "LunarLanderContinuous-v3": {"ppo": {**_LUNAR_LANDER, **_NORMALIZED}},
-    "MountainCar-v0": {"ppo": _settings(1_000_000, 16, 64, epochs=4, gae_lambda=0.98, **_NORMALIZED)},
-    "MountainCarContinuous-v0": {"ppo": _settings(100_000, 4, 256, gamma=0.999, noise_hold=16, **_NORMALIZED)},
+    "MountainCar-v0": {
+        "ppo": _settings(1_000_000, 16, 64, epochs=4, gae_lambda=0.98, **_NORMALIZED),
+        "dqn": {
+            **_replay(120_000, 4, 8, learning_rate="linear_4e-3", minibatch_size=128, buffer_size=10_000, gamma=0.98),
+            "learning_starts": 1_000,
+            "updates_per_step": 0.5,
+            "target_update_interval": 600,
+            "exploration_fraction": 0.2,
+            "exploration_final_eps": 0.07,
+        },
+    },
+    "MountainCarContinuous-v0": {
+        "ppo": _settings(100_000, 4, 256, gamma=0.999, noise_hold=16, **_NORMALIZED),
+        "sac": {
+            **_settings(50_000, 4, 8, minibatch_size=512, buffer_size=50_000, gamma=0.9999, tau=0.01),
+            "learning_starts": 0,
+            "ent_coef": 0.1,
+            "hidden_sizes": (64, 64),
+            "noise_hold": 16,
+        },
+    },
     "BipedalWalker-v3": {
+        "sac": _replay(
+            *(500_000, 4, 16),
+            learning_rate=7.3e-4,
+            buffer_size=300_000,
+            gamma=0.98,
+            tau=0.02,
+            learning_starts=10_000,
+        ),
         "ppo": _settings(
             5_000_000, 32, 512, minibatch_size=128, learning_rate="linear_5e-4", clip_range=0.18, **_NORMALIZED
-        )
+        ),
     },
     "HalfCheetah-v5": {
-        "ppo": {**_MUJOCO, "gamma": 0.98, "gae_lambda": 0.92, "ent_coef": 4e-4, "vf_coef": 0.58, "max_grad_norm": 0.8}
+        "sac": _SAC_MUJOCO,
+        "ppo": {**_MUJOCO, "gamma": 0.98, "gae_lambda": 0.92, "ent_coef": 4e-4, "vf_coef": 0.58, "max_grad_norm": 0.8},
     },
-    "Hopper-v5": {"ppo": _WALKING},
-    "Walker2d-v5": {"ppo": _WALKING},
+    "Hopper-v5": {"ppo": _WALKING, "sac": _SAC_MUJOCO},
+    "Walker2d-v5": {"ppo": _WALKING, "sac": _SAC_MUJOCO},
     "Swimmer-v5": {
         "ppo": _settings(
             1_000_000, 4, 1024, minibatch_size=256, gamma=0.9999, gae_lambda=0.98, learning_rate=6e-4, **_NORMALIZED
         )
     },
     # Contact forces, all 0 in Ant-v3, are three quarters of what Ant-v5 observes; PPO learns slower with them.
-    "Ant-v5": {"ppo": {**_TIANSHOU, "env_kwargs": {"include_cfrc_ext_in_observation": False}}},
+    "Ant-v5": {"ppo": {**_TIANSHOU, "env_kwargs": {"include_cfrc_ext_in_observation": False}}, "sac": _SAC_MUJOCO},
     "Humanoid-v5": {"ppo": _TIANSHOU},
     **{f"{name}-v5": {"ppo": _MUJOCO} for name in _MUJOCO_NAMES},
     "actor_learner/Catch-v0": {
@@ -129,8 +181,24 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         ),
     },
     "ALE/Pong-v5": {"ppo": {**_ATARI, "total_steps": 875_000, "epochs": 3, "learning_rate": 5e-4, "clip_range": 0.1}},
-    "ALE/*": {"ppo": _ATARI},
+    "ALE/*": {
+        "ppo": _ATARI,
+        "dqn": {
+            **_settings(10_000_000, 8, 4, learning_rate=1e-4, buffer_size=100_000, learning_starts=100_000),
+            "target_update_interval": 1_000,
+            "exploration_final_eps": 0.01,
+            "clip_reward": "sign",
+            "env_kwargs": {"episodic_life": True},
+        },
+    },
     "MinAtar/*": {
+        "dqn": {
+            **_settings(1_000_000, 8, 8, learning_rate="linear_5e-4", buffer_size=100_000, learning_starts=5_000),
+            "updates_per_step": 0.5,
+            "target_update_interval": 1_000,
+            "exploration_final_eps": 0.02,
+            "double": True,
+        },
         "ppo": _settings(
             5_000_000, 64, 128, minibatch_size=512, epochs=4, learning_rate="linear_2.5e-3", ent_coef=0.01
         ),

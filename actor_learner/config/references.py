@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actor_learner.algorithms import BY_NAME
+from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.keras_import import import_keras_before
 
@@ -17,7 +18,7 @@ _AT_A_SHELL = {"env": "module:factory", "network": "--network module:function"}
 
 
 def algorithm_class(name: str) -> type[Any]:
-    """Return the algorithm's class: "ppo", "a2c", "impala" or "package.module:Class".
+    """Return the algorithm's class: "ppo" and others of this package, or "package.module:Class".
 
     Raises ValueError for an unknown name, a module that can't be imported, or a class that is no algorithm.
     """
@@ -27,9 +28,13 @@ def algorithm_class(name: str) -> type[Any]:
             raise refusal("algorithm", known, name)
         return BY_NAME[name]
     found = resolve_reference(name, "algorithm")
-    if not isinstance(found, type) or not dataclasses.is_dataclass(found) or not hasattr(found, "loss"):
+    if not isinstance(found, type) or not dataclasses.is_dataclass(found) or not _learns(found):
         raise refusal("algorithm", "a dataclass with a method `loss`", name)
     return found
+
+
+def _learns(cls: type[Any]) -> bool:
+    return hasattr(cls, "loss") or issubclass(cls, OffPolicy)
 
 
 def algorithm_reference(cls: type[Any]) -> str:

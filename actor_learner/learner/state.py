@@ -9,9 +9,10 @@ manifest.json   size and SHA-256 of each of these, without which nothing is read
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from gymnasium.spaces import Space
 
 from actor_learner import algorithms
 from actor_learner.algorithms.base import Algorithm
+from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.learner.rewards import ReturnStatistics
 from actor_learner.networks.saving import network_of, write_network
 from actor_learner.spaces.kinds import from_json, to_json
-from actor_learner.spaces.structure import to_gymnasium
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import to_gymnasium, without_mask
 from actor_learner.system.files import DamagedError, one_line, read_arrays, read_folder, write_arrays
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -38,7 +41,7 @@ class SavedLearner:
     """The state of a learner. arrays: The contents of its variables, without those of the network."""
 
     network: keras.Model
-    algorithm: Algorithm
+    algorithm: Algorithm | OffPolicy
     action_space: Space[Any]
     total_steps: int | None
     sequence_length: int | None
@@ -47,6 +50,10 @@ class SavedLearner:
     updates: int
     random_state: np.random.BitGenerator
     arrays: Arrays
+    observation_space: Space[Any] | None = None
+    critics: Sequence[keras.Model] = ()
+    replay: Mapping[str, Any] = field(default_factory=dict)
+    """The counters of an off-policy learner."""
 
 
 def write_learner(saved: SavedLearner, folder: Path) -> None:
@@ -54,6 +61,8 @@ def write_learner(saved: SavedLearner, folder: Path) -> None:
     if not saved.network.built:
         raise ValueError("A learner can be saved once its network is built: by a call, or by the first update.")
     write_network(saved.network, folder)
+    for index, critic in enumerate(saved.critics):
+        write_network(critic, folder, name=f"critic-{index}")
     write_arrays(folder / "learner.npz", saved.arrays)
     description = {
         "format": FORMAT,
@@ -66,14 +75,23 @@ def write_learner(saved: SavedLearner, folder: Path) -> None:
         "updates": saved.updates,
         "random_state": saved.random_state.state,
     }
+    if saved.replay:
+        space = None if saved.observation_space is None else to_json(saved.observation_space)
+        description |= {"observation_space": space, "critics": len(saved.critics), "replay": dict(saved.replay)}
     (folder / "learner.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
-def read_learner(directory: Directory, *, algorithm: Algorithm | None, network: keras.Model | None) -> SavedLearner:
+def read_learner(
+    directory: Directory,
+    *,
+    algorithm: Algorithm | OffPolicy | None,
+    network: keras.Model | None,
+    critics: Callable[[Any, Any], keras.Model] | None = None,
+) -> SavedLearner:
     """Return the learner in a folder; see `Learner.load`."""
     if not (Path(directory) / "learner.json").is_file():
         raise ValueError(f"There is no learner (learner.json) there. Received: directory={str(directory)!r}")
-    contents = read_folder(directory)
+    contents = read_folder(directory, "network.", "learner.", "critic-")
     try:
         description = _read_description(contents["learner.json"])
         arrays = read_arrays(contents["learner.npz"])
@@ -81,12 +99,26 @@ def read_learner(directory: Directory, *, algorithm: Algorithm | None, network: 
         raise _no_learner(directory, error) from error
     network = network_of(contents, network, path=directory)
     description["algorithm"] = algorithm or _algorithm(description["algorithm"], directory)
-    return SavedLearner(network=network, arrays=arrays, **description)
+    spaces = description.get("observation_space"), description["action_space"]
+    models = [
+        network_of(contents, critics and _built(critics(*spaces), *spaces), path=directory, name=f"critic-{index}")
+        for index in range(description.pop("critics", 0))
+    ]
+    return SavedLearner(network=network, arrays=arrays, critics=models, **description)
+
+
+def _built(critic: keras.Model, observation_space: Any, action_space: Any) -> keras.Model:
+    """Return a critic that was called once, so that its weights have a place."""
+    if not critic.built:
+        spaces = Spaces(without_mask(observation_space), action_space)
+        observation, size = spaces.observation.zeros(1), sum(math.prod(leaf.shape) for leaf in spaces.action.leaves)
+        critic((observation, np.zeros((1, size), np.float32)))
+    return critic
 
 
 def read_return_statistics(directory: Directory) -> ReturnStatistics | None:
     """Return the statistics by which a saved learner scales rewards, None if it doesn't. Raises as `read_learner`."""
-    contents = read_folder(directory)
+    contents = read_folder(directory, "learner.")
     try:
         arrays = read_arrays(contents["learner.npz"])
         if "reward_scaling/0" not in arrays:
@@ -112,7 +144,13 @@ def _read_description(content: bytes) -> dict[str, Any]:
             raise ValueError(f"{name}={state[name]!r}")
     bits = np.random.PCG64(0)
     bits.state = state["random_state"]
+    others: dict[str, Any] = {}
+    if "replay" in state:
+        space = state["observation_space"]
+        others["observation_space"] = None if space is None else to_gymnasium(from_json(space))
+        others |= {"critics": int(state["critics"]), "replay": dict(state["replay"])}
     return {
+        **others,
         **{name: state[name] for name in ("algorithm", "total_steps", "env_steps", "updates")},
         "sequence_length": state.get("sequence_length"),  # earlier versions write neither
         "burn_in": state.get("burn_in", 0),
@@ -121,7 +159,7 @@ def _read_description(content: bytes) -> dict[str, Any]:
     }
 
 
-def _algorithm(description: dict[str, Any] | None, directory: Directory) -> Algorithm:
+def _algorithm(description: dict[str, Any] | None, directory: Directory) -> Algorithm | OffPolicy:
     """Return the saved algorithm. Its name is looked up in a table: nothing is imported."""
     try:
         return algorithms.from_json(description)

@@ -2,9 +2,9 @@
 
 A network is a Keras model from a batch of observations to `(parameters, value)`, or to a dict with at least these keys.
 `parameters [N, parameter_size(action_space)]` describe the action distribution, of which "greedy" has one more;
-`value [N]` or `[N, 1]` is the state value. Further outputs of a dict reach the loss. The leaves of a composite
-observation are the model's nested inputs, or its inputs of that name, with keys and indices joined by dots
-("camera.0"). The mask leaf is an input only of models that have one of its name.
+`value [N]` or `[N, 1]` is the state value, which a dict may lack for algorithms with critics. Further outputs of a dict
+reach the loss. The leaves of a composite observation are the model's nested inputs, or its inputs of that name, with
+keys and indices joined by dots ("camera.0"). The mask leaf is an input only of models that have one of its name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from keras import ops
 from keras.layers import BatchNormalization, Dropout
 
-from actor_learner.networks.distributions import Distribution, distribution_for
+from actor_learner.networks.distributions import GREEDY, Distribution, distribution_for
 from actor_learner.networks.layers import ActionDistribution, ObservationNormalization
 from actor_learner.networks.memory import Memories, MemoryContractError
 from actor_learner.spaces.kinds import Box
@@ -40,11 +40,9 @@ def call_network(network: keras.Model, observation: Nest) -> dict[str, Tensor]:
     Raises ValueError if a composite observation doesn't match the network's inputs, or if outputs are missing.
     """
     outputs = _named_outputs(network(arrange(network, observation), training=False))
-    return {
-        **outputs,
-        "parameters": ops.cast(outputs["parameters"], "float32"),
-        "value": ops.reshape(ops.cast(outputs["value"], "float32"), (-1,)),
-    }
+    parameters = ops.cast(outputs["parameters"], "float32")
+    value = outputs["value"] if "value" in outputs else parameters[:, 0] * 0.0
+    return {**outputs, "parameters": parameters, "value": ops.reshape(ops.cast(value, "float32"), (-1,))}
 
 
 def call_with_weights(
@@ -128,8 +126,8 @@ def _named_outputs(outputs: Any) -> dict[str, Tensor]:
             expected = "(parameters, value), or a dict with these keys"
             raise ValueError(f"The network must return {expected}. Received: {received}")
         outputs = dict(zip(("parameters", "value"), outputs, strict=True))
-    if missing := {"parameters", "value"} - set(outputs):
-        raise ValueError(f"The network's dict lacks {sorted(missing)}. Received: keys {sorted(outputs)}")
+    if "parameters" not in outputs:
+        raise ValueError(f"The network's dict lacks ['parameters']. Received: keys {sorted(outputs)}")
     return dict(outputs)
 
 
@@ -138,8 +136,10 @@ def check_network(network: keras.Model, spaces: Spaces) -> None:
     check_contract(network, spaces.observation.zeros(CHECKED_ROWS), spaces)
 
 
-def check_contract(network: keras.Model, observation: Nest, spaces: Spaces) -> None:
+def check_contract(network: keras.Model, observation: Nest, spaces: Spaces, *, needs_value: bool = False) -> None:
     """Builds the network on an observation of `CHECKED_ROWS` rows and checks that it keeps the contract.
+
+    needs_value: whether an output `value` must be there.
 
     Raises ValueError with the expected and the actual shape: a wrong one would otherwise broadcast silently.
     """
@@ -160,13 +160,18 @@ def check_contract(network: keras.Model, observation: Nest, spaces: Spaces) -> N
             with memories.stepping(start, memories.initial_state(CHECKED_ROWS)):
                 network(arranged, training=False)
     except MemoryContractError as error:
-        raise ValueError(f"{_reason(error)} (network {network.name!r})") from error
+        raise ValueError(f"{reason(error)} (network {network.name!r})") from error
     except Exception as error:
         raise ValueError(
             f"The network doesn't take observations of {_describe(observation)} (with a leading batch axis): "
-            f"{_reason(error)} Received: network={network.name!r}"
+            f"{reason(error)} Received: network={network.name!r}"
         ) from error
-    check_outputs(network, _named_outputs(outputs), CHECKED_ROWS, spaces)
+    named = _named_outputs(outputs)
+    if needs_value and "value" not in named:
+        raise ValueError(
+            f"The network's dict lacks ['value'], which this algorithm needs. Received: keys {sorted(named)}"
+        )
+    check_outputs(network, named, CHECKED_ROWS, spaces)
 
 
 def check_outputs(network: keras.Model, outputs: dict[str, Tensor], rows: int, spaces: Spaces) -> None:
@@ -176,14 +181,14 @@ def check_outputs(network: keras.Model, outputs: dict[str, Tensor], rows: int, s
         ("value", ((rows,), (rows, 1)), "[B] or [B, 1]"),
         ("parameters", ((rows, columns),), f"[B, {columns}] for {spaces.action_space}"),
     ):
-        if (size := tuple(outputs[name].shape)) not in allowed:
+        if name in outputs and (size := tuple(outputs[name].shape)) not in allowed:
             batch = ["B"] if size[:1] == (rows,) else []
             received = ", ".join(map(str, (*batch, *size[len(batch) :])))
             received = f"[{received}] from {network.name!r}"
             raise ValueError(f"The network's `{name}` must have shape {expected}. Received: {received}")
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """Returns the line that says why a call failed; Keras writes it below a heading, in colours."""
     lines = re.sub(r"\x1b\[\d*m", "", str(error)).strip().splitlines() or [type(error).__name__]
     reasons = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
@@ -195,6 +200,13 @@ def _describe(observation: Nest) -> str:
     if "" in leaves:
         return f"shape {tuple(leaves[''].shape[1:])} and dtype {leaves[''].dtype}"
     return ", ".join(f"{name} {tuple(leaf.shape[1:])} {leaf.dtype}" for name, leaf in leaves.items())
+
+
+def set_epsilon(network: keras.Model, epsilon: float | None) -> None:
+    """Assigns the probability of random actions to the network's ActionDistribution layer; None: assigns nothing."""
+    for layer in all_layers(network):
+        if epsilon is not None and isinstance(layer, ActionDistribution) and layer.distribution == GREEDY:
+            layer.epsilon.assign([epsilon])
 
 
 def training_dependent_layers(network: keras.Model) -> list[str]:
@@ -249,6 +261,12 @@ def distribution_and_hold(network: keras.Model) -> tuple[str, int]:
         expected = "The network's ActionDistribution layers must agree on (distribution, noise_hold)"
         raise ValueError(f"{expected}. Received: {listed} of network {network.name!r}")
     return values.pop() if values else ("gaussian", 1)
+
+
+def epsilon_ladder(network: keras.Model) -> float:
+    """Returns the exponent of the ladder of epsilons over environments, 0 without one."""
+    found = [layer.epsilon_ladder for layer in all_layers(network) if isinstance(layer, ActionDistribution)]
+    return max(found, default=0.0)
 
 
 def check_noise_hold(noise_hold: int, action: Structure) -> None:

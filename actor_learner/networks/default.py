@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -15,7 +15,7 @@ from keras import layers, ops
 
 from actor_learner.networks.attention import AttentionMemory
 from actor_learner.networks.contract import arrange, check_noise_hold, normalization_layers, takes_mask
-from actor_learner.networks.distributions import distribution_for
+from actor_learner.networks.distributions import GREEDY, distribution_for
 from actor_learner.networks.images import (
     check_channel_axis,
     check_image_network,
@@ -32,6 +32,9 @@ from actor_learner.spaces.kinds import Box, Discrete, MultiDiscrete
 from actor_learner.system.fields import MEMORIES, check_choice, check_count, check_heads, refusal
 
 Tensor = Any
+
+_LOG_STDS = (-20.0, 2.0)
+"""The bounds of log standard deviations that depend on the observation: SB3's."""
 
 _KEEPING = 3.0
 """The first bias of a forget gate: an untrained cell keeps 95% of its state from one step to the next."""
@@ -52,6 +55,10 @@ def default_network(
     channel_axis: int | None = None,
     memory: str | None = None,
     memory_size: int = 128,
+    dueling: bool = False,
+    state_dependent_std: bool = False,
+    action_noise: float | None = None,
+    epsilon_ladder: float = 0.0,
     seed: int = 0,
 ) -> keras.Model:
     """Returns a network for these spaces: separate MLP trunks for policy and value, or a shared trunk for images.
@@ -67,47 +74,115 @@ def default_network(
 
     `image_network`: "nature" (from 36 x 36 pixels), "impala", "small", or "auto": nature, or small where it is too big.
 
+    With `distribution="greedy"` the parameters are values of actions, and the state's value is the highest; `dueling`
+    adds a trunk for the state's value to them (arXiv:1511.06581, eq. 9), and `epsilon_ladder` is as in
+    `ActionDistribution`. `state_dependent_std` lets the standard
+    deviation of Box actions depend on the observation, as SAC has it, with logarithms between -20 and 2. `action_noise`
+    keeps means of Box actions within their bounds, as TD3 has it, with a fixed standard deviation, in halves of the
+    distance between the bounds. Both leave out the state's value.
+
     Raises ValueError for unsupported spaces or options.
     """
     structure = spaces.observation_structure(spaces.without_mask(observation_space))
     action = spaces.action_structure(action_space)
     distribution_for(action, distribution)  # raises ValueError if it doesn't fit
     check_noise_hold(noise_hold, action)
-    _check_activation(activation)
-    check_image_network(image_network)
-    check_channel_axis(structure, channel_axis)
     check_choice("memory", memory, (None, *MEMORIES))
     check_count("memory_size", memory_size)
     if memory == "attention":
         check_heads("memory_size", memory_size)
-    images = [is_image(leaf.space, image_network, channel_axis) for leaf in structure.leaves]
-    normalized = _normalizable(structure, images) if normalize_observation else [False] * len(images)
+    if memory is not None:
+        _warn_of_stacks(structure, memory, image_network, channel_axis)
     inputs = _inputs(structure)
     build = _Builder(orthogonal_init, seed, taken=[tensor.name for tensor in inputs])
-    features = []
-    for leaf, tensor, image, normalize in zip(structure.leaves, inputs, images, normalized, strict=True):
-        prefix = _prefix(structure, leaf)
-        if image:
-            if memory is not None and stacks_frames(leaf, channel_axis):
-                warnings.warn(
-                    "Observations stack frames, and `memory` remembers frames, too: one is enough and takes less time. "
-                    f"Received: memory={memory!r} with {leaf.label} of shape {leaf.shape}",
-                    UserWarning,
-                    stacklevel=3,
-                )
-            features.append(image_features(tensor, leaf, image_network, channel_axis, build.initializer, prefix))
-        else:
-            features.append(_vector_features(tensor, leaf, normalize, prefix))
+    features, images = _features(
+        structure, inputs, build, activation, image_network, channel_axis, normalize_observation
+    )
     shared = any(images) or memory is not None
     policy_features, value_features = _trunks(features, build, hidden_sizes, activation, shared, all(images))
     if memory is not None:
         policy_features = value_features = build.memory(policy_features, memory, memory_size)
-    parameters = _policy_head(policy_features, action, build, initial_log_std)
-    parameters = ActionDistribution(distribution, noise_hold, name=build.name("parameters"), dtype="float32")(
-        parameters
+    if distribution == GREEDY:
+        parameters = _action_values(policy_features, value_features if dueling else None, action, build)
+        value = ops.max(parameters, axis=-1, keepdims=True)
+    else:
+        head = _head_of_box(build, initial_log_std, state_dependent_std, action_noise)
+        parameters = _policy_head(policy_features, action, build, head)
+        without_value = state_dependent_std or action_noise is not None
+        value = None if without_value else build.head(value_features, 1, 1.0, "value")
+    layer = ActionDistribution(
+        distribution,
+        noise_hold,
+        epsilon_ladder=epsilon_ladder,
+        name=build.name("parameters"),
+        dtype="float32",
     )
-    value = build.head(value_features, 1, 1.0, "value")
-    return keras.Model(structure.unflatten(inputs), (parameters, value), name="actor_critic")
+    parameters = layer(parameters)
+    outputs = {"parameters": parameters} if value is None else (parameters, value)
+    return keras.Model(structure.unflatten(inputs), outputs, name="actor_critic")
+
+
+def default_critic(
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    *,
+    hidden_sizes: Sequence[int] = (256, 256),
+    activation: str = "relu",
+    orthogonal_init: bool = False,
+    image_network: str = "auto",
+    normalize_observation: bool = False,
+    channel_axis: int | None = None,
+    seed: int = 0,
+) -> keras.Model:
+    """Returns a model of an action's value, from (observation, action) to `[N, 1]`, for algorithms with critics.
+
+    The action is `[N, d]`, scaled to -1 and 1. Features of the observation are those of `default_network`; an MLP of
+    `hidden_sizes` follows. The other options are as there.
+    """
+    structure = spaces.observation_structure(spaces.without_mask(observation_space))
+    size = sum(math.prod(leaf.shape) for leaf in spaces.action_structure(action_space).leaves)
+    inputs = _inputs(structure)
+    action = keras.Input((size,), name="action_input")
+    build = _Builder(orthogonal_init, seed, taken=[tensor.name for tensor in inputs])
+    features, _ = _features(structure, inputs, build, activation, image_network, channel_axis, normalize_observation)
+    hidden = build.mlp(build.join([*features, action], "observation_and_action"), hidden_sizes, activation, "critic")
+    return keras.Model((structure.unflatten(inputs), action), build.head(hidden, 1, 1.0, "value"), name="critic")
+
+
+def _features(
+    structure: spaces.Structure,
+    inputs: Sequence[Tensor],
+    build: _Builder,
+    activation: str,
+    image_network: str,
+    channel_axis: int | None,
+    normalize_observation: bool,
+) -> tuple[list[Tensor], list[bool]]:
+    """Returns features `[N, size]` of each leaf, and whether it is an image."""
+    _check_activation(activation)
+    check_image_network(image_network)
+    check_channel_axis(structure, channel_axis)
+    images = [is_image(leaf.space, image_network, channel_axis) for leaf in structure.leaves]
+    normalized = _normalizable(structure, images) if normalize_observation else [False] * len(images)
+    features = []
+    for leaf, tensor, image, normalize in zip(structure.leaves, inputs, images, normalized, strict=True):
+        prefix = _prefix(structure, leaf)
+        if image:
+            features.append(image_features(tensor, leaf, image_network, channel_axis, build.initializer, prefix))
+        else:
+            features.append(_vector_features(tensor, leaf, normalize, prefix))
+    return features, images
+
+
+def _warn_of_stacks(structure: spaces.Structure, memory: str, image_network: str, channel_axis: int | None) -> None:
+    for leaf in structure.leaves:
+        if is_image(leaf.space, image_network, channel_axis) and stacks_frames(leaf, channel_axis):
+            warnings.warn(
+                "Observations stack frames, and `memory` remembers frames, too: one is enough and takes less time. "
+                f"Received: memory={memory!r} with {leaf.label} of shape {leaf.shape}",
+                UserWarning,
+                stacklevel=4,
+            )
 
 
 def with_normalization(network: keras.Model, observation_space: Space[Any]) -> keras.Model:
@@ -263,13 +338,54 @@ def _trunks(
     return trunk, trunk
 
 
-def _policy_head(x: Tensor, structure: spaces.Structure, build: _Builder, initial_log_std: float) -> Tensor:
-    heads = []
+def _action_values(x: Tensor, of_state: Tensor | None, structure: spaces.Structure, build: _Builder) -> Tensor:
+    """Returns the values of a Discrete space's choices; of_state: features of the state's own value, if it is apart."""
+    columns = spaces.leaf_parameter_size(structure.leaves[0].space)
+    if of_state is None:
+        return build.head(x, columns, 1.0, "action_values")
+    advantage = build.head(x, columns, 1.0, "advantages")
+    value = build.head(of_state, 1, 1.0, "state_value")
+    return value + advantage - ops.mean(advantage, axis=-1, keepdims=True)
+
+
+def _policy_head(
+    x: Tensor, structure: spaces.Structure, build: _Builder, of_box: Callable[[Tensor, spaces.Leaf, str], list[Tensor]]
+) -> Tensor:
+    heads: list[Tensor] = []
     for leaf in structure.leaves:
-        prefix, columns = _prefix(structure, leaf), spaces.leaf_parameter_size(leaf.space)
+        prefix = _prefix(structure, leaf)
         if isinstance(leaf.space, Box):
-            mean = build.head(x, columns // 2, 0.01, f"{prefix}mean")
-            heads.append(LogStd(initial_log_std, name=build.name(f"{prefix}log_std"), dtype="float32")(mean))
+            heads += of_box(x, leaf, prefix)
         else:
-            heads.append(build.head(x, columns, 0.01, f"{prefix}logits"))
+            heads.append(build.head(x, spaces.leaf_parameter_size(leaf.space), 0.01, f"{prefix}logits"))
     return build.join(heads, "heads", dtype="float32")
+
+
+def _head_of_box(
+    build: _Builder, initial_log_std: float, state_dependent_std: bool, action_noise: float | None
+) -> Callable[[Tensor, spaces.Leaf, str], list[Tensor]]:
+    """Returns a function from features to the mean and the log standard deviation of a Box, as columns."""
+
+    def alone(x: Tensor, leaf: spaces.Leaf, prefix: str) -> list[Tensor]:
+        mean = build.head(x, math.prod(leaf.shape), 0.01, f"{prefix}mean")
+        return [LogStd(initial_log_std, name=build.name(f"{prefix}log_std"), dtype="float32")(mean)]
+
+    def by_state(x: Tensor, leaf: spaces.Leaf, prefix: str) -> list[Tensor]:
+        mean = build.head(x, math.prod(leaf.shape), 0.01, f"{prefix}mean")
+        log_std = build.head(x, math.prod(leaf.shape), 0.01, f"{prefix}log_std")
+        return [mean, ops.clip(log_std + initial_log_std, *_LOG_STDS)]
+
+    def bounded(x: Tensor, leaf: spaces.Leaf, prefix: str) -> list[Tensor]:
+        assert action_noise is not None
+        low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (leaf.space.low, leaf.space.high))
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise ValueError(f"`action_noise` needs finite bounds. Received: {leaf.label} of {leaf.space}")
+        half = (high - low) / 2
+        mean = ops.tanh(build.head(x, math.prod(leaf.shape), 0.01, f"{prefix}mean")) * half + (low + high) / 2
+        log_std = np.log(np.maximum(action_noise * half, math.exp(_LOG_STDS[0]))).tolist()
+        name = build.name(f"{prefix}log_std")
+        return [LogStd(log_std, name=name, dtype="float32", trainable=False)(mean)]
+
+    if action_noise is not None:
+        return bounded
+    return by_state if state_dependent_std else alone

@@ -84,7 +84,7 @@ def image_features(
         warnings.warn(
             f"The channels of {leaf.label} of shape {leaf.shape} are taken to be on axis {axis - 3}; `channel_axis` "
             "says where they are.",
-            stacklevel=4,
+            stacklevel=5,
         )
     network = _choose(image_network, height, width)
     # Scaled before axes move: on CPUs TensorFlow moves float32 more than twice as fast as bytes.

@@ -89,11 +89,14 @@ def merge_statistics(running: Sequence[Tensor], batch: Sequence[Tensor]) -> tupl
 
 @keras.saving.register_keras_serializable(package="actor_learner")
 class LogStd(layers.Layer):  # type: ignore[misc]
-    """Appends a trainable, state-independent log standard deviation to means: `[N, d]` -> `[N, 2 d]`."""
+    """Appends a trainable, state-independent log standard deviation to means: `[N, d]` -> `[N, 2 d]`.
 
-    def __init__(self, initial: float = 0.0, **kwargs: Any) -> None:
+    initial: its first value, or one for each column.
+    """
+
+    def __init__(self, initial: float | Sequence[float] = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.initial = float(initial)
+        self.initial = [float(i) for i in initial] if isinstance(initial, Sequence) else float(initial)
 
     def build(self, input_shape: Any) -> None:
         initializer = keras.initializers.Constant(self.initial)
@@ -121,16 +124,24 @@ class ActionDistribution(layers.Layer):  # type: ignore[misc]
             but given a state that it led to, held noise isn't centred: above 1, the policy gradient is biased, as
             gSDE's is (arXiv:2005.05719).
         epsilon: With "greedy", the first probability of any choice, 0 to 1.
+        epsilon_ladder: With "greedy", environment i of N of a pool explores with probability
+            `epsilon ** (1 + epsilon_ladder * i / (N - 1))` (arXiv:1803.00933, section 4.1: 7, over an epsilon of .4).
 
-    Raises ValueError for a probability out of range.
+    Raises ValueError for a number out of range.
     """
 
     def __init__(
-        self, distribution: str = "gaussian", noise_hold: int = 1, epsilon: float = 0.05, **kwargs: Any
+        self,
+        distribution: str = "gaussian",
+        noise_hold: int = 1,
+        epsilon: float = 0.05,
+        epsilon_ladder: float = 0.0,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.distribution, self.noise_hold = distribution, noise_hold
         self.first_epsilon = check_number("epsilon", epsilon, least=0, most=1)
+        self.epsilon_ladder = check_number("epsilon_ladder", epsilon_ladder, least=0)
 
     def build(self, input_shape: Any) -> None:
         if self.distribution == GREEDY:
@@ -145,7 +156,8 @@ class ActionDistribution(layers.Layer):  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "distribution": self.distribution, "noise_hold": self.noise_hold}
-        return {**config, "epsilon": self.first_epsilon} if self.distribution == GREEDY else config
+        greedy = {"epsilon": self.first_epsilon, "epsilon_ladder": self.epsilon_ladder}
+        return {**config, **greedy} if self.distribution == GREEDY else config
 
 
 @keras.saving.register_keras_serializable(package="actor_learner")

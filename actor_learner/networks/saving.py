@@ -20,7 +20,8 @@ from actor_learner.system.files import DamagedError, has_manifest, one_line, rea
 if TYPE_CHECKING:
     import keras
 
-_NAMES = ("network.keras", "network.weights.h5")
+_NAME = "network"
+_SUFFIXES = (".keras", ".weights.h5")
 _ADVICE = "build it, and give it as `network=` in Python"
 _HDF5_OVERHEAD = 8192  # bytes, more than an array or a group takes beside its contents
 
@@ -37,9 +38,9 @@ def save_network(network: keras.Model, directory: str | os.PathLike[str]) -> Pat
     return _save(network, Path(directory), write_atomically)
 
 
-def write_network(network: keras.Model, folder: Path) -> Path:
-    """Saves a network, as `save_network` does, into a folder that `write_folder_atomically` fills."""
-    return _save(network, folder, lambda file, write: write(file))
+def write_network(network: keras.Model, folder: Path, name: str = _NAME) -> Path:
+    """Saves a network, as `save_network` does, into a folder that `write_folder_atomically` fills, under a name."""
+    return _save(network, folder, lambda file, write: write(file), name)
 
 
 def check_can_be_saved(network: keras.Model, folder: Path) -> None:
@@ -67,15 +68,19 @@ def load_network(path: str | os.PathLike[str], network: keras.Model | None = Non
     """
     folder = Path(path)
     if folder.is_dir() and has_manifest(folder):
-        return network_of(read_folder(folder), network, path=path)
+        return network_of(read_folder(folder, f"{_NAME}."), network, path=path)
     return _load(network_file(folder), network, path)
 
 
 def network_of(
-    contents: Mapping[str, bytes], network: keras.Model | None = None, *, path: str | os.PathLike[str]
+    contents: Mapping[str, bytes],
+    network: keras.Model | None = None,
+    *,
+    path: str | os.PathLike[str],
+    name: str = _NAME,
 ) -> keras.Model:
     """Loads a network, as `load_network` does, from the contents of a folder's files; messages name `path`."""
-    name = _first_name(contents.__contains__, path)
+    name = _first_name(contents.__contains__, path, name)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / name
         file.write_bytes(contents[name])
@@ -87,11 +92,15 @@ def network_file(path: Path) -> Path:
     return path if path.is_file() else path / _first_name(lambda name: (path / name).exists(), path)
 
 
-def _first_name(exists: Callable[[str], bool], path: str | os.PathLike[str]) -> str:
-    if (name := next(filter(exists, _NAMES), None)) is None:
-        expected = "There is no network (network.keras) there; a run writes it when it ends"
+def _first_name(exists: Callable[[str], bool], path: str | os.PathLike[str], name: str = _NAME) -> str:
+    if (found := next(filter(exists, _files(name)), None)) is None:
+        expected = f"There is no network ({name}.keras) there; a run writes it when it ends"
         raise ValueError(f"{expected}. Received: path={str(path)!r}")
-    return name
+    return found
+
+
+def _files(name: str) -> list[str]:
+    return [f"{name}{suffix}" for suffix in _SUFFIXES]
 
 
 def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str]) -> keras.Model:
@@ -121,8 +130,10 @@ def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str])
         raise ValueError(f"{reason}; {_ADVICE}. Received: path={str(path)!r}") from error
 
 
-def _save(network: keras.Model, folder: Path, put: Callable[[Path, Callable[[Path], object]], object]) -> Path:
-    whole, weights = (folder / name for name in _NAMES)
+def _save(
+    network: keras.Model, folder: Path, put: Callable[[Path, Callable[[Path], object]], object], name: str = _NAME
+) -> Path:
+    whole, weights = (folder / file for file in _files(name))
     if _can_be_rebuilt.get(network, True):
         try:
             put(whole, functools.partial(_write_whole, network))

@@ -23,11 +23,15 @@ class Noise:
 
     Each environment keeps its normals for `noise_hold` steps; its uniforms are new at every step. The normals of one
     step are standard normal, but not given the state, to which the held ones have led.
+
+    With a ladder of epsilons over `streams` environments, the uniform u by which row i explores is u ** (1 / k), which
+    is below epsilon as often as u is below epsilon ** k.
     """
 
-    def __init__(self, exported: ExportedPolicy, seed: Seed, first_stream: int = 0) -> None:
+    def __init__(self, exported: ExportedPolicy, seed: Seed, first_stream: int = 0, streams: int = 1) -> None:
         self._uniform, self._normal = exported.noise_uniform, exported.noise_normal
         self._hold, self._first_stream = exported.noise_hold, first_stream
+        self._ladder = exported.epsilon_ladder / max(1, streams - 1)
         self.reseed(seed)
 
     def reseed(self, seed: Seed) -> None:
@@ -87,6 +91,9 @@ class Noise:
             self._fill(self._ahead[:, row : row + 1], self._streams[row])
         if rows > _MOST_STREAMS:
             self._fill(self._ahead[:, max(known, _MOST_STREAMS) :], self._streams[_MOST_STREAMS])
+        if self._ladder:
+            environment = self._first_stream + np.arange(known, rows)
+            self._ahead[:, known:, 0] **= np.float32(1) / (1 + self._ladder * environment).astype(np.float32)
 
     def _new_stream(self, row: int) -> tuple[Any, Any]:
         """Returns a row's generators of uniforms and of normals: two, so that steps may be drawn in any portions."""

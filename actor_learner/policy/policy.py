@@ -52,11 +52,18 @@ class Policy:
         exported: The result of `export_policy` or `ExportedPolicy.load`.
         seed: An int or a `np.random.SeedSequence` for the noise that actions are sampled with.
         first_stream: Number of the random stream of the first row; each row has its own.
+        streams: Number of all random streams, over which a ladder of epsilons reaches.
         step_graph: Runs in place of the exported step graph.
     """
 
     def __init__(
-        self, exported: ExportedPolicy, seed: Seed = 0, *, first_stream: int = 0, step_graph: LoadedGraph | None = None
+        self,
+        exported: ExportedPolicy,
+        seed: Seed = 0,
+        *,
+        first_stream: int = 0,
+        streams: int = 1,
+        step_graph: LoadedGraph | None = None,
     ) -> None:
         if not isinstance(exported, ExportedPolicy):
             expected = "`exported` must be an ExportedPolicy; see al.load_policy and al.Policy.from_network"
@@ -73,7 +80,7 @@ class Policy:
         self._state = State(exported.state_shapes)
         self._reader = ObservationReader(self.spaces)
         self._everything_allowed = np.ones((exported.batch_size, self.spaces.masks.size), np.float32)
-        self._noise = Noise(exported, seed, first_stream)
+        self._noise = Noise(exported, seed, first_stream, streams)
         self._weights = np.array(exported.weights, np.float32)
         self._step_graph = step_graph or load_graph(exported.step_graph, exported, self._weights)
         self._value_graph = load_graph(exported.value_graph, exported, self._weights)

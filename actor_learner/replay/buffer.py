@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from actor_learner.replay.pieces import columns_of, masks_of, pieces
 from actor_learner.replay.priorities import Priorities
-from actor_learner.replay.rows import Frames, rows_of
+from actor_learner.replay.rows import Frames, of_columns, rows_of
+from actor_learner.replay.saving import has_buffer, read_buffer, write_buffer
 from actor_learner.replay.targets import n_step_targets, successors
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.spaces.validate import validate_trajectory
 from actor_learner.system.fields import check_count, check_flag, check_number, refusal
+from actor_learner.system.files import write_folder_atomically
 from actor_learner.system.machine import available_memory, size_text
 
 Array = np.ndarray[Any, Any]
@@ -120,7 +123,7 @@ class ReplayBuffer:
         self._usable = np.zeros((steps, columns), bool)
         self._priorities = None if self.priority_exponent is None else Priorities(steps * columns)
         self._largest_priority = 1.0
-        self._next = self._filled = self._count = 0
+        self._added = self._filled = self._count = 0
 
     def _bytes(self) -> int:
         """Return the bytes of a whole buffer, by those of one of a single column."""
@@ -183,16 +186,17 @@ class ReplayBuffer:
             raise ValueError(f"`capacity` must hold a whole trajectory: {columns}. Received: capacity={self.capacity}")
         start = 0
         while start < total:
-            stop = min(total, start + self._columns - self._next)
-            self._write(columns_of(piece, start, stop))
-            first, self._next = self._next, (self._next + stop - start) % self._columns
-            self._filled = max(self._filled, first + stop - start)
+            first = self._added % self._columns
+            stop = min(total, start + self._columns - first)
+            self._write(columns_of(piece, start, stop), first)
+            self._added += stop - start
+            self._filled = min(self._added, self._columns)
             yield from range(first, first + stop - start)
             start = stop
 
-    def _write(self, piece: Trajectory) -> None:
-        """Replace columns from the next one on. A row can be drawn once all of it is there."""
-        first, count = self._next, piece.reward.shape[1]
+    def _write(self, piece: Trajectory, first: int) -> None:
+        """Replace columns from `first` on. A row can be drawn once all of it is there."""
+        count = piece.reward.shape[1]
         columns = slice(first, first + count)
         self._forget(columns)
         successor = successors(piece)
@@ -235,6 +239,153 @@ class ReplayBuffer:
         numbers = np.arange(self._columns)[columns]
         indices: Array = np.arange(self.unroll_length)[:, None] * self._columns + numbers
         return indices.reshape(-1)
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write the buffer into `directory`, for `load`. It is replaced as a whole, or stays as it was.
+
+        Raises OSError if the disk is full or can't be written; FileExistsError if the directory holds other files.
+        """
+        write_folder_atomically(directory, lambda folder: write_buffer(self, folder))
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> ReplayBuffer:
+        """Return the buffer that `save`, or a run's checkpoint, wrote: its next draws are what the saved one's were.
+
+        Raises ValueError if there is none, or if it is damaged; MemoryError if it doesn't fit into memory.
+        """
+        if not has_buffer(directory):
+            raise ValueError(f"There is no replay buffer there. Received: directory={str(directory)!r}")
+        return read_buffer(directory, cls.described)
+
+    @property
+    def next_column(self) -> int:
+        """The number of the next column, counted from the first that was ever added."""
+        return self._added
+
+    @property
+    def first_column(self) -> int:
+        """The number of the oldest column that is kept."""
+        return self._added - self._filled
+
+    @property
+    def column_bytes(self) -> int:
+        """The bytes of a column."""
+        return max(1, self.nbytes // self._columns)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the arguments, counters and random state as JSON types, for `described`."""
+        names = "unroll_length n_step gamma clip_reward priority_exponent".split()
+        return {
+            "spaces": self.spaces.to_json(),
+            "arguments": {"capacity": self.capacity, **{name: getattr(self, name) for name in names}},
+            "stacked": [isinstance(rows, Frames) for rows in self._observation],
+            "stacked_frames": self._stacked,
+            "added": self._added,
+            "filled": self._filled,
+            "largest_priority": self._largest_priority,
+            "random_state": self._rng.bit_generator.state,
+        }
+
+    @classmethod
+    def described(cls, description: Mapping[str, Any]) -> ReplayBuffer:
+        """Return the buffer of `describe`, whose columns and marks are to be put in."""
+        spaces = Spaces.from_json(description["spaces"]).gymnasium
+        buffer = cls(
+            spaces.observation_space,
+            spaces.action_space,
+            action_masks=spaces.masked,
+            stacked_frames=any(description["stacked"]),
+            **description["arguments"],
+        )
+        buffer._stacked = description["stacked_frames"]
+        for place, stacked in enumerate(description["stacked"]):
+            rows = buffer._observation[place]
+            if isinstance(rows, Frames) and not stacked:
+                buffer._observation[place] = rows.whole()
+        buffer._added, buffer._filled = int(description["added"]), int(description["filled"])
+        buffer._largest_priority = float(description["largest_priority"])
+        buffer._rng.bit_generator.state = description["random_state"]
+        return buffer
+
+    def _arrays(self) -> dict[str, Array]:
+        """Return the arrays that hold columns on their second axis, by names of their own."""
+        arrays = {f"action-{place}": stored for place, stored in enumerate(self._action)}
+        for place, rows in enumerate(self._observation):
+            arrays |= {f"observation-{place}-{name}": stored for name, stored in rows.arrays.items()}
+        if self._mask is not None:
+            arrays["mask"] = self._mask
+        return {**arrays, "reward": self._reward, "discount": self._discount, "bootstrap_row": self._bootstrap_row}
+
+    def contents(self, columns: Array) -> dict[str, Array]:
+        """Return what columns hold, `[..., columns, ...]` each, by their numbers counted from the first ever added."""
+        return {name: stored[:, columns % self._columns] for name, stored in self._arrays().items()}
+
+    def put(self, columns: Array, contents: Mapping[str, Array]) -> None:
+        """Put back what `contents` returned."""
+        arrays = self._arrays()
+        if arrays.keys() != contents.keys():
+            raise ValueError(f"columns have {sorted(arrays)}, not {sorted(contents)}")
+        for name, stored in arrays.items():
+            stored[:, columns % self._columns] = contents[name]
+
+    def marks(self) -> dict[str, Array]:
+        """Return which rows can be drawn, and their priorities."""
+        usable = {"usable": self._usable[:, : self._filled]}
+        indices = self._indices(slice(0, self._filled))
+        return usable if self._priorities is None else {**usable, "priority": self._priorities[indices]}
+
+    def put_marks(self, marks: Mapping[str, Array]) -> None:
+        """Put back what `marks` returned."""
+        self._usable[:, : self._filled] = marks["usable"]
+        self._count = int(self._usable.sum())
+        if self._priorities is not None:
+            self._priorities[self._indices(slice(0, self._filled))] = marks["priority"]
+
+    def columns_of(self, indices: Array) -> Array:
+        """Return the numbers of the columns that hold rows, for `discard`. indices: of `Minibatches`."""
+        found: Array = np.asarray(indices) % self._columns
+        return found
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of a row of `Minibatches`."""
+        leaves = [*(2 * self.spaces.observation.leaves), *self.spaces.action.leaves]
+        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves) + 2 * self.spaces.mask_size + 20
+
+    def blank(self, count: int) -> Minibatches:
+        """Return so many rows of zeros, `[count, ...]`, whose actions are all allowed."""
+        observation, action = (structure.zeros(count) for structure in (self.spaces.observation, self.spaces.action))
+        numbers = np.zeros(count, np.float32)
+        size = self.spaces.mask_size
+        mask = np.ones((count, size), bool) if size else None
+        index = np.zeros(count, np.int64)
+        return Minibatches(observation, action, numbers, numbers, observation, index, numbers, mask, mask)
+
+    def shrink(self, capacity: int) -> None:
+        """Keep the newest `capacity` env steps, rounded down to whole columns, and free the memory of the others.
+
+        Raises ValueError for less than a column, or for more than there are.
+        """
+        check_count("capacity", capacity, self.unroll_length, most=self.capacity)
+        columns = capacity // self.unroll_length
+        newest = np.arange(self._added - min(self._filled, columns), self._added)
+        order = np.full(columns, -1)
+        order[newest % columns] = newest % self._columns
+        priorities = None if self._priorities is None else self._priorities[self._indices(slice(0, self._columns))]
+        self._observation = [rows.of_columns(order) for rows in self._observation]
+        self._action = [of_columns(stored, order) for stored in self._action]
+        self._mask = None if self._mask is None else of_columns(self._mask, order)
+        self._reward, self._discount, self._bootstrap_row = (
+            of_columns(stored, order) for stored in (self._reward, self._discount, self._bootstrap_row)
+        )
+        self._usable = of_columns(self._usable, order)
+        if priorities is not None:
+            self._priorities = Priorities(self.unroll_length * columns)
+            shaped = of_columns(priorities.reshape(self.unroll_length, self._columns), order)
+            self._columns = columns
+            self._priorities[self._indices(slice(0, columns))] = shaped.reshape(-1)
+        self._columns, self.capacity, self._filled = columns, columns * self.unroll_length, len(newest)
+        self._count = int(self._usable.sum())
 
     def discard(self, columns: Array) -> None:
         """Never draw from these columns again, until they are overwritten."""
@@ -351,5 +502,5 @@ def _check_memory(size: int, capacity: int) -> None:
     if available is not None and size > available:
         raise MemoryError(
             f"The replay buffer doesn't fit into memory: {size_text(size)} are needed, {size_text(available)} are "
-            f"available; lower `capacity`. Received: capacity={capacity}"
+            f"available; lower `capacity` (`buffer_size` of an algorithm). Received: capacity={capacity}"
         )

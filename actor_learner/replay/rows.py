@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from actor_learner.spaces.frames import repeated, stack_axis
+from actor_learner.system.memory import release
 
 Array = np.ndarray[Any, Any]
 
@@ -29,6 +30,13 @@ class Rows(Protocol):
     def take(self, row: Array, column: Array) -> Array:
         """Return the observations `[n, ...]` of these rows and columns, int64 `[n]` each."""
 
+    def of_columns(self, order: Array) -> Rows:
+        """Return memory of these columns alone, where -1 stands for an empty one; this memory's contents are lost."""
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that hold the columns on their second axis, by name."""
+
 
 def rows_of(shape: tuple[int, ...], dtype: np.dtype[Any], steps: int, columns: int, stacked: bool | None) -> Rows:
     """Return the memory for observations of this shape, in columns of `steps` rows.
@@ -44,6 +52,16 @@ def rows_of(shape: tuple[int, ...], dtype: np.dtype[Any], steps: int, columns: i
 def _looks_stacked(shape: tuple[int, ...], axis: int) -> bool:
     others = (*shape[:axis], *shape[axis + 1 :])
     return shape[axis] != _COLOURS and 2 * shape[axis] <= min(others[:2])
+
+
+def of_columns(stored: Array, order: Array) -> Array:
+    """Return an array of these columns `[rows, len(order), ...]`, zeros where it is -1. Frees the first row by row."""
+    kept = np.zeros((len(stored), len(order), *stored.shape[2:]), stored.dtype)
+    places = np.flatnonzero(order >= 0)
+    for row in range(len(stored)):
+        kept[row, places] = stored[row, order[places]]
+        release(stored[row])
+    return kept
 
 
 class WholeRows:
@@ -64,6 +82,18 @@ class WholeRows:
 
     def take(self, row: Array, column: Array) -> Array:
         return self._flat.take(row * self._columns + column, axis=0)
+
+    def of_columns(self, order: Array) -> WholeRows:
+        steps, _, *shape = self._rows.shape
+        kept = WholeRows(tuple(shape), self._rows.dtype, steps - 2, 0)
+        kept._rows, kept._columns = of_columns(self._rows, order), len(order)
+        kept._flat = kept._rows.reshape(steps * len(order), *shape)
+        kept.nbytes = kept._rows.nbytes
+        return kept
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        return {"rows": self._rows}
 
 
 class Frames:
@@ -106,6 +136,18 @@ class Frames:
         if final is not None:
             kept[-1] = self._write_final(first, frames, places, np.moveaxis(final, self._axis + 1, 1), final_row)
         return kept
+
+    def of_columns(self, order: Array) -> Frames:
+        shape = (*self._picture[: self._axis], self._count, *self._picture[self._axis :])
+        kept = Frames(shape, self._frames.dtype, len(self._places) - 2, 0, self._axis)
+        kept._places, kept._frames = of_columns(self._places, order), of_columns(self._frames, order)
+        kept._flat, kept._columns = kept._frames.reshape(-1, math.prod(self._picture)), len(order)
+        kept.nbytes = kept._frames.nbytes + kept._places.nbytes
+        return kept
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        return {"frames": self._frames, "places": self._places}
 
     def fit(self, values: Array) -> bool:
         """Return whether observations `[T + 1, b, ...]` are stacks of frames."""

@@ -188,9 +188,17 @@ def _events(status: RunStatus) -> list[Text]:
         lag += f" (at most {status.policy_lag_max:.0f})"
     return [
         Text(lag),
+        *_replay(status),
         Text(_counted(status.restarts, "actor restart"), "yellow" if status.restarts else ""),
         Text(_counted(status.undone, "undone update"), "bold red" if status.undone else ""),
     ]
+
+
+def _replay(status: RunStatus) -> list[Text]:
+    if status.buffer_rows is None:
+        return []
+    owed = f" ({status.updates_owed:,} owed)" if status.updates_owed else ""
+    return [Text(f"buffer {status.buffer_rows:,} rows"), Text(_counted(status.gradient_steps, "gradient step") + owed)]
 
 
 def _counted(number: int, name: str) -> str:

@@ -68,6 +68,11 @@ class RunStatus:
     restarts: int
     cause: str
     undone: int
+    buffer_rows: int | None = None
+    """Rows of the replay buffer that can be drawn; None without one."""
+    gradient_steps: int = 0
+    updates_owed: int = 0
+    """Gradient steps that are due and weren't taken yet."""
 
     @property
     def part_done(self) -> float:
@@ -145,6 +150,9 @@ class Summary:
             restarts=_count(row, "actor_restarts"),
             cause=self._cause,
             undone=self._undone,
+            buffer_rows=_count(row, "buffer_rows") if "buffer_rows" in row else None,
+            gradient_steps=_count(row, "gradient_steps"),
+            updates_owed=_count(row, "updates_owed"),
         )
 
     def _left(self, age: float) -> float:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from actor_learner.environments.calls import Calls, make_call
-from actor_learner.system.files import DamagedError, check_folder, one_line, write_folder_atomically
+from actor_learner.replay.saving import BUFFER_FILES
+from actor_learner.system.files import DamagedError, Entry, check_folder, one_line, write_folder_atomically
 
 FORMAT = 1
 RUN_FILE = "run.json"
@@ -29,6 +30,7 @@ FINAL = "final"
 _NAME = re.compile(r"\d{10}")
 _FULL = (errno.ENOSPC, errno.EDQUOT)  # the errors of a disk, or a quota, without room
 T = TypeVar("T")
+SaveLearner = Callable[[Path, Path | None], Mapping[str, Entry]]
 _log = logging.getLogger("actor_learner")
 
 
@@ -112,18 +114,24 @@ class Checkpoints:
         """Returns the path of the checkpoint after so many updates, written or not."""
         return self.folder / f"{updates:010}"
 
-    def write(self, state: RunState, save_learner: Callable[[Path], object]) -> Path:
+    def write(self, state: RunState, save_learner: SaveLearner) -> Path:
         """Writes a checkpoint, then removes old ones. Returns its folder.
+
+        save_learner: writes into a folder; gets the newest checkpoint, too, whose files it may link. Returns the
+        manifest's entries of these.
 
         Raises OSError if it can't be written; then no other is removed, unless the disk is full.
         """
+        linked: dict[str, Entry] = {}
 
         def write(partial: Path) -> None:
-            save_learner(partial)
+            linked.clear()
+            newest = next(iter(checkpoint_folders(self.folder)), None)
+            linked.update(save_learner(partial, newest))
             state.write(partial)
 
         path = self.path(state.updates)
-        self.with_room(lambda: write_folder_atomically(path, write))
+        self.with_room(lambda: write_folder_atomically(path, write, linked))
         self._marks[path.name] = state.best, state.milestone
         for old in self._removable(self._keep, self._keep_best):
             remove_folder(old)
@@ -193,7 +201,7 @@ def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError
     damages: list[DamagedError] = []
     for path in checkpoint_folders(folder):
         try:
-            if RUN_FILE not in check_folder(path):
+            if RUN_FILE not in check_folder(path, leave_out=BUFFER_FILES):  # a damaged buffer is filled anew
                 raise _damage(path, f"it has no {RUN_FILE}")
             state = RunState.read(path)
             if state.updates != int(path.name):

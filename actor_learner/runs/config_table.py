@@ -8,8 +8,8 @@ from typing import Any
 
 WITHOUT_EFFECT = frozenset(
     """run_dir overwrite quiet callbacks device acting info_keys updates_per_epoch checkpoint_minutes checkpoint_updates
-    keep_checkpoints keep_best_checkpoints milestone_steps on_env_error max_restarts actor_timeout start_timeout
-    max_undone_updates tensorboard histogram_updates""".split()
+    keep_checkpoints keep_best_checkpoints milestone_steps checkpoint_buffer on_env_error
+    max_restarts actor_timeout start_timeout max_undone_updates tensorboard histogram_updates""".split()
 )
 """Fields of the config that don't change what is learned."""
 

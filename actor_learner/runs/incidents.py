@@ -27,6 +27,7 @@ MAXIMUM_INCIDENTS = 20
 DESCRIPTION = "incident.json"
 _REPEAT = "al.Learner.load(incident).update(al.load_trajectory(incident / 'trajectory.npz'))"
 """Repeats an incident, with byte-equal metrics on the same kind of machine."""
+_NOT_REPEATED = "no: the rows were drawn from a replay buffer, which isn't saved here"
 
 
 def write_incident(folder: Path, learner: Learner, trajectory: Trajectory, metrics: Mapping[str, float]) -> Path | None:
@@ -56,7 +57,7 @@ def _write(partial: Path, learner: Learner, trajectory: Trajectory, metrics: Map
         "env_steps": learner.env_steps,
         "metrics_not_finite": [name for name in learner.not_finite if name in metrics],
         "state_not_finite": [name for name in learner.not_finite if name not in metrics],
-        "repeat": _REPEAT,
+        "repeat": _REPEAT if learner.buffer is None else _NOT_REPEATED,
     }
     for name, value in (("metrics.json", finite), (DESCRIPTION, description)):
         (partial / name).write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")

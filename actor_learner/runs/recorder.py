@@ -20,10 +20,12 @@ from actor_learner.runs.hosts import HostSampler
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsFile
 from actor_learner.runs.resume import Start, event_files
 from actor_learner.runs.tensorboard import EventFile
-from actor_learner.system.files import one_line
+from actor_learner.system.files import Entry, one_line
 from actor_learner.system.memory import MemorySampler
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from actor_learner.actors.pool import ActorPool
     from actor_learner.config.config import TrainConfig
     from actor_learner.learner.learner import Learner
@@ -191,7 +193,7 @@ class Recorder:
         self._tried_env_steps = self._learner.env_steps
         try:
             state = self._state()
-            self._checkpoints.write(state, self._learner.write_files)
+            self._checkpoints.write(state, self._write_learner)
         except OSError as error:
             if not self._failed:
                 _log.warning("the checkpoint can't be written, training goes on: %s", one_line(error))
@@ -200,6 +202,9 @@ class Recorder:
         if self._failed:
             _log.warning("checkpoints are written again")
         self._saved, self._has_checkpoint, self._failed = state, True, False
+
+    def _write_learner(self, folder: Path, earlier: Path | None) -> Mapping[str, Entry]:
+        return self._learner.write_checkpoint(folder, earlier, with_buffer=self._config.checkpoint_buffer)
 
     def close(self) -> None:
         """Writes the last checkpoint, its link and the waiting rows. Undoes an update that was cut short.

@@ -58,6 +58,14 @@ class Leaf:
         start = np.asarray(getattr(self.space, "start", 0))
         return start if start.any() else None
 
+    @property
+    def is_bounded_box(self) -> bool:
+        """True for a Box whose bounds are finite, low below high."""
+        if not isinstance(self.space, Box):
+            return False
+        low, high = self.space.low, self.space.high
+        return bool(np.isfinite([low, high]).all() and (low < high).all())
+
 
 @dataclass(frozen=True)
 class Structure:

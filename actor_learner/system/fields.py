@@ -198,6 +198,7 @@ _OTHER_NAMES = {
     "orthogonal_init": "ortho_init",
     "run_dir": "train_dir",
     "total_steps": "total_timesteps train_for_env_steps",
+    "updates_per_step": "gradient_steps train_freq",
     "unroll_length": "n_steps num_steps rollout",
     "vf_coef": "value_loss_coeff value_pred_loss_coef",
 }

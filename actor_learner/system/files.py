@@ -35,7 +35,9 @@ _DAMAGES |= dict.fromkeys((errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENXIO), "") 
 _PARTIAL_FOLDER = ".partial-actor-learner-"
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
+    """A file in a manifest."""
+
     sha256: str
     size: int
 
@@ -61,7 +63,9 @@ def write_atomically(file: Path, write: Callable[[Path], object]) -> None:
             partial.unlink(missing_ok=True)
 
 
-def write_folder_atomically(folder: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
+def write_folder_atomically(
+    folder: str | os.PathLike[str], write: Callable[[Path], object], known: Mapping[str, Entry] | None = None
+) -> None:
     """Let `write` fill a partial folder, add a manifest, then move it to `folder`.
 
     A failure, or the end of the process, leaves `folder` as it was; after the return, the new one survives a power cut.
@@ -70,7 +74,8 @@ def write_folder_atomically(folder: str | os.PathLike[str], write: Callable[[Pat
     are removed.
 
     folder: made with its parents; an existing link is itself replaced. write: gets an empty folder and makes files in
-    it; subfolders need manifests of their own.
+    it; subfolders need manifests of their own. known: the entries of files that `write` links, which aren't read again;
+    it may fill them in.
 
     Raises OSError, naming the folder, for example if the disk is full; FileExistsError if the existing folder wasn't
     written by this function, or holds further files.
@@ -81,16 +86,19 @@ def write_folder_atomically(folder: str | os.PathLike[str], write: Callable[[Pat
         _check_replaceable(folder)
         with _partial_folder(folder.parent) as partial:
             write(partial)
-            write_manifest(partial)
+            write_manifest(partial, known)
             _sync_tree(partial)
             _put_in_place(partial, folder)
             _sync(folder.parent)
 
 
-def write_manifest(folder: Path) -> None:
-    """Write the size and the SHA-256 of each file of a folder into its `manifest.json`."""
-    files = {}
-    for name in sorted(os.listdir(folder)):
+def write_manifest(folder: Path, known: Mapping[str, Entry] | None = None) -> None:
+    """Write the size and the SHA-256 of each file of a folder into its `manifest.json`.
+
+    known: entries that aren't computed again.
+    """
+    files = {name: entry._asdict() for name, entry in (known or {}).items()}
+    for name in sorted(set(os.listdir(folder)) - files.keys()):
         if name != MANIFEST and stat.S_ISREG((folder / name).lstat().st_mode):
             with (folder / name).open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -104,31 +112,68 @@ def has_manifest(folder: str | os.PathLike[str]) -> bool:
     return os.path.lexists(Path(folder) / MANIFEST)
 
 
-def check_folder(folder: str | os.PathLike[str]) -> tuple[str, ...]:
+def check_folder(folder: str | os.PathLike[str], leave_out: str | None = None) -> tuple[str, ...]:
     """Compare every file of a folder with the manifest, and return their names; other files must not be read.
+
+    leave_out: how the names of files begin whose contents aren't compared.
 
     Raises DamagedError if a file is missing, has another size or other contents, or is no plain file; ValueError if
     the system can't read a file now (permissions, too many open files), or if another version wrote the folder.
     """
     listed = _read_manifest(Path(folder))
     for name, entry in listed.items():
+        if leave_out is not None and name.startswith(leave_out):
+            continue
         with _opened(Path(folder), name, entry) as stream:
             _compare(Path(folder), name, hashlib.file_digest(stream, "sha256").hexdigest(), entry)
     return tuple(listed)
 
 
-def read_folder(folder: str | os.PathLike[str]) -> dict[str, bytes]:
+def read_folder(folder: str | os.PathLike[str], *beginnings: str) -> dict[str, bytes]:
     """Return the contents of every file in the manifest, read once and compared with it.
+
+    beginnings: of the names of files to read; none: all.
 
     If the folder is replaced meanwhile, the contents are the old ones or the new ones, or there is an error: never a
     mixture. Raises as `check_folder` does.
     """
     contents = {}
     for name, entry in _read_manifest(Path(folder)).items():
+        if beginnings and not name.startswith(beginnings):
+            continue
         with _opened(Path(folder), name, entry) as stream:
             contents[name] = stream.read()
         _compare(Path(folder), name, hashlib.sha256(contents[name]).hexdigest(), entry)
     return contents
+
+
+def listed_files(folder: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return the names of the files in the manifest. Raises as `check_folder` does."""
+    return tuple(_read_manifest(Path(folder)))
+
+
+def read_file(folder: str | os.PathLike[str], name: str) -> bytes:
+    """Return the contents of one file in the manifest, compared with it. Raises as `check_folder` does."""
+    listed = _read_manifest(Path(folder))
+    if name not in listed:
+        raise _damaged(Path(folder), f"{name!r} is missing")
+    with _opened(Path(folder), name, listed[name]) as stream:
+        content = stream.read()
+    _compare(Path(folder), name, hashlib.sha256(content).hexdigest(), listed[name])
+    return content
+
+
+def link_file(earlier: Path, name: str, folder: Path) -> Entry | None:
+    """Link a file of an earlier folder into one that is being filled. Returns its entry.
+
+    None: it isn't there, or the filesystem has no links.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        entry = _read_manifest(earlier).get(name)
+        if entry is not None and (earlier / name).stat().st_size == entry.size:
+            os.link(earlier / name, folder / name, follow_symlinks=False)
+            return entry
+    return None
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
@@ -336,7 +381,7 @@ def _open_listed(folder: Path, name: str) -> io.BufferedReader:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path, name: str, entry: _Entry) -> Iterator[io.BufferedReader]:
+def _opened(folder: Path, name: str, entry: Entry) -> Iterator[io.BufferedReader]:
     with _open_listed(folder, name) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size != entry.size:
@@ -347,12 +392,12 @@ def _opened(folder: Path, name: str, entry: _Entry) -> Iterator[io.BufferedReade
             raise _unreadable(folder, name, error) from error
 
 
-def _compare(folder: Path, name: str, sha256: str, entry: _Entry) -> None:
+def _compare(folder: Path, name: str, sha256: str, entry: Entry) -> None:
     if sha256 != entry.sha256:
         raise _damaged(folder, f"{name!r} isn't what was written: its SHA-256 differs")
 
 
-def _read_manifest(folder: Path) -> dict[str, _Entry]:
+def _read_manifest(folder: Path) -> dict[str, Entry]:
     """Return the manifest's entries. Raises as `check_folder` does."""
     with _open_listed(folder, MANIFEST) as stream:
         try:
@@ -361,7 +406,7 @@ def _read_manifest(folder: Path) -> dict[str, _Entry]:
             raise _unreadable(folder, MANIFEST, error) from error
     try:
         manifest = json.loads(content.decode("utf-8"))
-        listed = {name: _Entry(entry["sha256"], entry["size"]) for name, entry in manifest["files"].items()}
+        listed = {name: Entry(entry["sha256"], entry["size"]) for name, entry in manifest["files"].items()}
         known = manifest["format"] == MANIFEST_FORMAT
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _damaged(folder, f"{MANIFEST!r} is no manifest ({one_line(error)})") from error

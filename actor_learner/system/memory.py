@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
+import mmap
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from actor_learner.system.machine import allowed_cores, busy_seconds, cpu_pressure, cpu_quota
 
@@ -114,6 +117,17 @@ def cpu_shares(before: Usage, after: Usage, seconds: float) -> dict[int | None, 
 
 def _name(owner: int | None) -> str:
     return "learner" if owner is None else f"actor_{owner}"
+
+
+def release(array: Any) -> None:
+    """Give the pages of a C-contiguous array back to the system at once, where it can: its contents are lost.
+
+    For arrays that are freed piece by piece while they are copied.
+    """
+    start, stop = array.ctypes.data, array.ctypes.data + array.nbytes
+    first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first and sys.platform == "linux":
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
 
 def measure(actors: Mapping[int, int], proc: Path = Path("/proc"), counted: Collection[str] = _PROPORTIONAL) -> Usage:

@@ -1,9 +1,11 @@
 """Kills a training run with SIGKILL at random moments and resumes it, again and again.
 
     scripts/measure kill-and-resume --kills 50 --output benchmarks/faults/kill_and_resume.json
+    scripts/measure kill-and-resume --kills 20 --algorithm dqn --output benchmarks/faults/kill_and_resume-dqn.json
 
 Every second kill comes while the run starts, the others while it learns and saves. After each kill all checkpoints must
-be whole, and the next process must resume from the newest one.
+be whole, and the next process must resume from the newest one. With a replay buffer, rows that are drawn from the
+newest checkpoint's must be steps that CartPole takes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
+import numpy as np
+
+from actor_learner.replay.buffer import ReplayBuffer
+from actor_learner.replay.saving import has_buffer
 from actor_learner.runs.checkpoints import checkpoint_folders, newest_whole
 from benchmarks.harness import Found, flag_words, make_parser, origin, report
 
@@ -36,6 +44,7 @@ class Kill:
     while_learning: bool
     updates: int  # of the newest whole checkpoint
     damaged: int = 0
+    torn: int = 0  # rows of the newest replay buffer that never happened
     resumed_at: int | None = None  # after so many updates, as a later process reports once it has learned
 
 
@@ -45,6 +54,7 @@ class Trial:
 
     run_dir: Path
     seed: int = 0
+    algorithm: str = "ppo"
     kills: list[Kill] = field(default_factory=list)
     start_seconds: list[float] = field(default_factory=list)  # from a process's start to its first update
 
@@ -69,7 +79,8 @@ class Trial:
         if _newest(self.run_dir) > newest:
             self._note_resumption()
         path, state, damages = newest_whole(self.run_dir / "checkpoints")
-        self.kills.append(Kill(while_learning, state.updates if path else 0, len(damages)))
+        torn = torn_rows(path) if path and has_buffer(path) else 0
+        self.kills.append(Kill(while_learning, state.updates if path else 0, len(damages), torn))
 
     def finish(self) -> int:
         """Resume once more, and end the run by SIGTERM. Returns its exit code."""
@@ -88,6 +99,7 @@ class Trial:
             arguments = ["--resume", str(self.run_dir)]
         else:
             flags = {"run_dir": self.run_dir, "total_steps": 10**9, "checkpoint_updates": 1, "preset": "none"}
+            flags["algorithm"] = self.algorithm
             arguments = ["CartPole-v1", *flag_words({**flags, "unroll_length": 16, "seed": self.seed})]
         command = [sys.executable, "-P", "-m", "actor_learner.cli", "train", *arguments]
         self.started = time.monotonic()
@@ -131,10 +143,27 @@ class Trial:
             "resumed": sum(kill.resumed_at is not None for kill in self.kills),
             "older_than_the_last_checkpoint": sum(kill.resumed_at != kill.updates for kill in self.kills),
             "damaged_checkpoints": sum(kill.damaged for kill in self.kills),
+            "torn_rows": sum(kill.torn for kill in self.kills),
             "updates": _newest(self.run_dir),
             "median_seconds_to_first_update": round(statistics.median(self.start_seconds), 2),
             "each": [asdict(kill) for kill in self.kills],
         }
+
+
+def torn_rows(checkpoint: Path) -> int:
+    """Return how many of 1,000 drawn rows of a checkpoint's replay buffer aren't a step of CartPole."""
+    rows = ReplayBuffer.load(checkpoint).sample(1000)
+    cart_pole: Any = gym.make("CartPole-v1").unwrapped
+    torn = 0
+    for before, action, discount, after in zip(
+        rows.observation, rows.action, rows.discount, rows.next_observation, strict=True
+    ):
+        cart_pole.reset()
+        cart_pole.state = before.astype(np.float64)
+        found, _, terminated, _, _ = cart_pole.step(int(action))
+        right = np.allclose(found, after, atol=1e-4) if discount else True
+        torn += not (right and terminated == (discount == 0))
+    return torn
 
 
 def rows_of(run_dir: Path) -> list[dict[str, float]]:
@@ -150,10 +179,10 @@ def _newest(run_dir: Path) -> int:
 
 def main() -> int:
     """Kill, print and write. Returns 1 if a kill wasn't survived."""
-    parser = make_parser("kill-and-resume", __doc__ or "", kills=50, seed=0)
+    parser = make_parser("kill-and-resume", __doc__ or "", kills=50, seed=0, algorithm="ppo")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        trial = Trial(Path(directory) / "run", arguments.seed)
+        trial = Trial(Path(directory) / "run", arguments.seed, arguments.algorithm)
         for number in range(arguments.kills):
             trial.kill(while_learning=number % 2 == 0)
             print(number + 1, trial.kills[-1], flush=True)
@@ -161,4 +190,8 @@ def main() -> int:
         found = trial.summary()
     report({**origin(parser), **found}, arguments.output, leave_out=("each",))
     survived = found["resumed"] == arguments.kills and not found["older_than_the_last_checkpoint"]
-    return 0 if survived and exit_code == 128 + signal.SIGTERM and not found["damaged_checkpoints"] else 1
+    return (
+        0
+        if survived and exit_code == 128 + signal.SIGTERM and not found["damaged_checkpoints"] + found["torn_rows"]
+        else 1
+    )

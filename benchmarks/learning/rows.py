@@ -91,6 +91,10 @@ MINATAR = "a tenth of the actions repeat the one before; gymnax's port, whose fi
 V5_ANT = "the preset leaves out the contact forces that v5 observes, which were all 0 in v3; their cost stays"
 
 
+WALKERS = ("HalfCheetah", "Hopper", "Walker2d")
+THE_FIRST_100K = ("--total-steps", "100000")
+
+
 def _minatar(game: str, published: float, algorithm: str = "ppo") -> Row:
     """Return the row of a MinAtar game. published: By PPO of gymnax-blines, which ports the game to JAX."""
     others = (Published("gymnax-blines PPO (JAX)", published, 10 * M),)
@@ -195,6 +199,14 @@ ROWS = (
     _memory("delay 32, attention", 150_000, *DELAY_32, "--memory", "none", *ATTENTION),
     Row("actor_learner/Memory-v0", "impala", 3, 100_000, 0.5, note="delay 8, LSTM, lag 4"),
     *(_one_frame(name, *options) for name, options in ONE_FRAME.items()),
+    Row("CartPole-v1", "dqn", 5, 50_000, 0.6, (Published("SB3 Zoo", 500, 50_000),)),
+    Row("LunarLander-v3", "dqn", 3, 100_000, 2.5, (Published("SB3 Zoo (v2)", 154, 100_000),)),
+    Row("MountainCar-v0", "dqn", 3, 120_000, 1.5, (Published("SB3 Zoo", -101, 120_000),)),
+    Row("Acrobot-v1", "dqn", 3, 100_000, 2.5, (Published("CleanRL", -92, M // 2),)),
+    Row("Pendulum-v1", "sac", 5, 10_000, 1.3, (Published("SB3 Zoo", -157, 20_000),), ("--total-steps", "10000")),
+    Row("MountainCarContinuous-v0", "sac", 3, 50_000, 5, (Published("SB3 Zoo", 94, 50_000),)),
+    *(Row(f"{name}-v5", "sac", 3, 100_000, 13, (), THE_FIRST_100K, "100k steps") for name in WALKERS),
+    Row("HalfCheetah-v5", "sac", 1, M, 130, (Published("SB3 Zoo (v3)", 9535, M),)),
     Row("CartPole-v1", "ppo", 3, 100_000, 0.5, variant="sb3", library="sb3"),
     Row("LunarLander-v3", "ppo", 3, M, 25, variant="sb3", library="sb3"),
     Row("HalfCheetah-v5", "ppo", 2, M, 20, variant="sb3", library="sb3"),

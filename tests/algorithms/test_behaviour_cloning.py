@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 import actor_learner as al
-from actor_learner.algorithms.base import hyperparameter
+from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.returns import mean_valid
 from actor_learner.algorithms.source import ShuffledEpochs
 from actor_learner.networks.contract import call_network

@@ -10,8 +10,10 @@ import signal
 import threading
 import time
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
 from actor_learner.actors.processes.restarts import REQUESTED
@@ -91,7 +93,7 @@ def test_times_must_be_above_0(name, value):
 
 
 def test_an_unknown_action_is_refused():
-    choices = "'pause', 'checkpoint_and_stop', 'restart_actors'"
+    choices = "'pause', 'checkpoint_and_stop', 'restart_actors', 'shrink_buffer'"
     with pytest.raises(ValueError, match=f"^`action` must be one of {choices}. Received: action='stop'$"):
         MemoryLimit(1, "stop")
 
@@ -129,6 +131,56 @@ def test_what_the_cgroup_allows_is_the_limit_if_it_is_less(pool, monkeypatch, ca
     limit.on_train_batch_end(1)
     assert pool.network.stop_training
     assert len(kept) == 2 * HEADROOM
+
+
+class WideEnv(gym.Env):
+    """Observations of 80 kB that are all different."""
+
+    observation_space = Box(-1, 1, (20_000,), np.float32)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.random(20_000, np.float32), {}
+
+    def step(self, action):
+        return self.np_random.random(20_000, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.slow
+def test_a_replay_buffer_that_grows_beyond_the_limit_forgets_its_oldest_steps(tmp_path, caplog):
+    seen = []
+
+    class Watch(al.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append((self.learner.buffer.capacity, measure(self.actors.pids).total))
+
+    limit = (measure({}).total + 4 * HEADROOM) / 1e9
+    al.train(
+        al.TrainConfig(
+            env=WideEnv,
+            algorithm=al.DQN(buffer_size=8_000, learning_starts=10**6),  # 640 MB
+            total_steps=9_000,
+            hidden_sizes=(2,),
+            num_actors=0,
+            num_envs=4,
+            unroll_length=25,
+            run_dir=tmp_path / "run",
+            quiet=True,
+            checkpoint_buffer=False,
+            callbacks=[MemoryLimit(limit, "shrink_buffer", seconds=1e-9), Watch()],
+        )
+    )
+    assert "The replay buffer now keeps" in caplog.text
+    assert 800 <= seen[-1][0] < 8_000
+    assert max(total for _, total in seen) < limit * 1e9 + HEADROOM
+    assert len({capacity for capacity, _ in seen}) > 1
+
+
+def test_only_a_replay_buffer_can_be_shrunk(tmp_path):
+    callbacks = [MemoryLimit(1000, "shrink_buffer")]
+    with pytest.raises(ValueError, match=r"`action=.shrink_buffer.` needs an algorithm with a replay buffer.*: PPO"):
+        al.train(al.TrainConfig(num_actors=0, run_dir=tmp_path / "run", quiet=True, callbacks=callbacks))
 
 
 def test_below_the_limit_nothing_happens(pool, caplog):

@@ -213,7 +213,7 @@ def test_a_network_by_name(tmp_path):
         ),
         (
             ["train", "--unroll-length", "0"],
-            "`unroll_length` must be an integer of at least 1. Received: unroll_length=0",
+            "`unroll_length` must be an integer of at least 1, or None. Received: unroll_length=0",
         ),
         (["train", "--gamma", "1.5"], "`gamma` must be a number between 0 and 1. Received: gamma=1.5"),
         (["train", "--learning-rate", "-1e-3"], "Received: learning_rate=-0.001"),

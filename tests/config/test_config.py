@@ -45,7 +45,7 @@ class CautiousPPO(al.PPO):
         ("num_actors", True, "`num_actors` must be an integer of at least 0. Received: num_actors=True"),
         ("num_actors", 2.5, "`num_actors` must be an integer of at least 0. Received: num_actors=2.5"),
         ("envs_per_actor", 0, "`envs_per_actor` must be an integer of at least 1, or None. Received: envs_per_actor=0"),
-        ("unroll_length", 0, "`unroll_length` must be an integer of at least 1. Received: unroll_length=0"),
+        ("unroll_length", 0, "`unroll_length` must be an integer of at least 1, or None. Received: unroll_length=0"),
         ("total_steps", 0, "`total_steps` must be an integer of at least 1. Received: total_steps=0"),
         ("total_steps", "many", "`total_steps` must be an integer of at least 1. Received: total_steps='many'"),
         (
@@ -82,7 +82,7 @@ class CautiousPPO(al.PPO):
         ("algorithm", "ppo", "`algorithm` must be an instance of an algorithm's dataclass"),
         ("algorithm", al.PPO, "`algorithm` must be an instance of an algorithm's dataclass"),
         ("network", 3, "`network` must be a keras.Model or a callable that returns one. Received: network=3"),
-        ("activation", None, "`activation` must be a Keras name. Received: activation=None"),
+        ("activation", 3, "`activation` must be a Keras name. Received: activation=3"),
         ("quiet", "yes", "`quiet` must be True or False. Received: quiet='yes'"),
         ("verbose", 1, "`verbose` must be True or False. Received: verbose=1"),
         (
@@ -399,7 +399,9 @@ def test_an_algorithm_with_an_init_of_its_own_takes_what_that_takes():
 
 
 def test_an_unknown_algorithm_names_the_close_match():
-    with pytest.raises(ValueError, match=r"one of a2c, impala, ppo, or module:Class \(did you mean 'ppo'\?\)\."):
+    with pytest.raises(
+        ValueError, match=r"one of a2c, dqn, impala, ppo, sac, td3, or module:Class \(did you mean 'ppo'\?\)\."
+    ):
         algorithm_class("poo")
 
 

@@ -14,6 +14,7 @@ from keras import layers, ops
 from actor_learner.networks.contract import (
     call_network,
     cap_statistics,
+    check_contract,
     check_network,
     distribution_and_hold,
     network_distribution,
@@ -43,7 +44,7 @@ def two_heads(parameters, value):
         (lambda: two_heads(3, 1), r"`parameters` must have shape \[B, 2\] for Discrete\(2\). Received: \[B, 3\]"),
         (lambda: two_heads(2, 2), r"`value` must have shape \[B\] or \[B, 1\]. Received: \[B, 2\]"),
         (lambda: keras.Sequential([keras.Input((4,)), layers.Dense(2)]), "must return .parameters, value."),
-        (lambda: keras.Model(x := keras.Input((4,)), {"parameters": layers.Dense(2)(x)}), r"lacks \['value'\]"),
+        (lambda: keras.Model(x := keras.Input((4,)), {"value": layers.Dense(1)(x)}), r"lacks \['parameters'\]"),
         (lambda: two_heads_of_other_input(), r"doesn't take observations of shape \(4,\) and dtype float32"),
         (lambda: layers.Dense(2), "`network` must be a keras.Model"),
     ],
@@ -51,6 +52,16 @@ def two_heads(parameters, value):
 def test_broken_contracts(network, message):
     with pytest.raises(ValueError, match=message):
         check_network(network(), Spaces(VECTOR, TWO_ACTIONS))
+
+
+def test_a_state_s_value_may_be_missing_where_no_algorithm_needs_it():
+    x = keras.Input((4,))
+    network, spaces = keras.Model(x, {"parameters": layers.Dense(2)(x)}), Spaces(VECTOR, TWO_ACTIONS)
+    check_network(network, spaces)
+    observation = spaces.observation.zeros(2)
+    assert np.asarray(call_network(network, observation)["value"]).tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match=r"lacks \['value'\]"):
+        check_contract(network, observation, spaces, needs_value=True)
 
 
 def two_heads_of_other_input():

@@ -66,6 +66,31 @@ def test_a_pool_publishes_epsilon():
                 np.testing.assert_allclose(trajectory.behaviour_log_prob[trajectory.valid], np.log(0.5), atol=1e-6)
 
 
+def ladder_network(observation_space, action_space):
+    algorithm = al.DQN(epsilon_ladder=7.0)
+    return al.default_network(
+        observation_space, action_space, hidden_sizes=(4,), **algorithm.network_options(action_space)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_actors", [0, 2])
+def test_environments_explore_by_apex_s_ladder_whichever_actor_steps_them(num_actors):
+    """Epsilon ** (1 + 7 i / (N - 1)): the log-probability of an action tells whether it was the greedy one."""
+    with al.ActorPool("CartPole-v1", ladder_network, num_actors=num_actors, num_envs=4, unroll_length=1500) as pool:
+        epsilon_of(pool.network).assign([0.4])
+        pool.publish(pool.network.get_weights())
+        pool.collect()
+        trajectory = pool.collect()
+        parameters = pool.network(trajectory.observation[:-1].reshape(-1, 4))[0]
+    greedy = np.argmax(np.asarray(parameters)[:, :2], axis=1).reshape(trajectory.action.shape)
+    for env in range(4):
+        rows = trajectory.valid[:, env]
+        expected = 0.4 ** (1 + 7 * env / 3) / 2
+        rate = (greedy != trajectory.action)[rows, env].mean()
+        assert rate == pytest.approx(expected, abs=4 * np.sqrt(expected / rows.sum()) + 1e-9)
+
+
 def test_it_is_saved_with_the_network(tmp_path):
     network = q_network(OBSERVATION, Discrete(3), epsilon=0.25)
     epsilon_of(network).assign([0.75])

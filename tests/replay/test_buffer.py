@@ -134,7 +134,7 @@ def test_nbytes_is_what_is_claimed():
 
 def test_one_that_does_not_fit_is_refused_before_it_is_made():
     with pytest.raises(
-        MemoryError, match=r"doesn't fit.* GB are needed, .*lower `capacity`. Received: capacity=10000000000"
+        MemoryError, match=r"doesn't fit.* GB are needed, .*lower `capacity` .`buffer_size` .*capacity=10000000000"
     ):
         al.ReplayBuffer(Box(0, 1, (1000,)), TWO_ACTIONS, 10_000_000_000)
 
@@ -353,3 +353,128 @@ def test_what_cannot_be_added_or_drawn():
     buffer.add(random_trajectory(columns=2))
     with pytest.raises(ValueError, match="Draws are uniform: pass `priority_exponent`"):
         buffer.update_priorities(np.zeros(2, np.int64), np.ones(2))
+
+
+@pytest.mark.parametrize("priority_exponent", [None, 0.7])
+@pytest.mark.parametrize("batches", [3, 20])
+def test_a_saved_buffer_draws_what_it_would_have_drawn(batches, priority_exponent, tmp_path, monkeypatch):
+    from actor_learner.replay import saving
+
+    monkeypatch.setattr(saving, "_FILE_BYTES", 4000)  # several files
+    buffer = al.ReplayBuffer(
+        SENSES, HYBRID, 160, unroll_length=8, n_step=2, priority_exponent=priority_exponent, action_masks=True
+    )
+    for seed in range(batches):
+        buffer.add(batch_of(SENSES, HYBRID, seed, masked=True))
+        rows = buffer.sample(8)
+        if priority_exponent:
+            buffer.update_priorities(rows.indices, np.arange(8.0))
+    buffer.save(tmp_path / "saved")
+    again = al.ReplayBuffer.load(tmp_path / "saved")
+    assert (len(again), again.nbytes, again.capacity) == (len(buffer), buffer.nbytes, buffer.capacity)
+    for seed in range(30, 33):
+        assert_same(buffer.sample(16, 2), again.sample(16, 2))
+        for one in (buffer, again):
+            one.add(batch_of(SENSES, HYBRID, seed, masked=True))
+    assert_same(buffer.sample(16, 2), again.sample(16, 2))
+
+
+def batch_of(observation_space, action_space, seed, **options):
+    return random_trajectory(
+        action_space, observation_space=observation_space, steps=8, columns=3, seed=seed, invalid_rate=0.1, **options
+    )
+
+
+def assert_same(one, other):
+    import keras
+
+    for first, second in zip(keras.tree.flatten(tuple(one)), keras.tree.flatten(tuple(other)), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_a_later_checkpoint_links_what_an_earlier_one_holds(tmp_path, monkeypatch):
+    from actor_learner.replay import saving
+    from actor_learner.system.files import check_folder, write_folder_atomically
+
+    monkeypatch.setattr(saving, "_FILE_BYTES", 2000)
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 400, unroll_length=8)
+    folders, newly_written = [], []
+    for step in range(12):
+        for seed in range(3):
+            buffer.add(batch_of(VECTOR, TWO_ACTIONS, 10 * step + seed))
+        known = {}
+        folder, earlier = tmp_path / str(step), folders[-1] if folders else None
+        write_folder_atomically(
+            folder,
+            lambda partial, earlier=earlier, known=known: known.update(saving.write_buffer(buffer, partial, earlier)),
+            known,
+        )
+        check_folder(folder)  # the manifest fits
+        columns = list(folder.glob("replay-0*.npz"))
+        newly_written.append(sum(file.stat().st_size for file in columns if file.stat().st_nlink == 1))
+        folders.append(folder)
+    size = buffer.nbytes
+    assert buffer.first_column > 0
+    assert max(newly_written[4:]) < 0.6 * size  # of columns added since, and of the pieces at both ends
+    assert sum(file.stat().st_nlink > 1 for file in folders[-1].glob("replay-0*.npz")) > 2
+    assert_same(al.ReplayBuffer.load(folders[-1]).sample(64), buffer.sample(64))
+
+
+def test_a_damaged_or_missing_buffer_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match="There is no replay buffer there"):
+        al.ReplayBuffer.load(tmp_path)
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 400, unroll_length=8)
+    buffer.add(batch_of(VECTOR, TWO_ACTIONS, 0))
+    buffer.save(tmp_path / "saved")
+    file = next((tmp_path / "saved").glob("replay-0*.npz"))
+    content = bytearray(file.read_bytes())
+    content[-200] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="its SHA-256 differs"):
+        al.ReplayBuffer.load(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("priority_exponent", [None, 0.7])
+@pytest.mark.parametrize("batches", [4, 30])
+def test_a_smaller_buffer_keeps_the_newest_and_goes_on(batches, priority_exponent):
+    space = Box(0, 255, (12, 12, 4), np.uint8)
+    arguments = {"unroll_length": 8, "priority_exponent": priority_exponent, "stacked_frames": False}
+    buffer, small = (al.ReplayBuffer(space, HYBRID, size, **arguments) for size in (480, 160))
+    for seed in range(batches):
+        for one in (buffer, small):
+            one.add(batch_of(space, HYBRID, seed))
+    before = buffer.nbytes
+    buffer.shrink(165)
+    assert (buffer.capacity, buffer.nbytes, len(buffer)) == (160, small.nbytes, len(small))
+    assert buffer.nbytes < 0.4 * before
+    for seed in range(40, 44):
+        for one in (buffer, small):
+            one.add(batch_of(space, HYBRID, seed))
+    kept = [sorted(one.sample(500).reward.tolist()) for one in (buffer, small)]
+    assert set(kept[0]) <= set(small._reward[small._usable].tolist())
+    assert set(kept[1]) <= set(buffer._reward[buffer._usable].tolist())
+    np.testing.assert_array_equal(np.sort(buffer._reward[buffer._usable]), np.sort(small._reward[small._usable]))
+    with pytest.raises(ValueError, match="`capacity` must be at most 160"):
+        buffer.shrink(1000)
+
+
+@pytest.mark.slow
+def test_masks_of_observations_come_from_a_pool():
+    """In the observation, as a pool writes it: columns without a truncated episode have no last observation."""
+
+    def network(observation_space, action_space):
+        return al.default_network(observation_space, action_space, hidden_sizes=(4,), distribution="greedy")
+
+    env = {"env_kwargs": {"mask_in": "observation"}, "num_actors": 0, "num_envs": 4, "unroll_length": 40}
+    with al.ActorPool("actor_learner/MaskedTreasure-v0", network, **env) as pool:
+        buffer = al.ReplayBuffer(
+            pool.observation_space, pool.action_space, 1000, unroll_length=40, action_masks=pool.uses_masks
+        )
+        for _ in range(3):
+            buffer.add(pool.collect())
+    rows = buffer.sample(500)
+    assert rows.action_mask[np.arange(500), rows.action].all()
+    known = rows.discount > 0
+    np.testing.assert_array_equal(
+        rows.next_action_mask[known], rows.next_observation["action_mask"][known].astype(bool)
+    )

@@ -101,6 +101,12 @@ def test_before_the_first_update():
     assert lines[2:] == ["0 of 10,000 steps · 0:05 so far", "Waiting."]
 
 
+def test_a_replay_buffer_is_shown_with_what_is_owed():
+    rows = [row(1), row(2, buffer_rows=1500.0, gradient_steps=4000.0, updates_owed=2.0)]
+    lines, _ = drawn(status(rows))
+    assert "buffer 1,500 rows · 4,000 gradient steps (2 owed)" in " · ".join(lines)
+
+
 def test_what_went_wrong_stands_out():
     rows = [row(1), row(2, undone=1.0, actor_restarts=3, actor_restart_causes=["actor 1 was killed by SIGKILL"])]
     lines, _ = drawn(status(rows))

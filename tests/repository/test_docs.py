@@ -93,7 +93,7 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
 
 def test_formulas_and_examples_are_rendered(site):
     algorithms = (site / "algorithms.html").read_text(encoding="utf-8")
-    assert algorithms.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == 5
+    assert algorithms.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == 7
     assert "$<code>" not in algorithms
     assert "ActorPool" in (site / "examples" / "own_loop.html").read_text(encoding="utf-8")
 

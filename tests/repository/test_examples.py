@@ -158,6 +158,11 @@ def test_population():
     assert rates[0] / rates[1] == pytest.approx(0.8) or rates[0] / rates[1] == pytest.approx(1.25)
 
 
+def test_masked_dqn(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load("masked_dqn").main(total_steps=2_500).mean > -1
+
+
 def test_replay_dataset():
     assert load("replay_dataset").main(total_steps=1_500).mean >= 8
 

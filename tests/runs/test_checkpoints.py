@@ -15,8 +15,9 @@ from tests.support.small_disk import fill, mounted
 STATE = RunState(env_steps=512, updates=2, time_seconds=1.5, episodes={"return": [1.0, 2.0]}, best_return=1.5)
 
 
-def save_learner(folder):
+def save_learner(folder, earlier):
     (folder / "learner").write_bytes(b"learner" * 100)
+    return {}
 
 
 def names(folder):
@@ -65,7 +66,11 @@ def test_of_the_best_so_far_the_last_are_kept(tmp_path, keep_best):
 
 
 def save_much(kilobytes):
-    return lambda folder: (folder / "learner").write_bytes(bytes(kilobytes * 1024))
+    def save(folder, earlier):
+        (folder / "learner").write_bytes(bytes(kilobytes * 1024))
+        return {}
+
+    return save
 
 
 @pytest.fixture
@@ -143,8 +148,8 @@ def test_a_failure_leaves_those_that_are_there(tmp_path):
     checkpoints = Checkpoints(tmp_path, keep=1)
     write(checkpoints, 1)
 
-    def fail(folder):
-        save_learner(folder)
+    def fail(folder, earlier):
+        save_learner(folder, earlier)
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):

@@ -507,7 +507,12 @@ def test_a_checkpoint_of_a_stranger_decides_nothing_outside_the_run(run_of, tmp_
     run = run_of("killed")
     (tmp_path / "precious").write_text("somebody's")
     state = RunState(updates=7, env_steps=448, metrics_size=0, event_files={"../precious": 0})
-    Checkpoints(run.checkpoints, keep=9).write(state, lambda folder: (folder / "learner.json").write_text("{}"))
+
+    def save_learner(folder, earlier):
+        (folder / "learner.json").write_text("{}")
+        return {}
+
+    Checkpoints(run.checkpoints, keep=9).write(state, save_learner)
     with pytest.raises(ValueError, match="Received"):
         al.train(config(run.path), resume=True)
     assert (tmp_path / "precious").read_text() == "somebody's"

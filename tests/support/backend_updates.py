@@ -28,6 +28,9 @@ NESTED = Dict(place=BOUNDED, kind=Discrete(3))
 PLANE = Box(-1, 1, (2,), np.float32)
 
 
+OFTEN = {"learning_starts": 0, "minibatch_size": 16, "updates_per_step": 0.05, "buffer_size": 2048}
+
+
 def adamw_ema():
     return keras.optimizers.AdamW(1e-3, use_ema=True, global_clipnorm=0.5)
 
@@ -116,6 +119,17 @@ CASES = {
         8,
         3,
     ),
+    "dqn": (
+        BOUNDED,
+        Discrete(3),
+        {"normalize_observation": True},
+        lambda: al.DQN(**OFTEN, double=True, prioritized=True, n_step=3, target_update_interval=300),
+        32,
+        8,
+        4,
+    ),
+    "sac": (BOUNDED, PLANE, {}, lambda: al.SAC(**OFTEN), 32, 8, 3),
+    "td3": (BOUNDED, PLANE, {}, lambda: al.TD3(**OFTEN), 32, 8, 3),
     "images": (
         IMAGE,
         Discrete(6),
@@ -167,12 +181,18 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
     of_network = dict(of_network)
     make = of_network.pop("make", al.default_network)
     sequence_length = of_network.pop("sequence_length", None)
+    algorithm = algorithm()
+    if isinstance(algorithm, al.algorithms.OffPolicy):
+        of_network |= algorithm.network_options(action_space)
+        options["observation_space"] = observation_space
     with building_in(of_network.pop("precision", None)):
         network = make(observation_space, action_space, seed=0, **of_network)
     network.set_weights(list(first_weights(network, np.random.default_rng(1))))
     save(arrays, f"{name}/before", network.get_weights())
     options |= {"total_steps": steps * columns * updates, "device": "cpu", "sequence_length": sequence_length}
-    learner = al.Learner(network, algorithm(), action_space=action_space, **options)
+    learner = al.Learner(network, algorithm, action_space=action_space, **options)
+    for number, critic in enumerate(getattr(learner, "critics", ())):
+        critic.set_weights(list(first_weights(critic, np.random.default_rng(2 + number))))
     if prepare is not None:
         prepare(learner)
     undone = []
@@ -186,6 +206,8 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
             observation_space=observation_space,
             masked=name == "masks",
         )
+        if isinstance(algorithm, al.algorithms.OffPolicy):
+            batch = batch._replace(observation=np.nan_to_num(batch.observation, posinf=0.0, neginf=0.0))
         if name == "counting":
             batch = with_final_observations(batch, observation_space, update)
         if sequence_length:

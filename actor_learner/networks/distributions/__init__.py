@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from keras import ops
 
 from actor_learner.networks.distributions.columns import Columns
 from actor_learner.networks.distributions.continuous import Gaussian, SquashedGaussian
@@ -60,6 +61,15 @@ class Distribution:
         """Samples with `noise [N, U + N']`, uniforms in (0, 1] before standard normals; an array for each leaf."""
         draws = zip(self._zipped(parameters, mask), self._noise(noise), strict=True)
         return tuple(part.sample(own, drawn, allowed) for (part, own, allowed), drawn in draws)
+
+    def draw(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples squashed actions with normals `[N, d]`. Returns them within -1 and 1, `[N, d]`, and their log-density
+        `[N]` there; all parts must be squashed Gaussians.
+        """
+        draws = zip(self._zipped(parameters, None), self._noise(noise), strict=True)
+        found = [part.draw(own, drawn) for (part, own, _), drawn in draws]
+        actions = [action for action, _ in found]
+        return actions[0] if len(actions) == 1 else ops.concatenate(actions, axis=-1), _total([d for _, d in found])
 
     def mode(self, parameters: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
         """Returns the most likely action; for a squashed Gaussian the mean before squashing."""

@@ -73,6 +73,16 @@ class SquashedGaussian(Gaussian):
         volume = ops.sum(_log_slope(ops.reshape(action, (-1, self.size))), axis=-1)
         return super().log_prob(parameters, action) - volume - self._log_scale
 
+    def draw(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns tanh(u) `[N, size]` of a sample, and its log-density `[N]`, in units in which bounds are -1 and 1.
+
+        It is computed of the noise: where the standard deviation is small, u doesn't tell it any more.
+        """
+        mean, log_std = self._split(parameters)
+        u = mean + ops.exp(log_std) * noise
+        density = -0.5 * ops.square(noise) - log_std - 0.5 * math.log(2 * math.pi) - _log_slope(u)
+        return ops.tanh(u), ops.sum(density, axis=-1)
+
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """Returns the entropy of the normals plus the expectation of log |d action / d u|, `[N]`."""
         mean, log_std = self._split(parameters)

@@ -1,0 +1,1 @@
+"""Algorithms that learn from a replay buffer: frozen hyperparameters, and a pure loss for each group of weights."""

@@ -1,0 +1,187 @@
+"""The base of algorithms that learn from a replay buffer: what is kept, how often it is learned, and the losses."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from actor_learner.algorithms.hyperparameters import Hyperparameters, hyperparameter
+from actor_learner.system.fields import check_count, check_number, refusal
+
+Tensor = Any
+Nest = Any
+"""A tensor, or dicts and tuples of these."""
+
+NETWORK, CRITICS = "network", "critics"
+"""The groups of weights that every algorithm may train, beside variables of its own."""
+
+
+class Models(Protocol):
+    """The models of an off-policy algorithm, as its losses call them."""
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """The algorithm's own trained variables, by name."""
+
+    def parameters(self, observation: Nest, *, target: bool = False) -> Tensor:
+        """Return the network's `parameters [M, P]`. target: those of its slowly moving copy."""
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return actions within -1 and 1, `[M, d]`, and their log-density `[M]` there. noise: standard normal."""
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """Return the most likely actions within -1 and 1, `[M, d]`."""
+
+    def scaled(self, action: Nest) -> Tensor:
+        """Return a trajectory's actions as critics see them, `[M, d]`, within -1 and 1."""
+
+    def critic_values(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
+        """Return the value of an action by each critic, `[critics, M]`. target: by their slowly moving copies."""
+
+
+class Loss(NamedTuple):
+    """The loss of a group on a minibatch."""
+
+    value: Tensor
+    """The scalar to minimize."""
+    metrics: dict[str, Tensor]
+    """Scalars to report."""
+    found: Mapping[str, Tensor] = MappingProxyType({})
+    """What later groups of this step find in their minibatch, without a gradient. One group whose
+    steps are never left out must find `error [M]`, the temporal-difference errors: the rows' priorities."""
+
+
+class LossGroup(NamedTuple):
+    """Weights that an optimizer steps, and their loss."""
+
+    name: str
+    """`NETWORK`, `CRITICS`, or the name of one of the algorithm's own variables."""
+    loss: Callable[[Models, Mapping[str, Any]], Loss]
+    """A pure function of the models and of a minibatch: the fields of `Minibatches`, `[M, ...]` each."""
+    every: int = 1
+    """Gradient steps from one of this group's to its next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffPolicy(Hyperparameters):
+    """The hyperparameters that algorithms with a replay buffer share, with SB3's names, defaults and meaning.
+
+    SB3's `batch_size` is `minibatch_size` here. Its `train_freq` and `gradient_steps` are one number,
+    `updates_per_step` (gradient_steps / train_freq / n_envs): how much is learned doesn't depend on how many
+    environments there are, nor on the length of an unroll.
+
+    A new algorithm subclasses this as a frozen dataclass, and overrides `groups`.
+
+    Raises ValueError for a value out of range.
+    """
+
+    buffer_size: int = hyperparameter(1_000_000, "env steps that the replay buffer keeps")
+    learning_starts: int = hyperparameter(100, "env steps before the first gradient step")
+    minibatch_size: int = hyperparameter(256, "rows in a minibatch")
+    updates_per_step: float = hyperparameter(1.0, "gradient steps per env step, after learning_starts")
+    gamma: float = hyperparameter(0.99, "discount factor, 0 to 1")
+    n_step: int = hyperparameter(1, "the most rewards in a row's return, at most an unroll's")
+    tau: float = hyperparameter(0.005, "how far targets move towards the weights at once, 1: all the way")
+    clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound that rewards are clipped to")
+    max_grad_norm: float | None = hyperparameter(None, "largest global norm of a gradient; none: not clipped")
+
+    CONFIG_DEFAULTS: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"unroll_length": 4, "hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
+    )
+
+    NUM_CRITICS: ClassVar[int] = 0
+    """The number of critics."""
+
+    TARGETS: ClassVar[tuple[str, ...]] = ()
+    """The groups that have slowly moving copies, `NETWORK` and `CRITICS`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("buffer_size", "minibatch_size", "n_step"):
+            check_count(name, getattr(self, name))
+        check_count("learning_starts", self.learning_starts, 0)
+        check_number("updates_per_step", self.updates_per_step, above=0)
+        check_number("gamma", self.gamma, least=0, most=1)
+        check_number("tau", self.tau, above=0, most=1)
+        clip = self.clip_reward
+        if clip is not None and clip != "sign" and not (isinstance(clip, (int, float)) and clip > 0):
+            raise refusal("clip_reward", "None, 'sign' or a bound above 0", clip)
+
+    def check_action_space(self, action: Any) -> None:
+        """Raise ValueError for actions that the algorithm's critics can't take: other than Boxes with bounds.
+
+        action: the space's `Structure`.
+        """
+        for leaf in action.leaves if self.NUM_CRITICS else ():
+            if not leaf.is_bounded_box:
+                raise ValueError(
+                    f"{type(self).__name__} needs actions that are Boxes with finite bounds, low below high. "
+                    f"Received: {leaf.label} of {leaf.space}"
+                )
+
+    def check_unroll_length(self, unroll_length: int) -> None:
+        """Raise ValueError for unrolls that are shorter than a return."""
+        if self.n_step > unroll_length:
+            raise ValueError(
+                "`n_step` must be at most `unroll_length`, since returns end with a column. "
+                f"Received: n_step={self.n_step}, unroll_length={unroll_length}"
+            )
+
+    def default_optimizer(self) -> Any:
+        """Return Adam with torch's epsilon, 1e-8."""
+        import keras
+
+        return keras.optimizers.Adam(self.initial_learning_rate, epsilon=1e-8, global_clipnorm=self.max_grad_norm)
+
+    def due(self, env_steps: int) -> int:
+        """Return how many gradient steps belong to so many env steps after `learning_starts`."""
+        return math.floor(env_steps * self.updates_per_step)
+
+    def network_options(self, action_space: Any) -> dict[str, Any]:
+        """Return the options of `default_network` that this algorithm chooses: none."""
+        return {}
+
+    def epsilon(self, env_steps: int, progress_remaining: float) -> float | None:
+        """Return the probability of a random action for the next env steps; None: the network's actions are random.
+
+        progress_remaining: 1 at the beginning of a run, 0 at its end.
+        """
+        return None
+
+    @property
+    def priority_exponent(self) -> float | None:
+        """How far draws follow the temporal-difference errors; None: draws are uniform."""
+        return None
+
+    def importance_exponent(self, progress_remaining: float) -> float:
+        """Return how far importance weights correct for priorities."""
+        return 0.0
+
+    def make_variables(self, action_size: int) -> dict[str, Any]:
+        """Return new variables that the algorithm trains beside the models, by name: none.
+
+        action_size: numbers of a continuous action.
+        """
+        return {}
+
+    @property
+    def noise_columns(self) -> int:
+        """Standard normals that a row needs for each number of its action."""
+        return 0
+
+    def first_move(self, before: int, after: int) -> float:
+        """Return how far targets move before an update's gradient steps, between these numbers of env steps."""
+        return 0.0
+
+    @property
+    def moves_every(self) -> int | None:
+        """The gradient steps after which targets move by `tau`; None: they don't within an update."""
+        return None
+
+    @abstractmethod
+    def groups(self) -> tuple[LossGroup, ...]:
+        """Return the groups of weights in the order of their steps, with their losses."""

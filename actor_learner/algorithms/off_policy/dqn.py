@@ -1,0 +1,147 @@
+"""Deep Q-learning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from actor_learner.algorithms.hyperparameters import hyperparameter
+from actor_learner.algorithms.off_policy.base import NETWORK, Loss, LossGroup, Models, OffPolicy
+from actor_learner.algorithms.schedules import Schedule
+from actor_learner.system.fields import check_choice, check_count, check_flag, check_number
+
+Tensor = Any
+
+_FORBIDDEN = -1e30
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQN(OffPolicy):
+    """Deep Q-learning (Mnih et al. 2015), for Discrete action spaces, with or without masks.
+
+    Each addition is a flag: `double` (arXiv:1509.06461, eq. 4), `dueling` (arXiv:1511.06581, eq. 9), `prioritized`
+    (arXiv:1511.05952), `n_step`. Defaults are SB3's. Epsilon is 1 until `learning_starts`; it falls from
+    `exploration_initial_eps` to `exploration_final_eps` in the first `exploration_fraction` of the run.
+
+    Targets become the weights every `target_update_interval` env steps, at the next update; with `tau` below 1 they
+    move by this part, as often as env steps have passed that number.
+    """
+
+    learning_rate: Schedule = hyperparameter(1e-4, "step size of the optimizer, or a schedule")
+    minibatch_size: int = hyperparameter(32, "rows in a minibatch")
+    updates_per_step: float = hyperparameter(0.25, "gradient steps per env step, after learning_starts")
+    tau: float = hyperparameter(1.0, "how far targets move towards the weights at once, 1: all the way")
+    target_update_interval: int = hyperparameter(10_000, "env steps from one move of the targets to the next")
+    max_grad_norm: float | None = hyperparameter(10.0, "largest global norm of a gradient; none: not clipped")
+    exploration_fraction: float = hyperparameter(0.1, "part of the run in which epsilon falls")
+    exploration_initial_eps: float = hyperparameter(1.0, "first probability of a random action")
+    exploration_final_eps: float = hyperparameter(0.05, "last probability of a random action")
+    epsilon_ladder: float = hyperparameter(
+        0.0, "environment i of N explores by epsilon ** (1 + this * i / (N - 1)), with the default network; Ape-X: 7"
+    )
+    double: bool = hyperparameter(False, "let the weights choose the action whose value the targets give")
+    dueling: bool = hyperparameter(False, "let the default network add a state's value to the actions' advantages")
+    prioritized: bool = hyperparameter(False, "draw rows in proportion to their errors")
+    priority_alpha: float = hyperparameter(0.6, "with prioritized: how far draws follow the errors")
+    priority_beta: float = hyperparameter(0.4, "with prioritized: how far weights correct for it at first; 1 at last")
+    loss_function: Literal["huber", "squared"] = hyperparameter("huber", "of the temporal-difference errors")
+
+    TARGETS: ClassVar[tuple[str, ...]] = (NETWORK,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("target_update_interval", self.target_update_interval)
+        for name in (
+            *("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"),
+            *("priority_alpha", "priority_beta"),
+        ):
+            check_number(name, getattr(self, name), least=0, most=1)
+        check_number("epsilon_ladder", self.epsilon_ladder, least=0)
+        for name in ("double", "dueling", "prioritized"):
+            check_flag(name, getattr(self, name))
+        check_choice("loss_function", self.loss_function, ("huber", "squared"))
+
+    def check_distribution(self, name: str) -> None:
+        if name != "greedy":
+            raise ValueError(
+                "DQN needs a network whose `parameters` are values of actions, behind "
+                f"al.ActionDistribution('greedy'), for a Discrete space. Received: distribution={name!r}"
+            )
+
+    def check_total_steps(self, total_steps: int | None) -> None:
+        super().check_total_steps(total_steps)
+        falls = self.exploration_fraction > 0 and self.exploration_initial_eps != self.exploration_final_eps
+        if total_steps is None and (falls or self.prioritized):
+            name = "exploration_fraction" if falls else "prioritized"
+            raise ValueError(
+                f"`{name}` is about parts of a run, which needs `total_steps` (of Learner). "
+                f"Received: {name}={getattr(self, name)!r}, total_steps=None"
+            )
+
+    def network_options(self, action_space: Any) -> dict[str, Any]:
+        return {"distribution": "greedy", "dueling": self.dueling, "epsilon_ladder": self.epsilon_ladder}
+
+    def epsilon(self, env_steps: int, progress_remaining: float) -> float:
+        if env_steps < self.learning_starts:
+            return 1.0
+        passed = 1.0 - progress_remaining
+        if passed >= self.exploration_fraction:
+            return self.exploration_final_eps
+        change = self.exploration_final_eps - self.exploration_initial_eps
+        return self.exploration_initial_eps + change * passed / self.exploration_fraction
+
+    @property
+    def priority_exponent(self) -> float | None:
+        return self.priority_alpha if self.prioritized else None
+
+    def importance_exponent(self, progress_remaining: float) -> float:
+        """Return beta, which rises to 1 with the run (arXiv:1511.05952, section 3.4)."""
+        return 1.0 - (1.0 - self.priority_beta) * progress_remaining
+
+    def first_move(self, before: int, after: int) -> float:
+        """Return 1 - (1 - tau)^n for n passed multiples of `target_update_interval`."""
+        passed = after // self.target_update_interval - before // self.target_update_interval
+        return 1.0 - (1.0 - self.tau) ** passed
+
+    def groups(self) -> tuple[LossGroup, ...]:
+        return (LossGroup(NETWORK, self.loss),)
+
+    def loss(self, models: Models, minibatch: Mapping[str, Tensor]) -> Loss:
+        """Return the mean error of the chosen actions' values, weighted by importance.
+
+        The target is reward + discount x max Q(next observation), by the copy (Mnih et al. 2015, eq. 2), over allowed
+        actions; with `double` the copy's value of the action that the weights prefer.
+        """
+        from keras import ops
+
+        def values(name: str, **copy: bool) -> Tensor:
+            return models.parameters(minibatch[name], **copy)[:, :-1]  # the last is epsilon
+
+        following = values("next_observation", target=True)
+        preferred = values("next_observation") if self.double else following
+        if (allowed := minibatch.get("next_action_mask")) is not None:
+            preferred = ops.where(allowed, preferred, _FORBIDDEN)
+        best = ops.argmax(preferred, axis=-1)
+        target = ops.stop_gradient(minibatch["reward"] + minibatch["discount"] * _of(following, best))
+        chosen = _of(values("observation"), minibatch["action"])
+        error = target - chosen
+        loss = ops.mean(minibatch["weight"] * self._error_loss(error))
+        metrics = {"loss": loss, "q_value": ops.mean(chosen), "td_error": ops.mean(ops.abs(error))}
+        return Loss(loss, metrics, {"error": error})
+
+    def _error_loss(self, error: Tensor) -> Tensor:
+        """Return the loss of each error: Huber's with its bend at 1, or half of the square."""
+        from keras import ops
+
+        if self.loss_function == "squared":
+            return 0.5 * ops.square(error)
+        size = ops.abs(error)
+        return ops.where(size < 1.0, 0.5 * ops.square(error), size - 0.5)
+
+
+def _of(values: Tensor, action: Tensor) -> Tensor:
+    """Return the values `[M]` of actions `[M]`, from those of all `[M, n]`."""
+    from keras import ops
+
+    return ops.sum(ops.where(ops.one_hot(action, values.shape[-1], dtype="float32") > 0, values, 0.0), axis=-1)

@@ -1,0 +1,126 @@
+"""Soft actor-critic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from actor_learner.algorithms.hyperparameters import hyperparameter
+from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, Loss, LossGroup, Models, OffPolicy
+from actor_learner.algorithms.schedules import Schedule
+from actor_learner.system.fields import check_count, check_number, refusal
+
+Tensor = Any
+
+_TEMPERATURE = "log_ent_coef"
+_AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SAC(OffPolicy):
+    """Soft actor-critic with two critics and a temperature that is learned (arXiv:1812.05905), for Box action spaces.
+
+    Defaults are SB3's. Entropies are those of actions scaled to -1 and 1, as SB3 counts them, whatever the space's
+    bounds are. SB3 draws uniform actions until `learning_starts`; here the untrained policy acts, whose squashed
+    standard normals are nearly uniform.
+    """
+
+    learning_rate: Schedule = hyperparameter(3e-4, "step size of the optimizers, or a schedule")
+    ent_coef: float | str = hyperparameter(_AUTO, "weight of the entropy; auto: learned, auto_0.1: from .1 on")
+    target_entropy: float | str = hyperparameter(_AUTO, "entropy that auto aims at; auto: minus the action's size")
+    target_update_interval: int = hyperparameter(1, "gradient steps from one move of the targets to the next")
+
+    NUM_CRITICS: ClassVar[int] = 2
+    TARGETS: ClassVar[tuple[str, ...]] = (CRITICS,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("target_update_interval", self.target_update_interval)
+        if isinstance(self.ent_coef, str):
+            self._first_ent_coef()
+        else:
+            check_number("ent_coef", self.ent_coef, least=0)
+        if self.target_entropy != _AUTO:
+            check_number("target_entropy", self.target_entropy)
+
+    def check_distribution(self, name: str) -> None:
+        if name != "squashed":
+            raise ValueError(
+                "SAC needs a network whose actions are squashed Gaussians, behind al.ActionDistribution('squashed'), "
+                f"for a Box with bounds. Received: distribution={name!r}"
+            )
+
+    def network_options(self, action_space: Any) -> dict[str, Any]:
+        return {"distribution": "squashed", "state_dependent_std": True}
+
+    @property
+    def moves_every(self) -> int:
+        return self.target_update_interval
+
+    @property
+    def noise_columns(self) -> int:
+        return 2
+
+    def make_variables(self, action_size: int) -> dict[str, Any]:
+        if not isinstance(self.ent_coef, str):
+            return {}
+        import keras
+
+        return {_TEMPERATURE: keras.Variable(math.log(self._first_ent_coef()), dtype="float32", name=_TEMPERATURE)}
+
+    def _first_ent_coef(self) -> float:
+        """Return the first coefficient of "auto" or "auto_0.1"; raises ValueError for other texts."""
+        name, _, first = str(self.ent_coef).partition("_")
+        try:
+            value = float(first or 1.0)
+        except ValueError:
+            value = math.nan
+        if name != _AUTO or not value > 0:
+            raise refusal("ent_coef", "a number of at least 0, 'auto', or 'auto_' and a first number", self.ent_coef)
+        return value
+
+    def groups(self) -> tuple[LossGroup, ...]:
+        """Return the critics, the network, and the temperature, if it is learned: in SB3's order of their steps."""
+        groups = (LossGroup(CRITICS, self.critic_loss), LossGroup(NETWORK, self.policy_loss))
+        learned = (LossGroup(_TEMPERATURE, self.temperature_loss),) if isinstance(self.ent_coef, str) else ()
+        return (*groups, *learned)
+
+    def critic_loss(self, models: Models, minibatch: Mapping[str, Tensor]) -> Loss:
+        """Return half of the critics' squared errors, summed over critics (arXiv:1812.05905, eq. 5 and 6)."""
+        from keras import ops
+
+        following = minibatch["next_observation"]
+        noise = minibatch["noise"][:, : minibatch["noise"].shape[1] // 2]
+        action, log_prob = models.sample(models.parameters(following), noise)
+        learned = models.variables.get(_TEMPERATURE)
+        ent_coef = ops.convert_to_tensor(self.ent_coef, "float32") if learned is None else ops.exp(learned.value)
+        value = ops.min(models.critic_values(following, action, target=True), axis=0) - ent_coef * log_prob
+        target = ops.stop_gradient(minibatch["reward"] + minibatch["discount"] * value)
+        values = models.critic_values(minibatch["observation"], models.scaled(minibatch["action"]))
+        error = target - values
+        loss = 0.5 * ops.sum(ops.mean(minibatch["weight"] * ops.square(error), axis=-1))
+        metrics = {"critic_loss": loss, "q_value": ops.mean(values), "ent_coef": ent_coef}
+        return Loss(loss, metrics, {"error": ops.mean(error, axis=0), "ent_coef": ent_coef})
+
+    def policy_loss(self, models: Models, minibatch: Mapping[str, Tensor]) -> Loss:
+        """Return the mean of ent_coef x log-density - least value, of new actions (arXiv:1812.05905, eq. 7)."""
+        from keras import ops
+
+        observation = minibatch["observation"]
+        noise = minibatch["noise"][:, minibatch["noise"].shape[1] // 2 :]
+        action, log_prob = models.sample(models.parameters(observation), noise)
+        value = ops.min(models.critic_values(observation, action), axis=0)
+        loss = ops.mean(minibatch["ent_coef"] * log_prob - value)
+        return Loss(loss, {"policy_loss": loss, "entropy": -ops.mean(log_prob)}, {"log_prob": log_prob})
+
+    def temperature_loss(self, models: Models, minibatch: Mapping[str, Tensor]) -> Loss:
+        """Return -log ent_coef x the mean of log-density + target entropy (arXiv:1812.05905, eq. 18, as SB3 has it)."""
+        from keras import ops
+
+        size = minibatch["noise"].shape[1] // 2
+        wanted = -float(size) if self.target_entropy == _AUTO else float(self.target_entropy)
+        log_ent_coef = models.variables[_TEMPERATURE].value
+        loss = -log_ent_coef * ops.mean(minibatch["log_prob"] + wanted)
+        return Loss(loss, {"ent_coef_loss": loss})

@@ -1,0 +1,612 @@
+"""The learner: turns a trajectory batch into an update of a Keras network, in one compiled graph."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+from gymnasium.spaces import Space
+
+from actor_learner.algorithms.base import Algorithm
+from actor_learner.algorithms.hyperparameters import Hyperparameters
+from actor_learner.algorithms.off_policy.base import OffPolicy
+from actor_learner.algorithms.schedules import is_schedule
+from actor_learner.learner import backend
+from actor_learner.learner.batch import num_environments, tensors
+from actor_learner.learner.cost import multiplications
+from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
+from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
+from actor_learner.learner.state import SavedLearner, read_learner, restore, write_learner
+from actor_learner.learner.update import Update
+from actor_learner.learner.weights import split_weights
+from actor_learner.networks import contract
+from actor_learner.networks.memory import Memories
+from actor_learner.replay.buffer import ReplayBuffer
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.trajectory import Trajectory, map_leaves
+from actor_learner.spaces.validate import validate_trajectory
+from actor_learner.system.fields import check_count, check_sequences
+from actor_learner.system.files import Entry, write_folder_atomically
+
+Tensor = Any
+Array = np.ndarray[Any, Any]
+
+
+class Learner:
+    """Updates `network` from trajectories of any origin.
+
+    `update` mutates the network's weights, its optimizer (`network.optimizer`, set here) and the learner's own counters
+    and statistics; nothing else does. The update, from advantages to the last optimizer step, is one compiled graph.
+
+    Args:
+        network: a Keras model that keeps the network contract (see `actor_learner.networks.contract`).
+        algorithm: hyperparameters and loss, for instance `al.PPO()`.
+        action_space: the Gymnasium space that `parameters` describe a distribution over.
+        total_steps: env steps of the whole run; needed by schedules of what remains.
+        seed: of the order in which rows enter minibatches.
+        device: "cpu", "gpu" or "auto" (a GPU where the backend sees one).
+        devices: how many of these share each update, on JAX only: each has as many columns of a batch, and a part of
+            each minibatch, from its own columns. Gradients, metrics and statistics are of all. Where `jax.distributed`
+            joins processes, those of all of them; each process passes batches of its own, of one size.
+        sequence_length: env steps of the sequences from which a network with memory learns, beginning with the states
+            before the update. None: whole columns, or the longest equal parts that a minibatch holds. It must divide
+            the batch's steps.
+        burn_in: rows at the beginning of each sequence that bring the state up to date and have no loss.
+        observation_space: the Gymnasium space of observations, which an off-policy algorithm needs.
+        critics: callable(observation_space, action_space) -> keras.Model, for an algorithm that has critics; called for
+            each. A model takes (observation, action `[N, d]`, within -1 and 1) to a value `[N, 1]`. None:
+            `default_critic`.
+        buffer: the replay buffer of an off-policy algorithm, which may hold rows already; None: a new one.
+        return_statistics: mean, variance and count of the discounted returns to start from, with `normalize_reward`.
+
+    Raises:
+        ValueError: a schedule without `total_steps`, an unknown device, "gpu" without one, more devices than there are
+            or than `minibatch_size` can be shared by, an optimizer that can't be wrapped for a network that computes
+            in float16.
+    """
+
+    algorithm: Any
+    buffer: ReplayBuffer | None = None
+    _needs_value = True
+
+    _kinds: ClassVar[dict[type, type[Learner]]] = {}
+
+    def __init_subclass__(cls, learns: type | None = None, **options: Any) -> None:
+        """learns: The algorithms that need this kind of learner."""
+        super().__init_subclass__(**options)
+        if learns is not None:
+            Learner._kinds[learns] = cls
+
+    def __new__(cls, network: Any = None, algorithm: Any = None, **options: Any) -> Learner:
+        """Return the kind of learner that the algorithm needs."""
+        kinds = (kind for algorithms, kind in Learner._kinds.items() if isinstance(algorithm, algorithms))
+        kind = next(kinds, cls)
+        if not (issubclass(kind, cls) or issubclass(cls, kind)):
+            raise TypeError(
+                f"{cls.__name__} can't learn by {type(algorithm).__name__}: subclass {kind.__name__} for it"
+            )
+        return super().__new__(kind if issubclass(kind, cls) else cls)
+
+    def __init__(
+        self,
+        network: keras.Model,
+        algorithm: Algorithm | OffPolicy,
+        *,
+        action_space: Space[Any],
+        total_steps: int | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        devices: int = 1,
+        sequence_length: int | None = None,
+        burn_in: int = 0,
+        observation_space: Space[Any] | None = None,
+        critics: Callable[[Any, Any], keras.Model] | None = None,
+        buffer: ReplayBuffer | None = None,
+        return_statistics: ReturnStatistics = NO_RETURNS,
+    ) -> None:
+        _check_arguments(network, algorithm)
+        self.spaces = Spaces(observation_space, action_space)
+        self._seed = check_count("seed", seed, 0)
+        check_count("devices", devices)
+        check_count("total_steps", total_steps, optional=True)
+        self.sequence_length = check_count("sequence_length", sequence_length, optional=True)
+        self.burn_in = check_count("burn_in", burn_in, 0)
+        algorithm.check_total_steps(total_steps)
+        self.network = network
+        self.algorithm = algorithm
+        self.action_space = action_space
+        self.total_steps = total_steps
+        self.device = backend.resolve_device(device, devices)
+        self.devices, self._own_devices = devices, devices // backend.process_count()
+        self.env_steps = 0
+        self.updates = 0
+        self.begun = 0
+        self.not_finite: tuple[str, ...] = ()
+        contract.network_distribution(network, self.spaces)  # refuses one that doesn't fit the space
+        algorithm.check_distribution(contract.distribution_and_hold(network)[0])
+        self._rng = _own_stream(np.random.default_rng(np.random.SeedSequence([seed, 0x1EA24E4])).bit_generator)
+        self._normalization = contract.normalization_layers(network)
+        self._compiled: backend.Compiled | None = None
+        self._read_vector: Callable[[], Array] | None = None
+        self._prefetched: tuple[Trajectory, dict[str, Any]] | None = None
+        self._row_shapes: dict[str, tuple[int, ...]] = {}
+        self._state_shapes: tuple[tuple[int, ...], ...] = ()
+        self._return_statistics = return_statistics
+        self._prepare_source(critics, buffer)
+        with self._on_device():
+            optimizer = algorithm.make_optimizer()
+            self.optimizer = with_loss_scaling(optimizer) if computes_in(network, "float16") else optimizer
+            network.optimizer = self.optimizer
+            self._trainable = list(network.trainable_variables) if network.built else None
+            if self._trainable is not None:
+                self.optimizer.build(self._trainable)
+
+    def _prepare_source(self, critics: Any, buffer: Any) -> None:
+        """Prepare where the rows of minibatches come from: each batch itself."""
+        for name, value in (("critics", critics), ("buffer", buffer)):
+            if value is not None:
+                kind = type(self.algorithm).__name__
+                raise ValueError(f"`{name}` is for off-policy algorithms. Received: {name}={value!r} with {kind}")
+        self._source = self.algorithm.source()
+        self._share = self._source.share(self.devices)
+        self._reward_scaling: RewardScaling | None = None
+        self._update: Update | None = None
+        self._has_statistics = False
+        self._sequence_rows = 1  # of a network with memory
+
+    def _on_device(self) -> Any:
+        return backend.device(self.device, self.devices)
+
+    def get_weights(self) -> list[Array]:
+        """Return what `network.get_weights()` returns: for `ActorPool.publish` or `Policy.set_weights`."""
+        if self._vector_reader() is None or not self._is_float32:
+            return list(self.network.get_weights())
+        return split_weights(self.flat_weights(), self._weight_shapes)
+
+    def flat_weights(self) -> Array:
+        """Return the weights as one new float32 vector, in the order of `network.weights`, for `ActorPool.publish`.
+
+        Raises ValueError if the network isn't built yet.
+        """
+        if (read := self._vector_reader()) is None:
+            raise ValueError("A network has weights once it is built: by a call, or by the first update.")
+        return read()
+
+    def _vector_reader(self) -> Callable[[], Array] | None:
+        """Return a function that reads all weights in one copy from the device; None while the network isn't built."""
+        if self._read_vector is None and self.network.built:
+            weights = self.network.weights
+            self._weight_shapes = [tuple(weight.shape) for weight in weights]
+            self._is_float32 = all(weight.dtype == "float32" for weight in weights)
+            with self._on_device():
+                self._read_vector = backend.vector_reader(weights)
+        return self._read_vector
+
+    def update(self, trajectory: Trajectory, *, on_policy: Any = False) -> dict[str, float]:
+        """Update once from a batch. Returns metrics, without those that have no value this time.
+
+        The first batch of a network with `ObservationNormalization` only sets its statistics.
+
+        An update is undone if a metric, a weight, a variable of the optimizer, a statistic, or an output of the new
+        network for some of the rows is NaN or infinite: network, optimizer and learner are then as they were before,
+        and the metrics are those of the attempt, with "undone": 1.0 among them. `not_finite` names the metrics and
+        parts ("weights", "optimizer", "statistics", "outputs"). There are no new weights to publish then.
+
+        on_policy: True, or bool `[B]` for each column, where the present weights chose the actions. In mixed precision,
+            their log-probabilities are then taken from the network itself: actors compute them in float32.
+
+        Raises:
+            ValueError: a batch that doesn't fit the network, one without a valid row, or layers whose `trainable` was
+                changed.
+            MemoryError: the device has too little memory for the update.
+        """
+        prefetched = self._take_prefetched(trajectory)
+        trajectory, update, compiled = self._prepare(trajectory)
+        valid = trajectory.valid
+        random_state = self._rng.bit_generator.state
+        order, num_minibatches = self._minibatch_order(valid)
+        counts = backend.of_all_processes([int(valid.sum()), num_minibatches])
+        env_steps, num_minibatches = int(counts[:, 0].sum()), int(counts[:, 1].max())
+        if not env_steps:
+            self._rng.bit_generator.state = random_state
+            raise no_valid_row(valid)
+        with self._naming_what_to_lower(trajectory), self._on_device():
+            values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched, on_policy))
+            result = _read_metrics(update, values, learned=num_minibatches > 0)
+        if "undone" in result:
+            self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))
+            self._rng.bit_generator.state = random_state
+            return result
+        self.not_finite = ()
+        self.env_steps += env_steps
+        self.updates += 1
+        if (rate := self.algorithm.adapted_learning_rate(result["learning_rate"], result)) is not None:
+            self.optimizer.learning_rate = np.float32(rate)
+        return result
+
+    def prefetch(self, trajectory: Trajectory) -> None:
+        """Copy a batch to the device. If the next update to begin is of this batch, it takes these copies.
+
+        Call it in another thread while `update` runs (`begun` counts the updates that have begun); it must return
+        before the next update begins. Nothing is learned.
+
+        Raises:
+            ValueError: a batch that breaks its space; the update would refuse it, too.
+            MemoryError: the device has too little memory for this batch beside the present one.
+        """
+        conformed = validate_trajectory(trajectory, self.spaces)
+        with self._naming_what_to_lower(trajectory), self._on_device():
+            self._prefetched = trajectory, tensors(conformed)
+
+    @contextlib.contextmanager
+    def _naming_what_to_lower(self, trajectory: Trajectory) -> Iterator[None]:
+        """Raise MemoryError with the settings that matter where the body needs more memory than the device has."""
+        try:
+            yield
+        except Exception as error:
+            if not backend.is_out_of_memory(error):
+                raise
+            steps, columns = trajectory.reward.shape
+            settings = {
+                "minibatch_size": getattr(self.algorithm, "minibatch_size", None),
+                "unroll_length": steps,
+                "num_envs": columns,
+                "precision": self.network.compute_dtype,
+            }
+            received = ", ".join(f"{name}={value}" for name, value in settings.items())
+            in_16_bits = computes_in(self.network, "bfloat16", "float16")
+            or_bfloat16 = "" if in_16_bits else ", or use precision='bfloat16'"
+            raise MemoryError(
+                f"The {self.device[1:4]}'s memory is too small for this update: lower `minibatch_size`, or num_envs x "
+                f"unroll_length{or_bfloat16}. Received: {received}"
+            ) from error
+
+    def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
+        """Return the names of the metrics that `update` gives for such a batch, whose values don't matter.
+
+        Nothing is learned. The graph that is traced for it is the one that `update` runs later.
+        """
+        trajectory, update, compiled = self._prepare(trajectory)
+        order = self._no_order(trajectory.valid)
+        with self._on_device():
+            compiled.trace(*self._arguments(trajectory, order, 0))
+        return tuple(name for name in update.metric_names if name != "undone")
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write network, optimizer, statistics, counters and random state into `directory`, for `load`.
+
+        The directory is replaced as a whole, or stays as it was; see `system.files.write_folder_atomically`.
+
+        Raises:
+            OSError: the disk is full or can't be written.
+            FileExistsError: the directory holds files that `save` didn't write.
+            ValueError: the network isn't built yet.
+        """
+        write_folder_atomically(directory, self.write_files)
+
+    def write_files(self, folder: Path) -> None:
+        """Write the files of `save` into a folder that is being filled, for `write_folder_atomically`."""
+        write_learner(self._saved(), folder)
+
+    def write_checkpoint(self, folder: Path, earlier: Path | None, *, with_buffer: bool) -> Mapping[str, Entry]:
+        """Write the files from which a run goes on into a folder that is being filled.
+
+        earlier: the checkpoint before, whose files are linked where they hold the same. with_buffer: whether a replay
+        buffer is among them. Returns the manifest's entries of links.
+        """
+        self.write_files(folder)
+        return {}
+
+    def _saved(self, **others: Any) -> SavedLearner:
+        return SavedLearner(
+            network=self.network,
+            algorithm=self.algorithm,
+            action_space=self.action_space,
+            total_steps=self.total_steps,
+            sequence_length=self.sequence_length,
+            burn_in=self.burn_in,
+            env_steps=self.env_steps,
+            updates=self.updates,
+            random_state=self._rng.bit_generator,
+            arrays={name: backend.to_numpy(variable.value) for name, variable in self._saved_variables().items()},
+            **others,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        algorithm: Algorithm | OffPolicy | None = None,
+        network: keras.Model | None = None,
+        device: str = "auto",
+        devices: int = 1,
+        critics: Callable[[Any, Any], keras.Model] | None = None,
+    ) -> Learner:
+        """Return the learner that `save` wrote: its next update is what the saved one's would have been.
+
+        Args:
+            directory: where it was saved.
+            algorithm: needed where hyperparameters were callables or objects, or the class isn't of this package.
+            network: needed where Keras couldn't save the network whole; gets the weights.
+            device: as for `Learner`.
+            devices: as for `Learner`; another number than the saved learner's takes rows in another order.
+            critics: needed where Keras couldn't save them whole.
+
+        Raises:
+            ValueError: no learner there, one that was damaged, or one of the above is needed.
+        """
+        saved = read_learner(directory, algorithm=algorithm, network=network, critics=critics)
+        learner = cls(
+            saved.network,
+            saved.algorithm,
+            action_space=saved.action_space,
+            total_steps=saved.total_steps,
+            sequence_length=saved.sequence_length,
+            burn_in=saved.burn_in,
+            device=device,
+            devices=devices,
+            observation_space=saved.observation_space,
+            critics=critics,
+        )
+        learner.env_steps, learner.updates = saved.env_steps, saved.updates
+        learner._rng = _own_stream(saved.random_state)
+        learner._restore(saved, directory)
+        return learner
+
+    def _restore(self, saved: SavedLearner, directory: str | os.PathLike[str]) -> None:
+        """Take over the state of a saved learner beside its counters."""
+        if (returns := saved.arrays.get("reward_scaling/0")) is not None:
+            self._reward_scaling = RewardScaling(returns.size, self.algorithm.rewards.gamma)
+        restore(self._saved_variables(), saved.arrays, directory)
+
+    def _saved_variables(self) -> dict[str, keras.Variable]:
+        """Return the variables of the optimizer and of reward scaling by their names in a file."""
+        scaling = self._reward_scaling.variables if self._reward_scaling else []
+        groups = {"optimizer": self.optimizer.variables, "reward_scaling": scaling}
+        return {f"{name}/{index}": variable for name, group in groups.items() for index, variable in enumerate(group)}
+
+    @property
+    def compiled_with_xla(self) -> bool | None:
+        """True if XLA compiles the update; None before the first batch."""
+        return self._compiled.with_xla if self._compiled else None
+
+    def _prepare(self, trajectory: Trajectory) -> tuple[Trajectory, Update, backend.Compiled]:
+        """Return the batch in its dtypes, and the update, which is made for the first batch."""
+        trajectory = validate_trajectory(trajectory, self.spaces)
+        if self._compiled is None:
+            self._check_first_batch(trajectory)
+            rows = self._no_order(trajectory.valid).shape[-1]
+            flops = 6.0 * multiplications(self.network) * rows
+            self._compile(trajectory, backend.use_xla(self.network, self.device, flops))
+        self._check_batch(trajectory)
+        self._check_trainable()
+        assert self._update is not None
+        assert self._compiled is not None
+        return trajectory, self._update, self._compiled
+
+    def _compile(self, trajectory: Trajectory, with_xla: bool) -> None:
+        """Make the update for batches like this one, of a network that is built."""
+        if self._trainable is None:
+            self._trainable = list(self.network.trainable_variables)
+            self.optimizer.build(self._trainable)
+        if self.algorithm.rewards.scale and self._reward_scaling is None:
+            num_envs, gamma = num_environments(trajectory) * backend.process_count(), self.algorithm.rewards.gamma
+            self._reward_scaling = RewardScaling(num_envs, gamma, self._return_statistics)
+        if not with_xla:
+            backend.fuse(self.optimizer)
+        self._update = Update(
+            self.network,
+            self.algorithm,
+            self.spaces,
+            self.optimizer,
+            self._trainable,
+            self._reward_scaling,
+            self._sequence_rows,
+            self.burn_in,
+        )
+        self._compiled = backend.Compiled(self._update, self._update.state, with_xla=with_xla)
+
+    def _take_prefetched(self, trajectory: Trajectory) -> dict[str, Any] | None:
+        """Return the copies of this very batch, if it was prefetched, and drop older ones."""
+        prefetched, self._prefetched = self._prefetched, None
+        self.begun += 1
+        return prefetched[1] if prefetched is not None and prefetched[0].reward is trajectory.reward else None
+
+    def _arguments(
+        self,
+        trajectory: Trajectory,
+        order: Array,
+        num_minibatches: int,
+        prefetched: dict[str, Any] | None = None,
+        on_policy: Any = False,
+    ) -> tuple[Any, ...]:
+        """Return the compiled update's arguments. prefetched: The batch's tensors on the device, if they are there."""
+        batch = prefetched or tensors(trajectory)
+        if computes_in(self.network, "float16", "bfloat16"):
+            columns = np.broadcast_to(np.asarray(on_policy, bool), trajectory.reward.shape[1:])
+            batch["on_policy"] = backend.to_device(np.ascontiguousarray(columns), split=0)
+        scheduled = self._scheduled_values(trajectory.valid.size * backend.process_count())
+        numbers = (np.int32(num_minibatches), {name: np.float32(value) for name, value in scheduled.items()})
+        return batch, backend.to_device(order, split=1), *backend.to_device(numbers)
+
+    def _scheduled_values(self, batch_rows: int) -> dict[str, float]:
+        """Return the values of schedules; the learning rate only where a schedule writes it.
+
+        A constant was written when the optimizer was made, so that callbacks may change it since. At update k of the N
+        that `total_steps` takes, 1 - (k - 1) / N of the run remains; rows that only reset don't count as steps.
+        """
+        remaining = 1.0
+        if self.total_steps:
+            remaining = max(0.0, 1.0 - self.env_steps / batch_rows / math.ceil(self.total_steps / batch_rows))
+        return self._scheduled_at(remaining)
+
+    def _scheduled_at(self, progress_remaining: float) -> dict[str, float]:
+        algorithm: Hyperparameters = self.algorithm
+        schedule = algorithm.scheduled_values(progress_remaining=progress_remaining, env_steps=self.env_steps)
+        if self.algorithm.clones_optimizer or not is_schedule(self.algorithm.learning_rate):
+            schedule.pop("learning_rate", None)
+        return schedule
+
+    def _minibatch_order(self, valid: Array) -> tuple[Array, int]:
+        """Return the source's order, and no minibatches while the normalization layers wait for a first batch."""
+        self._has_statistics = self._has_statistics or all(
+            float(backend.to_numpy(layer.count.value)) > 0 for layer in self._normalization
+        )
+        if not self._has_statistics:
+            return self._no_order(valid), 0
+        parts = [self._share.order(part, self._rng) for part in np.split(valid, self._own_devices, axis=1)]
+        return np.stack([order for order, _ in parts], axis=1), max(count for _, count in parts)
+
+    def _no_order(self, valid: Array) -> Array:
+        """Return an order `[minibatches, devices, rows]` without a row."""
+        minibatches, rows = self._share.shape(valid.size // self._own_devices)
+        return np.full((minibatches, self._own_devices, rows), -1, np.int32)
+
+    def _check_first_batch(self, trajectory: Trajectory) -> None:
+        """Check the first batch against algorithm and network, which it builds."""
+        steps, columns = trajectory.reward.shape
+        self.algorithm.check_unroll_length(steps)
+        self._source.check_batch(steps, columns)
+        self._check_network(trajectory.observation)
+        self._remember(steps)
+        self._check_other_processes(steps, columns)
+        if columns % self._own_devices:
+            received = f"devices={self._own_devices}, {columns} columns"
+            raise ValueError(f"`devices` must share the columns of a batch evenly. Received: {received}")
+        self._row_shapes = _row_shapes(trajectory.observation)
+
+    def _check_network(self, observation: Any) -> None:
+        """Call the network once, which builds it, and compare its outputs with the contract."""
+        zeros = map_leaves(lambda leaf: np.zeros((contract.CHECKED_ROWS, *leaf.shape[2:]), leaf.dtype), observation)
+        contract.check_contract(self.network, zeros, self.spaces, needs_value=self._needs_value)
+        if names := contract.training_dependent_layers(self.network):
+            warnings.warn(
+                f"Layers {names} are called with training=False while learning too, so that learner and actors "
+                "agree: dropout does nothing, batch statistics stay as they are.",
+                UserWarning,
+                stacklevel=5,
+            )
+        for layer in self._normalization:
+            shape = contract.normalized_leaf(layer, zeros).shape[1:]
+            if layer.mean.shape != shape:
+                raise ValueError(
+                    "ObservationNormalization must be the first layer: its statistics are those of observations, "
+                    f"of shape {shape}. Received: a layer for shape {tuple(layer.mean.shape)}"
+                )
+        backend.check_placement(self.network, self.device)
+
+    def _remember(self, steps: int) -> None:
+        """Let minibatches be of sequences, if the network has memory."""
+        self._state_shapes = Memories(self.network).shapes
+        if not self._state_shapes:
+            return
+        longest = self._share.longest_sequence(steps)
+        self._sequence_rows = length = check_sequences(self.sequence_length, self.burn_in, steps, longest)
+        self._source = self._source.of_sequences(length)
+        self._share = self._share.of_sequences(length)
+
+    def _check_state(self, trajectory: Trajectory) -> None:
+        """Compare a batch's states with the network's."""
+        given = trajectory.initial_state
+        found = None if given is None else [leaf.shape[1:] for leaf in given]
+        if self._state_shapes and (found is None or trajectory.start is None):
+            missing = "initial_state" if found is None else "start"
+            raise ValueError(f"A network with memory needs `initial_state` and `start`. Received: {missing}=None")
+        if found and not self._state_shapes:
+            raise ValueError(f"A network without memory takes no `initial_state`. Received: shapes {found} of a column")
+        if (found or []) != list(self._state_shapes):
+            raise ValueError(
+                f"`initial_state` must have the leaves of the network's state, of shapes {list(self._state_shapes)} "
+                f"for each column. Received: {found}"
+            )
+
+    def _check_other_processes(self, steps: int, columns: int) -> None:
+        """Compare network and batch with those of the other processes that share the update."""
+        if backend.process_count() == 1:
+            return
+        checksum = zlib.crc32(b"".join(weight.tobytes() for weight in self.network.get_weights()))
+        found = backend.of_all_processes([checksum >> 1, steps, columns, self._own_devices])
+        names = ("the network's first weights (build it with one seed)", "steps", "columns", "devices of its own")
+        for name, values in zip(names, found.T, strict=True):
+            if len(np.unique(values)) > 1:
+                raise ValueError(
+                    f"The processes that share an update must agree on {name}. "
+                    f"Received: {', '.join(map(str, values))}{' as checksums' if name is names[0] else ''}"
+                )
+
+    def _check_batch(self, trajectory: Trajectory) -> None:
+        """Compare a batch with the first one."""
+        if (shapes := _row_shapes(trajectory.observation)) != self._row_shapes:
+            raise ValueError(
+                f"`observation` must have rows of shape {_describe_shapes(self._row_shapes)}. "
+                f"Received: {_describe_shapes(shapes)}"
+            )
+        self._check_state(trajectory)
+        if self._reward_scaling is None:
+            return
+        known = self._reward_scaling.discounted_return.shape[0]
+        found = num_environments(trajectory) * backend.process_count()
+        if found > known:
+            raise ValueError(
+                f"With normalize_reward=True every batch must come from the {known} environments of the first. "
+                f"Received: {found}"
+            )
+
+    def _check_trainable(self) -> None:
+        now = self.network.trainable_variables
+        assert self._trainable is not None
+        if len(now) != len(self._trainable) or any(a is not b for a, b in zip(now, self._trainable, strict=True)):
+            raise ValueError(
+                "Which layers are trainable must not change after the Learner was built; build a new Learner. "
+                f"Received: {len(now)} trainable weights, {len(self._trainable)} when it was built"
+            )
+
+
+def no_valid_row(valid: Array) -> ValueError:
+    """Return the error for a batch without a valid row."""
+    return ValueError(
+        "`valid` must be True in at least one row: there is nothing to learn from this batch, skip it. "
+        f"Received: no valid row of {valid.shape[0]} x {valid.shape[1]}"
+    )
+
+
+def _own_stream(of_all: Any) -> np.random.Generator:
+    """Return the random stream of this process, of those that share an update: the bit generator's own, or a later."""
+    process = backend.process_index()
+    return np.random.Generator(of_all.jumped(process) if process else of_all)
+
+
+def _read_metrics(update: Update, values: Tensor, learned: bool) -> dict[str, float]:
+    """Return the metrics that have a value, by name; "undone" is one of them only for an undone update."""
+    result = dict(zip(update.metric_names, map(float, backend.to_numpy(values)), strict=True))
+    absent = {name for name in update.batch_metric_names if math.isnan(result[name])}
+    if not result["undone"]:
+        absent.add("undone")
+    if not learned:
+        absent |= result.keys() - {*update.batch_metric_names, "learning_rate", "undone"}
+    return {name: value for name, value in result.items() if name not in absent}
+
+
+def _row_shapes(observation: Any) -> dict[str, tuple[int, ...]]:
+    return {name: leaf.shape[2:] for name, leaf in contract.named_leaves(observation).items()}
+
+
+def _describe_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
+    return str(shapes.get("", shapes))
+
+
+def _check_arguments(network: Any, algorithm: Any) -> None:
+    if not isinstance(network, keras.Model):
+        raise ValueError(f"`network` must be a keras.Model. Received: network={network!r}")
+    if isinstance(algorithm, type) or not (hasattr(algorithm, "loss") or isinstance(algorithm, OffPolicy)):
+        raise ValueError(f"`algorithm` must be an instance, such as al.PPO(). Received: algorithm={algorithm!r}")

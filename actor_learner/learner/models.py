@@ -1,0 +1,140 @@
+"""The models of an off-policy algorithm: the network, its critics, and slowly moving copies of their weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, OffPolicy
+from actor_learner.networks import contract
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.structure import MASK_KEY
+
+Tensor = Any
+Nest = Any
+
+
+class TrainedModels:
+    """Implements `Models` of `algorithms.off_policy`.
+
+    The copies are variables beside the models, which are called with them: so any model has a copy, a subclassed one
+    too.
+    """
+
+    def __init__(
+        self, network: keras.Model, critics: Sequence[keras.Model], algorithm: OffPolicy, spaces: Spaces
+    ) -> None:
+        self.network, self.critics = network, list(critics)
+        self._leaves = spaces.action.leaves
+        self._squashed = contract.distribution_and_hold(network)[0] == "squashed"
+        self._distribution = contract.network_distribution(network, spaces)
+        self.action_size = sum(math.prod(leaf.shape) for leaf in self._leaves)
+        self._flatten = spaces.action.flatten
+        self.variables: dict[str, keras.Variable] = algorithm.make_variables(self.action_size)
+        of_group = {NETWORK: [network], CRITICS: self.critics}
+        self._copied = [model for name in algorithm.TARGETS for model in of_group[name]]
+        self._copies: dict[int, list[keras.Variable]] = {}
+
+    def make_targets(self) -> None:
+        """Copy the weights. All models must be built."""
+        for model in self._copied:
+            self._copies[id(model)] = [
+                keras.Variable(value, trainable=False, dtype=weight.dtype, autocast=False)
+                for weight, value in zip(model.weights, model.get_weights(), strict=True)  # Keras would share `value`
+            ]
+
+    @property
+    def targets(self) -> list[keras.Variable]:
+        """The variables of all copies."""
+        return [copy for model in self._copied for copy in self._copies[id(model)]]
+
+    def trained(self, group: str) -> list[keras.Variable]:
+        """Return the variables that a group trains."""
+        if group in self.variables:
+            return [self.variables[group]]
+        models = [self.network] if group == NETWORK else self.critics
+        return [variable for model in models for variable in model.trainable_variables]
+
+    def parameters(self, observation: Nest, *, target: bool = False) -> Tensor:
+        network = self.network
+        if not target:
+            return contract.call_network(network, observation)["parameters"]
+        outputs = contract.call_with_weights(network, observation, self._values(network), self._others(network))
+        return outputs["parameters"]
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        return self._distribution.draw(parameters, noise)
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        return self._within_one(self._distribution.mode(parameters))
+
+    def scaled(self, action: Nest) -> Tensor:
+        return self._within_one(self._flatten(action))
+
+    def _within_one(self, leaves: Sequence[Tensor]) -> Tensor:
+        rows = [
+            ops.reshape(values, (-1, math.prod(leaf.shape))) for leaf, values in zip(self._leaves, leaves, strict=True)
+        ]
+        action = rows[0] if len(rows) == 1 else ops.concatenate(rows, axis=-1)
+        if self._squashed:
+            return ops.tanh(action)
+        low, high = (
+            np.concatenate([np.asarray(getattr(leaf.space, bound), np.float32).reshape(-1) for leaf in self._leaves])
+            for bound in ("low", "high")
+        )
+        return ops.clip((action - (low + high) / 2) / ((high - low) / 2), -1.0, 1.0)
+
+    def critic_values(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
+        values = []
+        for critic in self.critics:
+            if target:
+                pairs = [*self._others(critic), *zip(critic.weights, self._values(critic), strict=True)]
+                with keras.StatelessScope(pairs):
+                    value = self.call_critic(critic, observation, action)
+            else:
+                value = self.call_critic(critic, observation, action)
+            values.append(ops.reshape(ops.cast(value, "float32"), (-1,)))
+        return ops.stack(values)
+
+    def call_critic(self, critic: keras.Model, observation: Nest, action: Tensor) -> Tensor:
+        """Return what a critic returns for an observation, without its mask, and an action."""
+        if isinstance(observation, dict) and MASK_KEY in observation:
+            observation = {key: value for key, value in observation.items() if key != MASK_KEY}
+        return critic((observation, action), training=False)
+
+    def _others(self, model: keras.Model) -> list[tuple[keras.Variable, Any]]:
+        """Return the variables that aren't weights with their values: a scope needs them all."""
+        weights = {id(weight) for weight in model.weights}
+        others = [variable for variable in model.variables if id(variable) not in weights]
+        return [(variable, ops.convert_to_tensor(variable.value)) for variable in others]
+
+    def _values(self, model: keras.Model) -> list[Tensor]:
+        """Return the values of a model's copy; they must be read outside of the scope in which they are used."""
+        return [ops.convert_to_tensor(copy.value) for copy in self._copies[id(model)]]
+
+    def copy_statistics(self) -> None:
+        """Copy the weights that aren't trained, such as statistics of observations."""
+        for model in self._copied:
+            trained = {id(variable) for variable in model.trainable_variables}
+            for weight, copy in zip(model.weights, self._copies[id(model)], strict=True):
+                if id(weight) not in trained:
+                    copy.assign(weight.value)
+
+    def move_targets(self, rate: Any) -> None:
+        """Move the copies by a part of the way to the weights; 1 makes them equal. Statistics are always copied."""
+        for model in self._copied:
+            trained = {id(variable) for variable in model.trainable_variables}
+            for weight, copy in zip(model.weights, self._copies[id(model)], strict=True):
+                copy.assign(_between(copy.value, weight.value, rate) if id(weight) in trained else weight.value)
+
+
+def _between(before: Tensor, after: Tensor, rate: Any) -> Tensor:
+    moved = before + rate * (after - before)
+    if isinstance(rate, float):
+        return moved if rate < 1.0 else after
+    return ops.where(rate < 1.0, moved, after)

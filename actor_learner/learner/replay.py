@@ -1,0 +1,482 @@
+"""The learner of off-policy algorithms: keeps each batch in a replay buffer, and learns from rows drawn from it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import tree
+
+from actor_learner.algorithms.off_policy.base import NETWORK, OffPolicy
+from actor_learner.learner import backend
+from actor_learner.learner.base import Learner, no_valid_row
+from actor_learner.learner.cost import multiplications
+from actor_learner.learner.loss_scaling import computes_in
+from actor_learner.learner.models import TrainedModels
+from actor_learner.learner.replay_update import ReplayUpdate
+from actor_learner.learner.state import SavedLearner, restore
+from actor_learner.networks import contract
+from actor_learner.networks.default import default_critic
+from actor_learner.networks.memory import Memories
+from actor_learner.replay.buffer import Minibatches, ReplayBuffer
+from actor_learner.replay.saving import has_buffer, write_buffer
+from actor_learner.spaces.kinds import to_json
+from actor_learner.spaces.trajectory import Trajectory, map_leaves
+from actor_learner.spaces.validate import validate_trajectory
+from actor_learner.system.fields import refusal
+from actor_learner.system.files import DamagedError, Entry, one_line, write_folder_atomically
+
+Array = np.ndarray[Any, Any]
+
+_MOST_STEPS = 64
+"""Gradient steps in one call: beyond, a call costs no less a step, and priorities grow old."""
+
+_MOST_BATCHES = 4
+"""The gradient steps of so many batches are taken in one update at most, where rows couldn't be drawn before."""
+
+_MORE_OPERATIONS = 8
+"""A gradient step here dispatches more operations than one of an actor-critic, whose limit for XLA is known: measured
+for SAC, XLA takes .91 of TensorFlow's time with layers of 256 units, as much with 400, 1.08 with 512."""
+
+_MOST_BYTES = 2**25
+"""The most bytes of rows in one call."""
+
+
+class ReplayLearner(Learner, learns=OffPolicy):
+    """What `al.Learner` returns for an off-policy algorithm.
+
+    `update` adds a batch to the buffer, then takes as many gradient steps as its env steps are due
+    (`updates_per_step`), in calls of up to 64 that return nothing to Python in between.
+    """
+
+    algorithm: OffPolicy
+    _needs_value = False
+
+    def _prepare_source(self, critics: Any, buffer: Any) -> None:
+        algorithm, network = self.algorithm, self.network
+        kind = type(algorithm).__name__
+        if self.spaces.observation_space is None:
+            raise ValueError(f"`observation_space` must be given for {kind}. Received: observation_space=None")
+        if self.devices > 1:
+            raise refusal("devices", f"1 for {kind}, whose minibatches are too small to be shared", self.devices)
+        if computes_in(network, "float16"):
+            raise ValueError(f"{kind} doesn't scale losses: use precision='bfloat16'. Received: a network in float16")
+        if Memories(network):
+            raise ValueError(
+                f"{kind} can't learn a network with memory: rows are drawn one by one. Received: {network.name!r}"
+            )
+        if critics is not None and not algorithm.NUM_CRITICS:
+            raise ValueError(
+                f"`critics` is for algorithms that have critics. Received: critics={critics!r} with {kind}"
+            )
+        algorithm.check_action_space(self.spaces.action)
+        with self._on_device():
+            self.critics = [self._make_critic(critics, number) for number in range(algorithm.NUM_CRITICS)]
+        if buffer is not None:
+            self._check_buffer(buffer)
+        self.buffer: ReplayBuffer | None = buffer
+        self._models: TrainedModels | None = None
+        self._replay_update: ReplayUpdate | None = None
+        self._optimizers: dict[str, keras.Optimizer] = {}
+        self._statistics: backend.Compiled | None = None
+        self._slots, self._most_due = 0, 1
+        self._first_move = 0.0  # of targets, at the next gradient step
+        self.gradient_steps = 0
+        self._due_from = algorithm.learning_starts, 0
+        if network.built:
+            contract.set_epsilon(network, algorithm.epsilon(0, 1.0))
+
+    def _make_critic(self, make: Any, number: int) -> keras.Model:
+        if make is None:
+            seed = int(np.random.SeedSequence([self._seed, number, 0xC217]).generate_state(1)[0])
+            return default_critic(self.spaces.observation_space, self.action_space, seed=seed)
+        critic = make(self.spaces.observation_space, self.action_space)
+        if not isinstance(critic, keras.Model):
+            raise refusal("critics", "a function that returns a keras.Model", critic)
+        return critic
+
+    def _check_buffer(self, buffer: Any) -> None:
+        """Compare a buffer that is given with the algorithm, whose returns it keeps."""
+        if not isinstance(buffer, ReplayBuffer):
+            raise refusal("buffer", "an al.ReplayBuffer", buffer)
+        spaces = self.spaces
+        for name in ("observation_space", "action_space"):
+            kept, wanted = getattr(buffer.spaces, name), getattr(spaces, name)
+            if to_json(kept) != to_json(wanted):
+                raise ValueError(f"`buffer` must be of the learner's {name}, {wanted}. Received: one of {kept}")
+        for name in ("n_step", "gamma", "clip_reward", "priority_exponent"):
+            kept, wanted = getattr(buffer, name), getattr(self.algorithm, name)
+            if kept != wanted:
+                raise ValueError(
+                    f"`buffer` keeps returns and priorities of its own, which must be the algorithm's: {name} is "
+                    f"{wanted!r} there. Received: a buffer with {name}={kept!r}"
+                )
+
+    def make_buffer(self, unroll_length: int, *, action_masks: bool) -> ReplayBuffer:
+        """Return the buffer, a new one for unrolls of this length if there is none.
+
+        Raises MemoryError if it is larger than the memory that is available.
+        """
+        if self.buffer is None:
+            algorithm = self.algorithm
+            algorithm.check_unroll_length(unroll_length)
+            self.buffer = ReplayBuffer(
+                self.spaces.observation_space,
+                self.action_space,
+                max(algorithm.buffer_size, unroll_length),
+                unroll_length=unroll_length,
+                n_step=algorithm.n_step,
+                gamma=algorithm.gamma,
+                clip_reward=algorithm.clip_reward,
+                priority_exponent=algorithm.priority_exponent,
+                action_masks=action_masks,
+                seed=self._seed,
+            )
+        return self.buffer
+
+    def update(self, trajectory: Trajectory, *, on_policy: Any = False) -> dict[str, float]:
+        """Add a batch to the buffer, then take the gradient steps that are due. Returns metrics.
+
+        There are none of the losses before `learning_starts`. Metrics are means over these steps. `gradient_steps`
+        counts all so far, `updates_owed` what isn't taken yet of those that env steps were due.
+
+        If a metric, a weight, a variable of an optimizer, a target, a statistic of observations, or an output of the
+        new network is NaN or infinite, the last 64 steps or fewer are undone, and the batch doesn't count: its columns
+        are never drawn, nor are those with a row whose error isn't finite. "undone": 1.0 is among the metrics then,
+        and `not_finite` names them.
+
+        on_policy: without effect.
+
+        Raises:
+            ValueError: a batch that doesn't fit the spaces, one without a valid row, or layers whose `trainable` was
+                changed.
+            MemoryError: the device has too little memory for the update.
+        """
+        self.begun += 1
+        update, compiled, buffer = self._prepare_replay(trajectory)
+        valid = np.asarray(trajectory.valid)
+        if not (env_steps := int(valid.sum())):
+            raise no_valid_row(valid)
+        if trajectory.action_mask is not None and not buffer.spaces.masked:
+            raise ValueError("`action_mask` is new: the replay buffer keeps none. Received: a batch with masks")
+        columns = buffer.add(trajectory)
+        after = self.env_steps + env_steps
+        waiting = self._first_move
+        self._first_move = 1.0 - (1.0 - waiting) * (1.0 - self.algorithm.first_move(self.env_steps, after))
+        with self._naming_what_to_lower(trajectory), self._on_device():
+            statistics = self._merge_statistics(trajectory)
+            finite = all(np.isfinite(backend.to_numpy(variable.value)).all() for variable, _ in statistics)
+            result = self._learn(update, compiled, buffer, self._due(after)) if finite else {"undone": 1.0}
+            if "undone" in result:
+                self._first_move = waiting
+                self.not_finite = self.not_finite if finite else ("statistics",)
+                buffer.discard(columns)
+                for variable, value in statistics:
+                    variable.assign(value)
+                return result
+        self.not_finite = ()
+        self.env_steps = after
+        self.updates += 1
+        return {**result, **self._explore(), **self._counters(buffer)}
+
+    def _due(self, env_steps: int) -> int:
+        """Return the gradient steps that are due after so many env steps, and not taken yet."""
+        starts, taken = self._due_from
+        return max(0, min(self._most_due, self.algorithm.due(env_steps - starts) - (self.gradient_steps - taken)))
+
+    def _counters(self, buffer: ReplayBuffer) -> dict[str, float]:
+        owed = float(self._due(self.env_steps))
+        return {"gradient_steps": float(self.gradient_steps), "updates_owed": owed, "buffer_rows": float(len(buffer))}
+
+    @property
+    def _progress_remaining(self) -> float:
+        return 1.0 if not self.total_steps else max(0.0, 1.0 - self.env_steps / self.total_steps)
+
+    def _explore(self) -> dict[str, float]:
+        """Set the probability of random actions, which is published with the weights."""
+        epsilon = self.algorithm.epsilon(self.env_steps, self._progress_remaining)
+        if epsilon is None:
+            return {}
+        with self._on_device():
+            contract.set_epsilon(self.network, epsilon)
+        return {"epsilon": epsilon}
+
+    def _learn(
+        self, update: ReplayUpdate, compiled: backend.Compiled, buffer: ReplayBuffer, due: int
+    ) -> dict[str, float]:
+        """Take gradient steps, in as many calls as they need. Returns means of the metrics; none without a step."""
+        if not len(buffer):
+            due = 0
+        sums: dict[str, float] = defaultdict(float)
+        for rows, count, next_are_drawn in self._draw(buffer, due):
+            numbers = np.int32(count), np.float32(self._first_move), self._schedule()
+            values, finite, errors = compiled(backend.to_device(self._fields(rows)), *backend.to_device(numbers))
+            result = dict(zip(update.metric_names, map(float, backend.to_numpy(values)), strict=True))
+            next_are_drawn()
+            if result["undone"]:
+                self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))
+                buffer.discard(_broken_columns(buffer, rows, backend.to_numpy(errors)[:count]))
+                return result
+            del result["undone"]
+            if self.algorithm.priority_exponent is not None:
+                buffer.update_priorities(rows.indices, backend.to_numpy(errors)[:count])
+            self._first_move = 0.0
+            self.gradient_steps += count
+            for name, value in result.items():
+                sums[name] += value * count / due
+        return dict(sums)
+
+    def _schedule(self) -> dict[str, np.float32]:
+        return {name: np.float32(value) for name, value in self._scheduled_at(self._progress_remaining).items()}
+
+    def _draw(self, buffer: ReplayBuffer, due: int) -> Iterator[tuple[Minibatches, int, Callable[[], object]]]:
+        """Yield minibatches, their number, at most what a call takes at once, and a function.
+
+        The next ones are drawn in a thread while these are learned; the function waits until they are. Call it before
+        priorities are renewed: then two runs draw the same rows.
+        """
+        most = self._slots
+        if self.algorithm.priority_exponent is not None:  # else many rows are drawn by priorities that are long past
+            most = max(1, min(most, len(buffer) // (8 * self.algorithm.minibatch_size)))
+        counts = [min(most, due - first) for first in range(0, due, most)]
+        if len(counts) <= 1:
+            yield from ((self._sample(buffer, count), count, lambda: None) for count in counts)
+            return
+        with ThreadPoolExecutor(1) as thread:
+            coming = thread.submit(self._sample, buffer, counts[0])
+            for count, following in itertools.zip_longest(counts, counts[1:]):
+                rows = coming.result()
+                if following is not None:
+                    coming = thread.submit(self._sample, buffer, following)
+                yield rows, count, coming.result
+
+    def _sample(self, buffer: ReplayBuffer, count: int) -> Minibatches:
+        exponent = self.algorithm.importance_exponent(self._progress_remaining)
+        return buffer.sample(self.algorithm.minibatch_size, count, importance_exponent=exponent)
+
+    def _fields(self, rows: Minibatches) -> dict[str, Any]:
+        """Return the fields of minibatches `[K, M, ...]` and noise, with zeros for minibatches that are missing."""
+        fields = {name: value for name, value in rows._asdict().items() if value is not None and name != "indices"}
+        count, size = rows.reward.shape
+        if columns := self.algorithm.noise_columns * sum(math.prod(leaf.shape) for leaf in self.spaces.action.leaves):
+            fields["noise"] = self._rng.standard_normal((count, size, columns), np.float32)
+        missing = self._slots - count
+        if not missing:
+            return fields
+
+        def filled(leaf: Array) -> Array:
+            return np.concatenate([leaf, np.zeros((missing, *leaf.shape[1:]), leaf.dtype)])
+
+        found: dict[str, Any] = tree.map_structure(filled, fields)
+        return found
+
+    def _merge_statistics(self, trajectory: Trajectory) -> list[tuple[keras.Variable, Array]]:
+        """Merge the batch into the statistics of observations. Returns these variables with their values before."""
+        models = self._build_models()
+        pairs = [(model, layer) for model in self._all_models for layer in contract.normalization_layers(model)]
+        if not pairs:
+            return []
+        variables = [variable for _, layer in pairs for variable in layer.variables] + models.targets
+        before = [(variable, backend.to_numpy(variable.value)) for variable in variables]
+        if self._statistics is None:
+
+            def merge(observation: Any, valid: Any) -> Any:
+                for _, layer in pairs:
+                    layer.update(contract.normalized_leaf(layer, observation), valid)
+                models.copy_statistics()
+                return valid[:1]
+
+            state = [*models.targets, *(variable for model in self._all_models for variable in model.variables)]
+            self._statistics = backend.Compiled(merge, state, with_xla=False)
+        valid = np.reshape(trajectory.valid, -1)
+
+        def rows(leaf: Array) -> Array:
+            flat = np.reshape(leaf[:-1], (len(valid), *leaf.shape[2:])).copy()
+            flat[~valid] = 0  # they may hold NaN
+            return flat
+
+        self._statistics(*backend.to_device((map_leaves(rows, trajectory.observation), valid)))
+        return before
+
+    @property
+    def _all_models(self) -> list[keras.Model]:
+        return [self.network, *self.critics]
+
+    def prefetch(self, trajectory: Trajectory) -> None:
+        """Do nothing: the rows that are learned are drawn when the batch is there."""
+
+    def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
+        update, compiled, _ = self._prepare_replay(trajectory)
+        numbers = np.int32(0), np.float32(0.0), self._schedule()
+        with self._on_device():
+            compiled.trace(backend.to_device(self._fields(self._blank())), *backend.to_device(numbers))
+        names = [name for name in update.metric_names if name != "undone"]
+        epsilon = [] if self.algorithm.epsilon(0, 1.0) is None else ["epsilon"]
+        return (*names, *epsilon, "gradient_steps", "updates_owed", "buffer_rows")
+
+    def _blank(self) -> Minibatches:
+        """Return minibatches of zeros."""
+        assert self.buffer is not None
+        size = self.algorithm.minibatch_size
+        rows = self.buffer.blank(size * self._slots)._asdict()
+
+        def shaped(leaf: Array | None) -> Array | None:
+            return None if leaf is None else leaf.reshape(self._slots, size, *leaf.shape[1:])
+
+        return Minibatches(**tree.map_structure(shaped, rows))
+
+    def _prepare_replay(self, trajectory: Trajectory) -> tuple[ReplayUpdate, backend.Compiled, ReplayBuffer]:
+        """Return the update, which is made for the first batch, and the buffer."""
+        if self._replay_update is None or self._compiled is None:
+            steps, columns = trajectory.reward.shape
+            masked = trajectory.action_mask is not None
+            buffer = self.make_buffer(steps, action_masks=masked or self.spaces.has_mask_leaf)
+            validate_trajectory(trajectory, buffer.spaces)
+            self._check_network(trajectory.observation)
+            self._plan_calls(buffer, steps * columns)
+            self._compile_replay()
+        self._check_trainable()
+        assert self._replay_update is not None
+        assert self._compiled is not None
+        assert self.buffer is not None
+        return self._replay_update, self._compiled, self.buffer
+
+    def _plan_calls(self, buffer: ReplayBuffer, batch_rows: int) -> None:
+        """Choose how many gradient steps a call takes at most: those of a batch, within bounds."""
+        size = self.algorithm.minibatch_size
+        a_minibatch = size * buffer.row_bytes
+        due = max(1, self.algorithm.due(batch_rows))
+        self._slots = max(1, min(_MOST_STEPS, _MOST_BYTES // a_minibatch, due))
+        self._most_due = _MOST_BATCHES * due
+
+    def _build_models(self) -> TrainedModels:
+        """Make the copies, the variables and the optimizers of models, which are built first."""
+        if self._models is not None:
+            return self._models
+        network, zeros = self.network, self.spaces.observation.zeros(contract.CHECKED_ROWS)
+        with self._on_device():
+            if not network.built:
+                contract.check_contract(network, zeros, self.spaces)
+                contract.set_epsilon(network, self.algorithm.epsilon(0, 1.0))
+            models = TrainedModels(network, self.critics, self.algorithm, self.spaces)
+            for critic in self.critics:
+                self._check_critic(models, critic, zeros)
+            if self._trainable is None:
+                self._trainable = list(network.trainable_variables)
+                self.optimizer.build(self._trainable)
+            self._optimizers = {NETWORK: self.optimizer}
+            for group in self.algorithm.groups():
+                if group.name != NETWORK:
+                    optimizer = self.algorithm.make_optimizer()
+                    optimizer.build(models.trained(group.name))
+                    self._optimizers[group.name] = optimizer
+            models.make_targets()
+        self._models = models
+        return models
+
+    def _check_critic(self, models: TrainedModels, critic: keras.Model, zeros: Any) -> None:
+        """Call a critic once, which builds it."""
+        action = np.zeros((contract.CHECKED_ROWS, models.action_size), np.float32)
+        try:
+            value = models.call_critic(critic, tree.map_structure(np.asarray, zeros), action)
+        except Exception as error:
+            raise ValueError(
+                f"A critic must take (observation, action [N, {models.action_size}]): {contract.reason(error)} "
+                f"Received: {critic.name!r}"
+            ) from error
+        if tuple(value.shape) not in ((contract.CHECKED_ROWS,), (contract.CHECKED_ROWS, 1)):
+            received = f"shape {tuple(value.shape)} for {contract.CHECKED_ROWS} rows, from {critic.name!r}"
+            raise ValueError(f"A critic must return a value [N] or [N, 1]. Received: {received}")
+
+    def _compile_replay(self) -> None:
+        models = self._build_models()
+        flops = 6.0 * sum(map(multiplications, self._all_models)) * self.algorithm.minibatch_size / _MORE_OPERATIONS
+        with_xla = all(backend.use_xla(model, self.device, flops) for model in self._all_models)
+        if not with_xla:
+            for optimizer in self._optimizers.values():
+                backend.fuse(optimizer)
+        with self._on_device():
+            self._replay_update = ReplayUpdate(models, self.algorithm, self._optimizers, self.gradient_steps)
+        self._compiled = backend.Compiled(self._replay_update, self._replay_update.state, with_xla=with_xla)
+
+    def _saved_variables(self) -> dict[str, keras.Variable]:
+        """Return the variables beside the models by their names in a file."""
+        models = self._build_models()
+        groups = {f"{name}_optimizer": optimizer.variables for name, optimizer in self._optimizers.items()}
+        groups |= {"targets": models.targets, "variables": list(models.variables.values())}
+        return {f"{name}/{index}": variable for name, group in groups.items() for index, variable in enumerate(group)}
+
+    def _saved(self, **others: Any) -> SavedLearner:
+        counters = {
+            "gradient_steps": self.gradient_steps,
+            "updates_per_step": self.algorithm.updates_per_step,
+            "due_from": list(self._due_from),
+            "first_move": self._first_move,
+        }
+        return super()._saved(
+            observation_space=self.spaces.observation_space, critics=self.critics, replay=counters, **others
+        )
+
+    def write_checkpoint(self, folder: Path, earlier: Path | None, *, with_buffer: bool) -> Mapping[str, Entry]:
+        self.write_files(folder)
+        return write_buffer(self.buffer, folder, earlier) if with_buffer and self.buffer is not None else {}
+
+    def _restore(self, saved: SavedLearner, directory: str | os.PathLike[str]) -> None:
+        self.critics = list(saved.critics)
+        restore(self._saved_variables(), saved.arrays, directory)
+        self.gradient_steps = int(saved.replay["gradient_steps"])
+        self._first_move = float(saved.replay["first_move"])
+        starts, taken = saved.replay["due_from"]
+        self._due_from = int(starts), int(taken)
+        if saved.replay["updates_per_step"] != self.algorithm.updates_per_step:  # what was owed at another rate isn't
+            self._due_from = max(self.env_steps, self._due_from[0]), self.gradient_steps
+        self._load_buffer(directory)
+        self._explore()
+
+    def _load_buffer(self, directory: str | os.PathLike[str]) -> None:
+        """Load the saved buffer; if there is none, or it is damaged, collect anew before learning."""
+        if has_buffer(directory):
+            try:
+                buffer = ReplayBuffer.load(directory)
+            except DamagedError as error:
+                warnings.warn(f"The replay buffer is filled anew: {one_line(error)}", UserWarning, stacklevel=4)
+            else:
+                self._check_buffer(buffer)
+                self.buffer = buffer
+                return
+        if self.env_steps:
+            self._refill()
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Write what `Learner.save` does, and the replay buffer."""
+        write_folder_atomically(directory, lambda folder: self.write_checkpoint(folder, None, with_buffer=True))
+
+    def _refill(self) -> None:
+        """Collect with the loaded policy before the next gradient step: a tenth of what an unbroken run would hold.
+
+        From a few new rows alone it would forget what it has learned.
+        """
+        algorithm = self.algorithm
+        rows = max(algorithm.learning_starts, min(self.env_steps, algorithm.buffer_size) // 10)
+        self._due_from = self.env_steps + rows, self.gradient_steps
+
+
+def _broken_columns(buffer: ReplayBuffer, rows: Minibatches, errors: Array) -> Array:
+    """Return the columns of the rows whose errors were the first without a finite square.
+
+    None if a whole minibatch's are: then the weights were broken before.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        broken = ~np.isfinite(np.square(errors, dtype=np.float32))
+    first = int(np.argmax(broken.any(axis=1)))
+    chosen = rows.indices[first][broken[first] & ~broken[first].all()]
+    return buffer.columns_of(chosen)

@@ -1,0 +1,136 @@
+"""A replay buffer in a folder. Columns never change once they are written, so a later folder links to their files.
+
+replay-buffer.json      the arguments of the buffer, its counters, the state of its draws
+replay-marks.npz        which rows can be drawn, and priorities
+replay-FROM-TO.npz      the columns of these numbers, counted from the first that was ever added
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from actor_learner.system.files import (
+    DamagedError,
+    Entry,
+    link_file,
+    listed_files,
+    one_line,
+    read_arrays,
+    read_file,
+    write_arrays,
+)
+
+Array = np.ndarray[Any, Any]
+
+DESCRIPTION = "replay-buffer.json"
+_MARKS = "replay-marks.npz"
+_FORMAT = 1
+BUFFER_FILES = "replay-"
+"""How the names of all these files begin."""
+_FILE_BYTES = 2**25
+
+
+class Saved(Protocol):
+    """A replay buffer, as it is saved. Columns have numbers, counted from the first that was ever added."""
+
+    @property
+    def first_column(self) -> int:
+        """The number of the oldest column that is kept."""
+
+    @property
+    def next_column(self) -> int:
+        """The number of the next column."""
+
+    @property
+    def column_bytes(self) -> int:
+        """The bytes of a column."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the arguments, counters and random state as JSON types."""
+
+    def contents(self, columns: Array) -> dict[str, Array]:
+        """Return what columns hold, `[..., columns, ...]` each."""
+
+    def put(self, columns: Array, contents: Mapping[str, Array]) -> None:
+        """Put back what `contents` returned."""
+
+    def marks(self) -> dict[str, Array]:
+        """Return which rows can be drawn, and their priorities."""
+
+    def put_marks(self, marks: Mapping[str, Array]) -> None:
+        """Put back what `marks` returned."""
+
+
+Buffer = TypeVar("Buffer", bound=Saved)
+
+
+def write_buffer(buffer: Saved, folder: Path, earlier: Path | None = None) -> dict[str, Entry]:
+    """Write a buffer's files into a folder that is being filled. Returns the entries of those that are links.
+
+    earlier: a folder with an earlier state of the same buffer, whose files are linked where they hold the same.
+    """
+    linked = {}
+    for first, stop in _pieces(buffer):
+        name = _file_name(first, stop)
+        entry = None if earlier is None else link_file(earlier, name, folder)
+        if entry is not None:
+            linked[name] = entry
+            continue
+        kept = np.arange(max(first, buffer.first_column), stop)
+        write_arrays(folder / _file_name(kept[0], stop), buffer.contents(kept))
+    write_arrays(folder / _MARKS, buffer.marks())
+    description = {"format": _FORMAT, **buffer.describe()}
+    (folder / DESCRIPTION).write_text(json.dumps(description) + "\n", encoding="utf-8")
+    return linked
+
+
+def _pieces(buffer: Saved) -> list[tuple[int, int]]:
+    """Return the first and the last number + 1 of the columns of each file: pieces of one size, the last as it is."""
+    size = max(1, _FILE_BYTES // buffer.column_bytes)
+    begins = range(buffer.first_column // size * size, buffer.next_column, size)
+    return [(first, min(first + size, buffer.next_column)) for first in begins]
+
+
+def _file_name(first: int, stop: int) -> str:
+    return f"replay-{first:012}-{stop:012}.npz"
+
+
+def has_buffer(folder: str | os.PathLike[str]) -> bool:
+    """Return True if a folder holds a buffer."""
+    return (Path(folder) / DESCRIPTION).is_file()
+
+
+def read_buffer(folder: str | os.PathLike[str], make: Callable[[Mapping[str, Any]], Buffer]) -> Buffer:
+    """Return the buffer in a folder, file by file. Raises DamagedError if it isn't what was written.
+
+    make: returns a buffer as it was described, whose columns and marks are to be put in.
+    """
+    folder = Path(folder)
+    try:
+        description = json.loads(read_file(folder, DESCRIPTION))
+        if description.pop("format") != _FORMAT:
+            raise ValueError("another version wrote it")
+        buffer = make(description)
+        missing = set(range(buffer.first_column, buffer.next_column))
+        for name in sorted(name for name in listed_files(folder) if name.startswith("replay-0")):
+            first, stop = map(int, Path(name).stem.split("-")[1:])
+            contents = read_arrays(read_file(folder, name))
+            kept = np.arange(max(first, buffer.first_column), stop)
+            buffer.put(kept, {name: values[:, kept - first] for name, values in contents.items()})
+            missing -= set(kept.tolist())
+        if missing:
+            raise ValueError(f"columns from {min(missing)} on are missing")
+        buffer.put_marks(read_arrays(read_file(folder, _MARKS)))
+    except (MemoryError, DamagedError):
+        raise
+    except Exception as error:  # the folder may come from anywhere
+        raise DamagedError(
+            f"This isn't what a replay buffer's `save` writes ({one_line(error)}). Received: directory={str(folder)!r}"
+        ) from error
+    return buffer

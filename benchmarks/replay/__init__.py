@@ -1,0 +1,1 @@
+"""What learning from a replay buffer costs, beside SB3 and SBX."""

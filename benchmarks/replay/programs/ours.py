@@ -1,0 +1,110 @@
+"""Our off-policy learner, on one thread: `python -m benchmarks.replay.programs.ours FUNCTION JSON`.
+
+Prints CPU seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+import actor_learner as al
+from actor_learner.learner.replay import ReplayLearner
+from actor_learner.spaces.trajectory import Trajectory
+
+ROWS = 50_000
+
+
+def step(task: SimpleNamespace) -> float:
+    """Return the seconds of a gradient step, drawing its rows included: the least of a few calls' means."""
+    learner = make_learner(task)
+    buffer = learner.make_buffer(32, action_masks=False)
+    batch = random_trajectory(learner, 512 if task.observation else 8)
+    learner._prepare_replay(batch)
+    while buffer.next_column < 2 * 512 and len(buffer) < ROWS:
+        buffer.add(batch)
+    update, compiled, _ = learner._prepare_replay(batch)
+    learner._slots = task.steps
+    learner._learn(update, compiled, buffer, task.steps)
+    seconds = []
+    for _ in range(task.calls):
+        began = time.process_time()
+        learner._learn(update, compiled, buffer, task.steps)
+        seconds.append((time.process_time() - began) / task.steps)
+    return min(seconds)
+
+
+def make_learner(task: SimpleNamespace) -> ReplayLearner:
+    """Return a learner of the task's network and algorithm."""
+    image = Box(0, 255, (84, 84, 4), np.uint8)
+    observation = Box(-np.inf, np.inf, (task.observation,), np.float32) if task.observation else image
+    options: dict[str, Any] = {"minibatch_size": task.minibatch_size, "learning_starts": 0, "buffer_size": ROWS}
+    algorithm: Any
+    if task.algorithm == "dqn":
+        actions: Any = Discrete(task.actions)
+        options["buffer_size"] = ROWS if task.observation else 2048
+        algorithm = al.DQN(**options, max_grad_norm=task.max_grad_norm)
+    else:
+        actions = Box(-1, 1, (task.actions,), np.float32)
+        algorithm = al.SAC(**options)
+    network = al.default_network(
+        observation,
+        actions,
+        hidden_sizes=(256, 256),
+        activation="relu",
+        orthogonal_init=False,
+        **algorithm.network_options(actions),
+    )
+    learner = al.Learner(network, algorithm, action_space=actions, observation_space=observation, total_steps=1_000_000)
+    assert isinstance(learner, ReplayLearner)
+    return learner
+
+
+def random_trajectory(learner: ReplayLearner, columns: int) -> Trajectory:
+    """Return 32 random steps of so many environments."""
+    rng = np.random.default_rng(0)
+    steps = 32
+    space: Any = learner.spaces.observation_space
+    shape = (steps + 1, columns, *space.shape)
+    image = space.dtype == np.uint8
+    observation = rng.integers(0, 255, shape, np.uint8) if image else rng.normal(size=shape).astype(np.float32)
+    discrete = isinstance(learner.action_space, Discrete)
+    actions: Any = learner.action_space
+    action = (
+        rng.integers(0, actions.n, (steps, columns)).astype(np.int32)
+        if discrete
+        else rng.normal(size=(steps, columns, *actions.shape)).astype(np.float32)
+    )
+    numbers = np.zeros((steps, columns), np.float32)
+    ends = np.zeros((steps, columns), bool)
+    return Trajectory(
+        observation=observation,
+        action=action,
+        reward=rng.normal(size=(steps, columns)).astype(np.float32),
+        terminated=ends,
+        truncated=ends,
+        valid=~ends,
+        behaviour_log_prob=numbers,
+        truncation_value=numbers,
+        policy_version=np.zeros(columns, np.int32),
+    )
+
+
+def whole(task: SimpleNamespace) -> float:
+    """Return the seconds of a run of DQN on CartPole, everything included but Python's start."""
+    began = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        options: dict[str, Any] = {"num_actors": 0, "run_dir": f"{folder}/run", "quiet": True}
+        al.train(al.preset("CartPole-v1", algorithm="dqn", total_steps=task.env_steps, **options))
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    print(json.dumps({"step": step, "whole": whole}[sys.argv[1]](SimpleNamespace(**json.loads(sys.argv[2])))))

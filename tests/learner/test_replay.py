@@ -1,0 +1,519 @@
+"""Learning from a replay buffer: losses against NumPy, how much is learned, what is undone, what is saved."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict
+from keras import layers, ops
+
+import actor_learner as al
+from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK
+from actor_learner.learner.replay import ReplayLearner
+from actor_learner.system.files import write_folder_atomically
+from tests.support.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
+
+SGD = keras.optimizers.SGD(0.1)
+SMALL = {"hidden_sizes": (8,), "activation": "relu", "orthogonal_init": False}
+OFTEN = {"buffer_size": 1000, "learning_starts": 0, "minibatch_size": 16, "updates_per_step": 0.1}
+BOUNDS = Box(np.array([-2, 0, 1], np.float32), np.array([2, 1, 5], np.float32))
+
+pytestmark = pytest.mark.usefixtures("without_xla")
+
+
+def make_learner(algorithm, action_space=None, *, observation_space=VECTOR, total_steps=10_000, seed=0, **options):
+    action_space = action_space or (TWO_ACTIONS if isinstance(algorithm, al.DQN) else BOUNDS)
+    network = al.default_network(
+        observation_space, action_space, **SMALL, **algorithm.network_options(action_space), seed=seed
+    )
+    return al.Learner(
+        network,
+        algorithm,
+        action_space=action_space,
+        observation_space=observation_space,
+        total_steps=total_steps,
+        seed=seed,
+        **options,
+    )
+
+
+def dqn(**fields):
+    return al.DQN(**{**OFTEN, **fields})
+
+
+def sac(**fields):
+    return al.SAC(**{**OFTEN, **fields})
+
+
+def td3(**fields):
+    return al.TD3(**{**OFTEN, **fields})
+
+
+def batch(learner, seed=0, **options):
+    space = learner.spaces
+    return random_trajectory(
+        space.action_space, observation_space=space.observation_space, seed=seed, **{"steps": 8, **options}
+    )
+
+
+def models_and_minibatch(learner, size=32, **options):
+    learner.make_buffer(8, action_masks=False)
+    learner.buffer.add(batch(learner, columns=16, **options))
+    minibatch = learner.buffer.sample(size)
+    models = learner._build_models()
+    rng = np.random.default_rng(1)
+    for copy in models.targets:
+        copy.assign(np.asarray(copy.value) + rng.normal(0, 0.3, copy.shape).astype(np.float32))
+    noise = rng.normal(size=(size, learner.algorithm.noise_columns * models.action_size)).astype(np.float32)
+    rows = {name: value for name, value in minibatch._asdict().items() if value is not None}
+    return models, {**rows, "noise": noise}
+
+
+def tensors(rows):
+    return {name: ops.convert_to_tensor(value) for name, value in rows.items()}
+
+
+def mlp(weights, x):
+    """The outputs of layers of ReLUs, by NumPy, in 64 bits. weights: kernels and biases in turn."""
+    *hidden, kernel, bias = (np.asarray(weight, np.float64) for weight in weights)
+    for w, b in zip(hidden[::2], hidden[1::2], strict=True):
+        x = np.maximum(x @ w + b, 0)
+    return x @ kernel + bias
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("loss_function", ["huber", "squared"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_loss_of_dqn_is_that_of_the_paper(double, loss_function, masked):
+    learner = make_learner(dqn(double=double, loss_function=loss_function))
+    models, rows = models_and_minibatch(learner)
+    rng = np.random.default_rng(2)
+    rows["reward"] = rows["reward"] * 3
+    rows["weight"] = rng.random(32).astype(np.float32)
+    if masked:
+        rows["next_action_mask"] = np.eye(2, dtype=bool)[rng.integers(0, 2, 32)]
+    loss = learner.algorithm.loss(models, rows)
+
+    online = [np.asarray(w.value) for w in learner.network.trainable_weights]
+    target = [np.asarray(copy.value) for copy in models.targets][: len(online)]
+    q, following = (mlp(online, rows["observation"]), mlp(target, rows["next_observation"]))
+    preferred = mlp(online, rows["next_observation"]) if double else following
+    preferred = np.where(rows.get("next_action_mask", True), preferred, -np.inf)
+    best = following[np.arange(32), preferred.argmax(axis=1)]
+    error = rows["reward"] + rows["discount"] * best - q[np.arange(32), rows["action"]]
+    huber = np.where(np.abs(error) < 1, 0.5 * error**2, np.abs(error) - 0.5)
+    expected = np.mean(rows["weight"] * (huber if loss_function == "huber" else 0.5 * error**2))
+    assert np.abs(error).max() > 1 > np.abs(error).min()
+    np.testing.assert_allclose(float(loss.value), expected, rtol=1e-5)
+    np.testing.assert_allclose(np.asarray(loss.found["error"]), error, rtol=1e-4, atol=1e-5)
+
+
+def squashed(parameters, noise):
+    """tanh of a Gaussian and its log-density within -1 and 1, by NumPy: `[N, d]`, `[N]`."""
+    mean, log_std = np.split(parameters, 2, axis=1)
+    u = mean + np.exp(np.clip(log_std, -20, 2)) * noise
+    density = -0.5 * noise**2 - np.clip(log_std, -20, 2) - 0.5 * math.log(2 * math.pi) - np.log(1 - np.tanh(u) ** 2)
+    return np.tanh(u), density.sum(axis=1)
+
+
+def outputs_of(network, observation):
+    return np.asarray(network(observation)["parameters"], np.float64)
+
+
+@pytest.mark.parametrize("ent_coef", ["auto_0.5", 0.2])
+def test_the_losses_of_sac_are_those_of_the_paper(ent_coef):
+    learner = make_learner(sac(ent_coef=ent_coef))
+    models, rows = models_and_minibatch(learner)
+    groups = {group.name: group for group in learner.algorithm.groups()}
+    critic_loss = groups[CRITICS].loss(models, tensors(rows))
+    first, second = np.split(rows["noise"].astype(np.float64), 2, axis=1)
+    weight = 0.5 if ent_coef == "auto_0.5" else 0.2
+
+    critics = [[np.asarray(w.value) for w in critic.weights] for critic in learner.critics]
+    copies = [np.asarray(copy.value) for copy in models.targets]
+    copies = [copies[: len(critics[0])], copies[len(critics[0]) :]]
+
+    def values(weights, observation, action):
+        return np.stack([mlp(w, np.concatenate([observation, action], axis=1))[:, 0] for w in weights])
+
+    action, log_prob = squashed(outputs_of(learner.network, rows["next_observation"]), first)
+    following = values(copies, rows["next_observation"], action).min(axis=0) - weight * log_prob
+    target = rows["reward"] + rows["discount"] * following
+    error = target - values(critics, rows["observation"], np.tanh(rows["action"].astype(np.float64)))
+    np.testing.assert_allclose(float(critic_loss.value), 0.5 * np.mean(error**2, axis=1).sum(), rtol=1e-4)
+
+    rows |= critic_loss.found
+    policy_loss = groups[NETWORK].loss(models, tensors(rows))
+    action, log_prob = squashed(outputs_of(learner.network, rows["observation"]), second)
+    expected = np.mean(weight * log_prob - values(critics, rows["observation"], action).min(axis=0))
+    np.testing.assert_allclose(float(policy_loss.value), expected, rtol=1e-4, atol=1e-5)
+    assert float(policy_loss.metrics["entropy"]) == pytest.approx(-log_prob.mean(), rel=1e-4)
+
+    if ent_coef == 0.2:
+        assert list(groups) == [CRITICS, NETWORK]
+        return
+    temperature = groups["log_ent_coef"].loss(models, tensors({**rows, **policy_loss.found}))
+    np.testing.assert_allclose(float(temperature.value), -math.log(0.5) * (log_prob - 3).mean(), rtol=1e-4)
+
+
+def test_the_losses_of_td3_are_those_of_the_paper():
+    learner = make_learner(td3(target_policy_noise=2.0))
+    models, rows = models_and_minibatch(learner)
+    critic_group, policy_group = learner.algorithm.groups()
+    count = len(learner.network.weights)
+    copies = [np.asarray(copy.value) for copy in models.targets]
+    half = (len(copies) - count) // 2
+    critics = [copies[count : count + half], copies[count + half :]]
+
+    def values(weights, observation, action):
+        return np.stack([mlp(w, np.concatenate([observation, action], axis=1))[:, 0] for w in weights])
+
+    following = np.tanh(mlp(copies[: count - 1], rows["next_observation"]))
+    noise = np.clip(2.0 * rows["noise"].astype(np.float64), -0.5, 0.5)
+    assert (np.abs(noise) == 0.5).any()
+    following = values(critics, rows["next_observation"], np.clip(following + noise, -1, 1)).min(axis=0)
+    centre, radius = (BOUNDS.high + BOUNDS.low) / 2, (BOUNDS.high - BOUNDS.low) / 2
+    taken = np.clip((rows["action"] - centre) / radius, -1, 1)
+    now = [[np.asarray(w.value) for w in critic.weights] for critic in learner.critics]
+    error = rows["reward"] + rows["discount"] * following - values(now, rows["observation"], taken)
+    loss = critic_group.loss(models, tensors(rows))
+    np.testing.assert_allclose(float(loss.value), np.mean(error**2, axis=1).sum(), rtol=1e-4)
+
+    online = [np.asarray(w.value) for w in learner.network.weights][: count - 1]
+    action = np.tanh(mlp(online, rows["observation"]))
+    expected = -values(now[:1], rows["observation"], action).mean()
+    np.testing.assert_allclose(float(policy_group.loss(models, tensors(rows)).value), expected, rtol=1e-4, atol=1e-6)
+    assert (critic_group.every, policy_group.every) == (1, 2)
+
+
+def test_a_gradient_step_is_the_optimizer_s_on_the_loss():
+    learner = make_learner(dqn(updates_per_step=1 / 32, optimizer=SGD, target_update_interval=1))
+    learner.update(batch(learner))
+    before = [np.asarray(w.value) for w in learner.network.trainable_weights]
+    random_state = learner.buffer._rng.bit_generator.state
+    metrics = learner.update(batch(learner, seed=1))
+    assert metrics["gradient_steps"] == 2
+    after = [np.asarray(w.value) for w in learner.network.trainable_weights]
+    learner.buffer._rng.bit_generator.state = random_state
+    rows = {name: value for name, value in learner.buffer.sample(16)._asdict().items() if value is not None}
+    for weight, value in zip(learner.network.trainable_weights, before, strict=True):
+        weight.assign(value)
+    models = learner._build_models()
+    models.move_targets(1.0)
+    gradients = gradients_of(lambda: learner.algorithm.loss(models, rows).value, learner.network.trainable_weights)
+    for old, new, gradient in zip(before, after, gradients, strict=True):
+        np.testing.assert_allclose(new, old - 0.1 * gradient, rtol=1e-5, atol=1e-6)
+
+
+def gradients_of(loss, variables):
+    from actor_learner.learner import backend
+
+    found, _ = backend.gradients(lambda: (loss(), {}), variables, variables)
+    return [np.asarray(gradient) for gradient in found]
+
+
+@pytest.mark.parametrize(("envs", "steps"), [(1, 32), (4, 8), (7, 5), (32, 1)])
+@pytest.mark.parametrize("updates_per_step", [0.1, 0.25, 1.0, 2.5])
+def test_gradient_steps_are_those_that_are_due_whatever_the_batches_are(envs, steps, updates_per_step):
+    learner = make_learner(dqn(learning_starts=50, updates_per_step=updates_per_step, minibatch_size=4))
+    for seed in range(5):
+        metrics = learner.update(batch(learner, seed, steps=steps, columns=envs, invalid_rate=0.1))
+        assert metrics["gradient_steps"] == math.floor(max(0, learner.env_steps - 50) * updates_per_step)
+        assert metrics["updates_owed"] == 0
+    assert learner._compiled.trace_count == 1
+
+
+def test_there_are_no_losses_before_learning_starts():
+    learner = make_learner(dqn(learning_starts=40))
+    first, second = (learner.update(batch(learner, seed)) for seed in range(2))
+    assert "loss" not in first
+    assert first["epsilon"] == 1.0
+    assert {"loss", "q_value", "td_error", "gradient_norm"} <= second.keys()
+    assert second["epsilon"] < 1.0
+    assert learner.trace(batch(learner)) == tuple(name for name in learner.trace(batch(learner)) if name in second)
+
+
+def test_epsilon_is_a_published_weight_that_follows_its_schedule_and_stays_after_a_resume(tmp_path):
+    algorithm = dqn(learning_starts=32, exploration_fraction=0.5, exploration_final_eps=0.2)
+    learner = make_learner(algorithm, total_steps=320)
+    weight = next(w for w in learner.network.weights if w.name == "epsilon")
+    found = []
+    for seed in range(6):
+        metrics = learner.update(batch(learner, seed))
+        assert metrics["epsilon"] == pytest.approx(float(np.asarray(weight.value)[0]))
+        assert learner.flat_weights()[-1] == pytest.approx(metrics["epsilon"])
+        found.append(round(metrics["epsilon"], 6))
+    assert found == [0.84, 0.68, 0.52, 0.36, 0.2, 0.2]
+    learner.save(tmp_path / "saved")
+    again = al.Learner.load(tmp_path / "saved")
+    assert again.update(batch(again, 9))["epsilon"] == pytest.approx(0.2)
+
+
+def test_targets_move_at_multiples_of_their_interval():
+    learner = make_learner(dqn(target_update_interval=64, tau=0.5))
+    start = [np.asarray(w.value) for w in learner.network.trainable_weights]
+    learner.update(batch(learner, 0))  # 32 env steps
+    once = [np.asarray(w.value) for w in learner.network.trainable_weights]
+    targets = [np.asarray(copy.value) for copy in learner._models.targets]
+    for copy, value in zip(targets, start, strict=False):
+        np.testing.assert_array_equal(copy, value)
+    learner.update(batch(learner, 1))  # 64
+    for copy, old, new in zip(learner._models.targets, start, once, strict=False):
+        np.testing.assert_allclose(np.asarray(copy.value), (old + new) / 2, rtol=1e-6, atol=1e-7)
+    assert learner.algorithm.first_move(0, 64 * 3) == pytest.approx(1 - 0.5**3)
+
+
+def test_sac_s_targets_follow_every_step():
+    learner = make_learner(sac(updates_per_step=1 / 32, tau=0.25))
+    before = [np.asarray(w.value) for critic in learner.critics for w in critic.weights]
+    learner.update(batch(learner))
+    after = [np.asarray(w.value) for critic in learner.critics for w in critic.weights]
+    for copy, old, new in zip(learner._models.targets, before, after, strict=True):
+        np.testing.assert_allclose(np.asarray(copy.value), old + 0.25 * (new - old), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("make", [dqn, sac, td3])
+def test_an_update_that_is_not_finite_is_undone_and_its_rows_are_never_drawn(make):
+    learner = make_learner(make())
+    for seed in range(2):
+        learner.update(batch(learner, seed))
+    state = [np.asarray(v.value) for v in learner._replay_update.state]
+    rows, env_steps = len(learner.buffer), learner.env_steps
+    broken = batch(learner, 2)
+    broken = broken._replace(reward=np.full_like(broken.reward, 3e38))
+    metrics = learner.update(broken)
+    assert metrics["undone"] == 1.0
+    assert learner.not_finite
+    assert (len(learner.buffer), learner.env_steps, learner.updates) == (rows, env_steps, 2)
+    for variable, value in zip(learner._replay_update.state, state, strict=True):
+        np.testing.assert_array_equal(np.asarray(variable.value), value)
+    assert "undone" not in learner.update(batch(learner, 3))
+    assert learner.updates == 3
+
+
+def test_rows_that_break_a_later_update_are_never_drawn_again():
+    learner = make_learner(dqn(learning_starts=33, updates_per_step=1.0, loss_function="squared"))
+    broken = batch(learner, 0)
+    broken.reward[3, 2] = 3e38
+    assert "undone" not in learner.update(broken)  # it isn't learned from yet
+    results = [learner.update(batch(learner, seed)) for seed in range(1, 8)]
+    assert any("undone" in result for result in results)
+    assert "undone" not in results[-1]
+    assert learner.buffer._reward[learner.buffer._usable].max() < 1e38
+
+
+@pytest.mark.parametrize("make", [lambda: dqn(prioritized=True, double=True, n_step=3), sac, td3])
+def test_a_loaded_learner_goes_on_as_the_saved_one_would_have(make, tmp_path):
+    learner = make_learner(make())
+    for seed in range(5):
+        learner.update(batch(learner, seed))
+    learner.save(tmp_path / "saved")
+    again = al.Learner.load(tmp_path / "saved")
+    assert isinstance(again, ReplayLearner)
+    assert learner.update(batch(learner, 9)) == again.update(batch(again, 9))
+    for one, other in zip(learner._replay_update.state, again._replay_update.state, strict=True):
+        np.testing.assert_array_equal(np.asarray(one.value), np.asarray(other.value))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_without_its_buffer_a_loaded_learner_first_collects(damaged, tmp_path):
+    learner = make_learner(dqn(updates_per_step=1.0))
+    for seed in range(20):
+        learner.update(batch(learner, seed))
+    if damaged:
+        learner.save(tmp_path / "saved")
+        file = next((tmp_path / "saved").glob("replay-0*.npz"))
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+        with pytest.warns(UserWarning, match=r"The replay buffer is filled anew: .*SHA-256"):
+            again = al.Learner.load(tmp_path / "saved")
+    else:
+        write_folder_atomically(tmp_path / "saved", learner.write_files)
+        again = al.Learner.load(tmp_path / "saved")
+    assert again.env_steps == 640
+    assert again.update(batch(again, 30))["gradient_steps"] == 640
+    later = [again.update(batch(again, seed))["gradient_steps"] for seed in (31, 32)]
+    assert later == [640, 640 + 96 - 64]
+
+
+def test_another_rate_owes_nothing_of_the_past(tmp_path):
+    learner = make_learner(dqn(updates_per_step=0.25))
+    for seed in range(10):
+        learner.update(batch(learner, seed))
+    learner.save(tmp_path / "saved")
+    again = al.Learner.load(tmp_path / "saved", algorithm=dqn(updates_per_step=2.0))
+    assert again.update(batch(again, 30))["gradient_steps"] == 80 + 64
+
+
+def test_what_is_owed_at_once_is_bounded():
+    learner = make_learner(dqn(updates_per_step=1.0))
+    for seed in range(10):  # nothing of these can be drawn
+        learner.update(batch(learner, seed))
+        learner.buffer.discard(np.arange(learner.buffer.next_column))
+        learner.gradient_steps = 0
+    metrics = learner.update(batch(learner, 11))
+    assert metrics["gradient_steps"] == 4 * 32
+
+
+def test_statistics_that_overflow_are_undone():
+    network = al.default_network(VECTOR, TWO_ACTIONS, **SMALL, distribution="greedy", normalize_observation=True)
+    learner = al.Learner(network, dqn(), action_space=TWO_ACTIONS, observation_space=VECTOR, total_steps=1000)
+    learner.update(batch(learner))
+    layer = network.get_layer("observation_normalization")
+    before = [np.asarray(v.value) for v in [*layer.variables, *learner._models.targets]]
+    broken = batch(learner, 1)
+    broken.observation[2, 1] = 1e30
+    assert learner.update(broken)["undone"] == 1.0
+    assert learner.not_finite == ("statistics",)
+    for variable, value in zip([*layer.variables, *learner._models.targets], before, strict=True):
+        np.testing.assert_array_equal(np.asarray(variable.value), value)
+
+
+def test_rows_that_are_invalid_may_hold_anything():
+    network = al.default_network(VECTOR, TWO_ACTIONS, **SMALL, distribution="greedy", normalize_observation=True)
+    learner = al.Learner(network, dqn(), action_space=TWO_ACTIONS, observation_space=VECTOR, total_steps=1000)
+    results = [learner.update(batch(learner, seed, invalid_rate=0.3)) for seed in range(3)]
+    assert not any("undone" in result for result in results)
+
+
+def test_a_network_with_dropout_has_targets():
+    inputs = keras.Input((4,))
+    values = layers.Dense(2)(layers.Dropout(0.5, seed=1)(inputs))
+    network = keras.Model(inputs, (al.ActionDistribution("greedy")(values), ops.max(values, axis=-1)))
+    learner = al.Learner(network, dqn(), action_space=TWO_ACTIONS, observation_space=VECTOR, total_steps=1000)
+    with pytest.warns(UserWarning, match="dropout does nothing"):
+        assert math.isfinite(learner.update(batch(learner))["loss"])
+
+
+class CountedLearner(ReplayLearner):
+    """A learner of one's own."""
+
+
+def test_a_subclass_of_a_learner_is_itself():
+    network = al.default_network(VECTOR, TWO_ACTIONS, **SMALL, distribution="greedy")
+    arguments = {"action_space": TWO_ACTIONS, "observation_space": VECTOR, "total_steps": 100}
+    assert type(CountedLearner(network, dqn(), **arguments)) is CountedLearner
+
+    class OnPolicy(al.Learner):
+        pass
+
+    with pytest.raises(TypeError, match="OnPolicy can't learn by DQN: subclass ReplayLearner for it"):
+        OnPolicy(network, dqn(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "space"), [(td3, TWO_ACTIONS), (sac, Dict({"x": TORQUES, "y": TWO_ACTIONS})), (td3, VECTOR)]
+)
+def test_actions_without_bounds_are_refused(make, space):
+    network = al.default_network(VECTOR, space, **SMALL, distribution="gaussian" if make is td3 else "squashed")
+    with pytest.raises(ValueError, match="needs actions that are Boxes with finite bounds"):
+        al.Learner(network, make(), action_space=space, observation_space=VECTOR)
+
+
+def test_several_calls_of_an_update_draw_the_same_rows_twice(monkeypatch):
+    from actor_learner.learner import replay
+
+    def run():
+        learner = make_learner(dqn(updates_per_step=1.0, prioritized=True))
+        return [learner.update(batch(learner, seed)) for seed in range(3)], learner.flat_weights()
+
+    whole, _ = run()
+    monkeypatch.setattr(replay, "_MOST_STEPS", 10)
+    (one, weights), (other, others) = run(), run()
+    assert one == other
+    np.testing.assert_array_equal(weights, others)
+    assert one[-1]["gradient_steps"] == whole[-1]["gradient_steps"] == 96
+
+
+def test_statistics_of_observations_are_of_each_batch_once():
+    network = al.default_network(VECTOR, TWO_ACTIONS, **SMALL, distribution="greedy", normalize_observation=True)
+    learner = al.Learner(network, dqn(), action_space=TWO_ACTIONS, observation_space=VECTOR, total_steps=1000)
+    batches = [batch(learner, seed) for seed in range(3)]
+    for one in batches:
+        learner.update(one)
+    layer = network.get_layer("observation_normalization")
+    seen = np.concatenate([one.observation[:-1][one.valid] for one in batches])
+    np.testing.assert_allclose(np.asarray(layer.mean.value), seen.mean(axis=0), rtol=1e-4, atol=1e-5)
+    assert float(np.asarray(layer.count.value)) == len(seen)
+    copies = learner._models.targets
+    assert any(np.array_equal(np.asarray(copy.value), np.asarray(layer.mean.value)) for copy in copies)
+
+
+def test_critics_of_one_s_own_and_composite_spaces():
+    space = Dict({"a": VECTOR, "b": Box(-1, 1, (2,), np.float32)})
+    actions = Dict({"x": TORQUES, "y": BOUNDS})
+
+    def make(observation_space, action_space):
+        inputs = {name: keras.Input(part.shape, name=name) for name, part in observation_space.items()}
+        action = keras.Input((6,), name="action")
+        joined = layers.Concatenate()([*inputs.values(), action])
+        return keras.Model((inputs, action), layers.Dense(1)(layers.Dense(4, "relu")(joined)))
+
+    learner = make_learner(sac(), actions, observation_space=space, critics=make)
+    metrics = [learner.update(batch(learner, seed)) for seed in range(2)][-1]
+    assert math.isfinite(metrics["critic_loss"])
+    assert len(learner.critics) == 2
+
+
+class Subclassed(keras.Model):
+    """A Q-network that Keras can't rebuild from its file."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.policy = layers.Dense(2), al.ActionDistribution("greedy")
+
+    def call(self, observation):
+        values = self.dense(observation)
+        return self.policy(values), ops.max(values, axis=-1)
+
+
+def test_a_subclassed_network_has_targets_too():
+    learner = al.Learner(Subclassed(), dqn(), action_space=TWO_ACTIONS, observation_space=VECTOR, total_steps=100)
+    results = [learner.update(batch(learner, seed)) for seed in range(3)]
+    assert all(math.isfinite(result["loss"]) for result in results)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"observation_space": None}, "`observation_space` must be given for DQN"),
+        ({"devices": 2}, "`devices` must be 1"),
+        ({"critics": lambda o, a: None}, "`critics` is for algorithms that have critics"),
+        ({"buffer": 3}, "`buffer` must be an al.ReplayBuffer. Received: buffer=3"),
+        ({"buffer": "of another gamma"}, "gamma is 0.99 there. Received: a buffer with gamma=0.5"),
+        ({"total_steps": None}, "`exploration_fraction` is about parts of a run, which needs `total_steps`"),
+    ],
+)
+def test_arguments_that_do_not_fit(change, message):
+    if change.get("buffer") == "of another gamma":
+        change = {"buffer": al.ReplayBuffer(VECTOR, TWO_ACTIONS, 1000, gamma=0.5)}
+    network = al.default_network(VECTOR, TWO_ACTIONS, **SMALL, distribution="greedy")
+    arguments = {"action_space": TWO_ACTIONS, "observation_space": VECTOR, "total_steps": 100, **change}
+    with pytest.raises(ValueError, match=message):
+        al.Learner(network, dqn(), **arguments)
+
+
+def test_networks_and_critics_that_do_not_fit():
+    plain = al.default_network(VECTOR, TWO_ACTIONS, **SMALL)
+    with pytest.raises(ValueError, match=r"DQN needs a network whose `parameters` are values"):
+        al.Learner(plain, dqn(), action_space=TWO_ACTIONS, observation_space=VECTOR, total_steps=10)
+    remembering = al.default_network(VECTOR, TWO_ACTIONS, **SMALL, distribution="greedy", memory="gru")
+    with pytest.raises(ValueError, match="DQN can't learn a network with memory"):
+        al.Learner(remembering, dqn(), action_space=TWO_ACTIONS, observation_space=VECTOR, total_steps=10)
+
+    def two_values(observation_space, action_space):
+        inputs = keras.Input(observation_space.shape), keras.Input((3,))
+        return keras.Model(inputs, layers.Dense(2)(layers.Concatenate()(inputs)))
+
+    learner = make_learner(sac(), critics=two_values)
+    with pytest.raises(ValueError, match=r"A critic must return a value .* Received: shape \(2, 2\)"):
+        learner.update(batch(learner))
+    with pytest.raises(ValueError, match="`critics` is for off-policy algorithms"):
+        al.Learner(plain, al.PPO(), action_space=TWO_ACTIONS, critics=two_values)
+
+
+def test_returns_longer_than_an_unroll_are_refused():
+    with pytest.raises(ValueError, match="`n_step` must be at most `unroll_length`.*n_step=5, unroll_length=4"):
+        al.TrainConfig(algorithm=al.DQN(n_step=5))

@@ -1,0 +1,135 @@
+"""Whole runs with a replay buffer: they repeat byte for byte, keep their debt, and go on after a resume."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import actor_learner as al
+from actor_learner.runs.checkpoints import newest_whole
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_xla")]
+
+SHORT = {"total_steps": 600, "num_envs": 4, "unroll_length": 8, "hidden_sizes": (8,), "quiet": True}
+DQN = al.DQN(learning_starts=100, buffer_size=256, minibatch_size=8, updates_per_step=0.3, prioritized=True, n_step=3)
+SAC = al.SAC(learning_starts=100, buffer_size=400, minibatch_size=8, updates_per_step=0.3)
+
+
+def rows_of(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def run(run_dir, algorithm=DQN, env="CartPole-v1", **fields):
+    return al.train(
+        al.TrainConfig(env=env, algorithm=algorithm, vectorization="sync", run_dir=run_dir, **{**SHORT, **fields})
+    )
+
+
+@pytest.mark.parametrize(("algorithm", "env"), [(DQN, "CartPole-v1"), (SAC, "Pendulum-v1")])
+def test_runs_repeat_byte_for_byte_whatever_the_number_of_actors(algorithm, env, tmp_path):
+    weights = [
+        run(tmp_path / str(number), algorithm, env, num_actors=actors).network.get_weights()
+        for number, actors in enumerate((0, 0, 2))
+    ]
+    for others in weights[1:]:
+        for one, other in zip(weights[0], others, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_gradient_steps_are_kept_at_any_lag_and_after_a_resume(tmp_path):
+    result = run(tmp_path / "run", num_actors=2, max_policy_lag=2)
+    config = al.TrainConfig.from_json(json.loads((tmp_path / "run/config.json").read_text()))
+    al.train(config.replace(total_steps=900, run_dir=tmp_path / "run"), resume=True)
+    rows = rows_of(tmp_path / "run")
+    assert len(rows) > result.metrics["updates"]
+    for row in rows:
+        assert row["gradient_steps"] == math.floor(max(0, row["env_steps"] - 100) * 0.3)
+        assert row["updates_owed"] == 0
+        assert row["policy_lag_max"] <= 2
+    assert al.load_policy(tmp_path / "run").exported.distribution == "greedy"
+
+
+@pytest.mark.parametrize("with_buffer", [True, False])
+def test_a_checkpoint_holds_the_buffer_unless_it_is_left_out(with_buffer, tmp_path):
+    run(tmp_path / "run", checkpoint_buffer=with_buffer, num_actors=0)
+    checkpoint = newest_whole(tmp_path / "run/checkpoints")[0]
+    config = al.TrainConfig.from_json(json.loads((tmp_path / "run/config.json").read_text()))
+    before = len(rows_of(tmp_path / "run"))
+    al.train(config.replace(total_steps=760, run_dir=tmp_path / "run"), resume=True)
+    gradient_steps = [row["gradient_steps"] for row in rows_of(tmp_path / "run")[before - 1 :]]
+    if with_buffer:
+        assert al.ReplayBuffer.load(checkpoint).next_column > al.ReplayBuffer.load(checkpoint).first_column > 0
+        assert gradient_steps[1] > gradient_steps[0]
+    else:
+        with pytest.raises(ValueError, match="There is no replay buffer there"):
+            al.ReplayBuffer.load(checkpoint)
+        assert gradient_steps[1] == gradient_steps[0] < gradient_steps[-1]  # it collects first
+
+
+def test_critics_of_one_s_own_are_saved_and_never_exported(tmp_path):
+    config = al.TrainConfig(
+        env="Pendulum-v1",
+        algorithm=SAC,
+        critics=own_critic,
+        run_dir=tmp_path / "run",
+        **{**SHORT, "num_actors": 0, "total_steps": 200},
+    )
+    al.train(config)
+    checkpoint = newest_whole(tmp_path / "run/checkpoints")[0]
+    assert {"critic-0.keras", "critic-1.keras"} <= {file.name for file in checkpoint.iterdir()}
+    names = al.load_policy(tmp_path / "run").exported.weight_names
+    assert not [name for name in names if "own" in name]
+    assert al.train(config.replace(total_steps=300), resume=True).metrics["gradient_steps"] == 66
+
+
+def own_critic(observation_space, action_space):
+    import keras
+
+    inputs = keras.Input(observation_space.shape), keras.Input(action_space.shape)
+    hidden = keras.layers.Dense(4, "relu", name="own")(keras.layers.Concatenate()(inputs))
+    return keras.Model(inputs, keras.layers.Dense(1)(hidden))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"memory": "gru"}, "`memory` must be None for DQN"),
+        ({"distribution": "squashed"}, "`distribution` must be left out for DQN"),
+        ({"critics": own_critic}, "`critics` must be None for DQN, which has none"),
+        ({"algorithm": al.PPO(), "critics": own_critic}, "`critics` must be None for PPO, which has none"),
+        ({"algorithm": al.DQN(dueling=True), "network": own_critic}, "`dueling` is for the default network"),
+        ({"critics": 3}, "`critics` must be a callable"),
+        ({"precision": "float16"}, "`precision` must be 'bfloat16' or 'float32' for DQN"),
+        ({"algorithm": al.DQN(buffer_size=63)}, "`buffer_size` must be at least the 64 env steps of a batch"),
+        ({"algorithm": al.TD3(action_noise=0.3), "network": own_critic}, "`action_noise` is for the default network"),
+    ],
+)
+def test_settings_that_do_not_fit_are_one_line(fields, message):
+    with pytest.raises(ValueError, match=message):
+        al.TrainConfig(**{"algorithm": al.DQN(), **fields})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: al.DQN(buffer_size=0), "`buffer_size` must be an integer of at least 1. Received: buffer_size=0"),
+        (lambda: al.DQN(updates_per_step=0), "`updates_per_step` must be a finite number above 0"),
+        (lambda: al.DQN(tau=1.5), "`tau`"),
+        (lambda: al.DQN(loss_function="mse"), "`loss_function` must be one of 'huber', 'squared'"),
+        (lambda: al.SAC(ent_coef="often"), "`ent_coef` must be a number of at least 0, 'auto', or 'auto_' and"),
+        (lambda: al.SAC(ent_coef="auto_-1"), "`ent_coef`"),
+        (lambda: al.TD3(policy_delay=0), "`policy_delay` must be an integer of at least 1"),
+    ],
+)
+def test_hyperparameters_out_of_range_are_one_line(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_sb3_s_names_are_answered_with_ours():
+    for name, ours in (("train_freq", "updates_per_step"), ("batch_size", "minibatch_size")):
+        with pytest.raises(TypeError, match=f"did you mean '{ours}'"):
+            al.DQN(**{name: 4})
