@@ -103,6 +103,20 @@ assert "tensorflow" not in sys.modules
     assert metrics(tmp_path / "run")[-1]["updates"] >= 7
 
 
+@pytest.mark.parametrize(("env", "algorithm"), [("CartPole-v1", "dqn"), ("Pendulum-v1", "sac")])
+def test_a_replay_buffer_is_learned_from_and_resumed(env, algorithm, tmp_path):
+    """The schedule of gradient steps goes on where it stood."""
+    run_dir, sizes = tmp_path / "run", ["--num-actors", "1", "--num-envs", "4", "--unroll-length", "8"]
+    learn = ["--learning-starts", "64", "--updates-per-step", "0.5", "--minibatch-size", "16", "--hidden-sizes", "16"]
+    words = [env, "--algorithm", algorithm, "--backend", "jax", "--preset", "none", *sizes, *learn]
+    run("train", *words, "--total-steps", 256, "--run-dir", run_dir, "--quiet")
+    run("train", "--resume", run_dir, "--total-steps", 512, "--quiet")
+    last = metrics(run_dir)[-1]
+    assert last["env_steps"] >= 512
+    assert (last["gradient_steps"], last["updates_owed"]) == ((last["env_steps"] - 64) // 2, 0)
+    assert 400 < last["buffer_rows"] <= last["env_steps"]
+
+
 def test_the_learner_computes_on_the_cores_that_were_asked_for(tmp_path):
     """JAX takes their number when it starts, which must not happen before."""
     program = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ class Row:
     variant: str = ""  # distinguishes rows of the same environment and algorithm
     episodes: int = 20
     note: str = ""
-    library: str = "ours"  # or "sb3": benchmarks/learning/sb3_zoo.py
+    library: str = "ours"  # or "sb3", "sbx": benchmarks/learning/sb3_zoo.py
 
     @property
     def name(self) -> str:
@@ -93,6 +94,12 @@ V5_ANT = "the preset leaves out the contact forces that v5 observes, which were 
 
 WALKERS = ("HalfCheetah", "Hopper", "Walker2d")
 THE_FIRST_100K = ("--total-steps", "100000")
+
+
+def _sac(library: str) -> tuple[Row, ...]:
+    """Return the rows of SAC on the walkers' first steps."""
+    rows = (Row(f"{name}-v5", "sac", 3, 100_000, 25, variant="100k steps, " + library) for name in WALKERS)
+    return tuple(dataclasses.replace(row, library=library) for row in rows)
 
 
 def _minatar(game: str, published: float, algorithm: str = "ppo") -> Row:
@@ -207,6 +214,9 @@ ROWS = (
     Row("MountainCarContinuous-v0", "sac", 3, 50_000, 5, (Published("SB3 Zoo", 94, 50_000),)),
     *(Row(f"{name}-v5", "sac", 3, 100_000, 13, (), THE_FIRST_100K, "100k steps") for name in WALKERS),
     Row("HalfCheetah-v5", "sac", 1, M, 130, (Published("SB3 Zoo (v3)", 9535, M),)),
+    Row("MinAtar/Breakout-v1", "dqn", 3, M, 8, (Published("MinAtar's DQN, as mechagogue ran it", 11.1, M),)),
+    *_sac("sb3"),
+    *_sac("sbx"),
     Row("CartPole-v1", "ppo", 3, 100_000, 0.5, variant="sb3", library="sb3"),
     Row("LunarLander-v3", "ppo", 3, M, 25, variant="sb3", library="sb3"),
     Row("HalfCheetah-v5", "ppo", 2, M, 20, variant="sb3", library="sb3"),

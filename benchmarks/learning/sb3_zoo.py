@@ -1,11 +1,13 @@
-"""Trains Stable-Baselines3's PPO with the Zoo's settings, and evaluates it as `actor-learner evaluate` does.
+"""Trains Stable-Baselines3's PPO or SAC with the Zoo's settings, and evaluates it as `actor-learner evaluate` does.
 
-Environments without velocities are learned by SB3-contrib's RecurrentPPO. Run by the interpreter of a venv with both:
-`python -m benchmarks.learning.sb3_zoo ENV SEED STEPS EPISODES`; prints JSON.
+Environments without velocities are learned by SB3-contrib's RecurrentPPO. SAC is SB3's or SBX's, on one environment.
+Run by the interpreter of a venv with all of them: `python -m benchmarks.learning.sb3_zoo LIBRARY ALGORITHM ENV SEED
+STEPS EPISODES`; prints JSON.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from typing import Any
@@ -110,6 +112,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Those of rl-baselines3-zoo, hyperparams/ppo.yml and ppo_lstm.yml."""
 
+SAC = {"envs": 1, "learning_starts": 10_000}
+"""Those of hyperparams/sac.yml for the walkers: the library's own, but for the first steps."""
+
 
 def make_env(env: str, without_velocity: str | None) -> Any:
     """Return the id, or a function that makes the environment without velocities."""
@@ -121,8 +126,9 @@ def make_env(env: str, without_velocity: str | None) -> Any:
 
 
 def main() -> None:
-    env, seed, steps, episodes = sys.argv[1], *map(int, sys.argv[2:])
-    settings = dict(SETTINGS[env])
+    library, algorithm, env = sys.argv[1:4]
+    seed, steps, episodes = map(int, sys.argv[4:])
+    settings = dict(SETTINGS[env] if algorithm == "ppo" else SAC)
     torch.set_num_threads(1)
     without_velocity = settings.pop("without_velocity", None)
     made = make_env(env, without_velocity)
@@ -130,7 +136,10 @@ def main() -> None:
     normalize = settings.pop("normalize", False)
     if normalize:
         envs = VecNormalize(envs, gamma=settings["gamma"])
-    kind, policy = (PPO, "MlpPolicy") if without_velocity is None else (RecurrentPPO, "MlpLstmPolicy")
+    kind: Any = PPO if without_velocity is None else RecurrentPPO
+    if algorithm == "sac":
+        kind = importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[library]).SAC
+    policy = "MlpPolicy" if without_velocity is None else "MlpLstmPolicy"
     model: Any = kind(policy, envs, device="cpu", seed=seed, **settings).learn(steps)
     played: Any = make_vec_env(made, n_envs=1, seed=1000)
     if normalize:

@@ -35,6 +35,10 @@ from benchmarks.peers.libraries import prepare, versions
 COMMAND = ("-m", "actor_learner.cli")
 PACKAGES = ("actor-learner", "tensorflow", "keras", "gymnasium", "mujoco", "box2d", "ale-py")
 SB3 = ("-m", "benchmarks.learning.sb3_zoo")
+PEER_PACKAGES = {
+    "sb3": ("stable-baselines3", "sb3-contrib", "torch", "gymnasium"),
+    "sbx": ("sbx-rl", "jax", "gymnasium"),
+}
 TRAIN_SECONDS, EVALUATE_SECONDS = 4 * 3600.0, 1800.0
 EVALUATION_SEED = 1000
 
@@ -58,7 +62,7 @@ def main() -> None:
     rows = [row for row in ROWS if row.name in arguments.only]
     jobs = [(row, seed) for row in rows for seed in range(row.seeds)]
     missing = [job for job in jobs if not _result_file(job, arguments.runs).exists()]
-    sb3 = prepare("sb3", arguments.venvs) if any(row.library == "sb3" for row, _ in missing) else None
+    sb3 = prepare("sb3", arguments.venvs) if any(row.library in PEER_PACKAGES for row, _ in missing) else None
     Runner(arguments.runs, time.monotonic() + 60 * arguments.minutes, origin(parser), sb3).run_all(missing)
     write_table(rows, arguments.runs, arguments.output)
 
@@ -129,7 +133,7 @@ class Runner:
 
     def _run_sb3(self, row: Row, seed: int, core: int) -> Found:
         assert self.sb3 is not None
-        words = [*SB3, row.env, str(seed), str(row.steps), str(row.episodes)]
+        words = [*SB3, row.library, row.algorithm, row.env, str(seed), str(row.steps), str(row.episodes)]
         started = time.perf_counter()
         with self._log((row, seed)).open("w") as log:
             options: Found = {"timeout": TRAIN_SECONDS, "stdout": subprocess.PIPE, "stderr": log, "check": True}
@@ -142,7 +146,7 @@ class Runner:
             "training_return_at": {},
             "env_steps": found["env_steps"],
             "seconds": time.perf_counter() - started,
-            "versions": versions(self.sb3, ("stable-baselines3", "sb3-contrib", "torch", "gymnasium")),
+            "versions": versions(self.sb3, PEER_PACKAGES[row.library]),
         }
 
 
@@ -217,7 +221,9 @@ def _table_row(row: Row, command: str, seeds: Sequence[Found]) -> tuple[str, ...
     spread = f" +- {statistics.stdev(values.tolist()):,.1f}" if values[1:].size else ""
     made = {f"{seed['date']}, {seed['commit']}, {seed['machine'].partition(' of ')[2]}" for seed in seeds}
     return (
-        f"`{command.removeprefix('actor-learner ')}`" if row.library == "ours" else f"SB3, Zoo's settings: {row.env}",
+        f"`{command.removeprefix('actor-learner ')}`"
+        if row.library == "ours"
+        else f"{row.library.upper()}, Zoo's settings: {row.env}/{row.algorithm}",
         f"{max(seed['env_steps'] for seed in seeds):,}",
         str(len(seeds)),
         evaluation,
