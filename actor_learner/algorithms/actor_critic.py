@@ -10,7 +10,7 @@ from actor_learner.algorithms.base import Algorithm, Evaluate
 from actor_learner.algorithms.hyperparameters import RewardOptions, hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.algorithms.source import ShuffledEpochs
-from actor_learner.system.fields import check_count, check_flag, check_number, refusal
+from actor_learner.system.fields import check_clip_reward, check_count, check_flag, check_number
 
 if TYPE_CHECKING:
     from actor_learner.algorithms.returns import VTrace
@@ -47,9 +47,7 @@ class ActorCritic(Algorithm):
             check_flag(name, getattr(self, name))
         check_count("epochs", self.epochs)
         check_count("minibatch_size", self.minibatch_size, optional=True)
-        clip = self.clip_reward
-        if clip is not None and clip != "sign" and not (isinstance(clip, (int, float)) and clip > 0):
-            raise refusal("clip_reward", "None, 'sign' or a bound above 0", clip)
+        check_clip_reward(self.clip_reward)
 
     @property
     def uses_vtrace(self) -> bool:

@@ -17,7 +17,7 @@ from actor_learner.replay.targets import n_step_targets, successors
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.spaces.validate import validate_trajectory
-from actor_learner.system.fields import check_count, check_flag, check_number, refusal
+from actor_learner.system.fields import check_clip_reward, check_count, check_flag, check_number, refusal
 from actor_learner.system.files import write_folder_atomically
 from actor_learner.system.machine import available_memory, size_text
 
@@ -100,7 +100,7 @@ class ReplayBuffer:
             raise refusal("n_step", f"at most `unroll_length`, {unroll_length}: returns end with a column", n_step)
         self._stacked = None if stacked_frames is None else check_flag("stacked_frames", stacked_frames)
         self.gamma = check_number("gamma", gamma, least=0, most=1)
-        self.clip_reward = _check_clip(clip_reward)
+        self.clip_reward = check_clip_reward(clip_reward)
         self.priority_exponent = check_number("priority_exponent", priority_exponent, least=0, optional=True)
         if check_count("capacity", capacity) < unroll_length:
             raise refusal("capacity", f"at least `unroll_length`, {unroll_length}: it counts env steps", capacity)
@@ -480,15 +480,6 @@ class ReplayBuffer:
             raise ValueError(f"`error` must be finite. Received: {priority[~np.isfinite(priority)][0]}")
         self._largest_priority = max(self._largest_priority, float(priority.max()))
         self._priorities[flat] = np.where(self._usable.reshape(-1)[flat], priority, 0.0)
-
-
-def _check_clip(clip: str | float | None) -> str | float | None:
-    if clip is None or clip == "sign":
-        return clip
-    if isinstance(clip, str):
-        raise refusal("clip_reward", "'sign', a bound above 0, or None", clip)
-    bound: float = check_number("clip_reward", clip, above=0)
-    return bound
 
 
 def _clipped(reward: Array, clip: str | float | None) -> Array:

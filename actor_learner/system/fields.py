@@ -94,6 +94,16 @@ def check_number(
     return number
 
 
+def check_clip_reward(clip: Any) -> str | float | None:
+    """Return how rewards are clipped: "sign", a bound above 0, or None."""
+    if clip is None or (isinstance(clip, str) and clip == "sign"):
+        return clip
+    if isinstance(clip, str):
+        raise refusal("clip_reward", "None, 'sign' or a bound above 0", clip)
+    bound: float = check_number("clip_reward", clip, above=0, kind="None, 'sign' or a bound")
+    return bound
+
+
 def check_seconds(name: str, value: Any) -> float:
     return float(check_number(name, value, above=0, kind="a number of seconds"))
 

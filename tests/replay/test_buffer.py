@@ -328,7 +328,7 @@ def test_the_same_seed_draws_the_same():
         ),
         ({"capacity": 0}, "`capacity` must be an integer of at least 1. Received: capacity=0"),
         ({"gamma": 1.5}, "`gamma` must be .* Received: gamma=1.5"),
-        ({"clip_reward": "no"}, "`clip_reward` must be 'sign', a bound above 0, or None. Received: clip_reward='no'"),
+        ({"clip_reward": "no"}, "`clip_reward` must be None, 'sign' or a bound above 0. Received: clip_reward='no'"),
         ({"priority_exponent": -1}, "`priority_exponent` must be .* Received: priority_exponent=-1"),
     ],
 )

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from actor_learner.algorithms.hyperparameters import Hyperparameters, hyperparameter
-from actor_learner.system.fields import check_count, check_number, refusal
+from actor_learner.system.fields import check_clip_reward, check_count, check_number
 
 Tensor = Any
 Nest = Any
@@ -107,9 +107,7 @@ class OffPolicy(Hyperparameters):
         check_number("updates_per_step", self.updates_per_step, above=0)
         check_number("gamma", self.gamma, least=0, most=1)
         check_number("tau", self.tau, above=0, most=1)
-        clip = self.clip_reward
-        if clip is not None and clip != "sign" and not (isinstance(clip, (int, float)) and clip > 0):
-            raise refusal("clip_reward", "None, 'sign' or a bound above 0", clip)
+        check_clip_reward(self.clip_reward)
 
     def check_action_space(self, action: Any) -> None:
         """Raise ValueError for actions that the algorithm's critics can't take: other than Boxes with bounds.
