@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from actor_learner.learner.learner import Learner
     from actor_learner.learner.rewards import ReturnStatistics
+    from actor_learner.replay.buffer import ReplayBuffer
 
 
 def check_run(config: TrainConfig, *, resume: bool) -> None:
@@ -48,6 +49,8 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     check_listens(config.ray_address)
     check_memory(config.local_actors)
     _check_optimizer(config)
+    if isinstance(config.algorithm, OffPolicy):
+        config.algorithm.check_batch(batch_rows(config))
     compile_cache.begin(config.learner_threads)
     if config.device == "gpu" or config.devices > 1:  # only the backend finds GPUs; else the actors start meanwhile
         from actor_learner.learner.backend import resolve_device
@@ -138,7 +141,7 @@ def make_network(
             network = default_network(observation_space, action_space, **options, seed=config.seed)
         return _beginning(config, network)
     if config.init_from is not None:
-        network = load_network(config.init_from)
+        network = _beginning(config, load_network(config.init_from))
         return cap_statistics(network, config.init_from_count) if config.init_from_count else network
     network = config.network
     with building_in(config.precision):
@@ -220,6 +223,7 @@ def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
         fields["return_statistics"] = _return_statistics(config)
     if isinstance(config.algorithm, OffPolicy):
         fields |= {"observation_space": actors.observation_space, "critics": _critics(config)}
+        fields["buffer"] = _initial_buffer(config)
     learner = Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
     return _with_buffer(config, learner, actors)
 
@@ -240,6 +244,21 @@ def _critics(config: TrainConfig) -> Any:
             return default_critic(observation_space, action_space, **options, seed=int(next(seeds)))
 
     return make
+
+
+def _initial_buffer(config: TrainConfig) -> ReplayBuffer | None:
+    if config.init_buffer is None:
+        return None
+    from actor_learner.replay.buffer import ReplayBuffer
+
+    assert isinstance(config.algorithm, OffPolicy)
+    buffer = ReplayBuffer.load(config.init_buffer, capacity=config.algorithm.buffer_size)
+    if config.unroll_length % buffer.unroll_length:
+        raise ValueError(
+            f"`unroll_length` must be a multiple of the buffer's, {buffer.unroll_length}, whose rows would stay unused "
+            f"else. Received: unroll_length={config.unroll_length}, init_buffer={str(config.init_buffer)!r}"
+        )
+    return buffer
 
 
 def _with_buffer(config: TrainConfig, learner: Learner, actors: ActorPool) -> Learner:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -69,6 +71,49 @@ def test_a_checkpoint_holds_the_buffer_unless_it_is_left_out(with_buffer, tmp_pa
         assert gradient_steps[1] == gradient_steps[0] < gradient_steps[-1]  # it collects first
 
 
+def test_a_run_begins_with_the_buffer_of_another(tmp_path):
+    """Demonstrations, for example: they are drawn from at once, and the buffer takes the algorithm's size."""
+    run(tmp_path / "first", num_actors=0)
+    algorithm = dataclasses.replace(DQN, learning_starts=0, buffer_size=384)
+    fields = {"init_buffer": tmp_path / "first/checkpoints/final", "num_actors": 0, "total_steps": 200}
+    with pytest.raises(ValueError, match=r"`unroll_length` must be a multiple of the buffer's, 8.*unroll_length=12"):
+        run(tmp_path / "run", algorithm, **fields, unroll_length=12)
+    run(tmp_path / "run", algorithm, **fields, unroll_length=16)
+    first = rows_of(tmp_path / "run")[0]
+    assert first["buffer_rows"] > first["env_steps"] + 150
+    buffer = al.ReplayBuffer.load(tmp_path / "run/checkpoints/final")
+    assert (buffer.capacity, buffer.unroll_length) == (384, 8)
+
+
+def test_a_policy_without_values_says_so(tmp_path):
+    run(tmp_path / "run", SAC, "Pendulum-v1", num_actors=0, total_steps=200)
+    with pytest.raises(ValueError, match="This policy has no values"):
+        al.load_policy(tmp_path / "run").value(np.zeros(3, np.float32))
+    run(tmp_path / "dqn", num_actors=0, total_steps=200)
+    assert np.isfinite(al.load_policy(tmp_path / "dqn").value(np.zeros(4, np.float32)))
+
+
+def test_targets_that_are_copied_too_often_are_warned_of(tmp_path):
+    """SB3 Zoo's settings for CartPole, but for `train_freq`, which is the batch here: values grew to 1e9."""
+    zoo = al.DQN(learning_starts=0, target_update_interval=10, updates_per_step=0.5, minibatch_size=8, buffer_size=512)
+    with pytest.warns(UserWarning, match=r"copied after 5 gradient steps: .* 4 env steps in a batch"):
+        run(tmp_path / "run", zoo, num_envs=1, unroll_length=4, num_actors=0, total_steps=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        run(tmp_path / "other", zoo, num_envs=1, unroll_length=256, num_actors=0, total_steps=256)
+
+
+def test_unrolls_grow_with_the_returns():
+    assert al.TrainConfig(algorithm=al.DQN()).unroll_length == 4
+    assert al.TrainConfig(algorithm=al.DQN(n_step=3)).unroll_length == 12
+    assert al.TrainConfig(algorithm=al.DQN()).replace(algorithm=al.DQN(n_step=5)).unroll_length == 20
+
+
+def test_only_discrete_actions_have_greedy_values(tmp_path):
+    with pytest.raises(ValueError, match="DQN needs a Discrete action space; SAC and TD3 take Boxes"):
+        run(tmp_path / "run", env="Pendulum-v1", num_actors=0)
+
+
 def test_critics_of_one_s_own_are_saved_and_never_exported(tmp_path):
     config = al.TrainConfig(
         env="Pendulum-v1",
@@ -102,6 +147,14 @@ def own_critic(observation_space, action_space):
         ({"algorithm": al.PPO(), "critics": own_critic}, "`critics` must be None for PPO, which has none"),
         ({"algorithm": al.DQN(dueling=True), "network": own_critic}, "`dueling` is for the default network"),
         ({"critics": 3}, "`critics` must be a callable"),
+        (
+            {"total_steps": 100, "algorithm": al.SAC()},
+            "`learning_starts` must be below .*learning_starts=100, total_st",
+        ),
+        (
+            {"algorithm": al.A2C(), "init_buffer": "there"},
+            "`init_buffer` must be None for A2C, which has no replay buf",
+        ),
         ({"precision": "float16"}, "`precision` must be 'bfloat16' or 'float32' for DQN"),
         ({"algorithm": al.DQN(buffer_size=63)}, "`buffer_size` must be at least the 64 env steps of a batch"),
         ({"algorithm": al.TD3(action_noise=0.3), "network": own_critic}, "`action_noise` is for the default network"),

@@ -56,13 +56,18 @@ class Hyperparameters(NamedFields, ABC):
     CONFIG_DEFAULTS: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"unroll_length": 128, "hidden_sizes": (64, 64), "activation": "tanh", "orthogonal_init": True}
     )
-    """Fields of a config that have another default for other algorithms."""
+    """Fields of a config that have another default for other algorithms, unless `config_defaults` says otherwise."""
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)
     """Fields that may be schedules; each update sees them as tensors."""
 
     NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("learning_rate",)
     """Scheduled fields that must never be negative."""
+
+    @property
+    def config_defaults(self) -> Mapping[str, Any]:
+        """The fields of `TrainConfig` where they aren't given."""
+        return self.CONFIG_DEFAULTS
 
     @property
     def name(self) -> str:

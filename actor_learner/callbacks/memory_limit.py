@@ -28,8 +28,8 @@ class MemoryLimit(Callback):
     "pause" waits, checking each second, until the memory is below the limit again. After `pause_minutes` the run is
     saved and ends. "checkpoint_and_stop" ends it after the current update. "restart_actors" replaces as many of the
     largest actors as needed: for environments that leak. If replacing all of them doesn't help, the run is saved and
-    ends. "shrink_buffer" lets a replay buffer forget its oldest env steps; below a tenth of its first size the run is
-    saved and ends.
+    ends. "shrink_buffer" lets a replay buffer forget its oldest env steps, but for a tenth of its first size, or a
+    batch; if that doesn't help, the run is saved and ends.
 
     Args:
         gigabytes: The limit, in 10^9 bytes.
@@ -136,12 +136,13 @@ class MemoryLimit(Callback):
         assert buffer is not None
         held = (buffer.next_column - buffer.first_column) * buffer.unroll_length
         excess = math.ceil(1.1 * (usage.total - self._limit) / buffer.column_bytes) * buffer.unroll_length
-        if held - excess < self._least:
-            self._stop(usage, "The replay buffer is too small to be shrunk further. ")
+        if held <= self._least:
+            self._stop(usage, f"The replay buffer holds {held:,} env steps, and keeps {self._least:,} at least. ")
             return
-        text = "%s The replay buffer now keeps %s env steps instead of %s."
-        _LOG.warning(text, self._describe(usage), f"{held - excess:,}", f"{held:,}")
-        buffer.shrink(held - excess)
+        kept = max(held - excess, self._least)
+        text = "%s The replay buffer now keeps %s env steps; it held %s."
+        _LOG.warning(text, self._describe(usage), f"{kept:,}", f"{held:,}")
+        buffer.shrink(kept)
 
     def _stop(self, usage: Usage, why: str = "") -> None:
         _LOG.warning("%s %sThe run is saved and ends.", self._describe(usage), why)

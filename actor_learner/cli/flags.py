@@ -142,7 +142,7 @@ def _metavar(name: str, hint: Any) -> str:
     for kind in kinds:
         if typing.get_origin(kind) is Literal:
             return "{" + ",".join(map(str, typing.get_args(kind))) + "}"
-    if name in ("run_dir", "init_from"):
+    if name in ("run_dir", "init_from", "init_buffer"):
         return "DIR"
     if name in ("hidden_sizes", "info_keys"):
         return {"hidden_sizes": "N,N", "info_keys": "NAME,NAME"}[name]

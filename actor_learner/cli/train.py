@@ -136,7 +136,7 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
 def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields that were given, with functions of models instead of their names."""
     given = given_fields(arguments)
-    return {**given, **{name: import_network(given[name]) for name in ("network", "critics") if name in given}}
+    return {**given, **{name: import_network(given[name], name) for name in ("network", "critics") if name in given}}
 
 
 def _without_callbacks(recorded: Mapping[str, Any], in_python: str) -> dict[str, Any]:

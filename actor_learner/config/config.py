@@ -185,6 +185,8 @@ class TrainConfig(checks.NamedFields):
         init_from: run whose weights and statistics (of observations and of scaled rewards) to start from; optimizer and
             counters are new.
         init_from_count: most observations that those statistics count as; None: their own number.
+        init_buffer: folder of a replay buffer to begin with, such as demonstrations: of `ReplayBuffer.save`, or a
+            checkpoint's. It takes the algorithm's `buffer_size`.
         updates_per_epoch: updates between two calls of a callback's `on_epoch_end`; None: a hundredth of all.
         checkpoint_minutes: minutes between checkpoints, the first after the first update; None: not by time.
         checkpoint_updates: updates between checkpoints; None: not by updates. The end of a run always writes one.
@@ -273,6 +275,7 @@ class TrainConfig(checks.NamedFields):
     overwrite: bool = _flag(False)
     init_from: str | os.PathLike[str] | None = _field(None, check=_path)
     init_from_count: int | None = _count(None, 1)
+    init_buffer: str | os.PathLike[str] | None = _field(None, check=_path)
     updates_per_epoch: int | None = _count(None, 1)
     checkpoint_minutes: float | None = _number(1.0, "checkpoints", above=0, optional=True)
     checkpoint_updates: int | None = _count(None, 1, "checkpoints")
@@ -330,9 +333,13 @@ class TrainConfig(checks.NamedFields):
         self._check_devices()
         self._check_sequences()
 
+    def _algorithm_defaults(self) -> Mapping[str, Any]:
+        chosen = isinstance(self.algorithm, Hyperparameters)
+        return self.algorithm.config_defaults if chosen else Hyperparameters.CONFIG_DEFAULTS
+
     def _take_defaults(self) -> None:
         """Take the algorithm's defaults where fields are left open."""
-        defaults = getattr(self.algorithm, "CONFIG_DEFAULTS", Hyperparameters.CONFIG_DEFAULTS)
+        defaults = self._algorithm_defaults()
         left_open = {name for name in defaults if getattr(self, name) is None}
         object.__setattr__(self, "_left_open", left_open)
         for name in left_open:
@@ -391,8 +398,10 @@ class TrainConfig(checks.NamedFields):
             self.algorithm.check_unroll_length(self.unroll_length)
         if isinstance(self.algorithm, OffPolicy):
             self._check_off_policy(self.algorithm)
-        elif self.critics is not None:
-            raise refusal("critics", f"None for {type(self.algorithm).__name__}, which has none", self.critics)
+        else:
+            for name, it_has in (("critics", "which has none"), ("init_buffer", "which has no replay buffer")):
+                if getattr(self, name) is not None:
+                    raise refusal(name, f"None for {type(self.algorithm).__name__}, {it_has}", getattr(self, name))
         if self.undone_rate_factor < 1 and getattr(self.algorithm, "changes_learning_rate", False):
             raise ValueError(
                 "`undone_rate_factor` needs a constant learning rate; a schedule writes its own before each update. "
@@ -455,7 +464,7 @@ class TrainConfig(checks.NamedFields):
 
     def network_fields(self, *, all_fields: bool = False) -> dict[str, Any]:
         """Return the fields of the default network: those that differ from their default, or all."""
-        defaults = getattr(self.algorithm, "CONFIG_DEFAULTS", Hyperparameters.CONFIG_DEFAULTS)
+        defaults = self._algorithm_defaults()
         return {
             field.name: value
             for field in dataclasses.fields(self)

@@ -97,7 +97,7 @@ def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = Non
     for name in ("network", "critics"):
         if isinstance(fields.get(name), str) and name not in changes:
             with file.naming_lines():
-                fields[name] = recorded_network(fields[name])
+                fields[name] = recorded_network(fields[name], name)
     layers = over_preset(preset_layer(file, changes, preset), {**fields, **changes})
     with file.naming_lines(*changes):
         return TrainConfig.from_fields({**layers, "algorithm": changes.get("algorithm") or file.algorithm})

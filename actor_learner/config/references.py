@@ -71,17 +71,17 @@ def resolve_reference(reference: str, name: str) -> Any:
         ) from error
 
 
-def import_network(reference: str) -> Any:
-    """Import a network's function, and keras quietly before it."""
+def import_network(reference: str, name: str = "network") -> Any:
+    """Import the function of a network, or of critics, and keras quietly before it."""
     import_keras_before(reference)
-    return resolve_reference(reference, "network")
+    return resolve_reference(reference, name)
 
 
-def recorded_network(reference: str) -> Any:
+def recorded_network(reference: str, name: str = "network") -> Any:
     """Import the network that a file names. Raises ValueError for one of Python's own modules, such as `os:system`."""
     if is_pythons_own(reference):
-        raise refusal("network", "module:function, the module not one of Python's own", reference)
-    return import_network(reference)
+        raise refusal(name, "module:function, the module not one of Python's own", reference)
+    return import_network(reference, name)
 
 
 def is_pythons_own(reference: str) -> bool:

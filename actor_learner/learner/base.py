@@ -489,13 +489,7 @@ class Learner:
         """Call the network once, which builds it, and compare its outputs with the contract."""
         zeros = map_leaves(lambda leaf: np.zeros((contract.CHECKED_ROWS, *leaf.shape[2:]), leaf.dtype), observation)
         contract.check_contract(self.network, zeros, self.spaces, needs_value=self._needs_value)
-        if names := contract.training_dependent_layers(self.network):
-            warnings.warn(
-                f"Layers {names} are called with training=False while learning too, so that learner and actors "
-                "agree: dropout does nothing, batch statistics stay as they are.",
-                UserWarning,
-                stacklevel=5,
-            )
+        self._warn_of_training_layers(self.network)
         for layer in self._normalization:
             shape = contract.normalized_leaf(layer, zeros).shape[1:]
             if layer.mean.shape != shape:
@@ -504,6 +498,15 @@ class Learner:
                     f"of shape {shape}. Received: a layer for shape {tuple(layer.mean.shape)}"
                 )
         backend.check_placement(self.network, self.device)
+
+    def _warn_of_training_layers(self, model: keras.Model) -> None:
+        if names := contract.training_dependent_layers(model):
+            warnings.warn(
+                f"Layers {names} are called with training=False while learning too, so that learner and actors "
+                "agree: dropout does nothing, batch statistics stay as they are.",
+                UserWarning,
+                stacklevel=6,
+            )
 
     def _remember(self, steps: int) -> None:
         """Let minibatches be of sequences, if the network has memory."""

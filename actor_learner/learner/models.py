@@ -134,7 +134,8 @@ class TrainedModels:
 
 
 def _between(before: Tensor, after: Tensor, rate: Any) -> Tensor:
-    moved = before + rate * (after - before)
     if isinstance(rate, float):
+        moved = before + rate * (after - before)
         return moved if rate < 1.0 else after
+    moved = before + ops.cast(rate, before.dtype) * (after - before)
     return ops.where(rate < 1.0, moved, after)

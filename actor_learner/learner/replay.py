@@ -31,9 +31,10 @@ from actor_learner.replay.buffer import Minibatches, ReplayBuffer
 from actor_learner.replay.saving import has_buffer, write_buffer
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
-from actor_learner.spaces.validate import validate_trajectory
+from actor_learner.spaces.validate import check_trajectory_type, validate_trajectory
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import DamagedError, Entry, one_line, write_folder_atomically
+from actor_learner.system.machine import available_memory, size_text
 
 Array = np.ndarray[Any, Any]
 
@@ -99,7 +100,12 @@ class ReplayLearner(Learner, learns=OffPolicy):
         if make is None:
             seed = int(np.random.SeedSequence([self._seed, number, 0xC217]).generate_state(1)[0])
             return default_critic(self.spaces.observation_space, self.action_space, seed=seed)
-        critic = make(self.spaces.observation_space, self.action_space)
+        if not callable(make):
+            raise refusal("critics", "a function (observation_space, action_space) -> keras.Model", make)
+        try:
+            critic = make(self.spaces.observation_space, self.action_space)
+        except Exception as error:
+            raise ValueError(f"`critics` failed: {contract.reason(error)} Received: critics={make!r}") from error
         if not isinstance(critic, keras.Model):
             raise refusal("critics", "a function that returns a keras.Model", critic)
         return critic
@@ -117,8 +123,8 @@ class ReplayLearner(Learner, learns=OffPolicy):
             kept, wanted = getattr(buffer, name), getattr(self.algorithm, name)
             if kept != wanted:
                 raise ValueError(
-                    f"`buffer` keeps returns and priorities of its own, which must be the algorithm's: {name} is "
-                    f"{wanted!r} there. Received: a buffer with {name}={kept!r}"
+                    f"`buffer` keeps returns and priorities of its own, which must be the algorithm's "
+                    f"({name}={wanted!r}). Received: a buffer with {name}={kept!r}"
                 )
 
     def make_buffer(self, unroll_length: int, *, action_masks: bool) -> ReplayBuffer:
@@ -129,6 +135,12 @@ class ReplayLearner(Learner, learns=OffPolicy):
         if self.buffer is None:
             algorithm = self.algorithm
             algorithm.check_unroll_length(unroll_length)
+            if action_masks and not self.spaces.has_mask_leaf and algorithm.n_step >= unroll_length:
+                raise ValueError(
+                    "`unroll_length` must be above `n_step` where masks are in `info`: the mask after a column's last "
+                    "row isn't in it. Masks in the observation (a key 'action_mask' of a Dict) are. "
+                    f"Received: unroll_length={unroll_length}, n_step={algorithm.n_step}"
+                )
             self.buffer = ReplayBuffer(
                 self.spaces.observation_space,
                 self.action_space,
@@ -161,6 +173,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
                 changed.
             MemoryError: the device has too little memory for the update.
         """
+        check_trajectory_type(trajectory)
         self.begun += 1
         update, compiled, buffer = self._prepare_replay(trajectory)
         valid = np.asarray(trajectory.valid)
@@ -354,6 +367,12 @@ class ReplayLearner(Learner, learns=OffPolicy):
         """Choose how many gradient steps a call takes at most: those of a batch, within bounds."""
         size = self.algorithm.minibatch_size
         a_minibatch = size * buffer.row_bytes
+        available = available_memory()
+        if available is not None and a_minibatch > available:
+            raise MemoryError(
+                f"A minibatch doesn't fit into memory: {size_text(a_minibatch)} are needed, {size_text(available)} are "
+                f"available. Received: minibatch_size={size}"
+            )
         due = max(1, self.algorithm.due(batch_rows))
         self._slots = max(1, min(_MOST_STEPS, _MOST_BYTES // a_minibatch, due))
         self._most_due = _MOST_BATCHES * due
@@ -370,6 +389,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
             models = TrainedModels(network, self.critics, self.algorithm, self.spaces)
             for critic in self.critics:
                 self._check_critic(models, critic, zeros)
+            self._check_shared()
             if self._trainable is None:
                 self._trainable = list(network.trainable_variables)
                 self.optimizer.build(self._trainable)
@@ -393,9 +413,25 @@ class ReplayLearner(Learner, learns=OffPolicy):
                 f"A critic must take (observation, action [N, {models.action_size}]): {contract.reason(error)} "
                 f"Received: {critic.name!r}"
             ) from error
-        if tuple(value.shape) not in ((contract.CHECKED_ROWS,), (contract.CHECKED_ROWS, 1)):
-            received = f"shape {tuple(value.shape)} for {contract.CHECKED_ROWS} rows, from {critic.name!r}"
-            raise ValueError(f"A critic must return a value [N] or [N, 1]. Received: {received}")
+        shape = tuple(getattr(value, "shape", ()))
+        if shape not in ((contract.CHECKED_ROWS,), (contract.CHECKED_ROWS, 1)):
+            received = f"shape {shape} for {contract.CHECKED_ROWS} rows" if shape else type(value).__name__
+            raise ValueError(f"A critic must return a value [N] or [N, 1]. Received: {received}, from {critic.name!r}")
+        if computes_in(critic, "float16") or not keras.backend.is_float_dtype(value.dtype):
+            expected = "A critic must compute in float32, or in bfloat16: losses aren't scaled"
+            raise ValueError(f"{expected}. Received: values of {value.dtype} from {critic.name!r}")
+        self._warn_of_training_layers(critic)
+
+    def _check_shared(self) -> None:
+        """Raise ValueError for critics without weights of their own."""
+        seen = {id(variable) for variable in self.network.trainable_variables}
+        for critic in self.critics:
+            own = {id(variable) for variable in critic.trainable_variables}
+            if not own or own & seen:
+                what = "sharing weights with the network or another critic" if own else "without a trainable weight"
+                expected = "`critics` must return a new model at each call, with weights of its own"
+                raise ValueError(f"{expected}. Received: {critic.name!r}, {what}")
+            seen |= own
 
     def _compile_replay(self) -> None:
         models = self._build_models()

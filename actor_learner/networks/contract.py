@@ -45,6 +45,12 @@ def call_network(network: keras.Model, observation: Nest) -> dict[str, Tensor]:
     return {**outputs, "parameters": parameters, "value": ops.reshape(ops.cast(value, "float32"), (-1,))}
 
 
+def has_value(network: keras.Model, spaces: Spaces) -> bool:
+    """Returns True if a built network returns a value; one of an algorithm with critics may not."""
+    zeros = keras.tree.map_structure(ops.convert_to_tensor, spaces.observation.zeros(CHECKED_ROWS))
+    return "value" in _named_outputs(network(arrange(network, zeros), training=False))
+
+
 def call_with_weights(
     network: keras.Model, observation: Nest, weights: Iterable[Tensor], others: Iterable[tuple[keras.Variable, Any]]
 ) -> dict[str, Tensor]:

@@ -60,6 +60,8 @@ class ExportedPolicy:
     """The shape of a row of each leaf of the state, float32; none without memory."""
     epsilon_ladder: float = 0.0
     """With "greedy": how far epsilon falls from the first environment of a pool to the last; 0: it doesn't."""
+    has_value: bool = True
+    """False if the network returns no value: the value graph then returns 0."""
 
     def as_vector(self, weights: Sequence[Any] | Array) -> Array:
         """Returns the arrays of `network.get_weights()`, or a vector of them, as one float32 vector.

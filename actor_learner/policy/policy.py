@@ -194,7 +194,15 @@ class Policy:
         return tuple(np.zeros(shape if rows is None else (rows, *shape), np.float32) for shape in shapes)
 
     def value(self, observation: Any) -> Array:
-        """Returns values, float32 [N], of observations [N, ...] as `step` takes them; a scalar for a single one."""
+        """Returns values, float32 [N], of observations [N, ...] as `step` takes them; a scalar for a single one.
+
+        Raises ValueError if the network returns none: values of SAC and TD3 are their critics', which aren't exported.
+        """
+        if not self.exported.has_value:
+            raise ValueError(
+                "This policy has no values: its network returns none, and critics aren't exported "
+                "(al.Learner.load(checkpoint).critics has them). Received: a network without 'value'"
+            )
         leaves, single = self._reader.read(observation)
         value: Array = self.value_leaves(leaves)[0 if single else slice(None)]
         return value

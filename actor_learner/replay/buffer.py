@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -109,8 +110,18 @@ class ReplayBuffer:
         self._rng = np.random.Generator(
             np.random.PCG64(np.random.SeedSequence([check_count("seed", seed, 0), 0xB0FFE2]))
         )
+        self._begin_columns()
         _check_memory(self._bytes(), capacity)
         self._allocate()
+
+    def _begin_columns(self, earlier: str = "", shared: int = 0) -> None:
+        """Begin columns of this buffer's own, after the first `shared` ones, which another buffer wrote."""
+        self._name = secrets.token_hex(8)
+        self._earlier = earlier, shared
+
+    def __repr__(self) -> str:
+        size = f"{len(self):,} rows to draw from, capacity {self.capacity:,} env steps, {size_text(self.nbytes)}"
+        return f"<ReplayBuffer: {size}>"
 
     def _allocate(self) -> None:
         spaces, steps, columns = self.spaces, self.unroll_length, self._columns
@@ -248,14 +259,25 @@ class ReplayBuffer:
         write_folder_atomically(directory, lambda folder: write_buffer(self, folder))
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> ReplayBuffer:
+    def load(cls, directory: str | os.PathLike[str], *, capacity: int | None = None) -> ReplayBuffer:
         """Return the buffer that `save`, or a run's checkpoint, wrote: its next draws are what the saved one's were.
+
+        capacity: env steps, rounded down to whole columns, of which the newest are kept; None: the saved one's.
 
         Raises ValueError if there is none, or if it is damaged; MemoryError if it doesn't fit into memory.
         """
         if not has_buffer(directory):
-            raise ValueError(f"There is no replay buffer there. Received: directory={str(directory)!r}")
-        return read_buffer(directory, cls.described)
+            raise ValueError(
+                "There is no replay buffer there (a run's are in its folders checkpoints/*). "
+                f"Received: directory={str(directory)!r}"
+            )
+        buffer = read_buffer(directory, cls.described)
+        if capacity is not None:
+            columns = check_count("capacity", capacity, buffer.unroll_length) // buffer.unroll_length
+            if columns > buffer._columns:
+                _check_memory(buffer.column_bytes * columns, capacity)
+            buffer._resize(columns)
+        return buffer
 
     @property
     def next_column(self) -> int:
@@ -272,10 +294,18 @@ class ReplayBuffer:
         """The bytes of a column."""
         return max(1, self.nbytes // self._columns)
 
+    def shares(self, name: str) -> int:
+        """Return the number below which columns are those of the buffer that described itself by this name."""
+        if name == self._name:
+            return self._added
+        earlier, shared = self._earlier
+        return shared if name and name == earlier else 0
+
     def describe(self) -> dict[str, Any]:
         """Return the arguments, counters and random state as JSON types, for `described`."""
         names = "unroll_length n_step gamma clip_reward priority_exponent".split()
         return {
+            "name": self._name,
             "spaces": self.spaces.to_json(),
             "arguments": {"capacity": self.capacity, **{name: getattr(self, name) for name in names}},
             "stacked": [isinstance(rows, Frames) for rows in self._observation],
@@ -305,6 +335,7 @@ class ReplayBuffer:
         buffer._added, buffer._filled = int(description["added"]), int(description["filled"])
         buffer._largest_priority = float(description["largest_priority"])
         buffer._rng.bit_generator.state = description["random_state"]
+        buffer._begin_columns(description.get("name", ""), buffer._added)
         return buffer
 
     def _arrays(self) -> dict[str, Array]:
@@ -367,10 +398,15 @@ class ReplayBuffer:
         Raises ValueError for less than a column, or for more than there are.
         """
         check_count("capacity", capacity, self.unroll_length, most=self.capacity)
-        columns = capacity // self.unroll_length
+        self._resize(capacity // self.unroll_length)
+
+    def _resize(self, columns: int) -> None:
         newest = np.arange(self._added - min(self._filled, columns), self._added)
-        order = np.full(columns, -1)
-        order[newest % columns] = newest % self._columns
+        order, places = np.full(columns, -1), newest % columns
+        if columns > self._columns:  # numbers begin anew, so that what is filled comes first
+            places, self._added = np.arange(len(newest)), len(newest)
+            self._begin_columns()
+        order[places] = newest % self._columns
         priorities = None if self._priorities is None else self._priorities[self._indices(slice(0, self._columns))]
         self._observation = [rows.of_columns(order) for rows in self._observation]
         self._action = [of_columns(stored, order) for stored in self._action]
@@ -401,8 +437,9 @@ class ReplayBuffer:
             num_minibatches: K; None: one, without the leading axis.
             importance_exponent: how far the weights correct for priorities, 1 being wholly (beta in arXiv:1511.05952).
 
-        Raises ValueError while there is no row to draw.
+        Raises ValueError while there is no row to draw, and for an argument out of range.
         """
+        check_number("importance_exponent", importance_exponent, least=0, most=1)
         size = check_count("minibatch_size", minibatch_size)
         number = check_count("num_minibatches", num_minibatches, optional=True)
         if not self._count:
@@ -475,6 +512,10 @@ class ReplayBuffer:
         flat, errors = np.asarray(indices).reshape(-1), np.asarray(error).reshape(-1)
         if len(flat) != len(errors):
             raise ValueError(f"`error` must have a number for each of {len(flat)} rows. Received: {len(errors)}")
+        if not len(flat):
+            return
+        if flat.dtype.kind not in "iu" or flat.min() < 0 or flat.max() >= self._usable.size:
+            raise ValueError(f"`indices` must be those that `sample` returned. Received: {flat[:3].tolist()} ...")
         priority = (np.abs(errors) + 1e-6) ** self.priority_exponent
         if not np.isfinite(priority).all():
             raise ValueError(f"`error` must be finite. Received: {priority[~np.isfinite(priority)][0]}")

@@ -18,7 +18,6 @@ class Priorities:
 
     def __init__(self, count: int) -> None:
         self._blocks = np.zeros((-(-count // _BLOCK), _BLOCK))
-        self._flat = self._blocks.reshape(-1)
         self._sums = np.zeros(len(self._blocks))
         self.nbytes = self.size(count)
 
@@ -29,10 +28,10 @@ class Priorities:
         return 8 * blocks * (_BLOCK + 1)
 
     def __getitem__(self, index: Array) -> Array:
-        return self._flat[index]
+        return self._blocks.reshape(-1)[index]
 
     def __setitem__(self, index: Array, priority: Any) -> None:
-        self._flat[index] = priority
+        self._blocks.reshape(-1)[index] = priority
         changed = np.unique(index // _BLOCK)
         self._sums[changed] = self._blocks[changed].sum(axis=1)
 

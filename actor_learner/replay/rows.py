@@ -69,7 +69,6 @@ class WholeRows:
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], steps: int, columns: int) -> None:
         self._rows = np.zeros((steps + 2, columns, *shape), dtype)
-        self._flat = self._rows.reshape((steps + 2) * columns, *shape)
         self._columns = columns
         self.nbytes = self._rows.nbytes
 
@@ -81,13 +80,13 @@ class WholeRows:
         return np.ones((len(self._rows), values.shape[1]), bool)
 
     def take(self, row: Array, column: Array) -> Array:
-        return self._flat.take(row * self._columns + column, axis=0)
+        flat = self._rows.reshape(len(self._rows) * self._columns, *self._rows.shape[2:])
+        return flat.take(row * self._columns + column, axis=0)
 
     def of_columns(self, order: Array) -> WholeRows:
         steps, _, *shape = self._rows.shape
         kept = WholeRows(tuple(shape), self._rows.dtype, steps - 2, 0)
         kept._rows, kept._columns = of_columns(self._rows, order), len(order)
-        kept._flat = kept._rows.reshape(steps * len(order), *shape)
         kept.nbytes = kept._rows.nbytes
         return kept
 
@@ -109,7 +108,6 @@ class Frames:
         picture = (*shape[:axis], *shape[axis + 1 :])
         self._places = np.zeros((steps + 2, columns, self._count), np.uint16)
         self._frames = np.zeros((steps + self._count + 2, columns, math.prod(picture)), dtype)  # the first stays zero
-        self._flat = self._frames.reshape(-1, math.prod(picture))
         self._picture, self._columns = picture, columns
         self.nbytes = self._frames.nbytes + self._places.nbytes
 
@@ -141,7 +139,7 @@ class Frames:
         shape = (*self._picture[: self._axis], self._count, *self._picture[self._axis :])
         kept = Frames(shape, self._frames.dtype, len(self._places) - 2, 0, self._axis)
         kept._places, kept._frames = of_columns(self._places, order), of_columns(self._frames, order)
-        kept._flat, kept._columns = kept._frames.reshape(-1, math.prod(self._picture)), len(order)
+        kept._columns = len(order)
         kept.nbytes = kept._frames.nbytes + kept._places.nbytes
         return kept
 
@@ -185,6 +183,7 @@ class Frames:
 
     def take(self, row: Array, column: Array) -> Array:
         places = self._places[row, column].astype(np.int64)
-        frames = self._flat.take(places * self._columns + column[:, None], axis=0)
+        flat = self._frames.reshape(-1, math.prod(self._picture))
+        frames = flat.take(places * self._columns + column[:, None], axis=0)
         stacks = frames.reshape(*places.shape, *self._picture)
         return np.ascontiguousarray(np.moveaxis(stacks, 1, self._axis + 1))

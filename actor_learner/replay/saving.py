@@ -52,7 +52,10 @@ class Saved(Protocol):
         """The bytes of a column."""
 
     def describe(self) -> dict[str, Any]:
-        """Return the arguments, counters and random state as JSON types."""
+        """Return a name, the arguments, counters and random state as JSON types."""
+
+    def shares(self, name: str) -> int:
+        """Return the number below which columns are those of the buffer that described itself by this name."""
 
     def contents(self, columns: Array) -> dict[str, Array]:
         """Return what columns hold, `[..., columns, ...]` each."""
@@ -76,9 +79,10 @@ def write_buffer(buffer: Saved, folder: Path, earlier: Path | None = None) -> di
     earlier: a folder with an earlier state of the same buffer, whose files are linked where they hold the same.
     """
     linked = {}
+    shared = 0 if earlier is None else buffer.shares(_name_in(earlier))
     for first, stop in _pieces(buffer):
         name = _file_name(first, stop)
-        entry = None if earlier is None else link_file(earlier, name, folder)
+        entry = link_file(earlier, name, folder) if earlier is not None and stop <= shared else None
         if entry is not None:
             linked[name] = entry
             continue
@@ -88,6 +92,14 @@ def write_buffer(buffer: Saved, folder: Path, earlier: Path | None = None) -> di
     description = {"format": _FORMAT, **buffer.describe()}
     (folder / DESCRIPTION).write_text(json.dumps(description) + "\n", encoding="utf-8")
     return linked
+
+
+def _name_in(folder: Path) -> str:
+    """Return the name of the buffer in a folder; empty where there is none that can be read."""
+    try:
+        return str(json.loads(read_file(folder, DESCRIPTION))["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _pieces(buffer: Saved) -> list[tuple[int, int]]:

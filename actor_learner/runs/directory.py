@@ -26,6 +26,7 @@ from typing import Any
 
 from actor_learner.config.config import TrainConfig
 from actor_learner.networks.saving import network_file
+from actor_learner.replay.saving import has_buffer
 from actor_learner.runs import tensorboard
 from actor_learner.runs.lock import check_unlocked
 from actor_learner.runs.provenance import provenance
@@ -93,8 +94,8 @@ def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
 def check_run_dir(config: TrainConfig) -> None:
     """Checks the directories of a new run, and writes nothing.
 
-    Raises ValueError if `run_dir` holds a run that may not be overwritten or can't be written, or if
-    `init_from` holds no network.
+    Raises ValueError if `run_dir` holds a run that may not be overwritten or can't be written, if `init_from` holds no
+    network, or `init_buffer` no buffer.
     """
     if config.init_from is not None:
         try:
@@ -102,6 +103,8 @@ def check_run_dir(config: TrainConfig) -> None:
         except ValueError as error:
             expected = "a directory with a trained network (network.keras)"
             raise refusal("init_from", expected, str(config.init_from)) from error
+    if config.init_buffer is not None and not has_buffer(config.init_buffer):
+        raise refusal("init_buffer", "a folder that ReplayBuffer.save wrote, or a checkpoint", str(config.init_buffer))
     if config.run_dir is None:
         return
     path = Path(config.run_dir)

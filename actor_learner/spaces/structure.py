@@ -59,6 +59,11 @@ class Leaf:
         return start if start.any() else None
 
     @property
+    def is_discrete(self) -> bool:
+        """True for a Discrete space."""
+        return isinstance(self.space, Discrete)
+
+    @property
     def is_bounded_box(self) -> bool:
         """True for a Box whose bounds are finite, low below high."""
         if not isinstance(self.space, Box):

@@ -18,6 +18,12 @@ _FLAGS = ("terminated", "truncated", "valid")
 _NUMBERS = ("reward", "behaviour_log_prob", "truncation_value")
 
 
+def check_trajectory_type(trajectory: object) -> None:
+    """Raise ValueError for anything but a trajectory."""
+    if not isinstance(trajectory, Trajectory):
+        raise ValueError(f"`trajectory` must be an actor_learner.Trajectory. Received: a {type(trajectory).__name__}")
+
+
 def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
     """Return a trajectory from any source with every field in its dtype; arrays that have it already aren't copied.
 
@@ -28,8 +34,7 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
     or an invalid row within an episode: the update would broadcast or learn each silently. The update itself checks
     that log-probabilities and truncation values, which a network computes, are finite.
     """
-    if not isinstance(trajectory, Trajectory):
-        raise ValueError(f"`trajectory` must be an actor_learner.Trajectory. Received: a {type(trajectory).__name__}")
+    check_trajectory_type(trajectory)
     rows = np.shape(trajectory.reward)
     if len(rows) != 2 or 0 in rows:
         raise ValueError(f"`reward` must have shape [T, B], at least [1, 1]. Received: shape={rows}")

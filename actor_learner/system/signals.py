@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
@@ -61,6 +62,7 @@ class Interrupts:
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(message)
         if self.received is not None:
+            print(f"{signal.Signals(self.received).name}: {message}", file=sys.stderr)
             raise SystemExit(128 + self.received)
 
 

@@ -482,7 +482,7 @@ def test_a_subclassed_network_has_targets_too():
         ({"devices": 2}, "`devices` must be 1"),
         ({"critics": lambda o, a: None}, "`critics` is for algorithms that have critics"),
         ({"buffer": 3}, "`buffer` must be an al.ReplayBuffer. Received: buffer=3"),
-        ({"buffer": "of another gamma"}, "gamma is 0.99 there. Received: a buffer with gamma=0.5"),
+        ({"buffer": "of another gamma"}, r"\(gamma=0.99\)\. Received: a buffer with gamma=0.5"),
         ({"total_steps": None}, "`exploration_fraction` is about parts of a run, which needs `total_steps`"),
     ],
 )
@@ -510,10 +510,20 @@ def test_networks_and_critics_that_do_not_fit():
     learner = make_learner(sac(), critics=two_values)
     with pytest.raises(ValueError, match=r"A critic must return a value .* Received: shape \(2, 2\)"):
         learner.update(batch(learner))
+    shared = al.default_critic(VECTOR, BOUNDS, hidden_sizes=(4,))
+    for critics, message in (
+        (lambda *spaces: shared, "sharing weights with the network or another critic"),
+        (lambda: shared, "`critics` failed: "),
+        (3, r"`critics` must be a function \(observation_space, action_space\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_learner(sac(), critics=critics).update(batch(learner))
+    with pytest.raises(ValueError, match="`trajectory` must be an actor_learner.Trajectory. Received: a NoneType"):
+        learner.update(None)
     with pytest.raises(ValueError, match="`critics` is for off-policy algorithms"):
         al.Learner(plain, al.PPO(), action_space=TWO_ACTIONS, critics=two_values)
 
 
 def test_returns_longer_than_an_unroll_are_refused():
     with pytest.raises(ValueError, match="`n_step` must be at most `unroll_length`.*n_step=5, unroll_length=4"):
-        al.TrainConfig(algorithm=al.DQN(n_step=5))
+        al.TrainConfig(algorithm=al.DQN(n_step=5), unroll_length=4)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import math
+import pickle
 
 import numpy as np
 import pytest
@@ -11,6 +14,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import actor_learner as al
 from actor_learner.replay import buffer as buffer_module
+from actor_learner.replay.saving import write_buffer
+from actor_learner.system.files import write_folder_atomically
 from tests.support.scripted_envs import MODES, Script
 from tests.support.trajectories import HYBRID, SENSES, TWO_ACTIONS, VECTOR, random_trajectory
 
@@ -458,6 +463,32 @@ def test_a_smaller_buffer_keeps_the_newest_and_goes_on(batches, priority_exponen
         buffer.shrink(1000)
 
 
+@pytest.mark.parametrize("priority_exponent", [None, 0.6])
+@pytest.mark.parametrize("batches", [2, 40])
+def test_a_buffer_is_loaded_into_another_size(batches, priority_exponent, tmp_path):
+    """What is drawn from is what a buffer of that size holds, also after further batches and another save."""
+    space = Box(0, 255, (12, 12, 4), np.uint8)
+    arguments = {"unroll_length": 8, "priority_exponent": priority_exponent, "stacked_frames": False}
+    saved = al.ReplayBuffer(space, HYBRID, 480, **arguments)
+    for seed in range(batches):
+        saved.add(batch_of(space, HYBRID, seed))
+    saved.save(tmp_path / "saved")
+    for capacity in (160, 1000):
+        buffer = al.ReplayBuffer.load(tmp_path / "saved", capacity=capacity)
+        held = al.ReplayBuffer(space, HYBRID, min(capacity, 480), **arguments)
+        for seed in range(batches):
+            held.add(batch_of(space, HYBRID, seed))
+        assert buffer.capacity == capacity
+        np.testing.assert_array_equal(*(np.sort(one._reward[one._usable]) for one in (buffer, held)))
+        for seed in range(40, 44):
+            buffer.add(batch_of(space, HYBRID, seed))
+        assert len(buffer) > len(held) or capacity == 160
+        buffer.save(tmp_path / "again")
+        again = al.ReplayBuffer.load(tmp_path / "again")
+        np.testing.assert_array_equal(again._reward[again._usable], buffer._reward[buffer._usable])
+        assert np.isin(buffer.sample(500).reward, buffer._reward[buffer._usable]).all()
+
+
 @pytest.mark.slow
 def test_masks_of_observations_come_from_a_pool():
     """In the observation, as a pool writes it: columns without a truncated episode have no last observation."""
@@ -478,3 +509,50 @@ def test_masks_of_observations_come_from_a_pool():
     np.testing.assert_array_equal(
         rows.next_action_mask[known], rows.next_observation["action_mask"][known].astype(bool)
     )
+
+
+@pytest.mark.parametrize("stacked_frames", [False, True])
+def test_a_copy_is_a_buffer_of_its_own(stacked_frames):
+    space = Box(0, 255, (12, 12, 4), np.uint8)
+    buffer = al.ReplayBuffer(space, HYBRID, 160, unroll_length=8, stacked_frames=None if stacked_frames else False)
+    buffer.add(batch_of(space, HYBRID, 0))
+    for copied in (copy.deepcopy(buffer), pickle.loads(pickle.dumps(buffer))):
+        alone = al.ReplayBuffer(space, HYBRID, 160, unroll_length=8, stacked_frames=None if stacked_frames else False)
+        for seed in (0, 1, 2):
+            alone.add(batch_of(space, HYBRID, seed))
+        for seed in (1, 2):
+            copied.add(batch_of(space, HYBRID, seed))
+        np.testing.assert_array_equal(copied.sample(50).observation, alone.sample(50).observation)
+
+
+def test_columns_of_another_buffer_are_never_linked(tmp_path):
+    """A run that lost its buffer fills a new one, whose files have the names and sizes of the old one's."""
+    first, second = (al.ReplayBuffer(VECTOR, TWO_ACTIONS, 160, unroll_length=8) for _ in range(2))
+    first.add(batch_of(VECTOR, TWO_ACTIONS, 0))
+    second.add(batch_of(VECTOR, TWO_ACTIONS, 1))
+    first.save(tmp_path / "first")
+    with_columns = {
+        name: write_folder_atomically(
+            tmp_path / name, lambda folder, buffer=buffer: write_buffer(buffer, folder, tmp_path / "first")
+        )
+        for name, buffer in (("second", second), ("loaded", al.ReplayBuffer.load(tmp_path / "first")), ("again", first))
+    }
+    assert with_columns.keys() == {"second", "loaded", "again"}
+    second_loaded = al.ReplayBuffer.load(tmp_path / "second")
+    np.testing.assert_array_equal(second_loaded._reward, second._reward)
+    data = "replay-0*.npz"
+    inode = next((tmp_path / "first").glob(data)).stat().st_ino
+    linked = [next((tmp_path / name).glob(data)).stat().st_ino == inode for name in ("second", "loaded", "again")]
+    assert linked == [False, True, True]
+
+
+def test_what_is_passed_to_draws_is_checked():
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 160, unroll_length=8, priority_exponent=0.6)
+    buffer.add(batch_of(VECTOR, TWO_ACTIONS, 0))
+    for exponent in (-1.0, 2.0, math.nan, "x", None):
+        with pytest.raises(ValueError, match="`importance_exponent` must be a number between 0 and 1"):
+            buffer.sample(3, importance_exponent=exponent)
+    for index in ([10**6], [-1], [0.5], ["a"]):
+        with pytest.raises(ValueError, match="`indices` must be those that `sample` returned"):
+            buffer.update_priorities(np.array(index), np.array([1.0]))
+    buffer.update_priorities(np.array([], int), np.array([]))

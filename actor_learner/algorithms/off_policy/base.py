@@ -89,10 +89,6 @@ class OffPolicy(Hyperparameters):
     clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound that rewards are clipped to")
     max_grad_norm: float | None = hyperparameter(None, "largest global norm of a gradient; none: not clipped")
 
-    CONFIG_DEFAULTS: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"unroll_length": 4, "hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
-    )
-
     NUM_CRITICS: ClassVar[int] = 0
     """The number of critics."""
 
@@ -104,10 +100,27 @@ class OffPolicy(Hyperparameters):
         for name in ("buffer_size", "minibatch_size", "n_step"):
             check_count(name, getattr(self, name))
         check_count("learning_starts", self.learning_starts, 0)
-        check_number("updates_per_step", self.updates_per_step, above=0)
+        check_number("updates_per_step", self.updates_per_step, above=0, most=10_000)
         check_number("gamma", self.gamma, least=0, most=1)
         check_number("tau", self.tau, above=0, most=1)
         check_clip_reward(self.clip_reward)
+
+    @property
+    def config_defaults(self) -> Mapping[str, Any]:
+        """The fields of `TrainConfig` where they aren't given. Unrolls grow with `n_step`, which ends with them."""
+        network = {"hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
+        return {**network, "unroll_length": 4 * self.n_step}
+
+    def check_total_steps(self, total_steps: int | None) -> None:
+        super().check_total_steps(total_steps)
+        if total_steps is not None and total_steps <= self.learning_starts:
+            raise ValueError(
+                "`learning_starts` must be below `total_steps`, or nothing would be learned. "
+                f"Received: learning_starts={self.learning_starts}, total_steps={total_steps}"
+            )
+
+    def check_batch(self, env_steps: int) -> None:
+        """Warn if batches of so many env steps make learning unstable."""
 
     def check_action_space(self, action: Any) -> None:
         """Raise ValueError for actions that the algorithm's critics can't take: other than Boxes with bounds.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -14,6 +15,8 @@ from actor_learner.system.fields import check_choice, check_count, check_flag, c
 Tensor = Any
 
 _FORBIDDEN = -1e30
+_FEW_STEPS = 16
+"""Between two copies of the targets: CartPole with SB3 Zoo's settings diverged with 8, and learned with 128."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,14 @@ class DQN(OffPolicy):
                 f"al.ActionDistribution('greedy'), for a Discrete space. Received: distribution={name!r}"
             )
 
+    def check_action_space(self, action: Any) -> None:
+        """Raise ValueError for actions other than a single Discrete."""
+        if not action.plain or not action.leaves[0].is_discrete:
+            raise ValueError(
+                f"{type(self).__name__} needs a Discrete action space; SAC and TD3 take Boxes. "
+                f"Received: action_space={action.space}"
+            )
+
     def check_total_steps(self, total_steps: int | None) -> None:
         super().check_total_steps(total_steps)
         falls = self.exploration_fraction > 0 and self.exploration_initial_eps != self.exploration_final_eps
@@ -77,6 +88,19 @@ class DQN(OffPolicy):
             raise ValueError(
                 f"`{name}` is about parts of a run, which needs `total_steps` (of Learner). "
                 f"Received: {name}={getattr(self, name)!r}, total_steps=None"
+            )
+
+    def check_batch(self, env_steps: int) -> None:
+        """Warn if targets are copied so often that values may grow without bound."""
+        between = max(self.target_update_interval, env_steps) * self.updates_per_step
+        if self.tau == 1.0 and between < _FEW_STEPS:
+            warnings.warn(
+                f"Targets are copied after {between:g} gradient steps: values often grow without bound below "
+                f"{_FEW_STEPS}. Raise `target_update_interval`, or the env steps of a batch (num_envs x unroll_length, "
+                f"SB3's train_freq). Received: target_update_interval={self.target_update_interval}, "
+                f"updates_per_step={self.updates_per_step:g}, {env_steps} env steps in a batch",
+                UserWarning,
+                stacklevel=2,
             )
 
     def network_options(self, action_space: Any) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class SAC(OffPolicy):
             value = float(first or 1.0)
         except ValueError:
             value = math.nan
-        if name != _AUTO or not value > 0:
+        if name != _AUTO or not 0 < value < math.inf:
             raise refusal("ent_coef", "a number of at least 0, 'auto', or 'auto_' and a first number", self.ent_coef)
         return value
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import keras
 
-from actor_learner.networks.contract import check_noise_hold, distribution_and_hold, epsilon_ladder
+from actor_learner.networks.contract import check_noise_hold, distribution_and_hold, epsilon_ladder, has_value
 from actor_learner.networks.precision import computing_in_float32
 from actor_learner.policy.export.convert import to_litert
 from actor_learner.policy.export.trace import Tracer
@@ -44,6 +44,7 @@ def convert_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Co
         noise_normal=normal,
         noise_hold=noise_hold,
         epsilon_ladder=epsilon_ladder(network),
+        has_value=has_value(network, spaces),
         state_shapes=tracer.state_shapes,
         weight_names=tuple(weight.path for weight in network.weights),
         weight_shapes=tuple(tuple(weight.shape) for weight in network.weights),
