@@ -23,6 +23,7 @@ TOPICS = {
     "precision": "benchmarks.learning.precision",
     "recurrent": "benchmarks.recurrent.compare",
     "replay": "benchmarks.replay.compare",
+    "resources": "benchmarks.replay.resources",
     "scaling": "benchmarks.scaling.scaling",
     "gpu": "benchmarks.gpu.gpu",
     "gpu-pack": "benchmarks.gpu.pack",

@@ -85,6 +85,15 @@ def test_a_run_begins_with_the_buffer_of_another(tmp_path):
     assert (buffer.capacity, buffer.unroll_length) == (384, 8)
 
 
+def test_a_run_from_the_weights_of_another_explores_by_its_own_schedule(tmp_path):
+    run(tmp_path / "first", num_actors=0)
+    assert rows_of(tmp_path / "first")[-1]["epsilon"] < 0.1
+    fields = {name: value for name, value in SHORT.items() if name != "hidden_sizes"}
+    directories = {"init_from": tmp_path / "first", "run_dir": tmp_path / "run"}
+    al.train(al.TrainConfig(env="CartPole-v1", algorithm=DQN, num_actors=0, **directories, **fields))
+    assert rows_of(tmp_path / "run")[0]["epsilon"] == 1.0
+
+
 def test_a_policy_without_values_says_so(tmp_path):
     run(tmp_path / "run", SAC, "Pendulum-v1", num_actors=0, total_steps=200)
     with pytest.raises(ValueError, match="This policy has no values"):
@@ -170,6 +179,7 @@ def test_settings_that_do_not_fit_are_one_line(fields, message):
     [
         (lambda: al.DQN(buffer_size=0), "`buffer_size` must be an integer of at least 1. Received: buffer_size=0"),
         (lambda: al.DQN(updates_per_step=0), "`updates_per_step` must be a finite number above 0"),
+        (lambda: al.DQN(updates_per_step=1e300), "`updates_per_step` must be .* at most 10,?000"),
         (lambda: al.DQN(tau=1.5), "`tau`"),
         (lambda: al.DQN(loss_function="mse"), "`loss_function` must be one of 'huber', 'squared'"),
         (lambda: al.SAC(ent_coef="often"), "`ent_coef` must be a number of at least 0, 'auto', or 'auto_' and"),

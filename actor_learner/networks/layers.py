@@ -12,10 +12,10 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from actor_learner.networks.distributions import GREEDY, distribution_for
+from actor_learner.networks.distributions import GREEDY, NAMES, distribution_for
 from actor_learner.spaces.kinds import Box, from_json
 from actor_learner.spaces.structure import Leaf, action_structure
-from actor_learner.system.fields import check_number
+from actor_learner.system.fields import check_choice, check_number
 
 Tensor = Any
 
@@ -127,7 +127,7 @@ class ActionDistribution(layers.Layer):  # type: ignore[misc]
         epsilon_ladder: With "greedy", environment i of N of a pool explores with probability
             `epsilon ** (1 + epsilon_ladder * i / (N - 1))` (arXiv:1803.00933, section 4.1: 7, over an epsilon of .4).
 
-    Raises ValueError for a number out of range.
+    Raises ValueError for an unknown distribution, or a number out of range.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ActionDistribution(layers.Layer):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.distribution, self.noise_hold = distribution, noise_hold
+        self.distribution, self.noise_hold = check_choice("distribution", distribution, NAMES), noise_hold
         self.first_epsilon = check_number("epsilon", epsilon, least=0, most=1)
         self.epsilon_ladder = check_number("epsilon_ladder", epsilon_ladder, least=0)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actor_learner.reports.curves import SMOOTHING, Array, series, smooth
+from actor_learner.reports.curves import SMOOTHING, Array, series, smooth, smoothing_window
 from actor_learner.reports.plot import STYLE
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _svg(metric: str, steps: Array, values: Array, large: bool) -> Markup:
         figure = Figure(figsize=_LARGE_SIZE if large else _SIZE, layout="constrained")
         axes = figure.subplots()
         few = np.unique(np.linspace(0, len(values) - 1, _MOST_POINTS).astype(int))
-        mean = smooth(values, max(1, round(SMOOTHING * len(values))))
+        mean = smooth(values, smoothing_window(values, SMOOTHING))
         axes.plot(steps[few], values[few], color=_CURVE, linewidth=0.8, alpha=0.3)
         marker = "o" if len(values) <= _MARKED_POINTS else ""
         axes.plot(steps[few], mean[few], color=_CURVE, linewidth=1.8, marker=marker, markersize=4)

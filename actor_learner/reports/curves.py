@@ -106,6 +106,7 @@ def read_curves(
 ) -> list[Curve]:
     """Return the curves of runs, one for each environment, metric and group. The arguments are those of `plot`.
 
+    What only rises or only falls, such as a count, isn't smoothed.
     Runs of a group that differ in more than the seed cause a warning.
 
     Raises ValueError if an argument can't be used, a directory holds no run, or a run lacks a metric.
@@ -120,6 +121,12 @@ def read_curves(
         for metric in metrics:
             curves += [_curve(name, group, metric, x, BANDS[band], smoothing) for name, group in groups.items()]
     return curves
+
+
+def smoothing_window(values: Array, part: float) -> int:
+    """Return how many values a point averages: this part of them, or one if they only rise or only fall, as counts."""
+    changes = np.diff(values)
+    return 1 if (changes >= 0).all() or (changes <= 0).all() else max(1, round(part * len(values)))
 
 
 def smooth(values: Array, window: int) -> Array:
@@ -232,5 +239,5 @@ def _smoothed(run: _Run, metric: str, x: str, smoothing: float) -> tuple[Array, 
     places, values = series(run.rows, metric, x)
     if not len(values):
         raise ValueError(f"The metric has no value yet in {run.path!r}. Received: metric={metric!r}")
-    window = max(1, round(smoothing * len(values)))
+    window = smoothing_window(values, smoothing)
     return places, smooth(values, window), window

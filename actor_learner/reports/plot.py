@@ -95,11 +95,15 @@ def draw(curves: Sequence[Curve], *, x: str, band: str, smoothing: float) -> Fig
     figure = Figure(figsize=(_PANEL_SIZE[0], _PANEL_SIZE[1] * len(panels)), layout="constrained")
     all_axes = figure.subplots(len(panels), squeeze=False)[:, 0]
     previous: tuple[str, list[str]] | None = None
+    first: dict[str, Axes] = {}  # of each environment, whose x-axis its other panels share
     for ((env, metric), of_panel), axes in zip(panels.items(), all_axes, strict=True):
         _draw_panel(axes, of_panel)
         labels = [curve.label for curve in of_panel]
-        if previous is None or previous[0] != env:
+        if env in first:
+            axes.sharex(first[env])
+        else:
             axes.set_title(env)
+            first[env] = axes
         axes.set_xlabel(_X_LABELS[x])
         if x == "seconds":
             axes.set_xlim(left=0)  # includes the start-up before the first update

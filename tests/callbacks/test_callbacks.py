@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import os
@@ -232,11 +233,20 @@ def test_a_pause_that_does_not_help_ends_the_run(pool, caplog):
     assert "A pause of 0.005 minutes didn't help. The run is saved and ends." in caplog.messages[-1]
 
 
-def test_ctrl_c_ends_a_pause_and_the_run_is_saved(tmp_path):
-    """The limit is far above what training takes, and the hog's size far above that."""
+class InterruptedPause(logging.Logger):
+    """Sends SIGINT when it hears of a pause, and only then: elsewhere it would end the tests."""
+
+    def warning(self, text, *args):
+        if "Pausing" in text:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+def test_ctrl_c_ends_a_pause_and_the_run_is_saved(tmp_path, monkeypatch):
+    """The limit is far above what training takes, and the hog's size far above that and what training frees."""
+    gc.collect()
     limit = MemoryLimit(measure({}).total / 1e9 + 0.8)
-    hog = Hog(1000 * MB, 0.2)
-    hog.release = lambda: os.kill(os.getpid(), signal.SIGINT)  # and it keeps what it has
+    hog = Hog(2500 * MB)
+    monkeypatch.setattr(memory_limit, "_LOG", InterruptedPause("paused"))
     config = al.TrainConfig(
         num_actors=0,
         envs_per_actor=1,

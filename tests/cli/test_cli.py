@@ -509,6 +509,8 @@ def test_a_signal_ends_the_run_with_all_saved(sent, code, tmp_path):
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == code, errors
     assert "Traceback" not in errors
-    assert ("interrupted; the run is saved in run" in errors) == (sent == signal.SIGINT)
+    assert "the run is saved in run" in errors
+    assert ("interrupted; " in errors) == (sent == signal.SIGINT)
+    assert ("SIGTERM: " in errors) == (sent == signal.SIGTERM)
     assert al.load_network("run").count_params() > 0
     assert al.evaluate("run", episodes=1).mean > 0

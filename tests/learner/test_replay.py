@@ -524,6 +524,18 @@ def test_networks_and_critics_that_do_not_fit():
         al.Learner(plain, al.PPO(), action_space=TWO_ACTIONS, critics=two_values)
 
 
+def test_masks_beside_observations_must_be_known_after_a_return():
+    learner = make_learner(dqn(n_step=8), observation_space=VECTOR)
+    with pytest.raises(ValueError, match="`unroll_length` must be above `n_step` where masks are in `info`"):
+        learner.update(batch(learner, masked=True))
+
+
+def test_a_minibatch_larger_than_memory_is_refused():
+    learner = make_learner(dqn(minibatch_size=10**12))
+    with pytest.raises(MemoryError, match=r"A minibatch doesn't fit into memory: .* minibatch_size=1000000000000$"):
+        learner.update(batch(learner))
+
+
 def test_returns_longer_than_an_unroll_are_refused():
     with pytest.raises(ValueError, match="`n_step` must be at most `unroll_length`.*n_step=5, unroll_length=4"):
         al.TrainConfig(algorithm=al.DQN(n_step=5), unroll_length=4)

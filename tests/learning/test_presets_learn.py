@@ -20,7 +20,7 @@ def test_ppo_solves_cartpole(tmp_path, max_policy_lag):
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_ppo_learns_cartpole_in_16_bits(tmp_path, precision):
-    config = al.preset("CartPole-v1", run_dir=tmp_path / "run", quiet=True, total_steps=50_000, precision=precision)
+    config = al.preset("CartPole-v1", run_dir=tmp_path / "run", quiet=True, precision=precision)
     result = al.train(config)
     assert {layer.compute_dtype for layer in result.network.layers} >= {precision}
     assert keras.config.dtype_policy().name == "float32"

@@ -254,7 +254,7 @@ def test_distribution_by_space():
 @pytest.mark.parametrize(
     ("space", "name", "message"),
     [
-        (Discrete(3), "beta", r"must be one of \['gaussian', 'squashed', 'greedy'\]. Received: distribution='beta'"),
+        (Discrete(3), "beta", r"must be one of 'gaussian', 'squashed', 'greedy'. Received: distribution='beta'"),
         (Discrete(3), "squashed", r"needs an action space with a Box. Received: .* for Discrete\(3\)"),
         (Box(-np.inf, np.inf, (2,)), "squashed", r"finite bounds.*Received: action\[0\] in \[-inf, inf\]"),
         (Dict(a=Box(-1, 1, (1,)), b=Box(2, 2, ())), "squashed", r"Received: action\['b'\] in \[2.0, 2.0\]"),

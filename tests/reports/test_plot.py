@@ -9,7 +9,7 @@ import pytest
 
 import actor_learner as al
 from actor_learner import cli
-from actor_learner.reports.curves import interquartile_mean, read_curves, smooth
+from actor_learner.reports.curves import interquartile_mean, read_curves, smooth, smoothing_window
 from actor_learner.reports.plot import draw, plot
 from tests.support.run_files import append_metrics, create_run
 
@@ -192,10 +192,33 @@ def test_the_suffix_says_which_format(suffix, tmp_path):
     assert {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix] in start
 
 
+def test_counts_are_not_smoothed():
+    """What only rises, or only falls, would bend at its ends."""
+    values = np.arange(100.0)
+    make_run("a", values)
+    (curve,) = read_curves(["a"], smoothing=0.1)
+    assert not curve.smoothed
+    np.testing.assert_allclose(curve.middle, curve.x / 100)
+    assert [smoothing_window(row, 0.1) for row in (values, -values, values % 7, values * 0)] == [1, 1, 10, 1]
+
+
+def test_panels_of_an_environment_share_their_x_axis():
+    """A metric that begins later is drawn below where the others are."""
+    run = create_run(al.TrainConfig(run_dir="a"))
+    for step in range(0, 1000, 100):
+        row = {"env_steps": step, "updates": step, "time_seconds": step, "episode_return": 1.0}
+        append_metrics(run, {**row, "later": 2.0} if step >= 500 else row)
+    figure = draw(read_curves(["a"], ["episode_return", "later"]), x="steps", band="range", smoothing=0)
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    assert figure.axes[0].get_xlim()[0] <= 0
+    assert figure.axes[0].get_xlim()[1] >= 900
+
+
 def test_a_picture_says_what_it_shows():
-    make_run("a", np.linspace(0, 100, 50))
-    make_run("b", np.linspace(0, 50, 50), algorithm=al.A2C())
-    make_run("c", np.linspace(0, 50, 50), seed=1)
+    swings = 10 * np.sin(np.arange(50))
+    make_run("a", np.linspace(0, 100, 50) + swings)
+    make_run("b", np.linspace(0, 50, 50) + swings, algorithm=al.A2C())
+    make_run("c", np.linspace(0, 50, 50) + swings, seed=1)
     plot(["a", "b", "c"], "curve.svg", smoothing=0.04)
     comments = Path("curve.svg").read_text()
     xml.etree.ElementTree.fromstring(comments)

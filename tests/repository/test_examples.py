@@ -167,6 +167,15 @@ def test_replay_dataset():
     assert load("replay_dataset").main(total_steps=1_500).mean >= 8
 
 
+def test_demonstrations(tmp_path, capsys):
+    assert load("demonstrations").main(total_steps=200, folder=tmp_path).mean > -100
+    steps, mean = re.match(r"(\d+) steps, \d+ episodes, mean return ([\d.]+)", capsys.readouterr().out).groups()
+    assert int(steps) > 1_000
+    assert float(mean) > 90
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(rows[0])["buffer_rows"] > 1_000
+
+
 def test_ray_tune(tmp_path):
     """Two rounds of a trial, in a process of their own: Tune leaves its handler of SIGINT there."""
     pytest.importorskip("ray.tune")

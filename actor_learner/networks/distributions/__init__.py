@@ -23,13 +23,14 @@ from actor_learner.networks.distributions.continuous import Gaussian, SquashedGa
 from actor_learner.networks.distributions.discrete import Bernoulli, Categorical, EpsilonGreedy, MultiCategorical
 from actor_learner.spaces.kinds import Box, Discrete, MultiBinary, MultiDiscrete
 from actor_learner.spaces.structure import Leaf, Structure
+from actor_learner.system.fields import check_choice
 
 Tensor = Any
 Part = Categorical | MultiCategorical | Bernoulli | Gaussian | SquashedGaussian
 
 GREEDY = "greedy"
 
-_NAMES = ("gaussian", "squashed", GREEDY)
+NAMES = ("gaussian", "squashed", GREEDY)
 """Distributions of Box leaves; "greedy" is one of a Discrete space."""
 
 
@@ -119,8 +120,7 @@ def distribution_for(action: Structure, name: str = "gaussian") -> Distribution:
     Raises ValueError for an unknown name, for "squashed" without a Box or with infinite bounds, and for "greedy" with
     another space than Discrete.
     """
-    if name not in _NAMES:
-        raise ValueError(f"`distribution` must be one of {list(_NAMES)}. Received: distribution={name!r}")
+    check_choice("distribution", name, NAMES)
     if name == "squashed" and not any(isinstance(leaf.space, Box) for leaf in action.leaves):
         reason = "`distribution='squashed'` needs an action space with a Box"
         raise ValueError(f"{reason}. Received: distribution='squashed' for {action.space}")
