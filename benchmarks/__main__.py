@@ -36,6 +36,7 @@ TOPICS = {
     "cluster-faults": "benchmarks.cluster.faults",
     "cluster-soak": "benchmarks.cluster.soak",
     "cluster-bytes": "benchmarks.cluster.bytes_needed",
+    "cluster-same-bytes": "benchmarks.cluster.same_bytes",
     "cluster-speed": "benchmarks.cluster.speed",
     "policy": "benchmarks.deploy.policy",
     "pong-policy": "benchmarks.deploy.policy:pong",

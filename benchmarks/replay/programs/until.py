@@ -24,7 +24,7 @@ def main() -> None:
         options = {**task, "run_dir": f"{folder}/run", "quiet": True, "callbacks": [evaluate, stop]}
         result = al.train(al.preset(options.pop("env"), **options))
     assert evaluate.evaluation is not None
-    print(json.dumps({"env_steps": result.env_steps, "reached": evaluate.evaluation.mean >= goal}))
+    print(json.dumps({"env_steps": result.metrics["env_steps"], "reached": evaluate.evaluation.mean >= goal}))
 
 
 if __name__ == "__main__":
