@@ -154,6 +154,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "actor_learner/PendulumNoVelocity-v0": {
         "ppo": {
             **_settings(100_000, 4, 512, gamma=0.9, learning_rate="linear_1e-3", normalize_reward=True),
+            "noise_hold": 4,
             "sequence_length": 16,
             **_GRU,
             "hidden_sizes": (64,),
