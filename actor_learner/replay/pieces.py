@@ -16,6 +16,9 @@ Array = np.ndarray[Any, Any]
 
 def pieces(trajectory: Trajectory, steps: int) -> Iterator[Trajectory]:
     """Yield parts of `steps` rows each, the last one filled up with invalid rows."""
+    if trajectory.start is None and trajectory.final_row is not None:  # then rows that only reset show the last episode
+        end = np.ones_like(trajectory.valid[:1])
+        trajectory = trajectory._replace(start=np.concatenate([trajectory.valid, end]))
     length = len(trajectory.reward)
     if length == steps:
         yield trajectory

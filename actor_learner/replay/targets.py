@@ -28,16 +28,14 @@ def successors(trajectory: Trajectory) -> Array:
     """Return the row that holds the observation after each row, int64 `[T, B]`; -1 where the batch doesn't hold it.
 
     It is the next row's, but after the last step of a truncated episode, whose successor may be the first observation
-    of another one. Then it is `T + 1`, which stands for `final_observation`; or still the next row, if that one is
-    invalid or if no episode starts there (`start`).
+    of another one. Then it is `T + 1`, which stands for `final_observation`; or still the next row, if no episode
+    starts there (`start`).
     """
-    truncated, valid, final_row = trajectory.truncated, trajectory.valid, trajectory.final_row
-    steps, columns = truncated.shape
+    truncated, final_row = trajectory.truncated, trajectory.final_row
+    steps = len(truncated)
     rows = np.arange(steps)[:, None]
-    goes_on = np.concatenate([~valid[1:], np.zeros((1, columns), bool)])
-    if trajectory.start is not None:
-        goes_on |= ~trajectory.start[1:]
-    found = np.where(~truncated | goes_on, rows + 1, -1)
+    known = ~truncated if trajectory.start is None else ~(truncated & trajectory.start[1:])
+    found = np.where(known, rows + 1, -1)
     return found if final_row is None else np.where(truncated & (rows == final_row), steps + 1, found)
 
 

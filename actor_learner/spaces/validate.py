@@ -60,6 +60,8 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
     if final_row is not None:
         others = np.arange(rows[0])[:, None] != final_row  # whose episodes' last observations are in the next row
         used[1:] |= checked["truncated"] & others
+    elif "start" in checked:
+        used[1:] |= checked["truncated"] & ~checked["start"][1:]
     observation = _observation(trajectory.observation, rows, used)
     if final_row is not None:
         checked |= _final_observation(trajectory, observation, checked["truncated"], final_row)

@@ -556,3 +556,24 @@ def test_what_is_passed_to_draws_is_checked():
         with pytest.raises(ValueError, match="`indices` must be those that `sample` returned"):
             buffer.update_priorities(np.array(index), np.array([1.0]))
     buffer.update_priorities(np.array([], int), np.array([]))
+
+
+@pytest.mark.parametrize(("steps", "known"), [(8, False), (8, True), (10, True), (10, False)])
+def test_rows_after_a_truncation_are_trusted_only_where_the_trajectory_says_what_they_are(steps, known):
+    """Row 3 resets after row 2 was truncated; row 9 is truncated at the end, in a part of a column if there are 10."""
+    trajectory = random_trajectory(steps=steps, columns=1, end_rate=0)
+    truncated, valid = trajectory.truncated.copy(), trajectory.valid.copy()
+    truncated[[2, -1]], valid[3] = True, False
+    trajectory = trajectory._replace(truncated=truncated, valid=valid)
+    if known:
+        final = np.full((1, 4), 7, np.float32)
+        trajectory = trajectory._replace(final_observation=final, final_row=np.array([steps - 1], np.int32))
+    else:
+        trajectory.observation[3] = np.nan
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 160, unroll_length=8, gamma=0.9)
+    buffer.add(trajectory)
+    following = {row[0].tobytes(): row[3] for row in drawn(buffer).values()}
+    assert len(following) == len(buffer) == steps - 1 - (0 if known else 2)
+    if known:
+        assert following[trajectory.observation[2].tobytes()] == pytest.approx(trajectory.observation[3, 0])
+        assert following[trajectory.observation[-2].tobytes()] == pytest.approx(final[0])
