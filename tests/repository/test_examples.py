@@ -182,6 +182,7 @@ def test_ray_tune(tmp_path):
     few = "import ray_tune; ray_tune.TRIALS, ray_tune.ROUNDS = 1, 2; print('mean', ray_tune.main(total_steps=4_000))"
     # RAY_AUTH_MODE: else Ray writes a token into the home folder
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(EXAMPLES)}
+    environment["RAY_worker_niceness"] = "0"  # 15 by default: on a busy machine a trial would hardly run
     words = [sys.executable, "-c", few]
     done = subprocess.run(
         words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False
