@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pkgutil
 from pathlib import Path
 
 import pytest
@@ -19,20 +20,23 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-XLA_RULE = "actor_learner.learner.cost.SMALL_FLOPS"
+XLA_RULES = {
+    "actor_learner.learner.cost.SMALL_FLOPS": 0.0,
+    "actor_learner.learner.tf.devices.Memories": lambda network: (),
+}
+"""What decides that XLA compiles an update, and what stands there where it doesn't."""
 
 
 @pytest.fixture(scope="module")
 def without_xla():
-    """Lets small networks learn without XLA, as large ones do, in the module's tests and in the runs that they share.
+    """Lets networks that are small, or have a memory, learn without XLA, as large ones do, in the module's tests.
 
     For tests of what doesn't depend on it: compiling takes XLA seconds for each learner.
     """
-    from actor_learner.learner import cost
-
-    usual = cost.SMALL_FLOPS
+    usual = {rule: pkgutil.resolve_name(rule) for rule in XLA_RULES}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(XLA_RULE, 0.0)
+        for rule, value in XLA_RULES.items():
+            patch.setattr(rule, value)
         yield usual
 
 
@@ -64,4 +68,5 @@ def _quick(request, monkeypatch):
 def _with_xla(request, monkeypatch):
     """Learners of a test that is marked `xla` are compiled by it nevertheless."""
     if request.node.get_closest_marker("xla"):
-        monkeypatch.setattr(XLA_RULE, request.getfixturevalue("without_xla"))
+        for rule, value in request.getfixturevalue("without_xla").items():
+            monkeypatch.setattr(rule, value)

@@ -72,7 +72,9 @@ def test_a_run_leaves_all_that_it_should(tmp_path):
     assert al.load_policy(result.run_dir).act(observation) == int(ops.argmax(logits[0]))
 
 
-@pytest.mark.parametrize(("lag", "memory"), [(0, None), pytest.param(1, None, marks=pytest.mark.xla), (1, "gru")])
+@pytest.mark.parametrize(
+    ("lag", "memory"), [(0, None), *(pytest.param(1, memory, marks=pytest.mark.xla) for memory in (None, "gru"))]
+)
 def test_a_run_repeats_byte_for_byte(tmp_path, lag, memory):
     weights = [
         al.train(
