@@ -260,12 +260,14 @@ def _by_algorithm(env: str) -> dict[str, dict[str, Any]]:
 def fields_below(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that still count below `changes`.
 
-    A network replaces the fields of the default network, an algorithm's instance all hyperparameters, and
-    `envs_per_actor` the number of all environments.
+    A network replaces the fields of the default network, an algorithm's instance all hyperparameters,
+    `envs_per_actor` the number of all environments, and no memory what only matters to one.
     """
     dropped: set[str] = set()
     if changes.get("envs_per_actor") is not None:
         dropped = {"num_envs"}
+    if changes.get("memory", "the preset's") is None:
+        dropped |= {"memory_size", "sequence_length", "burn_in"}
     if changes.get("network") is not None or changes.get("init_from") is not None:
         dropped |= {*DEFAULT_NETWORK_FIELDS}
     if not isinstance(changes.get("algorithm"), str | None):

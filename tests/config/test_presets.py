@@ -114,6 +114,15 @@ def test_a_network_replaces_what_the_preset_says_of_the_default_one():
         al.preset("HalfCheetah-v5", init_from="runs/earlier", hidden_sizes=(8,))
 
 
+def test_without_memory_a_preset_says_nothing_of_sequences():
+    env = "actor_learner/LunarLanderNoVelocity-v0"
+    assert (al.preset(env).memory, al.preset(env).sequence_length) == ("gru", 64)
+    config = al.preset(env, memory=None)
+    assert (config.memory, config.sequence_length, config.unroll_length) == (None, None, al.preset(env).unroll_length)
+    with pytest.raises(ValueError, match="`sequence_length` and `burn_in` need a network with memory"):
+        al.preset(env, memory=None, sequence_length=64)
+
+
 def test_a_subclass_takes_the_preset_of_its_ancestor(monkeypatch):
     monkeypatch.setattr("json.CautiousPPO", CautiousPPO, raising=False)
     assert preset_fields("CartPole-v1", "json:CautiousPPO") == preset_fields("CartPole-v1", "ppo")
