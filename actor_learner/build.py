@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,7 +224,6 @@ def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
         fields["return_statistics"] = _return_statistics(config)
     if isinstance(config.algorithm, OffPolicy):
         fields |= {"observation_space": actors.observation_space, "critics": _critics(config)}
-        fields["buffer"] = _initial_buffer(config)
     learner = Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
     return _with_buffer(config, learner, actors)
 
@@ -232,31 +232,29 @@ def _critics(config: TrainConfig) -> Any:
     """Returns the function that makes a critic; None for algorithms without any."""
     if config.critics is not None or not config.algorithm.NUM_CRITICS:
         return config.critics
-    from actor_learner.networks.default import default_critic
+    from actor_learner.networks.default import critic_seeds, default_critic
     from actor_learner.networks.precision import building_in
 
     names = "hidden_sizes activation orthogonal_init image_network normalize_observation channel_axis"
     options = {name: getattr(config, name) for name in names.split()}
-    seeds = iter(np.random.SeedSequence([config.seed, 0xC217]).generate_state(config.algorithm.NUM_CRITICS))
+    seeds = iter(critic_seeds(config.seed, config.algorithm.NUM_CRITICS))
 
     def make(observation_space: Space[Any], action_space: Space[Any]) -> keras.Model:
         with building_in(config.precision):
-            return default_critic(observation_space, action_space, **options, seed=int(next(seeds)))
+            return default_critic(observation_space, action_space, **options, seed=next(seeds))
 
     return make
 
 
-def _initial_buffer(config: TrainConfig) -> ReplayBuffer | None:
-    if config.init_buffer is None:
-        return None
+def _initial_buffer(config: TrainConfig, folder: str | os.PathLike[str]) -> ReplayBuffer:
     from actor_learner.replay.buffer import ReplayBuffer
 
     assert isinstance(config.algorithm, OffPolicy)
-    buffer = ReplayBuffer.load(config.init_buffer, capacity=config.algorithm.buffer_size)
+    buffer = ReplayBuffer.load(folder, capacity=config.algorithm.buffer_size)
     if config.unroll_length % buffer.unroll_length:
         raise ValueError(
             f"`unroll_length` must be a multiple of the buffer's, {buffer.unroll_length}, whose rows would stay unused "
-            f"else. Received: unroll_length={config.unroll_length}, init_buffer={str(config.init_buffer)!r}"
+            f"else. Received: unroll_length={config.unroll_length}, init_buffer={str(folder)!r}"
         )
     return buffer
 
@@ -267,6 +265,8 @@ def _with_buffer(config: TrainConfig, learner: Learner, actors: ActorPool) -> Le
         from actor_learner.learner.replay import ReplayLearner
 
         assert isinstance(learner, ReplayLearner)
+        if learner.buffer is None and config.init_buffer is not None:
+            learner.use_buffer(_initial_buffer(config, config.init_buffer))
         buffer = learner.make_buffer(config.unroll_length, action_masks=actors.uses_masks)
         if not config.quiet:
             print(f"The replay buffer takes {size_text(buffer.nbytes)}: {buffer.capacity:,} env steps.")

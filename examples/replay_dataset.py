@@ -51,7 +51,8 @@ def main(total_steps=50_000):
     keras.utils.set_random_seed(0)
     with al.ActorPool("CartPole-v1", q_network, num_actors=1, num_envs=4, unroll_length=32) as actors:
         online = keras.Model(actors.network.input, actors.network.get_layer("values").output)
-        target = keras.models.clone_model(online)
+        target = keras.models.clone_model(online)  # with weights of its own
+        target.set_weights(online.get_weights())
         online.compile(keras.optimizers.Adam(5e-4), loss)
         buffer = al.ReplayBuffer(actors.observation_space, actors.action_space, 50_000, gamma=0.99)
         steps, batches, returns = 0, 0, []

@@ -85,6 +85,17 @@ def test_a_run_begins_with_the_buffer_of_another(tmp_path):
     assert (buffer.capacity, buffer.unroll_length) == (384, 8)
 
 
+def test_a_run_that_resumes_without_its_buffer_has_its_demonstrations_again(tmp_path):
+    run(tmp_path / "first", num_actors=0)
+    fields = {"init_buffer": tmp_path / "first/checkpoints/final", "num_actors": 0, "total_steps": 200}
+    run(tmp_path / "run", dataclasses.replace(DQN, learning_starts=0), **fields, checkpoint_buffer=False)
+    before = rows_of(tmp_path / "run")[-1]
+    config = al.TrainConfig.from_json(json.loads((tmp_path / "run/config.json").read_text()))
+    al.train(config.replace(total_steps=300, run_dir=tmp_path / "run"), resume=True)
+    first = next(row for row in rows_of(tmp_path / "run") if row["env_steps"] > before["env_steps"])
+    assert first["buffer_rows"] > first["env_steps"] - before["env_steps"] + 150
+
+
 def test_a_run_from_the_weights_of_another_explores_by_its_own_schedule(tmp_path):
     run(tmp_path / "first", num_actors=0)
     assert rows_of(tmp_path / "first")[-1]["epsilon"] < 0.1

@@ -64,6 +64,9 @@ class Hyperparameters(NamedFields, ABC):
     NEVER_NEGATIVE: ClassVar[tuple[str, ...]] = ("learning_rate",)
     """Scheduled fields that must never be negative."""
 
+    ADAM_EPSILON: ClassVar[float] = 1e-5
+    """Of the optimizer "adam"."""
+
     @property
     def config_defaults(self) -> Mapping[str, Any]:
         """The fields of `TrainConfig` where they aren't given."""
@@ -104,10 +107,10 @@ class Hyperparameters(NamedFields, ABC):
                 self._evaluate(name, progress_remaining=1.0, env_steps=0)
 
     def _check_optimizer(self) -> None:
-        if self.optimizer is None or self.optimizer in tuple(optimizers.BY_NAME):
+        if self.optimizer is None or self.optimizer in optimizers.NAMES:
             return
         if isinstance(self.optimizer, (str, type)) or not hasattr(self.optimizer, "get_config"):
-            names = ", ".join(map(repr, optimizers.BY_NAME))
+            names = ", ".join(map(repr, optimizers.NAMES))
             raise refusal("optimizer", f"{names} or a keras.optimizers.Optimizer", self.optimizer)
         for name in ("learning_rate", "max_grad_norm"):
             if getattr(self, name) != self.default(name):
@@ -188,13 +191,18 @@ class Hyperparameters(NamedFields, ABC):
         """Return a new optimizer: a clone of the one passed in, the one that is named, or `default_optimizer`."""
         if self.optimizer is None:
             return self.default_optimizer()
-        if isinstance(self.optimizer, str):
-            return optimizers.BY_NAME[self.optimizer](self.initial_learning_rate, self.max_grad_norm)
+        if self.optimizer == "adam":
+            return self._adam()
+        if self.optimizer == "rmsprop":
+            return optimizers.rmsprop(self.initial_learning_rate, self.max_grad_norm)
         return type(self.optimizer).from_config(self.optimizer.get_config())
 
     def default_optimizer(self) -> keras.Optimizer:
-        """Return Adam with epsilon 1e-5, clipped by the global norm."""
-        return optimizers.adam(self.initial_learning_rate, self.max_grad_norm)
+        """Return Adam with the epsilon of `ADAM_EPSILON`, clipped by the global norm."""
+        return self._adam()
+
+    def _adam(self) -> keras.Optimizer:
+        return optimizers.adam(self.initial_learning_rate, self.max_grad_norm, self.ADAM_EPSILON)
 
     @property
     def initial_learning_rate(self) -> float:

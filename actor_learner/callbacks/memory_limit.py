@@ -80,7 +80,9 @@ class MemoryLimit(Callback):
                     '`action="shrink_buffer"` needs an algorithm with a replay buffer, such as DQN. '
                     f"Received: {type(self.learner.algorithm).__name__}"
                 )
-            self._least = max(buffer.capacity // 10, sum(self.config.env_counts) * buffer.unroll_length)
+            self._least = max(
+                self.learner.algorithm.buffer_size // 10, sum(self.config.env_counts) * buffer.unroll_length
+            )
 
     def _make_sampler(self, seconds: float) -> MemorySampler:
         return MemorySampler(lambda: self.actors.pids, seconds)

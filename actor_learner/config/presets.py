@@ -47,9 +47,9 @@ def _replay(total_steps: int, num_envs: int, unroll_length: int, **others: Any) 
     return _settings(total_steps, num_envs, unroll_length, hidden_sizes=(256, 256), **others)
 
 
-_DQN_BOX2D = {"learning_rate": "linear_6.3e-4", "minibatch_size": 128, "buffer_size": 50_000, "learning_starts": 0}
-_DQN_BOX2D |= {"updates_per_step": 1.0, "target_update_interval": 250}
-_DQN_BOX2D |= {"exploration_fraction": 0.12, "exploration_final_eps": 0.1}
+_DQN_ZOO = {"learning_rate": "linear_6.3e-4", "minibatch_size": 128, "buffer_size": 50_000, "learning_starts": 0}
+_DQN_ZOO |= {"updates_per_step": 1.0, "target_update_interval": 250}
+_DQN_ZOO |= {"exploration_fraction": 0.12, "exploration_final_eps": 0.1}
 _SAC_MUJOCO = _replay(1_000_000, 4, 8, learning_starts=10_000)
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -73,7 +73,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "Acrobot-v1": {
         "ppo": _settings(1_000_000, 16, 256, epochs=4, gae_lambda=0.94, **_NORMALIZED),
         "a2c": _settings(500_000, 16, 5, **_NORMALIZED),
-        "dqn": {**_replay(100_000, 4, 8), **_DQN_BOX2D},
+        "dqn": {**_replay(100_000, 4, 8), **_DQN_ZOO},
     },
     "Pendulum-v1": {
         "ppo": _settings(100_000, 4, 512, gamma=0.9, learning_rate="linear_1e-3", normalize_reward=True),
@@ -81,7 +81,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "LunarLander-v3": {
         "ppo": {**_LUNAR_LANDER, "ent_coef": 0.01},
-        "dqn": {**_replay(100_000, 4, 8), **_DQN_BOX2D},
+        "dqn": {**_replay(100_000, 4, 8), **_DQN_ZOO},
         "impala": {
             **_settings(3_000_000, 16, 32, minibatch_size=128, max_policy_lag=4, gae_lambda=0.97, ent_coef=0.005),
             "optimizer": "adam",

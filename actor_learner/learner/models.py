@@ -117,13 +117,20 @@ class TrainedModels:
         """Return the values of a model's copy; they must be read outside of the scope in which they are used."""
         return [ops.convert_to_tensor(copy.value) for copy in self._copies[id(model)]]
 
-    def copy_statistics(self) -> None:
-        """Copy the weights that aren't trained, such as statistics of observations."""
+    @property
+    def statistics(self) -> list[tuple[keras.Variable, keras.Variable]]:
+        """The weights of copied models that aren't trained, such as statistics of observations, and their copies."""
+        pairs = []
         for model in self._copied:
             trained = {id(variable) for variable in model.trainable_variables}
-            for weight, copy in zip(model.weights, self._copies[id(model)], strict=True):
-                if id(weight) not in trained:
-                    copy.assign(weight.value)
+            copies = zip(model.weights, self._copies[id(model)], strict=True)
+            pairs += [(weight, copy) for weight, copy in copies if id(weight) not in trained]
+        return pairs
+
+    def copy_statistics(self) -> None:
+        """Copy the weights that aren't trained."""
+        for weight, copy in self.statistics:
+            copy.assign(weight.value)
 
     def move_targets(self, rate: Any) -> None:
         """Move the copies by a part of the way to the weights; 1 makes them equal. Statistics are always copied."""

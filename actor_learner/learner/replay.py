@@ -25,7 +25,7 @@ from actor_learner.learner.models import TrainedModels
 from actor_learner.learner.replay_update import ReplayUpdate
 from actor_learner.learner.state import SavedLearner, restore
 from actor_learner.networks import contract
-from actor_learner.networks.default import default_critic
+from actor_learner.networks.default import critic_seeds, default_critic
 from actor_learner.networks.memory import Memories
 from actor_learner.replay.buffer import Minibatches, ReplayBuffer
 from actor_learner.replay.saving import has_buffer, write_buffer
@@ -82,15 +82,16 @@ class ReplayLearner(Learner, learns=OffPolicy):
         algorithm.check_action_space(self.spaces.action)
         with self._on_device():
             self.critics = [self._make_critic(critics, number) for number in range(algorithm.NUM_CRITICS)]
+        self.buffer: ReplayBuffer | None = None
         if buffer is not None:
-            self._check_buffer(buffer)
-        self.buffer: ReplayBuffer | None = buffer
+            self.use_buffer(buffer)
         self._models: TrainedModels | None = None
         self._replay_update: ReplayUpdate | None = None
         self._optimizers: dict[str, keras.Optimizer] = {}
         self._statistics: backend.Compiled | None = None
-        self._slots, self._most_due = 0, 1
-        self._first_move = 0.0  # of targets, at the next gradient step
+        self._slots = 0
+        self._first_move, self._moved_to = 0.0, 0  # of targets, at the next gradient step, and the env steps it is for
+        self._refills = False
         self.gradient_steps = 0
         self._due_from = algorithm.learning_starts, 0
         if network.built:
@@ -98,8 +99,8 @@ class ReplayLearner(Learner, learns=OffPolicy):
 
     def _make_critic(self, make: Any, number: int) -> keras.Model:
         if make is None:
-            seed = int(np.random.SeedSequence([self._seed, number, 0xC217]).generate_state(1)[0])
-            return default_critic(self.spaces.observation_space, self.action_space, seed=seed)
+            seeds = critic_seeds(self._seed, self.algorithm.NUM_CRITICS)
+            return default_critic(self.spaces.observation_space, self.action_space, seed=seeds[number])
         if not callable(make):
             raise refusal("critics", "a function (observation_space, action_space) -> keras.Model", make)
         try:
@@ -110,8 +111,8 @@ class ReplayLearner(Learner, learns=OffPolicy):
             raise refusal("critics", "a function that returns a keras.Model", critic)
         return critic
 
-    def _check_buffer(self, buffer: Any) -> None:
-        """Compare a buffer that is given with the algorithm, whose returns it keeps."""
+    def use_buffer(self, buffer: Any) -> None:
+        """Take a buffer, which may hold rows already. Raises ValueError where it isn't as the algorithm has it."""
         if not isinstance(buffer, ReplayBuffer):
             raise refusal("buffer", "an al.ReplayBuffer", buffer)
         spaces = self.spaces
@@ -126,21 +127,24 @@ class ReplayLearner(Learner, learns=OffPolicy):
                     f"`buffer` keeps returns and priorities of its own, which must be the algorithm's "
                     f"({name}={wanted!r}). Received: a buffer with {name}={kept!r}"
                 )
+        self.buffer = buffer
 
     def make_buffer(self, unroll_length: int, *, action_masks: bool) -> ReplayBuffer:
         """Return the buffer, a new one for unrolls of this length if there is none.
 
-        Raises MemoryError if it is larger than the memory that is available.
+        Raises MemoryError if it is larger than the memory that is available, ValueError for unrolls that are too short.
         """
+        algorithm = self.algorithm
+        algorithm.check_unroll_length(unroll_length)
+        if action_masks and not self.spaces.has_mask_leaf and algorithm.n_step >= unroll_length:
+            raise ValueError(
+                "`unroll_length` must be above `n_step` where masks are in `info`: the mask after a column's last "
+                "row isn't in it. Masks in the observation (a key 'action_mask' of a Dict) are. "
+                f"Received: unroll_length={unroll_length}, n_step={algorithm.n_step}"
+            )
+        if self._refills:
+            self._refill()
         if self.buffer is None:
-            algorithm = self.algorithm
-            algorithm.check_unroll_length(unroll_length)
-            if action_masks and not self.spaces.has_mask_leaf and algorithm.n_step >= unroll_length:
-                raise ValueError(
-                    "`unroll_length` must be above `n_step` where masks are in `info`: the mask after a column's last "
-                    "row isn't in it. Masks in the observation (a key 'action_mask' of a Dict) are. "
-                    f"Received: unroll_length={unroll_length}, n_step={algorithm.n_step}"
-                )
             self.buffer = ReplayBuffer(
                 self.spaces.observation_space,
                 self.action_space,
@@ -183,14 +187,19 @@ class ReplayLearner(Learner, learns=OffPolicy):
             raise ValueError("`action_mask` is new: the replay buffer keeps none. Received: a batch with masks")
         columns = buffer.add(trajectory)
         after = self.env_steps + env_steps
-        waiting = self._first_move
-        self._first_move = 1.0 - (1.0 - waiting) * (1.0 - self.algorithm.first_move(self.env_steps, after))
+        waiting = self._first_move, self._moved_to
+        moved_to = min(after, max(self.env_steps, self._moved_to))
+        self._first_move = 1.0 - (1.0 - self._first_move) * (1.0 - self.algorithm.first_move(moved_to, after))
+        self._moved_to = after
+        due = min(self._owed(after), _MOST_BATCHES * max(1, self.algorithm.due(valid.size)))
+        taken = self.gradient_steps
         with self._naming_what_to_lower(trajectory), self._on_device():
             statistics = self._merge_statistics(trajectory)
             finite = all(np.isfinite(backend.to_numpy(variable.value)).all() for variable, _ in statistics)
-            result = self._learn(update, compiled, buffer, self._due(after)) if finite else {"undone": 1.0}
+            result = self._learn(update, compiled, buffer, due) if finite else {"undone": 1.0}
             if "undone" in result:
-                self._first_move = waiting
+                if self.gradient_steps == taken:  # else an earlier call of this update has moved the targets
+                    self._first_move, self._moved_to = waiting
                 self.not_finite = self.not_finite if finite else ("statistics",)
                 buffer.discard(columns)
                 for variable, value in statistics:
@@ -201,13 +210,13 @@ class ReplayLearner(Learner, learns=OffPolicy):
         self.updates += 1
         return {**result, **self._explore(), **self._counters(buffer)}
 
-    def _due(self, env_steps: int) -> int:
+    def _owed(self, env_steps: int) -> int:
         """Return the gradient steps that are due after so many env steps, and not taken yet."""
         starts, taken = self._due_from
-        return max(0, min(self._most_due, self.algorithm.due(env_steps - starts) - (self.gradient_steps - taken)))
+        return max(0, self.algorithm.due(env_steps - starts) - (self.gradient_steps - taken))
 
     def _counters(self, buffer: ReplayBuffer) -> dict[str, float]:
-        owed = float(self._due(self.env_steps))
+        owed = float(self._owed(self.env_steps))
         return {"gradient_steps": float(self.gradient_steps), "updates_owed": owed, "buffer_rows": float(len(buffer))}
 
     @property
@@ -230,6 +239,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         if not len(buffer):
             due = 0
         sums: dict[str, float] = defaultdict(float)
+        first = self.gradient_steps
         for rows, count, next_are_drawn in self._draw(buffer, due):
             numbers = np.int32(count), np.float32(self._first_move), self._schedule()
             values, finite, errors = compiled(backend.to_device(self._fields(rows)), *backend.to_device(numbers))
@@ -245,8 +255,14 @@ class ReplayLearner(Learner, learns=OffPolicy):
             self._first_move = 0.0
             self.gradient_steps += count
             for name, value in result.items():
-                sums[name] += value * count / due
-        return dict(sums)
+                sums[name] += value * count
+        steps = {name: self._steps_since(first, update, name) for name in sums}
+        return {name: value / steps[name] for name, value in sums.items() if steps[name]}
+
+    def _steps_since(self, first: int, update: ReplayUpdate, name: str) -> int:
+        """Return how many of the gradient steps since the `first` give a metric."""
+        every = update.every.get(name, 1)
+        return self.gradient_steps // every - first // every
 
     def _schedule(self) -> dict[str, np.float32]:
         return {name: np.float32(value) for name, value in self._scheduled_at(self._progress_remaining).items()}
@@ -298,7 +314,8 @@ class ReplayLearner(Learner, learns=OffPolicy):
         pairs = [(model, layer) for model in self._all_models for layer in contract.normalization_layers(model)]
         if not pairs:
             return []
-        variables = [variable for _, layer in pairs for variable in layer.variables] + models.targets
+        variables = [variable for _, layer in pairs for variable in layer.variables]
+        variables += [copy for _, copy in models.statistics]
         before = [(variable, backend.to_numpy(variable.value)) for variable in variables]
         if self._statistics is None:
 
@@ -375,7 +392,6 @@ class ReplayLearner(Learner, learns=OffPolicy):
             )
         due = max(1, self.algorithm.due(batch_rows))
         self._slots = max(1, min(_MOST_STEPS, _MOST_BYTES // a_minibatch, due))
-        self._most_due = _MOST_BATCHES * due
 
     def _build_models(self) -> TrainedModels:
         """Make the copies, the variables and the optimizers of models, which are built first."""
@@ -455,6 +471,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         counters = {
             "gradient_steps": self.gradient_steps,
             "updates_per_step": self.algorithm.updates_per_step,
+            "buffer_size": self.algorithm.buffer_size,
             "due_from": list(self._due_from),
             "first_move": self._first_move,
         }
@@ -475,22 +492,25 @@ class ReplayLearner(Learner, learns=OffPolicy):
         self._due_from = int(starts), int(taken)
         if saved.replay["updates_per_step"] != self.algorithm.updates_per_step:  # what was owed at another rate isn't
             self._due_from = max(self.env_steps, self._due_from[0]), self.gradient_steps
-        self._load_buffer(directory)
+        self._moved_to = self.env_steps
+        size = self.algorithm.buffer_size
+        self._load_buffer(directory, None if saved.replay.get("buffer_size", size) == size else size)
         self._explore()
 
-    def _load_buffer(self, directory: str | os.PathLike[str]) -> None:
-        """Load the saved buffer; if there is none, or it is damaged, collect anew before learning."""
+    def _load_buffer(self, directory: str | os.PathLike[str], capacity: int | None) -> None:
+        """Load the saved buffer; if there is none, or it is damaged, collect anew before learning.
+
+        capacity: of a buffer whose size was changed since; None: as it was, or as `MemoryLimit` left it.
+        """
         if has_buffer(directory):
             try:
-                buffer = ReplayBuffer.load(directory)
+                buffer = ReplayBuffer.load(directory, capacity=capacity)
             except DamagedError as error:
                 warnings.warn(f"The replay buffer is filled anew: {one_line(error)}", UserWarning, stacklevel=4)
             else:
-                self._check_buffer(buffer)
-                self.buffer = buffer
+                self.use_buffer(buffer)
                 return
-        if self.env_steps:
-            self._refill()
+        self._refills = self.env_steps > 0
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write what `Learner.save` does, and the replay buffer."""
@@ -499,11 +519,15 @@ class ReplayLearner(Learner, learns=OffPolicy):
     def _refill(self) -> None:
         """Collect with the loaded policy before the next gradient step: a tenth of what an unbroken run would hold.
 
-        From a few new rows alone it would forget what it has learned.
+        From a few new rows alone it would forget what it has learned. It takes half of the run's remaining steps at
+        most.
         """
         algorithm = self.algorithm
         rows = max(algorithm.learning_starts, min(self.env_steps, algorithm.buffer_size) // 10)
+        if self.total_steps is not None:
+            rows = min(rows, max(0, self.total_steps - self.env_steps) // 2)
         self._due_from = self.env_steps + rows, self.gradient_steps
+        self._refills = False
 
 
 def _broken_columns(buffer: ReplayBuffer, rows: Minibatches, errors: Array) -> Array:

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, Loss, LossGroup, OffPolicy
+from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, LossGroup, OffPolicy
 from actor_learner.learner import backend
 from actor_learner.learner.finite import all_finite, have_finite_squares
 from actor_learner.learner.models import TrainedModels
@@ -39,6 +39,11 @@ class ReplayUpdate:
         self._models, self._algorithm, self._optimizers = models, algorithm, dict(optimizers)
         self._steps = keras.Variable(gradient_steps, dtype="int", trainable=False, name="gradient_steps")
         self.metric_names: tuple[str, ...] = ()
+        self.every: dict[str, int] = {}
+        """Of metrics of groups that aren't stepped each time: the gradient steps from one of the group's to its next.
+
+        Each of these metrics is a mean over all steps, with 0 for those that are left out.
+        """
         self.checked_names: tuple[str, ...] = ()
 
     def __call__(
@@ -133,13 +138,13 @@ class ReplayUpdate:
         """Step a group's optimizer, where it is due. Returns metrics, and what later groups find."""
 
         def step() -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
-            gradients, loss = self._gradients(group, minibatch)
-            metrics = dict(loss.metrics)
+            gradients, found, others = self._gradients(group, minibatch)
+            metrics = dict(found)
             if algorithm.max_grad_norm is not None and not algorithm.clones_optimizer:
                 name = "gradient_norm" if group.name == NETWORK else f"{group.name}_gradient_norm"
                 metrics[name] = backend.global_norm([gradient for gradient in gradients if gradient is not None])
             backend.apply_gradients(self._optimizers[group.name], gradients, self._models.trained(group.name))
-            return metrics, loss.found
+            return metrics, others
 
         if group.every == 1:
             return step()
@@ -148,18 +153,23 @@ class ReplayUpdate:
         def due() -> Tensor:
             metrics, _ = step()
             names[:] = sorted(metrics)
-            return ops.stack([ops.cast(metrics[name], "float32") * group.every for name in names])  # the others are 0
+            return ops.stack([ops.cast(metrics[name], "float32") for name in names])
 
         def probe(minibatch: dict[str, Nest]) -> None:
-            names[:] = sorted(self._gradients(group, minibatch)[1].metrics)
+            names[:] = sorted(self._gradients(group, minibatch)[1])
 
         backend.trace_once(probe, minibatch)
         size = len(names) + (algorithm.max_grad_norm is not None and not algorithm.clones_optimizer)
         is_due = ops.equal(self._steps.value % group.every, 0)
         values = backend.choose(is_due, due, lambda: ops.zeros((size,), "float32"), self.state)
+        self.every |= dict.fromkeys(names, group.every)
         return {name: values[index] for index, name in enumerate(names)}, {}
 
-    def _gradients(self, group: LossGroup, minibatch: dict[str, Nest]) -> tuple[list[Tensor | None], Loss]:
+    def _gradients(
+        self, group: LossGroup, minibatch: dict[str, Nest]
+    ) -> tuple[list[Tensor | None], dict[str, Tensor], Mapping[str, Tensor]]:
+        """Return the gradients of a group's loss, its metrics, and what later groups find."""
+
         def loss() -> tuple[Tensor, Any]:
             found = group.loss(self._models, minibatch)
             losses = {NETWORK: [self._models.network], CRITICS: self._models.critics}.get(group.name, [])
@@ -167,7 +177,7 @@ class ReplayUpdate:
             return sum(extra, found.value), (found.metrics, dict(found.found))
 
         gradients, (metrics, found) = backend.gradients(loss, self._models.trained(group.name), self.state)
-        return gradients, Loss(gradients, metrics, found)
+        return gradients, metrics, found
 
     def _metric_names(self, rows: Mapping[str, Nest]) -> list[str]:
         """Return the names of the metrics, found by tracing a step in a graph that is thrown away."""

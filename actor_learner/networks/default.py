@@ -122,6 +122,11 @@ def default_network(
     return keras.Model(structure.unflatten(inputs), outputs, name="actor_critic")
 
 
+def critic_seeds(seed: int, count: int) -> list[int]:
+    """Returns a seed for each of `count` critics."""
+    return [int(word) for word in np.random.SeedSequence([seed, 0xC217]).generate_state(count)]
+
+
 def default_critic(
     observation_space: Space[Any],
     action_space: Space[Any],

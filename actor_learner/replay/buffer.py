@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -165,6 +166,7 @@ class ReplayBuffer:
         if self.spaces.masked and checked.action_mask is None:
             raise ValueError("`action_mask` must be given: the buffer keeps masks. Received: action_mask=None")
         if not self._filled:
+            self._warn_of_unused(len(checked.reward))
             self._settle_frames(checked)
         added = [column for piece in pieces(checked, self.unroll_length) for column in self._add(piece)]
         return np.array(added)
@@ -176,6 +178,16 @@ class ReplayBuffer:
                 expected = f"[T + 1, B{''.join(f', {size}' for size in leaf.shape)}] of {leaf.dtype}"
                 received = f"shape={values.shape}, dtype={values.dtype}"
                 raise ValueError(f"`{leaf.label}` must be {expected}, as its space is. Received: {received}")
+
+    def _warn_of_unused(self, steps: int) -> None:
+        """Warn if trajectories are so short that much of each column stays unused."""
+        if 2 * steps <= self.unroll_length:
+            warnings.warn(
+                f"A trajectory of {steps} steps takes a column of {self.unroll_length}, whose other rows stay unused: "
+                f"pass unroll_length={steps}. Received: unroll_length={self.unroll_length}",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def _settle_frames(self, trajectory: Trajectory) -> None:
         """Keep images whole that only look like stacks of frames."""
@@ -194,7 +206,10 @@ class ReplayBuffer:
         total = piece.reward.shape[1]
         if total > self._columns:
             columns = f"{total} columns of {self.unroll_length} steps"
-            raise ValueError(f"`capacity` must hold a whole trajectory: {columns}. Received: capacity={self.capacity}")
+            raise ValueError(
+                f"`capacity` (`buffer_size` of an algorithm) must hold a whole trajectory: {columns}. "
+                f"Received: capacity={self.capacity}"
+            )
         start = 0
         while start < total:
             first = self._added % self._columns

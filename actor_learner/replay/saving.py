@@ -114,8 +114,8 @@ def _file_name(first: int, stop: int) -> str:
 
 
 def has_buffer(folder: str | os.PathLike[str]) -> bool:
-    """Return True if a folder holds a buffer."""
-    return (Path(folder) / DESCRIPTION).is_file()
+    """Return True if a folder holds a buffer, or what is left of one."""
+    return any(Path(folder).glob(f"{BUFFER_FILES}*"))
 
 
 def read_buffer(folder: str | os.PathLike[str], make: Callable[[Mapping[str, Any]], Buffer]) -> Buffer:

@@ -539,3 +539,131 @@ def test_a_minibatch_larger_than_memory_is_refused():
 def test_returns_longer_than_an_unroll_are_refused():
     with pytest.raises(ValueError, match="`n_step` must be at most `unroll_length`.*n_step=5, unroll_length=4"):
         al.TrainConfig(algorithm=al.DQN(n_step=5), unroll_length=4)
+
+
+def breaks_in_the_third_call(learner, monkeypatch):
+    """Let the learner take 8 gradient steps in a call, and find NaN in the third of an update's calls."""
+    from actor_learner.learner import replay
+
+    monkeypatch.setattr(replay, "_MOST_STEPS", 8)
+    calls = []
+
+    def sample(buffer, count, draw=learner._sample):
+        calls.append(count)
+        rows = draw(buffer, count)
+        return rows._replace(reward=np.full_like(rows.reward, np.nan)) if len(calls) == 3 else rows
+
+    monkeypatch.setattr(learner, "_sample", sample)
+
+
+def test_what_an_update_learned_before_the_call_that_is_undone_stays_with_its_targets(monkeypatch):
+    network = al.default_network(
+        VECTOR, BOUNDS, **SMALL, distribution="squashed", state_dependent_std=True, normalize_observation=True
+    )
+    learner = al.Learner(network, sac(updates_per_step=1.0), action_space=BOUNDS, observation_space=VECTOR)
+    breaks_in_the_third_call(learner, monkeypatch)
+    learner._build_models()
+    targets = [(copy, np.asarray(copy.value)) for copy in learner._models.targets]
+    layer = network.get_layer("observation_normalization")
+    statistics = [np.asarray(variable.value) for variable in layer.variables]
+    assert learner.update(batch(learner))["undone"] == 1.0
+    assert learner.gradient_steps == 16
+    assert all((np.asarray(copy.value) != before).any() for copy, before in targets)
+    for variable, before in zip(layer.variables, statistics, strict=True):
+        np.testing.assert_array_equal(np.asarray(variable.value), before)
+
+
+def test_targets_that_moved_before_a_call_that_is_undone_do_not_move_again(monkeypatch):
+    learner = make_learner(dqn(updates_per_step=1.0, tau=0.5, target_update_interval=32, learning_rate=0.0))
+    breaks_in_the_third_call(learner, monkeypatch)
+    learner._build_models()
+    for copy in learner._models.targets:
+        copy.assign(np.asarray(copy.value) + 1.0)
+    assert learner.update(batch(learner, 0))["undone"] == 1.0  # 32 env steps, a multiple
+    assert "undone" not in learner.update(batch(learner, 1))  # the same 32
+    trained = learner.network.trainable_weights
+    for copy, weight in zip(learner._models.targets, trained, strict=False):
+        np.testing.assert_allclose(np.asarray(copy.value) - np.asarray(weight.value), 0.5, rtol=1e-5)
+
+
+def test_batches_of_other_sizes_change_nothing_in_what_is_due():
+    learner = make_learner(dqn(updates_per_step=1.0))
+    learner.update(batch(learner, columns=1))
+    for seed in range(4):
+        metrics = learner.update(batch(learner, seed, columns=16))
+    assert (metrics["gradient_steps"], metrics["updates_owed"]) == (8 + 4 * 128, 0)
+
+
+def test_metrics_of_delayed_steps_are_means_of_those_that_were_taken():
+    def learned(updates_per_step, count):
+        learner = make_learner(td3(updates_per_step=updates_per_step, max_grad_norm=1.0))
+        return [learner.update(batch(learner, seed)) for seed in range(count)]
+
+    ones = learned(1 / 32, 4)  # a step in each update
+    assert ["policy_loss" in metrics for metrics in ones] == [False, True, False, True]
+    assert ["gradient_norm" in metrics for metrics in ones] == [False, True, False, True]
+    assert all("critic_loss" in metrics for metrics in ones)
+    (three,) = learned(3 / 32, 1)
+    (two,) = learned(2 / 32, 1)
+    assert three["policy_loss"] == pytest.approx(two["policy_loss"], rel=1e-4)  # of the second step alone
+
+
+def without_buffer(learner, folder):
+    write_folder_atomically(folder, lambda path: learner.write_checkpoint(path, None, with_buffer=False))
+    return al.Learner.load(folder)
+
+
+def test_a_refill_leaves_half_of_the_remaining_steps_to_learn_from(tmp_path):
+    learner = make_learner(dqn(learning_starts=100, updates_per_step=1.0), total_steps=1200)
+    for seed in range(32):
+        learner.update(batch(learner, seed))
+    again = without_buffer(learner, tmp_path / "saved")
+    before = again.gradient_steps
+    for seed in range(4):
+        again.update(batch(again, seed))
+    assert (again.env_steps, again.gradient_steps - before) == (1152, 128 - (1200 - 1024) // 2)
+
+
+def test_a_buffer_takes_the_size_that_a_changed_algorithm_gives_it(tmp_path):
+    learner = make_learner(dqn(buffer_size=400))
+    for seed in range(20):
+        learner.update(batch(learner, seed))
+    learner.buffer.shrink(320)
+    learner.save(tmp_path / "saved")
+    sizes = {size: al.Learner.load(tmp_path / "saved", algorithm=dqn(buffer_size=size)) for size in (400, 160, 4000)}
+    assert {size: again.buffer.capacity for size, again in sizes.items()} == {400: 320, 160: 160, 4000: 4000}
+    assert len(sizes[160].buffer) < len(sizes[4000].buffer) == len(learner.buffer)
+
+
+def test_a_buffer_that_is_given_must_suit_the_unrolls():
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 400, unroll_length=8, n_step=5)
+    learner = make_learner(dqn(n_step=5), buffer=buffer)
+    with pytest.raises(ValueError, match=r"`n_step` must be at most `unroll_length`.*unroll_length=2"):
+        learner.update(batch(learner, steps=2))
+
+
+def test_what_is_left_of_a_buffer_is_a_damaged_one(tmp_path):
+    learner = make_learner(dqn())
+    learner.update(batch(learner))
+    learner.save(tmp_path / "saved")
+    (tmp_path / "saved/replay-buffer.json").unlink()
+    with pytest.warns(UserWarning, match="The replay buffer is filled anew: .*replay-buffer.json"):
+        assert al.Learner.load(tmp_path / "saved").buffer is None
+
+
+def test_an_infinite_norm_clips_nothing():
+    metrics = [make_learner(dqn(max_grad_norm=norm)) for norm in (math.inf, None)]
+    metrics = [learner.update(batch(learner)) for learner in metrics]
+    assert metrics[0]["loss"] == metrics[1]["loss"]
+    assert metrics[0]["gradient_norm"] > 0
+
+
+@pytest.mark.parametrize("make", [dqn, sac])
+def test_adam_by_name_is_the_algorithm_s_own(make):
+    named, own = (algorithm.make_optimizer().get_config() for algorithm in (make(optimizer="adam"), make()))
+    assert {**named, "name": ""} == {**own, "name": ""}
+
+
+def test_steps_of_sb3_s_minus_one_are_named():
+    with pytest.raises(ValueError, match=r"above 0: 1\.0 is what SB3 calls gradient_steps=-1"):
+        dqn(updates_per_step=-1)

@@ -95,11 +95,18 @@ class OffPolicy(Hyperparameters):
     TARGETS: ClassVar[tuple[str, ...]] = ()
     """The groups that have slowly moving copies, `NETWORK` and `CRITICS`."""
 
+    ADAM_EPSILON: ClassVar[float] = 1e-8  # torch's
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("buffer_size", "minibatch_size", "n_step"):
             check_count(name, getattr(self, name))
         check_count("learning_starts", self.learning_starts, 0)
+        if self.updates_per_step == -1:
+            raise ValueError(
+                "`updates_per_step` must be above 0: 1.0 is what SB3 calls gradient_steps=-1. "
+                "Received: updates_per_step=-1"
+            )
         check_number("updates_per_step", self.updates_per_step, above=0, most=10_000)
         check_number("gamma", self.gamma, least=0, most=1)
         check_number("tau", self.tau, above=0, most=1)
@@ -130,8 +137,8 @@ class OffPolicy(Hyperparameters):
         for leaf in action.leaves if self.NUM_CRITICS else ():
             if not leaf.is_bounded_box:
                 raise ValueError(
-                    f"{type(self).__name__} needs actions that are Boxes with finite bounds, low below high. "
-                    f"Received: {leaf.label} of {leaf.space}"
+                    f"{type(self).__name__} needs actions that are Boxes with finite bounds, low below high; DQN takes "
+                    f"a Discrete space. Received: {leaf.label} of {leaf.space}"
                 )
 
     def check_unroll_length(self, unroll_length: int) -> None:
@@ -141,12 +148,6 @@ class OffPolicy(Hyperparameters):
                 "`n_step` must be at most `unroll_length`, since returns end with a column. "
                 f"Received: n_step={self.n_step}, unroll_length={unroll_length}"
             )
-
-    def default_optimizer(self) -> Any:
-        """Return Adam with torch's epsilon, 1e-8."""
-        import keras
-
-        return keras.optimizers.Adam(self.initial_learning_rate, epsilon=1e-8, global_clipnorm=self.max_grad_norm)
 
     def due(self, env_steps: int) -> int:
         """Return how many gradient steps belong to so many env steps after `learning_starts`."""
