@@ -121,7 +121,7 @@ def make_network(
     import keras
 
     from actor_learner.learner.backend import resolve_device
-    from actor_learner.networks.contract import cap_statistics, check_network
+    from actor_learner.networks.contract import cap_statistics, check_network, require_model
     from actor_learner.networks.default import default_network, with_normalization
     from actor_learner.networks.images import describe_image
     from actor_learner.networks.precision import building_in
@@ -147,7 +147,7 @@ def make_network(
     network = config.network
     with building_in(config.precision):
         if not isinstance(network, keras.Model):
-            network = network(observation_space, action_space)
+            network = require_model(network(observation_space, action_space))
         if config.normalize_observation:
             network = with_normalization(network, observation_space)
     if checkpoint is None:
@@ -254,7 +254,8 @@ def _initial_buffer(config: TrainConfig, folder: str | os.PathLike[str]) -> Repl
     if config.unroll_length % buffer.unroll_length:
         raise ValueError(
             f"`unroll_length` must be a multiple of the buffer's, {buffer.unroll_length}, whose rows would stay unused "
-            f"else. Received: unroll_length={config.unroll_length}, init_buffer={str(folder)!r}"
+            f"else: give that one, or make the buffer with the run's. Received: unroll_length={config.unroll_length}, "
+            f"init_buffer={str(folder)!r}"
         )
     return buffer
 

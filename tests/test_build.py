@@ -119,3 +119,12 @@ def test_a_small_network_learns_on_one_core(monkeypatch, changes, cores):
     monkeypatch.setattr(machine, "available_cores", lambda: 4)
     config = al.TrainConfig(num_actors=2, **changes)
     assert build._learner_cores(config, Box(-1, 1, (4,))) == cores
+
+
+@pytest.mark.parametrize("algorithm", [al.PPO(), al.DQN()])
+def test_a_function_that_returns_no_network_is_named(tmp_path, algorithm):
+    config = al.TrainConfig(
+        env="CartPole-v1", algorithm=algorithm, network=lambda o, a: None, run_dir=tmp_path, num_actors=0, quiet=True
+    )
+    with pytest.raises(ValueError, match="`network` must be a keras.Model. Received: network=None"):
+        al.train(config)

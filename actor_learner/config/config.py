@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
+from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.off_policy.base import OffPolicy
@@ -393,7 +394,9 @@ class TrainConfig(checks.NamedFields):
     def _check_algorithm(self) -> None:
         is_instance = dataclasses.is_dataclass(self.algorithm) and not isinstance(self.algorithm, type)
         if not is_instance or not (hasattr(self.algorithm, "loss") or isinstance(self.algorithm, OffPolicy)):
-            raise refusal("algorithm", "an instance of an algorithm's dataclass, such as PPO()", self.algorithm)
+            known = BY_NAME.get(self.algorithm, PPO) if isinstance(self.algorithm, str) else PPO
+            what = f"an instance of an algorithm's dataclass, such as al.{known.__name__}()"
+            raise refusal("algorithm", what, self.algorithm)
         if isinstance(self.algorithm, Hyperparameters):
             self.algorithm.check_unroll_length(self.unroll_length)
         if isinstance(self.algorithm, OffPolicy):

@@ -609,7 +609,6 @@ def _describe_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
 
 
 def _check_arguments(network: Any, algorithm: Any) -> None:
-    if not isinstance(network, keras.Model):
-        raise ValueError(f"`network` must be a keras.Model. Received: network={network!r}")
+    contract.require_model(network)
     if isinstance(algorithm, type) or not (hasattr(algorithm, "loss") or isinstance(algorithm, OffPolicy)):
         raise ValueError(f"`algorithm` must be an instance, such as al.PPO(). Received: algorithm={algorithm!r}")

@@ -15,6 +15,11 @@ def is_small(minibatch_flops: float) -> bool:
     return minibatch_flops <= SMALL_FLOPS
 
 
+def units(network: keras.Model) -> int:
+    """Return how many numbers the layers of one row's forward pass give; of convolutions, those at one place."""
+    return sum(weight.shape[-1] for weight in network.weights if len(weight.shape) >= 2)
+
+
 def multiplications(network: keras.Model) -> int:
     """Return the multiplications of one row's forward pass, taken as the number of matrix elements."""
     return sum(math.prod(weight.shape) for weight in network.weights if len(weight.shape) >= 2)

@@ -19,7 +19,7 @@ from keras import tree
 from actor_learner.algorithms.off_policy.base import NETWORK, OffPolicy
 from actor_learner.learner import backend
 from actor_learner.learner.base import Learner, no_valid_row
-from actor_learner.learner.cost import multiplications
+from actor_learner.learner.cost import multiplications, units
 from actor_learner.learner.loss_scaling import computes_in
 from actor_learner.learner.models import TrainedModels
 from actor_learner.learner.replay_update import ReplayUpdate
@@ -47,6 +47,9 @@ _MOST_BATCHES = 4
 _MORE_OPERATIONS = 8
 """A gradient step here dispatches more operations than one of an actor-critic, whose limit for XLA is known: measured
 for SAC, XLA takes .91 of TensorFlow's time with layers of 256 units, as much with 400, 1.08 with 512."""
+
+_BYTES_OF_A_UNIT = 8
+"""At least, while a minibatch is learned: of its value and of its gradient."""
 
 _MOST_BYTES = 2**25
 """The most bytes of rows in one call."""
@@ -120,13 +123,15 @@ class ReplayLearner(Learner, learns=OffPolicy):
             kept, wanted = getattr(buffer.spaces, name), getattr(spaces, name)
             if to_json(kept) != to_json(wanted):
                 raise ValueError(f"`buffer` must be of the learner's {name}, {wanted}. Received: one of {kept}")
-        for name in ("n_step", "gamma", "clip_reward", "priority_exponent"):
-            kept, wanted = getattr(buffer, name), getattr(self.algorithm, name)
-            if kept != wanted:
-                raise ValueError(
-                    f"`buffer` keeps returns and priorities of its own, which must be the algorithm's "
-                    f"({name}={wanted!r}). Received: a buffer with {name}={kept!r}"
-                )
+        names = ("n_step", "gamma", "clip_reward", "priority_exponent")
+        if wrong := [name for name in names if getattr(buffer, name) != getattr(self.algorithm, name)]:
+            wanted, kept = (
+                ", ".join(f"{name}={getattr(owner, name)!r}" for name in wrong) for owner in (self.algorithm, buffer)
+            )
+            raise ValueError(
+                f"`buffer` keeps returns and priorities of its own, which must be the algorithm's: make it with "
+                f"{wanted}. Received: a buffer with {kept}"
+            )
         self.buffer = buffer
 
     def make_buffer(self, unroll_length: int, *, action_masks: bool) -> ReplayBuffer:
@@ -141,6 +146,11 @@ class ReplayLearner(Learner, learns=OffPolicy):
                 "`unroll_length` must be above `n_step` where masks are in `info`: the mask after a column's last "
                 "row isn't in it. Masks in the observation (a key 'action_mask' of a Dict) are. "
                 f"Received: unroll_length={unroll_length}, n_step={algorithm.n_step}"
+            )
+        if self.buffer is not None and action_masks and not self.buffer.spaces.masked:
+            raise ValueError(
+                "`buffer` must keep the masks that there are: make it with action_masks=True. "
+                "Received: a buffer with action_masks=False"
             )
         if self._refills:
             self._refill()
@@ -384,10 +394,11 @@ class ReplayLearner(Learner, learns=OffPolicy):
         """Choose how many gradient steps a call takes at most: those of a batch, within bounds."""
         size = self.algorithm.minibatch_size
         a_minibatch = size * buffer.row_bytes
+        needed = a_minibatch + size * _BYTES_OF_A_UNIT * sum(map(units, self._all_models))
         available = available_memory()
-        if available is not None and a_minibatch > available:
+        if available is not None and needed > available:
             raise MemoryError(
-                f"A minibatch doesn't fit into memory: {size_text(a_minibatch)} are needed, {size_text(available)} are "
+                f"A minibatch doesn't fit into memory: {size_text(needed)} are needed, {size_text(available)} are "
                 f"available. Received: minibatch_size={size}"
             )
         due = max(1, self.algorithm.due(batch_rows))
@@ -437,6 +448,13 @@ class ReplayLearner(Learner, learns=OffPolicy):
             expected = "A critic must compute in float32, or in bfloat16: losses aren't scaled"
             raise ValueError(f"{expected}. Received: values of {value.dtype} from {critic.name!r}")
         self._warn_of_training_layers(critic)
+        if np.array_equal(backend.to_numpy(value), backend.to_numpy(models.call_critic(critic, zeros, action + 1))):
+            warnings.warn(
+                "A critic's value is the same for two actions: does it use its second input, the action? "
+                f"Received: {critic.name!r}",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _check_shared(self) -> None:
         """Raise ValueError for critics without weights of their own."""

@@ -24,6 +24,7 @@ from actor_learner.networks.memory import Memories, MemoryContractError
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure
+from actor_learner.system.fields import refusal
 
 Tensor = Any
 Nest = Any
@@ -142,6 +143,13 @@ def check_network(network: keras.Model, spaces: Spaces) -> None:
     check_contract(network, spaces.observation.zeros(CHECKED_ROWS), spaces)
 
 
+def require_model(network: Any) -> keras.Model:
+    """Returns the network. Raises ValueError for anything but a Keras model."""
+    if not isinstance(network, keras.Model):
+        raise refusal("network", "a keras.Model", network)
+    return network
+
+
 def check_contract(network: keras.Model, observation: Nest, spaces: Spaces, *, needs_value: bool = False) -> None:
     """Builds the network on an observation of `CHECKED_ROWS` rows and checks that it keeps the contract.
 
@@ -149,8 +157,7 @@ def check_contract(network: keras.Model, observation: Nest, spaces: Spaces, *, n
 
     Raises ValueError with the expected and the actual shape: a wrong one would otherwise broadcast silently.
     """
-    if not isinstance(network, keras.Model):
-        raise ValueError(f"`network` must be a keras.Model. Received: {network!r}")
+    require_model(network)
     arranged = keras.tree.map_structure(ops.convert_to_tensor, arrange(network, observation))
     for layer in all_layers(network):
         if getattr(layer, "stateful", False):

@@ -28,6 +28,9 @@ Array = np.ndarray[Any, Any]
 _MOST_REJECTED = 0.75  # of the rows; above, drawing lists those that can be drawn
 
 
+_MUCH = 2**28  # bytes; for fewer, memory isn't looked at
+
+
 class Minibatches(NamedTuple):
     """Rows that were drawn, `[K, M, ...]` each: K minibatches of M rows; `[M, ...]` where one was asked for."""
 
@@ -439,8 +442,14 @@ class ReplayBuffer:
         self._count = int(self._usable.sum())
 
     def discard(self, columns: Array) -> None:
-        """Never draw from these columns again, until they are overwritten."""
-        self._forget(np.unique(columns))
+        """Never draw from these columns again, until they are overwritten.
+
+        columns: numbers that `add` returned. Raises ValueError for others.
+        """
+        numbers = np.asarray(columns)
+        if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= self._columns):
+            raise refusal("columns", f"numbers that `add` returned, below {self._columns}", columns)
+        self._forget(np.unique(numbers).astype(np.int64))
 
     def sample(
         self, minibatch_size: int, num_minibatches: int | None = None, *, importance_exponent: float = 0.0
@@ -460,6 +469,7 @@ class ReplayBuffer:
         if not self._count:
             raise ValueError("There is no row to draw: `add` trajectories first. Received: an empty buffer")
         shape = (size,) if number is None else (number, size)
+        _check_rows(math.prod(shape) * self.row_bytes, shape)
         index = self._draw(math.prod(shape))
         row, column = np.divmod(index, self._columns)
         after = self._bootstrap_row.reshape(-1).take(index).astype(np.int64)
@@ -542,6 +552,15 @@ def _clipped(reward: Array, clip: str | float | None) -> Array:
     if clip is None:
         return reward
     return np.sign(reward) if isinstance(clip, str) else np.clip(reward, -clip, clip)
+
+
+def _check_rows(size: int, shape: tuple[int, ...]) -> None:
+    available = available_memory() if size > _MUCH else None
+    if available is not None and size > available:
+        raise MemoryError(
+            f"The rows don't fit into memory: {size_text(size)} are needed, {size_text(available)} are available. "
+            f"Received: {' x '.join(map(str, shape))} rows"
+        )
 
 
 def _check_memory(size: int, capacity: int) -> None:

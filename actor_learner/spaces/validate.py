@@ -63,6 +63,10 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
     elif "start" in checked:
         used[1:] |= checked["truncated"] & ~checked["start"][1:]
     observation = _observation(trajectory.observation, rows, used)
+    if spaces.observation_space is not None:
+        for leaf, values in zip(spaces.observation.leaves, spaces.observation.flatten(observation), strict=True):
+            if choice_counts(leaf.space) and values.shape[2:] == leaf.shape:
+                _check_choices(leaf, values, used)
     if final_row is not None:
         checked |= _final_observation(trajectory, observation, checked["truncated"], final_row)
     leaves = zip(spaces.action.leaves, spaces.action.flatten(trajectory.action), strict=True)

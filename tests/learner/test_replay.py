@@ -482,7 +482,7 @@ def test_a_subclassed_network_has_targets_too():
         ({"devices": 2}, "`devices` must be 1"),
         ({"critics": lambda o, a: None}, "`critics` is for algorithms that have critics"),
         ({"buffer": 3}, "`buffer` must be an al.ReplayBuffer. Received: buffer=3"),
-        ({"buffer": "of another gamma"}, r"\(gamma=0.99\)\. Received: a buffer with gamma=0.5"),
+        ({"buffer": "of another gamma"}, r"with gamma=0.99\. Received: a buffer with gamma=0.5"),
         ({"total_steps": None}, "`exploration_fraction` is about parts of a run, which needs `total_steps`"),
     ],
 )
@@ -667,3 +667,39 @@ def test_adam_by_name_is_the_algorithm_s_own(make):
 def test_steps_of_sb3_s_minus_one_are_named():
     with pytest.raises(ValueError, match=r"above 0: 1\.0 is what SB3 calls gradient_steps=-1"):
         dqn(updates_per_step=-1)
+
+
+def test_a_minibatch_whose_activations_do_not_fit_is_refused():
+    learner = make_learner(dqn(minibatch_size=10**9))  # rows of 52 bytes, 10 units
+    with pytest.raises(MemoryError, match=r"A minibatch doesn't fit into memory: .* minibatch_size=1000000000$"):
+        learner.update(batch(learner))
+
+
+def test_all_that_a_buffer_must_have_is_named_at_once():
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 400, n_step=2, gamma=0.5)
+    message = r"make it with n_step=1, gamma=0.99, priority_exponent=0.6. Received: a buffer with n_step=2, gamma=0.5, "
+    with pytest.raises(ValueError, match=message):
+        make_learner(dqn(prioritized=True), buffer=buffer)
+
+
+def test_a_buffer_without_masks_does_not_suit_environments_with_masks():
+    learner = make_learner(dqn(), buffer=al.ReplayBuffer(VECTOR, TWO_ACTIONS, 400, unroll_length=8))
+    with pytest.raises(
+        ValueError, match=r"`buffer` must keep the masks that there are: make it with action_masks=True"
+    ):
+        learner.make_buffer(8, action_masks=True)
+
+
+def test_a_critic_that_does_not_look_at_the_action_is_warned_of():
+    def blind(observation_space, action_space):
+        inputs = keras.Input(observation_space.shape), keras.Input(action_space.shape)
+        return keras.Model(inputs, layers.Dense(1)(inputs[0]))
+
+    learner = make_learner(sac(), critics=blind)
+    with pytest.warns(UserWarning, match="A critic's value is the same for two actions"):
+        learner.update(batch(learner))
+
+
+def test_a_rate_at_which_nothing_would_be_learned_is_refused():
+    with pytest.raises(ValueError, match=r"`updates_per_step` must make a gradient step due.*updates_per_step=1e-12"):
+        make_learner(dqn(updates_per_step=1e-12))

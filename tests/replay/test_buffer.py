@@ -10,7 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import actor_learner as al
@@ -136,6 +136,13 @@ def test_nbytes_is_what_is_claimed():
     buffer = al.ReplayBuffer(VECTOR, Box(-1, 1, (2,)), 1_000_000, unroll_length=100)
     per_step = 4 * 4 * 1.02 + 2 * 4 + 4 + 4 + 2 + 1
     assert buffer.nbytes == pytest.approx(1e6 * per_step)
+
+
+def test_more_rows_than_memory_holds_are_refused():
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 160, unroll_length=16)
+    buffer.add(random_trajectory())
+    with pytest.raises(MemoryError, match=r"The rows don't fit into memory: .* Received: 10000000000 rows"):
+        buffer.sample(10**10)
 
 
 def test_one_that_does_not_fit_is_refused_before_it_is_made():
@@ -281,6 +288,9 @@ def test_discarded_columns_are_never_drawn():
         if exponent:
             buffer.update_priorities(stale, np.ones(100))  # of rows that are gone, too
         assert set(buffer.sample(500).indices % 40) == set(kept)
+        for columns in (40, -1, 1.5, "x"):
+            with pytest.raises(ValueError, match="`columns` must be numbers that `add` returned, below 40"):
+                buffer.discard(columns)
 
 
 def test_what_does_not_fit_the_spaces_is_refused():
@@ -295,6 +305,15 @@ def test_what_does_not_fit_the_spaces_is_refused():
     pixels = al.ReplayBuffer(Box(0, 255, (4,), np.uint8), TWO_ACTIONS, 640, unroll_length=16)
     with pytest.raises(ValueError, match=r"`observation` must be \[T \+ 1, B, 4\] of uint8, .* dtype=float32"):
         pixels.add(trajectory)
+    with pytest.raises(ValueError, match=r"`observation` must be an array. Received: a dict with the keys \['a'\]"):
+        buffer.add(trajectory._replace(observation={"a": trajectory.observation}))
+    discrete = al.ReplayBuffer(Dict({"x": Discrete(4), "y": MultiDiscrete([2, 3])}), TWO_ACTIONS, 640, unroll_length=16)
+    outside = random_trajectory(observation_space=discrete.spaces.observation_space)
+    outside.observation["x"][3, 2] = 4
+    with pytest.raises(ValueError, match=r"`observation\['x'\]` must count from 0 and be below 4 .*Received: 4"):
+        discrete.add(outside)
+    outside.observation["x"][3, 2] = 3
+    discrete.add(outside)
     with pytest.raises(ValueError, match="must be a nest|must be|keys"):
         al.ReplayBuffer(SENSES, TWO_ACTIONS, 640, unroll_length=16).add(trajectory)
     prioritized = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 640, unroll_length=16, priority_exponent=1.0)

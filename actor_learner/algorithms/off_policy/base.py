@@ -125,6 +125,11 @@ class OffPolicy(Hyperparameters):
                 "`learning_starts` must be below `total_steps`, or nothing would be learned. "
                 f"Received: learning_starts={self.learning_starts}, total_steps={total_steps}"
             )
+        if total_steps is not None and not self.due(total_steps - self.learning_starts):
+            raise ValueError(
+                "`updates_per_step` must make a gradient step due within the run, or nothing would be learned. "
+                f"Received: updates_per_step={self.updates_per_step}, total_steps={total_steps}"
+            )
 
     def check_batch(self, env_steps: int) -> None:
         """Warn if batches of so many env steps make learning unstable."""
