@@ -9,8 +9,8 @@ still.
 import sys
 from pathlib import Path
 
-import keras
-from keras import ops
+import gymnasium as gym
+import numpy as np
 
 import actor_learner as al
 
@@ -19,25 +19,32 @@ SAC = al.SAC(gamma=0.99, buffer_size=50_000, learning_starts=0, minibatch_size=2
 UNROLL_LENGTH = 8
 
 
-def rule_of_thumb(observation_space, action_space):
-    """A network without weights to learn: push to where the car moves."""
-    inputs = keras.Input(observation_space.shape)
-    push = ops.where(inputs[:, 1:] > 0, 1.0, -1.0)
-    mean_and_log_std = ops.concatenate([push, 0.0 * push - 1.0], axis=-1)
-    return keras.Model(inputs, {"parameters": al.ActionDistribution("squashed")(mean_and_log_std)})
+def play(env, seed):
+    """Plays an episode by the rule: push, more or less, to where the car moves."""
+    rng = np.random.default_rng(seed)
+    observations, actions, rewards = [env.reset(seed=seed)[0]], [], []
+    ended = cut_off = False
+    while not (ended or cut_off):
+        push = np.sign(observations[-1][1:]) * rng.uniform(0.5, 1.0, 1)
+        observation, reward, ended, cut_off, _ = env.step(push.astype(np.float32))
+        observations.append(observation)
+        actions.append(push)
+        rewards.append(reward)
+    return observations, actions, rewards, ended
 
 
 def record(folder, episodes=20):
-    """Saves episodes that the rule played, as a replay buffer that SAC can begin with."""
-    with al.ActorPool(ENV, rule_of_thumb, num_actors=0, num_envs=4, unroll_length=UNROLL_LENGTH) as actors:
-        spaces = actors.observation_space, actors.action_space
-        buffer = al.ReplayBuffer(*spaces, 20_000, unroll_length=UNROLL_LENGTH, gamma=SAC.gamma)
-        finished = []
-        while len(finished) < episodes:
-            buffer.add(actors.collect())
-            finished.extend(actors.episodes["return"])
+    """Saves episodes as a replay buffer that SAC can begin with."""
+    env = gym.make(ENV)
+    spaces = env.observation_space, env.action_space
+    buffer = al.ReplayBuffer(*spaces, 20_000, unroll_length=UNROLL_LENGTH, gamma=SAC.gamma)
+    returns = []
+    for seed in range(episodes):
+        *steps, ended = play(env, seed)
+        buffer.add_episode(*steps, terminated=ended, squashed=True)
+        returns.append(sum(steps[2]))
     buffer.save(folder)
-    print(f"{len(buffer)} steps, {len(finished)} episodes, mean return {sum(finished) / len(finished):.1f}")
+    print(f"{len(buffer)} steps, {episodes} episodes, mean return {np.mean(returns):.1f}")
 
 
 def main(total_steps=10_000, folder="runs/demonstrations"):

@@ -6,11 +6,12 @@ import math
 import os
 import secrets
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from actor_learner.replay.episodes import episode
 from actor_learner.replay.pieces import columns_of, masks_of, pieces
 from actor_learner.replay.priorities import Priorities
 from actor_learner.replay.rows import Frames, of_columns, rows_of
@@ -164,14 +165,48 @@ class ReplayBuffer:
 
         Raises ValueError for one that doesn't fit the spaces, that holds NaN, or has more columns than there are.
         """
+        checked = self._check(trajectory)
+        if not self._filled:
+            self._warn_of_unused(len(checked.reward))
+        return self._keep(checked)
+
+    def add_episode(
+        self,
+        observations: Sequence[Any],
+        actions: Sequence[Any],
+        rewards: Sequence[float],
+        *,
+        terminated: bool,
+        action_masks: Sequence[Any] | None = None,
+        squashed: bool | None = None,
+    ) -> Array:
+        """Add an episode of n steps that was played elsewhere, such as a demonstration. Returns what `add` does.
+
+        Args:
+            observations: n + 1 of them, as the environment returned them, the last one too.
+            actions: the n actions that the environment took.
+            rewards: n numbers.
+            terminated: whether the episode ended in a terminal state; else it was cut off.
+            action_masks: n masks `[choices]`, for a buffer with masks that aren't in the observation.
+            squashed: whether the policy's actions are squashed by tanh, as SAC's are: the buffer holds such actions
+                before tanh. It must be given where actions have bounds.
+
+        Raises ValueError as `add` does.
+        """
+        options: dict[str, Any] = {"terminated": terminated, "action_masks": action_masks, "squashed": squashed}
+        return self._keep(self._check(episode(self.spaces, observations, actions, rewards, **options)))
+
+    def _check(self, trajectory: Trajectory) -> Trajectory:
         checked = validate_trajectory(trajectory, self.spaces)
         self._check_observation(checked.observation)
         if self.spaces.masked and checked.action_mask is None:
             raise ValueError("`action_mask` must be given: the buffer keeps masks. Received: action_mask=None")
+        return checked
+
+    def _keep(self, trajectory: Trajectory) -> Array:
         if not self._filled:
-            self._warn_of_unused(len(checked.reward))
-            self._settle_frames(checked)
-        added = [column for piece in pieces(checked, self.unroll_length) for column in self._add(piece)]
+            self._settle_frames(trajectory)
+        added = [column for piece in pieces(trajectory, self.unroll_length) for column in self._add(piece)]
         return np.array(added)
 
     def _check_observation(self, observation: Any) -> None:
