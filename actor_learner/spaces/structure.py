@@ -93,8 +93,6 @@ class Structure:
     def flatten(self, value: Any) -> tuple[Any, ...]:
         """Return the leaves of a nested value, unchecked. Raises ValueError for other keys or lengths."""
         if self.plain:
-            if isinstance(value, dict):
-                raise ValueError(f"`{self.root}` must be an array. Received: a dict with the keys {list(value)}")
             return (value,)
         leaves: list[Any] = []
         _collect_leaves(self.root, (), self._nest, value, leaves)

@@ -64,6 +64,8 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
         used[1:] |= checked["truncated"] & ~checked["start"][1:]
     observation = _observation(trajectory.observation, rows, used)
     if spaces.observation_space is not None:
+        if spaces.observation.plain and isinstance(observation, dict | tuple):
+            raise ValueError(f"`observation` must be an array. Received: a {type(observation).__name__}")
         for leaf, values in zip(spaces.observation.leaves, spaces.observation.flatten(observation), strict=True):
             if choice_counts(leaf.space) and values.shape[2:] == leaf.shape:
                 _check_choices(leaf, values, used)

@@ -83,7 +83,7 @@ def test_masks_are_those_of_each_step():
         ({"squashed": None}, "`squashed` must be given where actions have bounds: True for SAC"),
         ({"observations": [np.zeros(3)] * 5}, r"`observation` must have shape \(2,\) in each step. Received: \(3,\)"),
         ({"observations": [np.full(2, np.nan)] * 5}, "`observation` must be finite in valid rows"),
-        ({"observations": [{"a": 1}] * 5}, "`observation` must be an array. Received: a dict"),
+        ({"observations": [{"a": 1}] * 5}, r"`observation` must have shape \(2,\) in each step. Received: \(\)"),
         ({"actions": [("x", "y")] * 4}, "`action` must have shape"),
     ],
 )
