@@ -51,6 +51,9 @@ for SAC, XLA takes .91 of TensorFlow's time with layers of 256 units, as much wi
 _BYTES_OF_A_UNIT = 8
 """At least, while a minibatch is learned: of its value and of its gradient."""
 
+_TRIED_ROWS = 64
+"""So many that some unit of a layer of ReLUs is active in one of them."""
+
 _MOST_BYTES = 2**25
 """The most bytes of rows in one call."""
 
@@ -448,13 +451,25 @@ class ReplayLearner(Learner, learns=OffPolicy):
             expected = "A critic must compute in float32, or in bfloat16: losses aren't scaled"
             raise ValueError(f"{expected}. Received: values of {value.dtype} from {critic.name!r}")
         self._warn_of_training_layers(critic)
-        if np.array_equal(backend.to_numpy(value), backend.to_numpy(models.call_critic(critic, zeros, action + 1))):
+        if not self._looks_at_actions(models, critic):
             warnings.warn(
                 "A critic's value is the same for two actions: does it use its second input, the action? "
                 f"Received: {critic.name!r}",
                 UserWarning,
                 stacklevel=2,
             )
+
+    def _looks_at_actions(self, models: TrainedModels, critic: keras.Model) -> bool:
+        """Return whether a critic, which is built, values different actions differently for some observation."""
+        rng = np.random.default_rng(0)
+
+        def drawn(leaf: Array) -> Array:
+            return rng.normal(size=leaf.shape).astype(leaf.dtype) if leaf.dtype.kind == "f" else leaf
+
+        observation = tree.map_structure(drawn, self.spaces.observation.zeros(_TRIED_ROWS))
+        actions = rng.uniform(-1, 1, (2, _TRIED_ROWS, models.action_size)).astype(np.float32)
+        first, second = (backend.to_numpy(models.call_critic(critic, observation, action)) for action in actions)
+        return bool((first != second).any())
 
     def _check_shared(self) -> None:
         """Raise ValueError for critics without weights of their own."""
