@@ -464,7 +464,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         rng = np.random.default_rng(0)
 
         def drawn(leaf: Array) -> Array:
-            return rng.normal(size=leaf.shape).astype(leaf.dtype) if leaf.dtype.kind == "f" else leaf
+            return np.asarray(rng.normal(size=leaf.shape), leaf.dtype) if leaf.dtype.kind == "f" else leaf
 
         observation = tree.map_structure(drawn, self.spaces.observation.zeros(_TRIED_ROWS))
         actions = rng.uniform(-1, 1, (2, _TRIED_ROWS, models.action_size)).astype(np.float32)
