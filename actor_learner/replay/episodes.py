@@ -14,7 +14,7 @@ from actor_learner.spaces.trajectory import Trajectory
 Array = np.ndarray[Any, Any]
 
 _NEAR_BOUNDS = 1 - 1e-6
-"""The largest tanh that is undone: beyond, float32 numbers no longer differ."""
+"""The largest tanh that is undone: beyond, an action hardly changes, but what it is the tanh of grows without bound."""
 
 
 def episode(
