@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -117,15 +117,17 @@ class TrainedModels:
         """Return the values of a model's copy; they must be read outside of the scope in which they are used."""
         return [ops.convert_to_tensor(copy.value) for copy in self._copies[id(model)]]
 
+    def _pairs(self) -> Iterator[tuple[keras.Variable, keras.Variable, bool]]:
+        """Yield the weights of copied models, their copies, and whether they are trained."""
+        for model in self._copied:
+            trained = {id(variable) for variable in model.trainable_variables}
+            for weight, copy in zip(model.weights, self._copies[id(model)], strict=True):
+                yield weight, copy, id(weight) in trained
+
     @property
     def statistics(self) -> list[tuple[keras.Variable, keras.Variable]]:
         """The weights of copied models that aren't trained, such as statistics of observations, and their copies."""
-        pairs = []
-        for model in self._copied:
-            trained = {id(variable) for variable in model.trainable_variables}
-            copies = zip(model.weights, self._copies[id(model)], strict=True)
-            pairs += [(weight, copy) for weight, copy in copies if id(weight) not in trained]
-        return pairs
+        return [(weight, copy) for weight, copy, trained in self._pairs() if not trained]
 
     def copy_statistics(self) -> None:
         """Copy the weights that aren't trained."""
@@ -134,10 +136,8 @@ class TrainedModels:
 
     def move_targets(self, rate: Any) -> None:
         """Move the copies by a part of the way to the weights; 1 makes them equal. Statistics are always copied."""
-        for model in self._copied:
-            trained = {id(variable) for variable in model.trainable_variables}
-            for weight, copy in zip(model.weights, self._copies[id(model)], strict=True):
-                copy.assign(_between(copy.value, weight.value, rate) if id(weight) in trained else weight.value)
+        for weight, copy, trained in self._pairs():
+            copy.assign(_between(copy.value, weight.value, rate) if trained else weight.value)
 
 
 def _between(before: Tensor, after: Tensor, rate: Any) -> Tensor:

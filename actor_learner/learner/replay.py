@@ -20,12 +20,12 @@ from actor_learner.algorithms.off_policy.base import NETWORK, OffPolicy
 from actor_learner.learner import backend
 from actor_learner.learner.base import Learner, no_valid_row
 from actor_learner.learner.cost import multiplications, units
+from actor_learner.learner.critics import check_critic, check_own_weights, make_critics
 from actor_learner.learner.loss_scaling import computes_in
 from actor_learner.learner.models import TrainedModels
 from actor_learner.learner.replay_update import ReplayUpdate
 from actor_learner.learner.state import SavedLearner, restore
 from actor_learner.networks import contract
-from actor_learner.networks.default import critic_seeds, default_critic
 from actor_learner.networks.memory import Memories
 from actor_learner.replay.buffer import Minibatches, ReplayBuffer
 from actor_learner.replay.saving import has_buffer, write_buffer
@@ -34,7 +34,7 @@ from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import check_trajectory_type, validate_trajectory
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import DamagedError, Entry, one_line, write_folder_atomically
-from actor_learner.system.machine import available_memory, size_text
+from actor_learner.system.machine import require_memory
 
 Array = np.ndarray[Any, Any]
 
@@ -50,9 +50,6 @@ for SAC, XLA takes .91 of TensorFlow's time with layers of 256 units, as much wi
 
 _BYTES_OF_A_UNIT = 8
 """At least, while a minibatch is learned: of its value and of its gradient."""
-
-_TRIED_ROWS = 64
-"""So many that some unit of a layer of ReLUs is active in one of them."""
 
 _MOST_BYTES = 2**25
 """The most bytes of rows in one call."""
@@ -87,7 +84,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
             )
         algorithm.check_action_space(self.spaces.action)
         with self._on_device():
-            self.critics = [self._make_critic(critics, number) for number in range(algorithm.NUM_CRITICS)]
+            self.critics = make_critics(critics, self.spaces, algorithm.NUM_CRITICS, self._seed)
         self.buffer: ReplayBuffer | None = None
         if buffer is not None:
             self.use_buffer(buffer)
@@ -102,20 +99,6 @@ class ReplayLearner(Learner, learns=OffPolicy):
         self._due_from = algorithm.learning_starts, 0
         if network.built:
             contract.set_epsilon(network, algorithm.epsilon(0, 1.0))
-
-    def _make_critic(self, make: Any, number: int) -> keras.Model:
-        if make is None:
-            seeds = critic_seeds(self._seed, self.algorithm.NUM_CRITICS)
-            return default_critic(self.spaces.observation_space, self.action_space, seed=seeds[number])
-        if not callable(make):
-            raise refusal("critics", "a function (observation_space, action_space) -> keras.Model", make)
-        try:
-            critic = make(self.spaces.observation_space, self.action_space)
-        except Exception as error:
-            raise ValueError(f"`critics` failed: {contract.reason(error)} Received: critics={make!r}") from error
-        if not isinstance(critic, keras.Model):
-            raise refusal("critics", "a function that returns a keras.Model", critic)
-        return critic
 
     def use_buffer(self, buffer: Any) -> None:
         """Take a buffer, which may hold rows already. Raises ValueError where it isn't as the algorithm has it."""
@@ -398,12 +381,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         size = self.algorithm.minibatch_size
         a_minibatch = size * buffer.row_bytes
         needed = a_minibatch + size * _BYTES_OF_A_UNIT * sum(map(units, self._all_models))
-        available = available_memory()
-        if available is not None and needed > available:
-            raise MemoryError(
-                f"A minibatch doesn't fit into memory: {size_text(needed)} are needed, {size_text(available)} are "
-                f"available. Received: minibatch_size={size}"
-            )
+        require_memory("A minibatch doesn't fit", needed, f"minibatch_size={size}")
         due = max(1, self.algorithm.due(batch_rows))
         self._slots = max(1, min(_MOST_STEPS, _MOST_BYTES // a_minibatch, due))
 
@@ -418,8 +396,9 @@ class ReplayLearner(Learner, learns=OffPolicy):
                 contract.set_epsilon(network, self.algorithm.epsilon(0, 1.0))
             models = TrainedModels(network, self.critics, self.algorithm, self.spaces)
             for critic in self.critics:
-                self._check_critic(models, critic, zeros)
-            self._check_shared()
+                check_critic(models, critic, zeros)
+                self._warn_of_training_layers(critic)
+            check_own_weights(network, self.critics)
             if self._trainable is None:
                 self._trainable = list(network.trainable_variables)
                 self.optimizer.build(self._trainable)
@@ -432,55 +411,6 @@ class ReplayLearner(Learner, learns=OffPolicy):
             models.make_targets()
         self._models = models
         return models
-
-    def _check_critic(self, models: TrainedModels, critic: keras.Model, zeros: Any) -> None:
-        """Call a critic once, which builds it."""
-        action = np.zeros((contract.CHECKED_ROWS, models.action_size), np.float32)
-        try:
-            value = models.call_critic(critic, tree.map_structure(np.asarray, zeros), action)
-        except Exception as error:
-            raise ValueError(
-                f"A critic must take (observation, action [N, {models.action_size}]): {contract.reason(error)} "
-                f"Received: {critic.name!r}"
-            ) from error
-        shape = tuple(getattr(value, "shape", ()))
-        if shape not in ((contract.CHECKED_ROWS,), (contract.CHECKED_ROWS, 1)):
-            received = f"shape {shape} for {contract.CHECKED_ROWS} rows" if shape else type(value).__name__
-            raise ValueError(f"A critic must return a value [N] or [N, 1]. Received: {received}, from {critic.name!r}")
-        if computes_in(critic, "float16") or not keras.backend.is_float_dtype(value.dtype):
-            expected = "A critic must compute in float32, or in bfloat16: losses aren't scaled"
-            raise ValueError(f"{expected}. Received: values of {value.dtype} from {critic.name!r}")
-        self._warn_of_training_layers(critic)
-        if not self._looks_at_actions(models, critic):
-            warnings.warn(
-                "A critic's value is the same for two actions: does it use its second input, the action? "
-                f"Received: {critic.name!r}",
-                UserWarning,
-                stacklevel=2,
-            )
-
-    def _looks_at_actions(self, models: TrainedModels, critic: keras.Model) -> bool:
-        """Return whether a critic, which is built, values different actions differently for some observation."""
-        rng = np.random.default_rng(0)
-
-        def drawn(leaf: Array) -> Array:
-            return np.asarray(rng.normal(size=leaf.shape), leaf.dtype) if leaf.dtype.kind == "f" else leaf
-
-        observation = tree.map_structure(drawn, self.spaces.observation.zeros(_TRIED_ROWS))
-        actions = rng.uniform(-1, 1, (2, _TRIED_ROWS, models.action_size)).astype(np.float32)
-        first, second = (backend.to_numpy(models.call_critic(critic, observation, action)) for action in actions)
-        return bool((first != second).any())
-
-    def _check_shared(self) -> None:
-        """Raise ValueError for critics without weights of their own."""
-        seen = {id(variable) for variable in self.network.trainable_variables}
-        for critic in self.critics:
-            own = {id(variable) for variable in critic.trainable_variables}
-            if not own or own & seen:
-                what = "sharing weights with the network or another critic" if own else "without a trainable weight"
-                expected = "`critics` must return a new model at each call, with weights of its own"
-                raise ValueError(f"{expected}. Received: {critic.name!r}, {what}")
-            seen |= own
 
     def _compile_replay(self) -> None:
         models = self._build_models()

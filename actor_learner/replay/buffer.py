@@ -11,23 +11,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from actor_learner.replay.columns import Columns
 from actor_learner.replay.episodes import episode
-from actor_learner.replay.pieces import columns_of, masks_of, pieces
-from actor_learner.replay.priorities import Priorities
-from actor_learner.replay.rows import Frames, of_columns, rows_of
+from actor_learner.replay.pieces import columns_of, pieces
+from actor_learner.replay.rows import Frames
+from actor_learner.replay.sampler import Sampler
 from actor_learner.replay.saving import has_buffer, read_buffer, write_buffer
 from actor_learner.replay.targets import n_step_targets, successors
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.trajectory import Trajectory
+from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import validate_trajectory
 from actor_learner.system.fields import check_clip_reward, check_count, check_flag, check_number, refusal
 from actor_learner.system.files import write_folder_atomically
-from actor_learner.system.machine import available_memory, size_text
+from actor_learner.system.machine import require_memory, size_text
 
 Array = np.ndarray[Any, Any]
-
-_MOST_REJECTED = 0.75  # of the rows; above, drawing lists those that can be drawn
-
 
 _MUCH = 2**28  # bytes; for fewer, memory isn't looked at
 
@@ -112,12 +110,13 @@ class ReplayBuffer:
             raise refusal("capacity", f"at least `unroll_length`, {unroll_length}: it counts env steps", capacity)
         self._columns = capacity // unroll_length
         self.capacity = self._columns * unroll_length
-        self._rng = np.random.Generator(
-            np.random.PCG64(np.random.SeedSequence([check_count("seed", seed, 0), 0xB0FFE2]))
-        )
+        seeds = np.random.SeedSequence([check_count("seed", seed, 0), 0xB0FFE2])
         self._begin_columns()
-        _check_memory(self._bytes(), capacity)
-        self._allocate()
+        _require_memory(self._bytes(), capacity)
+        self._stored = Columns(self.spaces, unroll_length, self._columns, self._stacked)
+        rng = np.random.Generator(np.random.PCG64(seeds))
+        self._sampler = Sampler(unroll_length, self._columns, self.priority_exponent, rng)
+        self._added = self._filled = 0
 
     def _begin_columns(self, earlier: str = "", shared: int = 0) -> None:
         """Begin columns of this buffer's own, after the first `shared` ones, which another buffer wrote."""
@@ -128,37 +127,19 @@ class ReplayBuffer:
         size = f"{len(self):,} rows to draw from, capacity {self.capacity:,} env steps, {size_text(self.nbytes)}"
         return f"<ReplayBuffer: {size}>"
 
-    def _allocate(self) -> None:
-        spaces, steps, columns = self.spaces, self.unroll_length, self._columns
-        leaves = spaces.observation.leaves
-        self._observation = [rows_of(leaf.shape, leaf.dtype, steps, columns, self._stacked) for leaf in leaves]
-        self._action = [np.zeros((steps, columns, *leaf.shape), leaf.dtype) for leaf in spaces.action.leaves]
-        self._mask = np.ones((steps + 2, columns, spaces.mask_size), bool) if spaces.mask_size else None
-        self._reward, self._discount = np.zeros((2, steps, columns), np.float32)
-        self._bootstrap_row = np.zeros((steps, columns), np.uint16)
-        self._usable = np.zeros((steps, columns), bool)
-        self._priorities = None if self.priority_exponent is None else Priorities(steps * columns)
-        self._largest_priority = 1.0
-        self._added = self._filled = self._count = 0
-
     def _bytes(self) -> int:
-        """Return the bytes of a whole buffer, by those of one of a single column."""
-        whole, self._columns = self._columns, 1
-        self._allocate()
-        self._columns, self._priorities = whole, None
-        priorities = 0 if self.priority_exponent is None else Priorities.size(self.capacity)
-        return self.nbytes * whole + priorities
+        """Return the bytes of a whole buffer, by those of a single column."""
+        column = Columns(self.spaces, self.unroll_length, 1, self._stacked).nbytes
+        return column * self._columns + Sampler.size(self.capacity, prioritized=self.priority_exponent is not None)
 
     @property
     def nbytes(self) -> int:
         """The bytes that it takes once it is full."""
-        arrays = [*self._action, self._reward, self._discount, self._bootstrap_row, self._usable]
-        others = [part for part in (self._mask, self._priorities) if part is not None]
-        return sum(part.nbytes for part in (*self._observation, *arrays, *others))
+        return self._stored.nbytes + self._sampler.nbytes
 
     def __len__(self) -> int:
         """The rows that can be drawn."""
-        return self._count
+        return self._sampler.count
 
     def add(self, trajectory: Trajectory) -> Array:
         """Copy a trajectory into the columns that are oldest. Returns their numbers, for `discard`.
@@ -230,15 +211,16 @@ class ReplayBuffer:
     def _settle_frames(self, trajectory: Trajectory) -> None:
         """Keep images whole that only look like stacks of frames."""
         leaves = self.spaces.observation.flatten(trajectory.observation)
-        for place, (rows, values) in enumerate(zip(self._observation, leaves, strict=True)):
+        stored = self._stored.observation
+        for place, (rows, values) in enumerate(zip(stored, leaves, strict=True)):
             if not isinstance(rows, Frames) or rows.fit(values):
                 continue
             if self._stacked:
                 expected = "False where rows don't show all frames but one of the row before"
                 raise refusal("stacked_frames", expected, True)
             whole = rows.whole()
-            _check_memory(self.nbytes - rows.nbytes + whole.nbytes, self.capacity)
-            self._observation[place] = whole
+            _require_memory(self.nbytes - rows.nbytes + whole.nbytes, self.capacity)
+            stored[place] = whole
 
     def _add(self, piece: Trajectory) -> Iterator[int]:
         total = piece.reward.shape[1]
@@ -260,49 +242,11 @@ class ReplayBuffer:
 
     def _write(self, piece: Trajectory, first: int) -> None:
         """Replace columns from `first` on. A row can be drawn once all of it is there."""
-        count = piece.reward.shape[1]
-        columns = slice(first, first + count)
-        self._forget(columns)
-        successor = successors(piece)
-        targets = n_step_targets(
-            _clipped(piece.reward, self.clip_reward), piece, successor, gamma=self.gamma, n_step=self.n_step
-        )
-        final_row = np.full(count, -1) if piece.final_row is None else piece.final_row
-        finals = [None] * len(self._observation)
-        if piece.final_observation is not None:
-            finals = list(self.spaces.observation.flatten(piece.final_observation))
-        kept = np.ones((self.unroll_length + 2, count), bool)
-        leaves = self.spaces.observation.flatten(piece.observation)
-        for rows, values, final in zip(self._observation, leaves, finals, strict=True):
-            kept &= rows.write(first, values, final, final_row)
-        for stored, values in zip(self._action, self.spaces.action.flatten(piece.action), strict=True):
-            stored[:, columns] = values
-        self._reward[:, columns], self._discount[:, columns] = targets.reward, targets.discount
-        self._bootstrap_row[:, columns] = targets.bootstrap_row
-        needed = kept
-        if self._mask is not None:
-            mask, known = masks_of(piece, self.spaces)
-            self._mask[:, columns] = mask
-            needed = kept & known
-        after = np.take_along_axis(needed, targets.bootstrap_row, axis=0)
-        self._allow(columns, targets.known & kept[:-2] & (after | (targets.discount == 0)))
-
-    def _allow(self, columns: slice, usable: Array) -> None:
-        self._usable[:, columns] = usable
-        self._count += int(usable.sum())
-        if self._priorities is not None:
-            self._priorities[self._indices(columns)] = usable.reshape(-1) * self._largest_priority
-
-    def _forget(self, columns: Any) -> None:
-        self._count -= int(self._usable[:, columns].sum())
-        self._usable[:, columns] = False
-        if self._priorities is not None:
-            self._priorities[self._indices(columns)] = 0.0
-
-    def _indices(self, columns: Any) -> Array:
-        numbers = np.arange(self._columns)[columns]
-        indices: Array = np.arange(self.unroll_length)[:, None] * self._columns + numbers
-        return indices.reshape(-1)
+        columns = slice(first, first + piece.reward.shape[1])
+        self._sampler.forget(columns)
+        reward = _clipped(piece.reward, self.clip_reward)
+        targets = n_step_targets(reward, piece, successors(piece), gamma=self.gamma, n_step=self.n_step)
+        self._sampler.allow(columns, self._stored.write(first, piece, targets))
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write the buffer into `directory`, for `load`. It is replaced as a whole, or stays as it was.
@@ -328,7 +272,7 @@ class ReplayBuffer:
         if capacity is not None:
             columns = check_count("capacity", capacity, buffer.unroll_length) // buffer.unroll_length
             if columns > buffer._columns:
-                _check_memory(buffer.column_bytes * columns, capacity)
+                _require_memory(buffer.column_bytes * columns, capacity)
             buffer._resize(columns)
         return buffer
 
@@ -361,12 +305,12 @@ class ReplayBuffer:
             "name": self._name,
             "spaces": self.spaces.to_json(),
             "arguments": {"capacity": self.capacity, **{name: getattr(self, name) for name in names}},
-            "stacked": [isinstance(rows, Frames) for rows in self._observation],
+            "stacked": self._stored.stacked,
             "stacked_frames": self._stacked,
             "added": self._added,
             "filled": self._filled,
-            "largest_priority": self._largest_priority,
-            "random_state": self._rng.bit_generator.state,
+            "largest_priority": self._sampler.largest_priority,
+            "random_state": self._sampler.rng.bit_generator.state,
         }
 
     @classmethod
@@ -381,49 +325,32 @@ class ReplayBuffer:
             **description["arguments"],
         )
         buffer._stacked = description["stacked_frames"]
+        stored = buffer._stored.observation
         for place, stacked in enumerate(description["stacked"]):
-            rows = buffer._observation[place]
+            rows = stored[place]
             if isinstance(rows, Frames) and not stacked:
-                buffer._observation[place] = rows.whole()
+                stored[place] = rows.whole()
         buffer._added, buffer._filled = int(description["added"]), int(description["filled"])
-        buffer._largest_priority = float(description["largest_priority"])
-        buffer._rng.bit_generator.state = description["random_state"]
+        buffer._sampler.largest_priority = float(description["largest_priority"])
+        buffer._sampler.rng.bit_generator.state = description["random_state"]
         buffer._begin_columns(description.get("name", ""), buffer._added)
         return buffer
 
-    def _arrays(self) -> dict[str, Array]:
-        """Return the arrays that hold columns on their second axis, by names of their own."""
-        arrays = {f"action-{place}": stored for place, stored in enumerate(self._action)}
-        for place, rows in enumerate(self._observation):
-            arrays |= {f"observation-{place}-{name}": stored for name, stored in rows.arrays.items()}
-        if self._mask is not None:
-            arrays["mask"] = self._mask
-        return {**arrays, "reward": self._reward, "discount": self._discount, "bootstrap_row": self._bootstrap_row}
-
     def contents(self, columns: Array) -> dict[str, Array]:
         """Return what columns hold, `[..., columns, ...]` each, by their numbers counted from the first ever added."""
-        return {name: stored[:, columns % self._columns] for name, stored in self._arrays().items()}
+        return self._stored.contents(columns % self._columns)
 
     def put(self, columns: Array, contents: Mapping[str, Array]) -> None:
         """Put back what `contents` returned."""
-        arrays = self._arrays()
-        if arrays.keys() != contents.keys():
-            raise ValueError(f"columns have {sorted(arrays)}, not {sorted(contents)}")
-        for name, stored in arrays.items():
-            stored[:, columns % self._columns] = contents[name]
+        self._stored.put(columns % self._columns, contents)
 
     def marks(self) -> dict[str, Array]:
         """Return which rows can be drawn, and their priorities."""
-        usable = {"usable": self._usable[:, : self._filled]}
-        indices = self._indices(slice(0, self._filled))
-        return usable if self._priorities is None else {**usable, "priority": self._priorities[indices]}
+        return self._sampler.marks(self._filled)
 
     def put_marks(self, marks: Mapping[str, Array]) -> None:
         """Put back what `marks` returned."""
-        self._usable[:, : self._filled] = marks["usable"]
-        self._count = int(self._usable.sum())
-        if self._priorities is not None:
-            self._priorities[self._indices(slice(0, self._filled))] = marks["priority"]
+        self._sampler.put_marks(marks, self._filled)
 
     def columns_of(self, indices: Array) -> Array:
         """Return the numbers of the columns that hold rows, for `discard`. indices: of `Minibatches`."""
@@ -460,21 +387,9 @@ class ReplayBuffer:
             places, self._added = np.arange(len(newest)), len(newest)
             self._begin_columns()
         order[places] = newest % self._columns
-        priorities = None if self._priorities is None else self._priorities[self._indices(slice(0, self._columns))]
-        self._observation = [rows.of_columns(order) for rows in self._observation]
-        self._action = [of_columns(stored, order) for stored in self._action]
-        self._mask = None if self._mask is None else of_columns(self._mask, order)
-        self._reward, self._discount, self._bootstrap_row = (
-            of_columns(stored, order) for stored in (self._reward, self._discount, self._bootstrap_row)
-        )
-        self._usable = of_columns(self._usable, order)
-        if priorities is not None:
-            self._priorities = Priorities(self.unroll_length * columns)
-            shaped = of_columns(priorities.reshape(self.unroll_length, self._columns), order)
-            self._columns = columns
-            self._priorities[self._indices(slice(0, columns))] = shaped.reshape(-1)
+        self._stored.reorder(order)
+        self._sampler.reorder(order)
         self._columns, self.capacity, self._filled = columns, columns * self.unroll_length, len(newest)
-        self._count = int(self._usable.sum())
 
     def discard(self, columns: Array) -> None:
         """Never draw from these columns again, until they are overwritten.
@@ -484,7 +399,7 @@ class ReplayBuffer:
         numbers = np.asarray(columns)
         if numbers.size and (numbers.dtype.kind not in "iu" or numbers.min() < 0 or numbers.max() >= self._columns):
             raise refusal("columns", f"numbers that `add` returned, below {self._columns}", columns)
-        self._forget(np.unique(numbers).astype(np.int64))
+        self._sampler.forget(np.unique(numbers).astype(np.int64))
 
     def sample(
         self, minibatch_size: int, num_minibatches: int | None = None, *, importance_exponent: float = 0.0
@@ -501,62 +416,19 @@ class ReplayBuffer:
         check_number("importance_exponent", importance_exponent, least=0, most=1)
         size = check_count("minibatch_size", minibatch_size)
         number = check_count("num_minibatches", num_minibatches, optional=True)
-        if not self._count:
+        if not len(self):
             raise ValueError("There is no row to draw: `add` trajectories first. Received: an empty buffer")
         shape = (size,) if number is None else (number, size)
-        _check_rows(math.prod(shape) * self.row_bytes, shape)
-        index = self._draw(math.prod(shape))
-        row, column = np.divmod(index, self._columns)
-        after = self._bootstrap_row.reshape(-1).take(index).astype(np.int64)
+        if (needed := math.prod(shape) * self.row_bytes) > _MUCH:
+            require_memory("The rows don't fit", needed, f"{' x '.join(map(str, shape))} rows")
+        index = self._sampler.draw(math.prod(shape), self._filled)
 
         def shaped(values: Array) -> Array:
             return values.reshape(*shape, *values.shape[1:])
 
-        observation, following = (
-            self.spaces.observation.unflatten([shaped(rows.take(at, column)) for rows in self._observation])
-            for at in (row, after)
-        )
-        actions = [shaped(stored.reshape(-1, *stored.shape[2:]).take(index, axis=0)) for stored in self._action]
-        masks: list[Array | None] = [None, None]
-        if self._mask is not None:
-            masks = [shaped(self._mask[at, column]) for at in (row, after)]
-        return Minibatches(
-            observation,
-            self.spaces.action.unflatten(actions),
-            shaped(self._reward.reshape(-1).take(index)),
-            shaped(self._discount.reshape(-1).take(index)),
-            following,
-            shaped(index),
-            self._weights(shaped(index), importance_exponent),
-            *masks,
-        )
-
-    def _draw(self, count: int) -> Array:
-        if self._priorities is not None:
-            drawn: Array = self._rng.permutation(self._priorities.draw(count, self._rng))
-            return drawn
-        usable = self._usable.reshape(-1)
-        rows = self.unroll_length * self._filled
-        if self._count < (1 - _MOST_REJECTED) * rows:
-            listed: Array = self._rng.choice(np.flatnonzero(usable), count)
-            return listed
-        found, missing = [], count
-        while missing:
-            drawn = self._rng.integers(0, rows, missing + missing // 4 + 8)
-            if self._filled < self._columns:
-                row, column = np.divmod(drawn, self._filled)
-                drawn = row * self._columns + column
-            found.append(drawn[usable[drawn]][:missing])
-            missing -= len(found[-1])
-        return np.concatenate(found)
-
-    def _weights(self, index: Array, importance_exponent: float) -> Array:
-        """Return the weights of rows `[..., M]`, in units of the largest of their minibatch."""
-        if self._priorities is None:
-            return np.ones(index.shape, np.float32)
-        weight = (self._priorities[index] / self._priorities.total * self._count) ** -importance_exponent
-        relative: Array = weight / weight.max(axis=-1, keepdims=True)
-        return relative.astype(np.float32)
+        indices = shaped(index)
+        weight = self._sampler.weights(indices, importance_exponent)
+        return Minibatches(indices=indices, weight=weight, **map_leaves(shaped, self._stored.take(index)))
 
     def update_priorities(self, indices: Array, error: Array) -> None:
         """Set the priorities of rows to `(|error| + 1e-6) ** priority_exponent`; where a row occurs twice, the last.
@@ -567,20 +439,7 @@ class ReplayBuffer:
             indices: of `Minibatches`.
             error: the temporal-difference errors, like `indices`.
         """
-        if self._priorities is None or self.priority_exponent is None:
-            raise ValueError("Draws are uniform: pass `priority_exponent`. Received: priority_exponent=None")
-        flat, errors = np.asarray(indices).reshape(-1), np.asarray(error).reshape(-1)
-        if len(flat) != len(errors):
-            raise ValueError(f"`error` must have a number for each of {len(flat)} rows. Received: {len(errors)}")
-        if not len(flat):
-            return
-        if flat.dtype.kind not in "iu" or flat.min() < 0 or flat.max() >= self._usable.size:
-            raise ValueError(f"`indices` must be those that `sample` returned. Received: {flat[:3].tolist()} ...")
-        priority = (np.abs(errors) + 1e-6) ** self.priority_exponent
-        if not np.isfinite(priority).all():
-            raise ValueError(f"`error` must be finite. Received: {priority[~np.isfinite(priority)][0]}")
-        self._largest_priority = max(self._largest_priority, float(priority.max()))
-        self._priorities[flat] = np.where(self._usable.reshape(-1)[flat], priority, 0.0)
+        self._sampler.update(indices, error)
 
 
 def _clipped(reward: Array, clip: str | float | None) -> Array:
@@ -589,19 +448,6 @@ def _clipped(reward: Array, clip: str | float | None) -> Array:
     return np.sign(reward) if isinstance(clip, str) else np.clip(reward, -clip, clip)
 
 
-def _check_rows(size: int, shape: tuple[int, ...]) -> None:
-    available = available_memory() if size > _MUCH else None
-    if available is not None and size > available:
-        raise MemoryError(
-            f"The rows don't fit into memory: {size_text(size)} are needed, {size_text(available)} are available. "
-            f"Received: {' x '.join(map(str, shape))} rows"
-        )
-
-
-def _check_memory(size: int, capacity: int) -> None:
-    available = available_memory()
-    if available is not None and size > available:
-        raise MemoryError(
-            f"The replay buffer doesn't fit into memory: {size_text(size)} are needed, {size_text(available)} are "
-            f"available; lower `capacity` (`buffer_size` of an algorithm). Received: capacity={capacity}"
-        )
+def _require_memory(size: int, capacity: int) -> None:
+    advice = "lower `capacity` (`buffer_size` of an algorithm)"
+    require_memory("The replay buffer doesn't fit", size, f"capacity={capacity}", advice)

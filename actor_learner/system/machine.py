@@ -172,6 +172,14 @@ def available_memory(root: Path = Path("/")) -> int | None:
     return min(limits, default=None)
 
 
+def require_memory(what: str, size: int, received: str, advice: str = "") -> None:
+    """Raise MemoryError if more bytes are needed than are available: `what` doesn't fit into memory."""
+    available = available_memory()
+    if available is not None and size > available:
+        sizes = f"{size_text(size)} are needed, {size_text(available)} are available"
+        raise MemoryError(f"{what} into memory: {'; '.join(filter(None, (sizes, advice)))}. Received: {received}")
+
+
 def system_available(root: Path = Path("/")) -> int | None:
     """Return the bytes that the system can give without swapping; None if it doesn't say (macOS)."""
     lines = (line.split() for line in read_lines(root / "proc/meminfo"))

@@ -14,7 +14,7 @@ import actor_learner as al
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK
 from actor_learner.learner.replay import ReplayLearner
 from actor_learner.system.files import write_folder_atomically
-from tests.support.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
+from tests.support.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory, usable_rewards
 
 SGD = keras.optimizers.SGD(0.1)
 SMALL = {"hidden_sizes": (8,), "activation": "relu", "orthogonal_init": False}
@@ -193,11 +193,11 @@ def test_a_gradient_step_is_the_optimizer_s_on_the_loss():
     learner = make_learner(dqn(updates_per_step=1 / 32, optimizer=SGD, target_update_interval=1))
     learner.update(batch(learner))
     before = [np.asarray(w.value) for w in learner.network.trainable_weights]
-    random_state = learner.buffer._rng.bit_generator.state
+    random_state = learner.buffer._sampler.rng.bit_generator.state
     metrics = learner.update(batch(learner, seed=1))
     assert metrics["gradient_steps"] == 2
     after = [np.asarray(w.value) for w in learner.network.trainable_weights]
-    learner.buffer._rng.bit_generator.state = random_state
+    learner.buffer._sampler.rng.bit_generator.state = random_state
     rows = {name: value for name, value in learner.buffer.sample(16)._asdict().items() if value is not None}
     for weight, value in zip(learner.network.trainable_weights, before, strict=True):
         weight.assign(value)
@@ -302,7 +302,7 @@ def test_rows_that_break_a_later_update_are_never_drawn_again():
     results = [learner.update(batch(learner, seed)) for seed in range(1, 8)]
     assert any("undone" in result for result in results)
     assert "undone" not in results[-1]
-    assert learner.buffer._reward[learner.buffer._usable].max() < 1e38
+    assert usable_rewards(learner.buffer).max() < 1e38
 
 
 @pytest.mark.parametrize("make", [lambda: dqn(prioritized=True, double=True, n_step=3), sac, td3])

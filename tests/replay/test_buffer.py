@@ -14,11 +14,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import actor_learner as al
-from actor_learner.replay import buffer as buffer_module
 from actor_learner.replay.saving import write_buffer
+from actor_learner.system import machine
 from actor_learner.system.files import write_folder_atomically
 from tests.support.scripted_envs import MODES, Script
-from tests.support.trajectories import HYBRID, SENSES, TWO_ACTIONS, VECTOR, random_trajectory
+from tests.support.trajectories import HYBRID, SENSES, TWO_ACTIONS, VECTOR, random_trajectory, usable_rewards
 
 EPISODES = [(3, True, False), (5, False, True), (2, False, True), (1, False, True), (7, True, False), (1, True, False)]
 """Length, terminated, truncated."""
@@ -327,9 +327,9 @@ def test_what_does_not_fit_the_spaces_is_refused():
 def test_the_bytes_that_are_foretold_are_those_that_are_claimed(steps, exponent, monkeypatch):
     options = {"unroll_length": steps, "priority_exponent": exponent}
     claimed = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 10_000, **options).nbytes
-    monkeypatch.setattr(buffer_module, "available_memory", lambda: claimed)
+    monkeypatch.setattr(machine, "available_memory", lambda: claimed)
     al.ReplayBuffer(VECTOR, TWO_ACTIONS, 10_000, **options)
-    monkeypatch.setattr(buffer_module, "available_memory", lambda: claimed - 1)
+    monkeypatch.setattr(machine, "available_memory", lambda: claimed - 1)
     with pytest.raises(MemoryError, match="doesn't fit into memory"):
         al.ReplayBuffer(VECTOR, TWO_ACTIONS, 10_000, **options)
 
@@ -479,9 +479,9 @@ def test_a_smaller_buffer_keeps_the_newest_and_goes_on(batches, priority_exponen
         for one in (buffer, small):
             one.add(batch_of(space, HYBRID, seed))
     kept = [sorted(one.sample(500).reward.tolist()) for one in (buffer, small)]
-    assert set(kept[0]) <= set(small._reward[small._usable].tolist())
-    assert set(kept[1]) <= set(buffer._reward[buffer._usable].tolist())
-    np.testing.assert_array_equal(np.sort(buffer._reward[buffer._usable]), np.sort(small._reward[small._usable]))
+    assert set(kept[0]) <= set(usable_rewards(small).tolist())
+    assert set(kept[1]) <= set(usable_rewards(buffer).tolist())
+    np.testing.assert_array_equal(np.sort(usable_rewards(buffer)), np.sort(usable_rewards(small)))
     with pytest.raises(ValueError, match="`capacity` must be at most 160"):
         buffer.shrink(1000)
 
@@ -502,14 +502,14 @@ def test_a_buffer_is_loaded_into_another_size(batches, priority_exponent, tmp_pa
         for seed in range(batches):
             held.add(batch_of(space, HYBRID, seed))
         assert buffer.capacity == capacity
-        np.testing.assert_array_equal(*(np.sort(one._reward[one._usable]) for one in (buffer, held)))
+        np.testing.assert_array_equal(*(np.sort(usable_rewards(one)) for one in (buffer, held)))
         for seed in range(40, 44):
             buffer.add(batch_of(space, HYBRID, seed))
         assert len(buffer) > len(held) or capacity == 160
         buffer.save(tmp_path / "again")
         again = al.ReplayBuffer.load(tmp_path / "again")
-        np.testing.assert_array_equal(again._reward[again._usable], buffer._reward[buffer._usable])
-        assert np.isin(buffer.sample(500).reward, buffer._reward[buffer._usable]).all()
+        np.testing.assert_array_equal(usable_rewards(again), usable_rewards(buffer))
+        assert np.isin(buffer.sample(500).reward, usable_rewards(buffer)).all()
 
 
 @pytest.mark.slow
@@ -562,7 +562,7 @@ def test_columns_of_another_buffer_are_never_linked(tmp_path):
     }
     assert with_columns.keys() == {"second", "loaded", "again"}
     second_loaded = al.ReplayBuffer.load(tmp_path / "second")
-    np.testing.assert_array_equal(second_loaded._reward, second._reward)
+    np.testing.assert_array_equal(*(buffer._stored.reward for buffer in (second_loaded, second)))
     data = "replay-0*.npz"
     inode = next((tmp_path / "first").glob(data)).stat().st_ino
     linked = [next((tmp_path / name).glob(data)).stat().st_ino == inode for name in ("second", "loaded", "again")]

@@ -96,3 +96,8 @@ def allowing_mask(rng, structure, action, valid):
             np.put_along_axis(mask, (start + chosen)[..., None].astype(np.int64), True, -1)
             start += int(size)
     return mask & valid[..., None]
+
+
+def usable_rewards(buffer):
+    """The rewards of the rows of a replay buffer that can be drawn."""
+    return buffer._stored.reward[buffer._sampler.usable]

@@ -1,0 +1,130 @@
+"""What the columns of a replay buffer hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from actor_learner.replay.pieces import masks_of
+from actor_learner.replay.rows import Frames, Rows, of_columns, rows_of
+from actor_learner.replay.targets import Targets
+from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.trajectory import Trajectory
+
+Array = np.ndarray[Any, Any]
+
+
+class Columns:
+    """`count` columns of `steps` rows: observations, actions, masks and targets, zeros at first.
+
+    Attributes:
+        observation: of each leaf, see `Rows`.
+        reward, discount, bootstrap_row: `[T, count]`, see `Targets`.
+
+    Args:
+        spaces: of what they hold.
+        steps: rows of a column.
+        count: columns.
+        stacked: see `rows_of`.
+    """
+
+    def __init__(self, spaces: Spaces, steps: int, count: int, stacked: bool | None) -> None:
+        self._spaces = spaces
+        self.count = count
+        self.observation: list[Rows] = [
+            rows_of(leaf.shape, leaf.dtype, steps, count, stacked) for leaf in spaces.observation.leaves
+        ]
+        self._action = [np.zeros((steps, count, *leaf.shape), leaf.dtype) for leaf in spaces.action.leaves]
+        self._mask = np.ones((steps + 2, count, spaces.mask_size), bool) if spaces.mask_size else None
+        self.reward, self.discount = np.zeros((2, steps, count), np.float32)
+        self.bootstrap_row = np.zeros((steps, count), np.uint16)
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The arrays that hold columns on their second axis, by names of their own."""
+        arrays = {f"action-{place}": stored for place, stored in enumerate(self._action)}
+        for place, rows in enumerate(self.observation):
+            arrays |= {f"observation-{place}-{name}": stored for name, stored in rows.arrays.items()}
+        if self._mask is not None:
+            arrays["mask"] = self._mask
+        return {**arrays, "reward": self.reward, "discount": self.discount, "bootstrap_row": self.bootstrap_row}
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all columns."""
+        return sum(stored.nbytes for stored in self.arrays.values())
+
+    @property
+    def stacked(self) -> list[bool]:
+        """Whether each leaf of observations keeps the frames of stacked images once."""
+        return [isinstance(rows, Frames) for rows in self.observation]
+
+    def write(self, first: int, piece: Trajectory, targets: Targets) -> Array:
+        """Replace columns from `first` on. Returns which rows `[T, b]` are known wholly, with what follows them."""
+        steps, count = piece.reward.shape
+        columns = slice(first, first + count)
+        final_row = np.full(count, -1) if piece.final_row is None else piece.final_row
+        structure = self._spaces.observation
+        finals = [None] * len(self.observation)
+        if piece.final_observation is not None:
+            finals = list(structure.flatten(piece.final_observation))
+        kept = np.ones((steps + 2, count), bool)
+        for rows, values, final in zip(self.observation, structure.flatten(piece.observation), finals, strict=True):
+            kept &= rows.write(first, values, final, final_row)
+        for stored, values in zip(self._action, self._spaces.action.flatten(piece.action), strict=True):
+            stored[:, columns] = values
+        self.reward[:, columns], self.discount[:, columns] = targets.reward, targets.discount
+        self.bootstrap_row[:, columns] = targets.bootstrap_row
+        needed = kept
+        if self._mask is not None:
+            mask, known = masks_of(piece, self._spaces)
+            self._mask[:, columns] = mask
+            needed = kept & known
+        after = np.take_along_axis(needed, targets.bootstrap_row, axis=0)
+        usable: Array = targets.known & kept[:-2] & (after | (targets.discount == 0))
+        return usable
+
+    def take(self, index: Array) -> dict[str, Any]:
+        """Return fields of `Minibatches`, `[n, ...]` each. index: int64 `[n]`, `row * count + column`."""
+        row, column = np.divmod(index, self.count)
+        after = self.bootstrap_row.reshape(-1).take(index).astype(np.int64)
+        observation, following = (
+            self._spaces.observation.unflatten([rows.take(at, column) for rows in self.observation])
+            for at in (row, after)
+        )
+        actions = [stored.reshape(-1, *stored.shape[2:]).take(index, axis=0) for stored in self._action]
+        masks = {}
+        if self._mask is not None:
+            masks = {"action_mask": self._mask[row, column], "next_action_mask": self._mask[after, column]}
+        return {
+            "observation": observation,
+            "action": self._spaces.action.unflatten(actions),
+            "reward": self.reward.reshape(-1).take(index),
+            "discount": self.discount.reshape(-1).take(index),
+            "next_observation": following,
+            **masks,
+        }
+
+    def reorder(self, order: Array) -> None:
+        """Keep these columns alone, in this order, where -1 stands for an empty one."""
+        self.observation = [rows.of_columns(order) for rows in self.observation]
+        self._action = [of_columns(stored, order) for stored in self._action]
+        self._mask = None if self._mask is None else of_columns(self._mask, order)
+        self.reward, self.discount, self.bootstrap_row = (
+            of_columns(stored, order) for stored in (self.reward, self.discount, self.bootstrap_row)
+        )
+        self.count = len(order)
+
+    def contents(self, columns: Array) -> dict[str, Array]:
+        """Return what columns hold, `[..., columns, ...]` each."""
+        return {name: stored[:, columns] for name, stored in self.arrays.items()}
+
+    def put(self, columns: Array, contents: Mapping[str, Array]) -> None:
+        """Put back what `contents` returned. Raises ValueError for other names."""
+        arrays = self.arrays
+        if arrays.keys() != contents.keys():
+            raise ValueError(f"columns have {sorted(arrays)}, not {sorted(contents)}")
+        for name, stored in arrays.items():
+            stored[:, columns] = contents[name]
