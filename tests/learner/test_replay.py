@@ -427,6 +427,38 @@ def test_several_calls_of_an_update_draw_the_same_rows_twice(monkeypatch):
     assert one[-1]["gradient_steps"] == whole[-1]["gradient_steps"] == 96
 
 
+@pytest.mark.parametrize("make", [dqn, sac, td3])
+def test_a_call_of_many_gradient_steps_is_as_many_calls_of_one(make, monkeypatch):
+    """Of the same rows: what moves targets, delays policies or draws noise counts gradient steps, not calls."""
+    from actor_learner.learner import replay
+
+    def run(most_steps):
+        monkeypatch.setattr(replay, "_MOST_STEPS", most_steps)
+        learner = make_learner(make(updates_per_step=1.0))
+        calls = []
+
+        def sample(buffer, count):
+            first = sum(calls) % 32
+            calls.append(count)
+            rows = np.random.default_rng(0).choice(np.flatnonzero(buffer._sampler.usable), (32, 16))
+            monkeypatch.setattr(buffer._sampler, "draw", lambda *_: rows[first : first + count].reshape(-1))
+            return buffer.sample(16, count)
+
+        monkeypatch.setattr(learner, "_sample", sample)
+        results = [learner.update(batch(learner, seed=seed)) for seed in range(2)]
+        models = learner._build_models()
+        variables = [*models.targets, *models.variables.values(), *(w for c in learner.critics for w in c.weights)]
+        return results, [learner.flat_weights(), *(np.asarray(variable.value) for variable in variables)], calls
+
+    whole, split = run(64), run(1)
+    assert whole[2] == [32, 32]
+    assert split[2] == [1] * 64
+    for one, other in zip(whole[0], split[0], strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+    for one, other in zip(whole[1], split[1], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 def test_statistics_of_observations_are_of_each_batch_once():
     network = al.default_network(VECTOR, TWO_ACTIONS, **SMALL, distribution="greedy", normalize_observation=True)
     learner = al.Learner(network, dqn(), action_space=TWO_ACTIONS, observation_space=VECTOR, total_steps=1000)
