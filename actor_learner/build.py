@@ -51,7 +51,7 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     check_memory(config.local_actors)
     _check_optimizer(config)
     if isinstance(config.algorithm, OffPolicy):
-        config.algorithm.check_batch(batch_rows(config))
+        config.algorithm.check_batch(batch_rows(config), config.total_steps)
     compile_cache.begin(config.learner_threads)
     if config.device == "gpu" or config.devices > 1:  # only the backend finds GPUs; else the actors start meanwhile
         from actor_learner.learner.backend import resolve_device

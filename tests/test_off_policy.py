@@ -16,8 +16,9 @@ from actor_learner.runs.checkpoints import newest_whole
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_xla")]
 
 SHORT = {"total_steps": 600, "num_envs": 4, "unroll_length": 8, "hidden_sizes": (8,), "quiet": True}
-DQN = al.DQN(learning_starts=100, buffer_size=256, minibatch_size=8, updates_per_step=0.3, prioritized=True, n_step=3)
-SAC = al.SAC(learning_starts=100, buffer_size=400, minibatch_size=8, updates_per_step=0.3)
+OFTEN = {"learning_starts": 100, "minibatch_size": 8, "updates_per_step": 0.3}
+DQN = al.DQN(**OFTEN, buffer_size=256, target_update_interval=100, prioritized=True, n_step=3)
+SAC = al.SAC(**OFTEN, buffer_size=400)
 
 
 def rows_of(run_dir):
@@ -117,10 +118,16 @@ def test_targets_that_are_copied_too_often_are_warned_of(tmp_path):
     """SB3 Zoo's settings for CartPole, but for `train_freq`, which is the batch here: values grew to 1e9."""
     zoo = al.DQN(learning_starts=0, target_update_interval=10, updates_per_step=0.5, minibatch_size=8, buffer_size=512)
     with pytest.warns(UserWarning, match=r"copied after 5 gradient steps: .* 4 env steps in a batch"):
-        run(tmp_path / "run", zoo, num_envs=1, unroll_length=4, num_actors=0, total_steps=8)
+        run(tmp_path / "run", zoo, num_envs=1, unroll_length=4, num_actors=0, total_steps=16)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         run(tmp_path / "other", zoo, num_envs=1, unroll_length=256, num_actors=0, total_steps=256)
+
+
+def test_targets_that_never_move_are_warned_of(tmp_path):
+    algorithm = dataclasses.replace(DQN, target_update_interval=128)
+    with pytest.warns(UserWarning, match=r"Targets never move.*target_update_interval=128, total_steps=128"):
+        run(tmp_path / "run", algorithm, num_actors=0, total_steps=128)
 
 
 def test_unrolls_grow_with_the_returns():

@@ -111,8 +111,7 @@ def preset_layer(file: ConfigFile, changes: Mapping[str, Any], preset: str | Non
     named = preset or file.fields.get("preset")
     if named == "none" or (named is None and file.recorded):
         return {}
-    given = changes.get("algorithm")
-    algorithm = given if isinstance(given, str) else file.algorithm or "ppo"
+    algorithm = changes.get("algorithm") or file.algorithm or "ppo"
     env = changes.get("env", file.fields.get("env", "CartPole-v1"))
     found = preset_fields(named or env, algorithm, env)
     if found is None and named is not None:

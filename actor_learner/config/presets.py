@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.config.config import DEFAULT_NETWORK_FIELDS, TrainConfig
 from actor_learner.config.references import algorithm_class, algorithm_reference
 from actor_learner.system.fields import close_match
@@ -185,7 +186,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "ALE/*": {
         "ppo": _ATARI,
         "dqn": {
-            **_settings(10_000_000, 8, 4, learning_rate=1e-4, buffer_size=100_000, learning_starts=100_000),
+            # A column of 64 rows holds 70 frames, one of 4 holds 10: the buffer would be 2.3 times as large.
+            **_settings(10_000_000, 2, 64, learning_rate=1e-4, buffer_size=100_000, learning_starts=100_000),
             "target_update_interval": 1_000,
             "exploration_final_eps": 0.01,
             "clip_reward": "sign",
@@ -219,8 +221,8 @@ def preset(env: str, **changes: Any) -> TrainConfig:
 
     Keys of `env_kwargs` are changed one by one; the others keep what the preset says.
 
-    `algorithm` may be a name ("a2c"), which takes that algorithm's preset, or an instance, which is used as it is. A
-    `network` or `init_from` replaces the preset's settings of the default network.
+    `algorithm` may be a name ("a2c"), which takes that algorithm's preset, or an instance, which is used as it is, with
+    the preset's other fields. A `network` or `init_from` replaces the preset's settings of the default network.
 
     Raises ValueError for an environment without a preset, and for unknown fields.
 
@@ -228,22 +230,25 @@ def preset(env: str, **changes: Any) -> TrainConfig:
         >>> import actor_learner as al
         >>> config = al.preset("CartPole-v1", learning_rate=3e-4, num_actors=4)
     """
-    algorithm = changes.get("algorithm")
-    name = algorithm if isinstance(algorithm, str) else "ppo"
-    fields = preset_fields(env, name)
+    algorithm = changes.get("algorithm") or "ppo"
+    fields = preset_fields(env, algorithm)
     if fields is None:
-        raise unknown_preset(env, name)
+        raise unknown_preset(env, algorithm)
     return TrainConfig.from_fields({"env": env, **over_preset(fields_below(fields, changes), changes)})
 
 
-def preset_fields(preset: object, algorithm: str = "ppo", env: object = None) -> dict[str, Any] | None:
+def preset_fields(preset: object, algorithm: object = "ppo", env: object = None) -> dict[str, Any] | None:
     """Return the fields that the preset of an environment sets, flat, or None if there is none.
 
-    A subclass of an algorithm takes the preset of its nearest ancestor that has one. Another environment `env` gets the
+    A subclass of an algorithm takes the preset of its nearest ancestor that has one. An instance of an on-policy one
+    without a preset takes PPO's, for its fields of the config. Another environment `env` gets the
     preset's `env_kwargs` only if its own preset has the same ones: others may not take them.
     """
     by_algorithm = _by_algorithm(preset) if isinstance(preset, str) else {}
-    names = map(algorithm_reference, algorithm_class(algorithm).__mro__)
+    kind = algorithm_class(algorithm) if isinstance(algorithm, str) else type(algorithm)
+    names = [*map(algorithm_reference, kind.__mro__)]
+    if not isinstance(algorithm, str | OffPolicy):
+        names.append("ppo")
     fields = next((by_algorithm[name] for name in names if name in by_algorithm), None)
     if fields is None or env in (None, preset):
         return fields
@@ -253,8 +258,9 @@ def preset_fields(preset: object, algorithm: str = "ppo", env: object = None) ->
 
 
 def _by_algorithm(env: str) -> dict[str, dict[str, Any]]:
-    prefixes = [name for name in PRESETS if name.endswith("*") and env.startswith(name[:-1])]
-    return PRESETS.get(env) or (PRESETS[prefixes[0]] if prefixes else {})
+    """Return the presets of an environment by algorithm: its own over those of its prefix."""
+    prefixes = (name for name in PRESETS if name.endswith("*") and env.startswith(name[:-1]))
+    return {**PRESETS.get(next(prefixes, ""), {}), **PRESETS.get(env, {})}
 
 
 def fields_below(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -283,10 +289,11 @@ def over_preset(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
     return merged
 
 
-def unknown_preset(env: object, algorithm: str) -> ValueError:
+def unknown_preset(env: object, algorithm: object) -> ValueError:
     """Return the error for an environment without a preset, with the close match and all environments with one."""
     known = [name for name in PRESETS if preset_fields(name, algorithm) is not None]
+    label = algorithm if isinstance(algorithm, str) else type(algorithm).__name__
     return ValueError(
-        f"There is no preset of this name for {algorithm}{close_match(str(env), known)}; there are "
+        f"There is no preset of this name for {label}{close_match(str(env), known)}; there are "
         f"{', '.join(known) or 'none'}. Received: preset={env!r}"
     )

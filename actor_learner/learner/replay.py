@@ -93,7 +93,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         self._optimizers: dict[str, keras.Optimizer] = {}
         self._statistics: backend.Compiled | None = None
         self._slots = 0
-        self._first_move, self._moved_to = 0.0, 0  # of targets, at the next gradient step, and the env steps it is for
+        self._targets_at = 0  # the env steps up to which targets have moved
         self._refills = False
         self.gradient_steps = 0
         self._due_from = algorithm.learning_starts, 0
@@ -127,11 +127,12 @@ class ReplayLearner(Learner, learns=OffPolicy):
         """
         algorithm = self.algorithm
         algorithm.check_unroll_length(unroll_length)
-        if action_masks and not self.spaces.has_mask_leaf and algorithm.n_step >= unroll_length:
+        rows = unroll_length if self.buffer is None else min(unroll_length, self.buffer.unroll_length)
+        if action_masks and not self.spaces.has_mask_leaf and algorithm.n_step >= rows:
             raise ValueError(
                 "`unroll_length` must be above `n_step` where masks are in `info`: the mask after a column's last "
                 "row isn't in it. Masks in the observation (a key 'action_mask' of a Dict) are. "
-                f"Received: unroll_length={unroll_length}, n_step={algorithm.n_step}"
+                f"Received: unroll_length={rows}, n_step={algorithm.n_step}"
             )
         if self.buffer is not None and action_masks and not self.buffer.spaces.masked:
             raise ValueError(
@@ -183,19 +184,12 @@ class ReplayLearner(Learner, learns=OffPolicy):
             raise ValueError("`action_mask` is new: the replay buffer keeps none. Received: a batch with masks")
         columns = buffer.add(trajectory)
         after = self.env_steps + env_steps
-        waiting = self._first_move, self._moved_to
-        moved_to = min(after, max(self.env_steps, self._moved_to))
-        self._first_move = 1.0 - (1.0 - self._first_move) * (1.0 - self.algorithm.first_move(moved_to, after))
-        self._moved_to = after
         due = min(self._owed(after), _MOST_BATCHES * max(1, self.algorithm.due(valid.size)))
-        taken = self.gradient_steps
         with self._naming_what_to_lower(trajectory), self._on_device():
             statistics = self._merge_statistics(trajectory)
             finite = all(np.isfinite(backend.to_numpy(variable.value)).all() for variable, _ in statistics)
-            result = self._learn(update, compiled, buffer, due) if finite else {"undone": 1.0}
+            result = self._learn(update, compiled, buffer, due, after) if finite else {"undone": 1.0}
             if "undone" in result:
-                if self.gradient_steps == taken:  # else an earlier call of this update has moved the targets
-                    self._first_move, self._moved_to = waiting
                 self.not_finite = self.not_finite if finite else ("statistics",)
                 buffer.discard(columns)
                 for variable, value in statistics:
@@ -229,15 +223,19 @@ class ReplayLearner(Learner, learns=OffPolicy):
         return {"epsilon": epsilon}
 
     def _learn(
-        self, update: ReplayUpdate, compiled: backend.Compiled, buffer: ReplayBuffer, due: int
+        self, update: ReplayUpdate, compiled: backend.Compiled, buffer: ReplayBuffer, due: int, env_steps: int
     ) -> dict[str, float]:
-        """Take gradient steps, in as many calls as they need. Returns means of the metrics; none without a step."""
+        """Take gradient steps, in as many calls as they need. Returns means of the metrics; none without a step.
+
+        env_steps: those to which targets move before the first step.
+        """
         if not len(buffer):
             due = 0
         sums: dict[str, float] = defaultdict(float)
         first = self.gradient_steps
         for rows, count, next_are_drawn in self._draw(buffer, due):
-            numbers = np.int32(count), np.float32(self._first_move), self._schedule()
+            move = self.algorithm.first_move(min(self._targets_at, env_steps), env_steps)
+            numbers = np.int32(count), np.float32(move), self._schedule()
             values, finite, errors = compiled(backend.to_device(self._fields(rows)), *backend.to_device(numbers))
             result = dict(zip(update.metric_names, map(float, backend.to_numpy(values)), strict=True))
             next_are_drawn()
@@ -248,7 +246,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
             del result["undone"]
             if self.algorithm.priority_exponent is not None:
                 buffer.update_priorities(rows.indices, backend.to_numpy(errors)[:count])
-            self._first_move = 0.0
+            self._targets_at = max(self._targets_at, env_steps)
             self.gradient_steps += count
             for name, value in result.items():
                 sums[name] += value * count
@@ -436,7 +434,8 @@ class ReplayLearner(Learner, learns=OffPolicy):
             "updates_per_step": self.algorithm.updates_per_step,
             "buffer_size": self.algorithm.buffer_size,
             "due_from": list(self._due_from),
-            "first_move": self._first_move,
+            "targets_at": self._targets_at,
+            "seed": self._seed,
         }
         return super()._saved(
             observation_space=self.spaces.observation_space, critics=self.critics, replay=counters, **others
@@ -450,12 +449,11 @@ class ReplayLearner(Learner, learns=OffPolicy):
         self.critics = list(saved.critics)
         restore(self._saved_variables(), saved.arrays, directory)
         self.gradient_steps = int(saved.replay["gradient_steps"])
-        self._first_move = float(saved.replay["first_move"])
+        self._targets_at, self._seed = int(saved.replay["targets_at"]), int(saved.replay["seed"])
         starts, taken = saved.replay["due_from"]
         self._due_from = int(starts), int(taken)
         if saved.replay["updates_per_step"] != self.algorithm.updates_per_step:  # what was owed at another rate isn't
             self._due_from = max(self.env_steps, self._due_from[0]), self.gradient_steps
-        self._moved_to = self.env_steps
         size = self.algorithm.buffer_size
         self._load_buffer(directory, None if saved.replay.get("buffer_size", size) == size else size)
         self._explore()

@@ -137,7 +137,7 @@ class ReplayUpdate:
     ) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
         """Step a group's optimizer, where it is due. Returns metrics, and what later groups find."""
 
-        def step() -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
+        def step(minibatch: dict[str, Nest]) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
             gradients, found, others = self._gradients(group, minibatch)
             metrics = dict(found)
             if algorithm.max_grad_norm is not None and not algorithm.clones_optimizer:
@@ -147,21 +147,19 @@ class ReplayUpdate:
             return metrics, others
 
         if group.every == 1:
-            return step()
+            return step(minibatch)
         names: list[str] = []  # the whole step is left out: an optimizer with momentum moves on gradients of 0, too
 
+        def probe(minibatch: dict[str, Nest]) -> None:
+            names.extend(sorted(step(minibatch)[0]))
+
         def due() -> Tensor:
-            metrics, _ = step()
-            names[:] = sorted(metrics)
+            metrics, _ = step(minibatch)
             return ops.stack([ops.cast(metrics[name], "float32") for name in names])
 
-        def probe(minibatch: dict[str, Nest]) -> None:
-            names[:] = sorted(self._gradients(group, minibatch)[1])
-
         backend.trace_once(probe, minibatch)
-        size = len(names) + (algorithm.max_grad_norm is not None and not algorithm.clones_optimizer)
         is_due = ops.equal(self._steps.value % group.every, 0)
-        values = backend.choose(is_due, due, lambda: ops.zeros((size,), "float32"), self.state)
+        values = backend.choose(is_due, due, lambda: ops.zeros((len(names),), "float32"), self.state)
         self.every |= dict.fromkeys(names, group.every)
         return {name: values[index] for index, name in enumerate(names)}, {}
 

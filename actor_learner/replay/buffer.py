@@ -74,7 +74,7 @@ class ReplayBuffer:
             arXiv:1511.05952); None: draws are uniform.
         action_masks: True where trajectories have masks (in `action_mask`, or in a Dict observation).
         stacked_frames: whether uint8 images whose first or last axis has 2 to 16 entries are stacks of frames; None:
-            where they look like it, until the first trajectory shows that they aren't.
+            where they look like it, until the first rows that differ show that they aren't.
         seed: of the draws.
 
     Raises:
@@ -185,8 +185,7 @@ class ReplayBuffer:
         return checked
 
     def _keep(self, trajectory: Trajectory) -> Array:
-        if not self._filled:
-            self._settle_frames(trajectory)
+        self._settle_frames(trajectory)
         added = [column for piece in pieces(trajectory, self.unroll_length) for column in self._add(piece)]
         return np.array(added)
 
@@ -209,18 +208,22 @@ class ReplayBuffer:
             )
 
     def _settle_frames(self, trajectory: Trajectory) -> None:
-        """Keep images whole that only look like stacks of frames."""
+        """Keep images whole that only look like stacks of frames, once enough rows have shown that they aren't."""
         leaves = self.spaces.observation.flatten(trajectory.observation)
         stored = self._stored.observation
         for place, (rows, values) in enumerate(zip(stored, leaves, strict=True)):
-            if not isinstance(rows, Frames) or rows.fit(values):
+            if not isinstance(rows, Frames) or rows.settled:
+                continue
+            rows.inspect(values)
+            if not rows.settled or rows.are_stacks:
                 continue
             if self._stacked:
                 expected = "False where rows don't show all frames but one of the row before"
                 raise refusal("stacked_frames", expected, True)
-            whole = rows.whole()
+            whole = rows.whole(self._filled)
             _require_memory(self.nbytes - rows.nbytes + whole.nbytes, self.capacity)
             stored[place] = whole
+            self._begin_columns()  # files of earlier columns hold frames
 
     def _add(self, piece: Trajectory) -> Iterator[int]:
         total = piece.reward.shape[1]
@@ -305,7 +308,7 @@ class ReplayBuffer:
             "name": self._name,
             "spaces": self.spaces.to_json(),
             "arguments": {"capacity": self.capacity, **{name: getattr(self, name) for name in names}},
-            "stacked": self._stored.stacked,
+            "stacked": self._stored.evidence,
             "stacked_frames": self._stacked,
             "added": self._added,
             "filled": self._filled,
@@ -321,15 +324,20 @@ class ReplayBuffer:
             spaces.observation_space,
             spaces.action_space,
             action_masks=spaces.masked,
-            stacked_frames=any(description["stacked"]),
+            stacked_frames=any(found is not None for found in description["stacked"]),
             **description["arguments"],
         )
         buffer._stacked = description["stacked_frames"]
         stored = buffer._stored.observation
-        for place, stacked in enumerate(description["stacked"]):
+        for place, evidence in enumerate(description["stacked"]):
             rows = stored[place]
-            if isinstance(rows, Frames) and not stacked:
+            if not isinstance(rows, Frames):
+                continue
+            if evidence is None:
                 stored[place] = rows.whole()
+            else:
+                telling, repeating = map(int, evidence)
+                rows.evidence = telling, repeating
         buffer._added, buffer._filled = int(description["added"]), int(description["filled"])
         buffer._sampler.largest_priority = float(description["largest_priority"])
         buffer._sampler.rng.bit_generator.state = description["random_state"]

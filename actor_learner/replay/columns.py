@@ -57,9 +57,9 @@ class Columns:
         return sum(stored.nbytes for stored in self.arrays.values())
 
     @property
-    def stacked(self) -> list[bool]:
-        """Whether each leaf of observations keeps the frames of stacked images once."""
-        return [isinstance(rows, Frames) for rows in self.observation]
+    def evidence(self) -> list[tuple[int, int] | None]:
+        """The evidence that each leaf is a stack of frames (`Frames.inspect`), None of one that is kept whole."""
+        return [rows.evidence if isinstance(rows, Frames) else None for rows in self.observation]
 
     def write(self, first: int, piece: Trajectory, targets: Targets) -> Array:
         """Replace columns from `first` on. Returns which rows `[T, b]` are known wholly, with what follows them."""

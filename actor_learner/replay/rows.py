@@ -14,6 +14,7 @@ Array = np.ndarray[Any, Any]
 
 _COLOURS = 3
 _FEWEST_REPEATED = 0.5  # of the rows; images of which fewer show the frames of the row before aren't stacks
+_FEWEST_TELLING = 4  # rows by which it is settled whether images are stacks
 
 
 class Rows(Protocol):
@@ -110,6 +111,7 @@ class Frames:
         self._frames = np.zeros((steps + self._count + 2, columns, math.prod(picture)), dtype)  # the first stays zero
         self._picture, self._columns = picture, columns
         self.nbytes = self._frames.nbytes + self._places.nbytes
+        self.evidence = 0, 0  # see `inspect`
 
     def write(self, first: int, values: Array, final: Array | None, final_row: Array) -> Array:
         frames = np.moveaxis(values, self._axis + 2, 2)
@@ -141,20 +143,43 @@ class Frames:
         kept._places, kept._frames = of_columns(self._places, order), of_columns(self._frames, order)
         kept._columns = len(order)
         kept.nbytes = kept._frames.nbytes + kept._places.nbytes
+        kept.evidence = self.evidence
         return kept
 
     @property
     def arrays(self) -> dict[str, Array]:
         return {"frames": self._frames, "places": self._places}
 
-    def fit(self, values: Array) -> bool:
-        """Return whether observations `[T + 1, b, ...]` are stacks of frames."""
-        return bool(repeated(np.moveaxis(values, self._axis + 2, 2)).mean() >= _FEWEST_REPEATED)
+    @property
+    def settled(self) -> bool:
+        """Whether enough rows have shown that these are stacks of frames, or that they aren't."""
+        return self.evidence[0] >= _FEWEST_TELLING
 
-    def whole(self) -> WholeRows:
-        """Return memory for as many rows, each kept as it is."""
+    @property
+    def are_stacks(self) -> bool:
+        """Whether most rows that tell show the frames of the row before but its first."""
+        telling, repeating = self.evidence
+        return repeating >= telling * _FEWEST_REPEATED
+
+    def inspect(self, values: Array) -> None:
+        """Count as evidence the rows of observations `[T + 1, b, ...]` that tell whether they are stacks of frames.
+
+        A row tells nothing if all of its frames are equal, as in blank images, and so are those of the row before.
+        """
+        frames = np.moveaxis(values, self._axis + 2, 2)
+        differ = (frames[:, :, 1:] != frames[:, :, :-1]).any(axis=tuple(range(2, frames.ndim)))
+        tells, repeats = differ[1:] | differ[:-1], repeated(frames)
+        telling, repeating = self.evidence
+        self.evidence = telling + int(tells.sum()), repeating + int((tells & repeats).sum())
+
+    def whole(self, filled: int = 0) -> WholeRows:
+        """Return memory for as many rows, each kept as it is, with what the first `filled` columns hold."""
         shape = (*self._picture[: self._axis], self._count, *self._picture[self._axis :])
-        return WholeRows(shape, self._frames.dtype, len(self._places) - 2, self._columns)
+        rows, columns = len(self._places), np.arange(filled)
+        kept = WholeRows(shape, self._frames.dtype, rows - 2, self._columns)
+        for row in range(rows):
+            kept.arrays["rows"][row, :filled] = self.take(np.full(filled, row), columns)
+        return kept
 
     def _new_frames(self, frames: Array, repeats: Array) -> tuple[Array, Array]:
         """Return which frames need a place of their own, and which repeat the one before in their own row."""

@@ -160,7 +160,7 @@ def test_a_replay_buffer_that_grows_beyond_the_limit_forgets_its_oldest_steps(tm
     al.train(
         al.TrainConfig(
             env=WideEnv,
-            algorithm=al.DQN(buffer_size=8_000, learning_starts=8_990),  # 640 MB
+            algorithm=al.DQN(buffer_size=8_000, learning_starts=8_990, target_update_interval=1_000),  # 640 MB
             total_steps=9_000,
             hidden_sizes=(2,),
             num_actors=0,

@@ -1,6 +1,8 @@
 import dataclasses
 
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
 from actor_learner.config.presets import PRESETS, preset_fields
@@ -9,6 +11,11 @@ from actor_learner.environments.lookup import find_spec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CautiousPPO(al.PPO):
+    caution: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CautiousDQN(al.DQN):
     caution: float = 0.5
 
 
@@ -104,6 +111,42 @@ def test_an_instance_is_taken_as_it_is():
     config = al.preset("CartPole-v1", algorithm=al.PPO(epochs=3), seed=4)
     assert config.algorithm == al.PPO(epochs=3)
     assert config.unroll_length == al.preset("CartPole-v1").unroll_length
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "algorithm"),
+    [
+        ("HalfCheetah-v5", "sac", al.SAC(gamma=0.5)),
+        ("LunarLander-v3", "dqn", al.DQN(double=True)),
+        ("CartPole-v1", "impala", al.Impala()),
+        ("CartPole-v1", "dqn", CautiousDQN(caution=0.1)),
+    ],
+)
+def test_an_instance_takes_the_other_fields_of_its_own_algorithm_s_preset(env, name, algorithm):
+    config, named = al.preset(env, algorithm=algorithm), al.preset(env, algorithm=name)
+    assert config.algorithm == algorithm
+    assert config.replace(algorithm=named.algorithm) == named
+
+
+def test_an_instance_without_a_preset_takes_the_fields_of_ppo_s_only_where_it_learns_as_ppo_does():
+    assert al.preset("HalfCheetah-v5", algorithm=al.A2C()).normalize_observation
+    with pytest.raises(ValueError, match=r"no preset of this name for TD3; there are none. Received: preset='Half"):
+        al.preset("HalfCheetah-v5", algorithm=al.TD3())
+
+
+def test_an_environment_s_own_presets_leave_those_of_its_prefix():
+    pong, breakout = (al.preset(env, algorithm="dqn") for env in ("ALE/Pong-v5", "ALE/Breakout-v5"))
+    assert pong == breakout.replace(env="ALE/Pong-v5")
+    assert al.preset("ALE/Pong-v5").total_steps != al.preset("ALE/Breakout-v5").total_steps
+
+
+@pytest.mark.parametrize(("env", "most"), [("ALE/Breakout-v5", 8e9), ("CartPole-v1", 45e6)])
+def test_a_million_steps_in_a_preset_s_buffer(env, most):
+    config = al.preset(env, algorithm="dqn")
+    space = Box(0, 255, (4, 84, 84), np.uint8) if env.startswith("ALE") else Box(-1, 1, (4,), np.float32)
+    steps = 64 * config.unroll_length  # of a million
+    buffer = al.ReplayBuffer(space, Discrete(4), steps, unroll_length=config.unroll_length)
+    assert buffer.nbytes / steps * 1e6 < most
 
 
 def test_a_network_replaces_what_the_preset_says_of_the_default_one():

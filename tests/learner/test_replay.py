@@ -656,6 +656,40 @@ def test_a_refill_leaves_half_of_the_remaining_steps_to_learn_from(tmp_path):
     assert (again.env_steps, again.gradient_steps - before) == (1152, 128 - (1200 - 1024) // 2)
 
 
+def test_a_new_buffer_of_a_loaded_learner_draws_by_the_learner_s_seed(tmp_path):
+    learner = make_learner(dqn(), seed=5)
+    learner.update(batch(learner))
+    again = without_buffer(learner, tmp_path / "saved")
+    assert again.buffer is None
+    states = [
+        made.make_buffer(8, action_masks=False).describe()["random_state"]
+        for made in (again, make_learner(dqn(), seed=5), make_learner(dqn(), seed=6))
+    ]
+    assert states[0] == states[1] != states[2]
+
+
+def test_masks_need_columns_above_n_step_in_a_given_buffer_too():
+    buffer = al.ReplayBuffer(VECTOR, TWO_ACTIONS, 400, unroll_length=1, action_masks=True)
+    with pytest.raises(ValueError, match=r"above `n_step` where masks are in `info`.*unroll_length=1, n_step=1"):
+        make_learner(dqn(), buffer=buffer).make_buffer(8, action_masks=True)
+
+
+def test_targets_that_moved_in_a_batch_that_was_undone_later_do_not_move_again_with_a_smaller_one(monkeypatch):
+    learner = make_learner(dqn(updates_per_step=1.0, tau=0.5, target_update_interval=8, learning_rate=0.0))
+    breaks_in_the_third_call(learner, monkeypatch)
+    learner._build_models()
+    for copy in learner._models.targets:
+        copy.assign(np.asarray(copy.value) + 1.0)
+    moves = 32 // 8
+    assert learner.update(batch(learner, 0))["undone"] == 1.0
+    for seed, columns in ((1, 1), (2, 1), (3, 4)):  # to 8, 16 and 48 env steps
+        assert "undone" not in learner.update(batch(learner, seed, columns=columns))
+        moves = max(moves, learner.env_steps // 8)
+        trained = learner.network.trainable_weights
+        for copy, weight in zip(learner._models.targets, trained, strict=False):
+            np.testing.assert_allclose(np.asarray(copy.value) - np.asarray(weight.value), 0.5**moves, rtol=1e-4)
+
+
 def test_a_buffer_takes_the_size_that_a_changed_algorithm_gives_it(tmp_path):
     learner = make_learner(dqn(buffer_size=400))
     for seed in range(20):

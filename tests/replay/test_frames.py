@@ -7,7 +7,9 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
+from actor_learner.replay.saving import write_buffer
 from actor_learner.spaces.trajectory import Trajectory
+from actor_learner.system.files import write_folder_atomically
 
 STEPS, ACTIONS = 12, Discrete(3)
 
@@ -117,3 +119,51 @@ def test_images_that_are_no_stacks_are_kept_whole():
         al.ReplayBuffer(space, ACTIONS, STEPS * 2, unroll_length=STEPS, stacked_frames=True).add(
             trajectory._replace(observation=observation)
         )
+
+
+def images(seed, count=4):
+    """A trajectory of images that aren't stacks."""
+    trajectory = stacked(seed, 2, last=True, zeros=False, end_rate=0.0, count=count)
+    pixels = np.random.default_rng(seed).integers(0, 256, trajectory.observation.shape).astype(np.uint8)
+    return trajectory._replace(observation=pixels)
+
+
+def check_rows(buffer, added):
+    """Check drawn rows against trajectories of two columns each, in the order in which they were added."""
+    batch = buffer.sample(1000)
+    row, column = np.divmod(batch.indices, 2 * len(added))
+    every = np.concatenate([trajectory.observation for trajectory in added], axis=1)
+    np.testing.assert_array_equal(batch.observation, every[row, column])
+    np.testing.assert_array_equal(batch.next_observation, every[row + 1, column])
+    assert set(column.tolist()) == set(range(2 * len(added)))
+
+
+def test_blank_images_do_not_settle_that_images_are_stacks(tmp_path):
+    blank, *others = images(0), images(1), images(2)
+    blank = blank._replace(observation=np.full_like(blank.observation, 7))
+    buffer = al.ReplayBuffer(Box(0, 255, (20, 20, 4), np.uint8), ACTIONS, STEPS * 6, unroll_length=STEPS)
+    buffer.add(blank)
+    buffer.save(tmp_path / "blank")
+    for kept in (buffer, al.ReplayBuffer.load(tmp_path / "blank")):
+        kept.add(others[0])
+        later = tmp_path / f"later-{kept is buffer}"
+        write_folder_atomically(later, lambda folder, kept=kept: write_buffer(kept, folder, tmp_path / "blank"))
+        for again in (kept, al.ReplayBuffer.load(later)):
+            again.add(others[1])
+            assert len(again) == STEPS * 6
+            check_rows(again, [blank, *others])
+
+
+def test_still_images_stay_stacks_until_they_move():
+    still = stacked(0, 2, last=True, zeros=False, end_rate=0.0)
+    still = still._replace(observation=np.repeat(still.observation[:1, :, :, :, -1:], 4, axis=-1).repeat(STEPS + 1, 0))
+    moving = stacked(1, 2, last=True, zeros=False, end_rate=0.1)
+    buffer = al.ReplayBuffer(Box(0, 255, (20, 20, 4), np.uint8), ACTIONS, STEPS * 4, unroll_length=STEPS)
+    size = buffer.nbytes
+    buffer.add(still)
+    buffer.add(moving)
+    assert buffer.nbytes == size
+    batch = buffer.sample(1000)
+    row, column = np.divmod(batch.indices, 4)
+    every = np.concatenate([still.observation, moving.observation], axis=1)
+    np.testing.assert_array_equal(batch.observation, every[row, column])

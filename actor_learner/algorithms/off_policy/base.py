@@ -131,8 +131,8 @@ class OffPolicy(Hyperparameters):
                 f"Received: updates_per_step={self.updates_per_step}, total_steps={total_steps}"
             )
 
-    def check_batch(self, env_steps: int) -> None:
-        """Warn if batches of so many env steps make learning unstable."""
+    def check_batch(self, env_steps: int, total_steps: int) -> None:
+        """Warn if a run of `total_steps`, in batches of so many env steps, can't learn well."""
 
     def check_action_space(self, action: Any) -> None:
         """Raise ValueError for actions that the algorithm's critics can't take: other than Boxes with bounds.

@@ -90,8 +90,15 @@ class DQN(OffPolicy):
                 f"Received: {name}={getattr(self, name)!r}, total_steps=None"
             )
 
-    def check_batch(self, env_steps: int) -> None:
-        """Warn if targets are copied so often that values may grow without bound."""
+    def check_batch(self, env_steps: int, total_steps: int) -> None:
+        """Warn if targets never move, or are copied so often that values may grow without bound."""
+        if self.target_update_interval >= total_steps:
+            warnings.warn(
+                "Targets never move, so that values stay near the untrained network's: lower `target_update_interval`. "
+                f"Received: target_update_interval={self.target_update_interval}, total_steps={total_steps}",
+                UserWarning,
+                stacklevel=2,
+            )
         between = max(self.target_update_interval, env_steps) * self.updates_per_step
         if self.tau == 1.0 and between < _FEW_STEPS:
             warnings.warn(
