@@ -142,7 +142,7 @@ def require_values(value: Any, dtype: np.dtype[Any]) -> None:
     array = np.asarray(value)
     if array.dtype.kind not in "fiubc":
         raise ValueError(f"no numbers, but {array.dtype}")
-    if np.can_cast(array.dtype, dtype, "same_kind"):
+    if np.can_cast(array.dtype, dtype, "safe"):
         return
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     with np.errstate(invalid="ignore"):

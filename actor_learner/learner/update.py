@@ -37,6 +37,10 @@ ROWS_FOR_EACH_CHECKED = 64
 MAXIMUM_CHECKED_ROWS = 128
 
 
+_LOG_PROBS = ("behaviour_log_prob", "target_log_prob", "log_rho")
+"""The fields of a minibatch from which ratios are computed."""
+
+
 class Update:
     """One update of a network that is built. Calling it mutates weights, optimizer and running statistics.
 
@@ -225,8 +229,11 @@ class Update:
 
     def _loss(self, algorithm: Algorithm, minibatch: dict[str, Nest]) -> tuple[Tensor, dict[str, Tensor]]:
         outputs = self.calls.outputs(minibatch, entropy=True)
-        for name in ("log_prob", "entropy", "value"):  # of an invalid row they may be so far off that a ratio overflows
-            outputs[name] = ops.where(minibatch["valid"], outputs[name], ops.zeros_like(outputs[name]))
+        minibatch = dict(minibatch)
+        # Of an invalid row they may be so far off that a ratio overflows, and 0 times infinity is NaN.
+        for values, names in ((outputs, ("log_prob", "entropy", "value")), (minibatch, _LOG_PROBS)):
+            for name in (name for name in names if name in values):
+                values[name] = ops.where(minibatch["valid"], values[name], ops.zeros_like(values[name]))
         loss, metrics = algorithm.loss(outputs, minibatch)
         if self._network.losses:
             loss = loss + ops.sum(ops.stack(self._network.losses))

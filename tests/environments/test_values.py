@@ -40,6 +40,9 @@ def collect(*arguments):
         (Discrete(4), 1.7, "1.7 where the space has"),
         (Dict(a=Discrete(3, start=1)), {"a": np.float64(1.5)}, "1.5 where the space has"),
         (MultiBinary(2), np.array([0.5, 1]), "0.5 where the space has int8"),
+        (MultiBinary(2), np.array([256, 1]), "256 where the space has int8"),
+        (Box(-9, 9, (3,), np.int16), np.array([1, 40_000, 2]), "40000 where the space has int16"),
+        (PIXELS, np.array([1, 300, 2], np.uint16), "300 where the space has uint8"),
     ],
 )
 def test_numbers_that_a_space_of_integers_lacks_are_refused(space, value, named):

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, MultiDiscrete
 from keras import layers, ops
 
 import actor_learner as al
@@ -181,6 +181,22 @@ def test_no_ratio_of_an_invalid_row_overflows(algorithm):
         trajectory.action[step], trajectory.behaviour_log_prob[step] = policy.step(trajectory.observation[step])
     trajectory.valid[:] = True
     trajectory.valid[0, 0] = False
+    learner = al.Learner(network, algorithm, action_space=actions)
+    assert "undone" not in learner.update(trajectory)
+
+
+@pytest.mark.parametrize("algorithm", [al.PPO(minibatch_size=3, epochs=1), al.A2C(), al.Impala()], ids=lambda a: a.name)
+def test_no_ratio_of_a_row_that_only_fills_a_minibatch_overflows(algorithm):
+    """Many choices are so improbable together that 1 over their probability is infinite."""
+    actions = MultiDiscrete([8] * 60)
+    network = al.default_network(VECTOR, actions, hidden_sizes=(4,))
+    trajectory = random_trajectory(actions, steps=2, columns=4)
+    policy = al.Policy.from_network(network, actions)
+    for step in range(2):
+        trajectory.action[step], trajectory.behaviour_log_prob[step] = policy.step(trajectory.observation[step])
+    trajectory.valid[:] = True
+    trajectory.valid[1, 3] = False
+    assert trajectory.behaviour_log_prob[0, 0] < -100
     learner = al.Learner(network, algorithm, action_space=actions)
     assert "undone" not in learner.update(trajectory)
 

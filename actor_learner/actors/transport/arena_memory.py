@@ -81,9 +81,11 @@ class ArenaMemory:
         return next(iter(self._pending[actor].values()))
 
     def oldest_version(self) -> int:
-        """Return the oldest version of the weights that an actor may act by."""
-        pending = [assignment.version for of_actor in self._pending.values() for assignment in of_actor.values()]
-        return min(pending, default=self.version)
+        """Return the oldest version of the weights that an actor may act by. May be called with no lock held."""
+        assignments = [
+            list(of_actor.values()) for of_actor in list(self._pending.values())
+        ]  # other threads change them
+        return min((one.version for of_actor in assignments for one in of_actor), default=self.version)
 
     def pending(self, actor: int, batch: int) -> Assignment | None:
         """Return the columns of a batch that an actor hasn't filled yet."""

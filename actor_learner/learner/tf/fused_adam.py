@@ -27,7 +27,7 @@ def _step(optimizer: keras.optimizers.Adam, gradient: Tensor, variable: tf.Varia
     """Replace `keras.optimizers.Adam.update_step`."""
     index = optimizer._get_variable_index(variable)
     dtype = tf.as_dtype(variable.dtype)
-    step = tf.cast(optimizer.iterations.value + 1, dtype)
+    step = tf.cast(tf.convert_to_tensor(optimizer.iterations) + 1, dtype)  # no variable where gradients accumulate
     betas = [tf.cast(beta, dtype) for beta in (optimizer.beta_1, optimizer.beta_2)]
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,

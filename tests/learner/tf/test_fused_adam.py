@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import actor_learner as al
 from actor_learner.learner.tf.fused_adam import fuse
+from tests.support.trajectories import TWO_ACTIONS, VECTOR, random_trajectory
 
 
 def stepped(optimizer, steps=20):
@@ -71,3 +73,16 @@ def test_a_fused_optimizer_is_saved_and_cloned_as_keras_own():
     clone = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert clone.get_config() == optimizer.get_config()
     assert "update_step" not in vars(clone)
+
+
+def test_gradients_accumulate(without_xla):
+    """Keras counts the steps of such an optimizer by no variable."""
+    network = al.default_network(VECTOR, TWO_ACTIONS, hidden_sizes=(4,))
+    optimizer = keras.optimizers.Adam(1e-2, gradient_accumulation_steps=2)
+    algorithm = al.PPO(optimizer=optimizer, minibatch_size=8, epochs=2)
+    learner = al.Learner(network, algorithm, action_space=TWO_ACTIONS)
+    trajectory = random_trajectory(TWO_ACTIONS)
+    before = network.get_weights()
+    assert "undone" not in learner.update(trajectory)
+    assert not learner.compiled_with_xla
+    assert any((one != other).any() for one, other in zip(before, network.get_weights(), strict=True))
