@@ -7,6 +7,7 @@ import json
 import math
 import warnings
 
+import keras
 import numpy as np
 import pytest
 
@@ -214,3 +215,9 @@ def test_sb3_s_names_are_answered_with_ours():
     for name, ours in (("train_freq", "updates_per_step"), ("batch_size", "minibatch_size")):
         with pytest.raises(TypeError, match=f"did you mean '{ours}'"):
             al.DQN(**{name: 4})
+
+
+def test_a_backup_without_critics_and_buffer_is_refused(tmp_path):
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    with pytest.raises(ValueError, match=r"BackupAndRestore keeps no critics, .* which DQN needs: .*`resume=True`"):
+        run(tmp_path / "run", num_actors=0, callbacks=[backup])

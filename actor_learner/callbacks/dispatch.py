@@ -53,6 +53,7 @@ class RunCallbacks:
         checks.check_packages(self._callbacks)
         checks.check_rate(self._callbacks, learner.algorithm, learner.optimizer)
         checks.check_averages(self._callbacks, learner.optimizer)
+        checks.check_backup(self._callbacks, learner.algorithm)
         if checks.watches(self._callbacks):
             learned = learner.trace(actors.blank_trajectory())
             self._names = [*metric_names(config, learned), *self._reports]

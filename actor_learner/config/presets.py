@@ -267,7 +267,8 @@ def fields_below(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     """Return the fields that still count below `changes`.
 
     A network replaces the fields of the default network, an algorithm's instance all hyperparameters,
-    `envs_per_actor` the number of all environments, and no memory what only matters to one.
+    `envs_per_actor` the number of all environments, an optimizer its learning rate and its clipping, and no memory what
+    only matters to one.
     """
     dropped: set[str] = set()
     if changes.get("envs_per_actor") is not None:
@@ -276,6 +277,8 @@ def fields_below(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
         dropped |= {"memory_size", "sequence_length", "burn_in"}
     if changes.get("network") is not None or changes.get("init_from") is not None:
         dropped |= {*DEFAULT_NETWORK_FIELDS}
+    if not isinstance(changes.get("optimizer"), str | None):
+        dropped |= {"learning_rate", "max_grad_norm"}
     if not isinstance(changes.get("algorithm"), str | None):
         dropped |= fields.keys() - {field.name for field in dataclasses.fields(TrainConfig)}
     return {name: value for name, value in fields.items() if name not in dropped}

@@ -248,6 +248,9 @@ def trim_event_files(folder: Path, sizes: Mapping[str, int]) -> None:
 
 
 def _event_files(folder: Path) -> list[Path]:
-    """Returns the event files, without links, which may lead out of the folder."""
-    files = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names if name.startswith(PREFIX)]
+    """Returns the event files, without those of other runs below, and without links, which may lead out of it."""
+    files = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not Path(parent, name, "config.json").exists()]
+        files += [Path(parent, name) for name in names if name.startswith(PREFIX)]
     return [file for file in files if not file.is_symlink()]

@@ -157,6 +157,17 @@ def test_a_network_replaces_what_the_preset_says_of_the_default_one():
         al.preset("HalfCheetah-v5", init_from="runs/earlier", hidden_sizes=(8,))
 
 
+def test_an_optimizer_replaces_what_the_preset_says_of_the_named_ones():
+    import keras
+
+    optimizer = keras.optimizers.Adam(1e-3, global_clipnorm=1.0)
+    algorithm = al.preset("HalfCheetah-v5", optimizer=optimizer).algorithm
+    assert algorithm.optimizer is optimizer
+    assert algorithm.gae_lambda == al.preset("HalfCheetah-v5").algorithm.gae_lambda
+    named = al.preset("HalfCheetah-v5", optimizer="rmsprop").algorithm
+    assert named.learning_rate == al.preset("HalfCheetah-v5").algorithm.learning_rate
+
+
 def test_without_memory_a_preset_says_nothing_of_sequences():
     env = "actor_learner/LunarLanderNoVelocity-v0"
     assert (al.preset(env).memory, al.preset(env).sequence_length) == ("gru", 64)

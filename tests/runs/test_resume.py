@@ -403,6 +403,18 @@ def test_event_files_are_what_they_were(event_folder):
     assert not newer.exists()
 
 
+def test_event_files_of_a_run_below_are_not_touched(event_folder):
+    folder, *_ = event_folder
+    below = folder / "finetuned"
+    below.mkdir()
+    (below / "config.json").write_text("{}")
+    (below / "events.out.tfevents.9").write_bytes(b"precious")
+    sizes = event_files(folder)
+    assert not any("finetuned" in name for name in sizes)
+    trim_event_files(folder, {})
+    assert (below / "events.out.tfevents.9").read_bytes() == b"precious"
+
+
 def test_event_files_elsewhere_are_not_touched(event_folder, tmp_path_factory):
     folder, file = event_folder
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "events.out.tfevents.1.host"
