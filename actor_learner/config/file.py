@@ -112,12 +112,13 @@ def preset_layer(file: ConfigFile, changes: Mapping[str, Any], preset: str | Non
     if named == "none" or (named is None and file.recorded):
         return {}
     algorithm = changes.get("algorithm") or file.algorithm or "ppo"
-    env = changes.get("env", file.fields.get("env", "CartPole-v1"))
+    own = {} if named is None or "*" in named else {"env": named}  # of a preset alone
+    env = {"env": "CartPole-v1", **own, **file.fields, **changes}["env"]
     found = preset_fields(named or env, algorithm, env)
     if found is None and named is not None:
         with file.naming_lines(*(["preset"] if preset else [])):
             raise unknown_preset(named, algorithm)
-    return fields_below(fields_below(found or {}, file.fields), changes)
+    return fields_below(fields_below({**own, **(found or {})}, file.fields), changes)
 
 
 def _file_layer(file: ConfigFile, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -206,3 +206,12 @@ def test_an_environment_takes_anothers_preset_without_arguments_that_it_may_not_
     assert preset_fields("ALE/Pong-v5", "ppo", "ALE/Breakout-v5") == pong
     for env in ("actor_learner/Catch-v0", "my_module:factory", lambda: None):
         assert preset_fields("ALE/Pong-v5", "ppo", env) == {k: v for k, v in pong.items() if k != "env_kwargs"}
+
+
+def test_a_preset_that_is_named_alone_names_the_environment_too(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text('preset = "Pendulum-v1"\n')
+    assert al.load_config(file) == al.preset("Pendulum-v1")
+    assert al.load_config(file, env="Acrobot-v1").env == "Acrobot-v1"
+    file.write_text('preset = "ALE/*"\n')
+    assert al.load_config(file).env == "CartPole-v1"
