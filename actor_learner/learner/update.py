@@ -36,7 +36,6 @@ ROWS_FOR_EACH_CHECKED = 64
 
 MAXIMUM_CHECKED_ROWS = 128
 
-
 _LOG_PROBS = ("behaviour_log_prob", "target_log_prob", "log_rho")
 """The fields of a minibatch from which ratios are computed."""
 
@@ -229,11 +228,9 @@ class Update:
 
     def _loss(self, algorithm: Algorithm, minibatch: dict[str, Nest]) -> tuple[Tensor, dict[str, Tensor]]:
         outputs = self.calls.outputs(minibatch, entropy=True)
-        minibatch = dict(minibatch)
         # Of an invalid row they may be so far off that a ratio overflows, and 0 times infinity is NaN.
-        for values, names in ((outputs, ("log_prob", "entropy", "value")), (minibatch, _LOG_PROBS)):
-            for name in (name for name in names if name in values):
-                values[name] = ops.where(minibatch["valid"], values[name], ops.zeros_like(values[name]))
+        outputs = _zeroed_unless(minibatch["valid"], outputs, ("log_prob", "entropy", "value"))
+        minibatch = _zeroed_unless(minibatch["valid"], minibatch, _LOG_PROBS)
         loss, metrics = algorithm.loss(outputs, minibatch)
         if self._network.losses:
             loss = loss + ops.sum(ops.stack(self._network.losses))
@@ -257,3 +254,9 @@ class Update:
         """Step the optimizer on the weights that have a gradient (a head that the loss ignores has none)."""
         backend.apply_gradients(self._optimizer, gradients, self._trainable)
         self._loss_scaling.bound()
+
+
+def _zeroed_unless(valid: Tensor, fields: dict[str, Nest], names: tuple[str, ...]) -> dict[str, Nest]:
+    """Return the fields, those of these names with zeros at invalid rows."""
+    found = {name: fields[name] for name in names if name in fields}
+    return {**fields, **{name: ops.where(valid, value, ops.zeros_like(value)) for name, value in found.items()}}

@@ -152,12 +152,12 @@ class Frames:
 
     @property
     def settled(self) -> bool:
-        """Whether enough rows have shown that these are stacks of frames, or that they aren't."""
+        """True once enough rows have shown that these are stacks of frames, or that they aren't."""
         return self.evidence[0] >= _FEWEST_TELLING
 
     @property
     def are_stacks(self) -> bool:
-        """Whether most rows that tell show the frames of the row before but its first."""
+        """True if most rows that tell show the frames of the row before but its first."""
         telling, repeating = self.evidence
         return repeating >= telling * _FEWEST_REPEATED
 

@@ -170,16 +170,22 @@ def test_a_last_minibatch_that_is_not_full_is_a_mean_over_its_own_rows():
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", [al.PPO(minibatch_size=3, epochs=1), al.A2C(), al.Impala()], ids=lambda a: a.name)
-def test_no_ratio_of_an_invalid_row_overflows(algorithm):
-    """Zeros are so improbable under 24 narrow Gaussians that their ratio is infinite, and 0 x inf is NaN."""
-    actions = Box(-1, 1, (24,), np.float32)
-    network = al.default_network(VECTOR, actions, hidden_sizes=(4,), initial_log_std=-5.0)
+def acted_by(network, actions):
+    """A trajectory of valid rows, with the actions of a network."""
     trajectory = random_trajectory(actions, steps=2, columns=4)
     policy = al.Policy.from_network(network, actions)
     for step in range(2):
         trajectory.action[step], trajectory.behaviour_log_prob[step] = policy.step(trajectory.observation[step])
     trajectory.valid[:] = True
+    return trajectory
+
+
+@pytest.mark.parametrize("algorithm", [al.PPO(minibatch_size=3, epochs=1), al.A2C(), al.Impala()], ids=lambda a: a.name)
+def test_no_ratio_of_an_invalid_row_overflows(algorithm):
+    """Zeros are so improbable under 24 narrow Gaussians that their ratio is infinite, and 0 x inf is NaN."""
+    actions = Box(-1, 1, (24,), np.float32)
+    network = al.default_network(VECTOR, actions, hidden_sizes=(4,), initial_log_std=-5.0)
+    trajectory = acted_by(network, actions)
     trajectory.valid[0, 0] = False
     learner = al.Learner(network, algorithm, action_space=actions)
     assert "undone" not in learner.update(trajectory)
@@ -190,11 +196,7 @@ def test_no_ratio_of_a_row_that_only_fills_a_minibatch_overflows(algorithm):
     """Many choices are so improbable together that 1 over their probability is infinite."""
     actions = MultiDiscrete([8] * 60)
     network = al.default_network(VECTOR, actions, hidden_sizes=(4,))
-    trajectory = random_trajectory(actions, steps=2, columns=4)
-    policy = al.Policy.from_network(network, actions)
-    for step in range(2):
-        trajectory.action[step], trajectory.behaviour_log_prob[step] = policy.step(trajectory.observation[step])
-    trajectory.valid[:] = True
+    trajectory = acted_by(network, actions)
     trajectory.valid[1, 3] = False
     assert trajectory.behaviour_log_prob[0, 0] < -100
     learner = al.Learner(network, algorithm, action_space=actions)

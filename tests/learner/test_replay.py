@@ -588,6 +588,17 @@ def breaks_in_the_third_call(learner, monkeypatch):
     monkeypatch.setattr(learner, "_sample", sample)
 
 
+def put_targets_one_above(learner):
+    learner._build_models()
+    for copy in learner._models.targets:
+        copy.assign(np.asarray(copy.value) + 1.0)
+
+
+def check_targets_are_above(learner, distance, rtol):
+    for copy, weight in zip(learner._models.targets, learner.network.trainable_weights, strict=False):
+        np.testing.assert_allclose(np.asarray(copy.value) - np.asarray(weight.value), distance, rtol=rtol)
+
+
 def test_what_an_update_learned_before_the_call_that_is_undone_stays_with_its_targets(monkeypatch):
     network = al.default_network(
         VECTOR, BOUNDS, **SMALL, distribution="squashed", state_dependent_std=True, normalize_observation=True
@@ -608,14 +619,10 @@ def test_what_an_update_learned_before_the_call_that_is_undone_stays_with_its_ta
 def test_targets_that_moved_before_a_call_that_is_undone_do_not_move_again(monkeypatch):
     learner = make_learner(dqn(updates_per_step=1.0, tau=0.5, target_update_interval=32, learning_rate=0.0))
     breaks_in_the_third_call(learner, monkeypatch)
-    learner._build_models()
-    for copy in learner._models.targets:
-        copy.assign(np.asarray(copy.value) + 1.0)
+    put_targets_one_above(learner)
     assert learner.update(batch(learner, 0))["undone"] == 1.0  # 32 env steps, a multiple
     assert "undone" not in learner.update(batch(learner, 1))  # the same 32
-    trained = learner.network.trainable_weights
-    for copy, weight in zip(learner._models.targets, trained, strict=False):
-        np.testing.assert_allclose(np.asarray(copy.value) - np.asarray(weight.value), 0.5, rtol=1e-5)
+    check_targets_are_above(learner, 0.5, rtol=1e-5)
 
 
 def test_batches_of_other_sizes_change_nothing_in_what_is_due():
@@ -677,17 +684,13 @@ def test_masks_need_columns_above_n_step_in_a_given_buffer_too():
 def test_targets_that_moved_in_a_batch_that_was_undone_later_do_not_move_again_with_a_smaller_one(monkeypatch):
     learner = make_learner(dqn(updates_per_step=1.0, tau=0.5, target_update_interval=8, learning_rate=0.0))
     breaks_in_the_third_call(learner, monkeypatch)
-    learner._build_models()
-    for copy in learner._models.targets:
-        copy.assign(np.asarray(copy.value) + 1.0)
+    put_targets_one_above(learner)
     moves = 32 // 8
     assert learner.update(batch(learner, 0))["undone"] == 1.0
     for seed, columns in ((1, 1), (2, 1), (3, 4)):  # to 8, 16 and 48 env steps
         assert "undone" not in learner.update(batch(learner, seed, columns=columns))
         moves = max(moves, learner.env_steps // 8)
-        trained = learner.network.trainable_weights
-        for copy, weight in zip(learner._models.targets, trained, strict=False):
-            np.testing.assert_allclose(np.asarray(copy.value) - np.asarray(weight.value), 0.5**moves, rtol=1e-4)
+        check_targets_are_above(learner, 0.5**moves, rtol=1e-4)
 
 
 def test_a_buffer_takes_the_size_that_a_changed_algorithm_gives_it(tmp_path):

@@ -82,9 +82,8 @@ class ArenaMemory:
 
     def oldest_version(self) -> int:
         """Return the oldest version of the weights that an actor may act by. May be called with no lock held."""
-        assignments = [
-            list(of_actor.values()) for of_actor in list(self._pending.values())
-        ]  # other threads change them
+        # Lists, because other threads change the dicts.
+        assignments = [list(of_actor.values()) for of_actor in list(self._pending.values())]
         return min((one.version for of_actor in assignments for one in of_actor), default=self.version)
 
     def pending(self, actor: int, batch: int) -> Assignment | None:
