@@ -32,11 +32,11 @@ def step(task: SimpleNamespace) -> float:
         buffer.add(batch)
     update, compiled, _ = learner._prepare_replay(batch)
     learner._slots = task.steps
-    learner._learn(update, compiled, buffer, task.steps)
+    learner._learn(update, compiled, buffer, task.steps, 0)
     seconds = []
     for _ in range(task.calls):
         began = time.process_time()
-        learner._learn(update, compiled, buffer, task.steps)
+        learner._learn(update, compiled, buffer, task.steps, 0)
         seconds.append((time.process_time() - began) / task.steps)
     return min(seconds)
 
