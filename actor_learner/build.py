@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import math
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ from actor_learner.spaces import structure
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import choice_counts
 from actor_learner.system import compile_cache
+from actor_learner.system.files import one_line
 from actor_learner.system.machine import learner_cores, renew_suggestion, size_text
 from actor_learner.system.ray_address import check_listens
 
@@ -225,13 +228,36 @@ def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
     if isinstance(config.algorithm, OffPolicy):
         fields |= {"observation_space": actors.observation_space, "critics": _critics(config)}
     learner = Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
+    if isinstance(config.algorithm, OffPolicy) and (folder := _saved_learner(config)) is not None:
+        from actor_learner.learner.replay import ReplayLearner
+        from actor_learner.learner.state import read_variables
+
+        assert isinstance(learner, ReplayLearner)
+        with _starting_anew("variables"):
+            learner.start_from(read_variables(folder))
     return _with_buffer(config, learner, actors)
 
 
+def _saved_learner(config: TrainConfig) -> Path | None:
+    """Returns the folder of the learner of the run that `init_from` names; None if there is none."""
+    return None if config.init_from is None else learner_folder(Path(config.init_from))
+
+
+@contextlib.contextmanager
+def _starting_anew(what: str) -> Iterator[None]:
+    """Warns, instead of a ValueError, that a part of `init_from` can't be taken."""
+    try:
+        yield
+    except ValueError as error:
+        warnings.warn(f"The {what} of `init_from` start anew: {one_line(error)}", UserWarning, stacklevel=3)
+
+
 def _critics(config: TrainConfig) -> Any:
-    """Returns the function that makes a critic; None for algorithms without any."""
+    """Returns the function that makes a critic, or gives one of `init_from`; None for algorithms without any."""
     if config.critics is not None or not config.algorithm.NUM_CRITICS:
         return config.critics
+    if len(saved := _saved_critics(config)) == config.algorithm.NUM_CRITICS:
+        return lambda observation_space, action_space: saved.pop(0)
     from actor_learner.networks.default import critic_seeds, default_critic
     from actor_learner.networks.precision import building_in
 
@@ -244,6 +270,19 @@ def _critics(config: TrainConfig) -> Any:
             return default_critic(observation_space, action_space, **options, seed=next(seeds))
 
     return make
+
+
+def _saved_critics(config: TrainConfig) -> list[keras.Model]:
+    """Returns the critics of the run that `init_from` names, none if it has none. Warns if they can't be read."""
+    if (folder := _saved_learner(config)) is None:
+        return []
+    from actor_learner.learner.state import read_critics
+    from actor_learner.networks.contract import cap_statistics
+
+    critics: list[keras.Model] = []
+    with _starting_anew("critics"):
+        critics = read_critics(folder)
+    return [cap_statistics(critic, config.init_from_count) if config.init_from_count else critic for critic in critics]
 
 
 def _initial_buffer(config: TrainConfig, folder: str | os.PathLike[str]) -> ReplayBuffer:

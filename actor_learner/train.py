@@ -96,6 +96,7 @@ class _Run:
         recorder, callbacks, undone = self.recorder, self.callbacks, "undone" in metrics
         if not undone and not self.start.confirmed:
             self.start.confirm(
+                learned=metrics.get("gradient_steps", 1) > 0,
                 xla=self.learner.compiled_with_xla,
                 updates_per_epoch=self.updates_per_epoch,
                 action_masks=self.actors.uses_masks,

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import actor_learner as al
+from actor_learner.build import _saved_critics
+from actor_learner.networks.contract import normalization_layers
 from actor_learner.runs.checkpoints import newest_whole
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_xla")]
@@ -105,6 +107,71 @@ def test_a_run_from_the_weights_of_another_explores_by_its_own_schedule(tmp_path
     directories = {"init_from": tmp_path / "first", "run_dir": tmp_path / "run"}
     al.train(al.TrainConfig(env="CartPole-v1", algorithm=DQN, num_actors=0, **directories, **fields))
     assert rows_of(tmp_path / "run")[0]["epsilon"] == 1.0
+
+
+class Stop(keras.callbacks.Callback):
+    def __init__(self, after):
+        super().__init__()
+        self.after = after
+
+    def on_train_batch_end(self, batch, logs=None):
+        if logs["env_steps"] >= self.after:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("after", "seed"), [(64, 0), (200, 1)])
+def test_a_run_is_not_replaced_by_one_that_only_filled_its_buffer(after, seed, tmp_path):
+    run(tmp_path / "run", num_actors=0)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", num_actors=0, seed=1, overwrite=True, callbacks=[Stop(after)])
+    assert json.loads((tmp_path / "run/config.json").read_text())["seed"] == seed
+
+
+class FirstCritics(al.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.critics = self.learner.critics
+        self.weights = [critic.get_weights() for critic in self.critics]
+        self.ent_coef = self.learner._build_models().variables["log_ent_coef"].numpy()
+
+
+def test_a_run_from_the_weights_of_another_begins_with_its_critics(tmp_path):
+    """Those that a new run would make know nothing of the policy, and have other sizes."""
+    first, seen = FirstCritics(), FirstCritics()
+    run(tmp_path / "first", SAC, "Pendulum-v1", num_actors=0, normalize_observation=True, callbacks=[first])
+    fields = {name: value for name, value in SHORT.items() if name != "hidden_sizes"}
+    fields |= {"env": "Pendulum-v1", "algorithm": SAC, "num_actors": 0, "init_from": tmp_path / "first"}
+    al.train(al.TrainConfig(**fields, init_from_count=5, callbacks=[seen], run_dir=tmp_path / "run"))
+    ended = [critic.get_weights() for critic in first.critics]
+    counts = {id(layer.count) for critic in seen.critics for layer in normalization_layers(critic)}
+    assert counts
+    for critic, before, found in zip(seen.critics, ended, seen.weights, strict=True):
+        for weight, one, other in zip(critic.weights, before, found, strict=True):
+            np.testing.assert_array_equal(other, 5.0 if id(weight) in counts else one)
+    assert seen.ent_coef == first.learner._models.variables["log_ent_coef"].numpy() != 0.0
+    fields["algorithm"] = dataclasses.replace(SAC, ent_coef="auto_0.5")
+    al.train(al.TrainConfig(**fields, critics=al.default_critic, callbacks=[seen], run_dir=tmp_path / "own"))
+    assert seen.weights[0][0].shape != ended[0][0].shape
+    assert seen.ent_coef == pytest.approx(math.log(0.5))
+
+
+class OwnCritic(keras.Model):
+    """Keras can't rebuild it from its file, so its weights alone are saved."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs):
+        return self.dense(keras.ops.concatenate(inputs, axis=-1))
+
+
+def test_critics_that_keras_cannot_rebuild_start_anew_with_one_warning(tmp_path):
+    run(tmp_path / "first", SAC, "Pendulum-v1", num_actors=0, critics=lambda *_: OwnCritic())
+    config = al.TrainConfig(env="Pendulum-v1", algorithm=SAC, init_from=tmp_path / "first")
+    with pytest.warns(
+        UserWarning, match=r"^The critics of `init_from` start anew: Only the weights .* Received: path="
+    ):
+        assert _saved_critics(config) == []
 
 
 def test_a_policy_without_values_says_so(tmp_path):

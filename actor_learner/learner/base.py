@@ -137,7 +137,7 @@ class Learner:
         self._normalization = contract.normalization_layers(network)
         self._compiled: backend.Compiled | None = None
         self._read_vector: Callable[[], Array] | None = None
-        self._prefetched: tuple[Trajectory, dict[str, Any]] | None = None
+        self._prefetched: tuple[Trajectory, Array, dict[str, Any]] | None = None
         self._row_shapes: dict[str, tuple[int, ...]] = {}
         self._state_shapes: tuple[tuple[int, ...], ...] = ()
         self._return_statistics = return_statistics
@@ -245,7 +245,7 @@ class Learner:
         """
         conformed = validate_trajectory(trajectory, self.spaces)
         with self._naming_what_to_lower(trajectory), self._on_device():
-            self._prefetched = trajectory, tensors(conformed)
+            self._prefetched = trajectory, trajectory.behaviour_log_prob.copy(), tensors(conformed)
 
     @contextlib.contextmanager
     def _naming_what_to_lower(self, trajectory: Trajectory) -> Iterator[None]:
@@ -346,6 +346,7 @@ class Learner:
             ValueError: no learner there, one that was damaged, or one of the above is needed.
         """
         saved = read_learner(directory, algorithm=algorithm, network=network, critics=critics)
+        loaded = iter(saved.critics)
         learner = cls(
             saved.network,
             saved.algorithm,
@@ -356,7 +357,7 @@ class Learner:
             device=device,
             devices=devices,
             observation_space=saved.observation_space,
-            critics=critics,
+            critics=(lambda observation_space, action_space: next(loaded)) if saved.critics else critics,
         )
         learner.env_steps, learner.updates = saved.env_steps, saved.updates
         learner._rng = _own_stream(saved.random_state)
@@ -420,7 +421,11 @@ class Learner:
         """Return the copies of this very batch, if it was prefetched, and drop older ones."""
         prefetched, self._prefetched = self._prefetched, None
         self.begun += 1
-        return prefetched[1] if prefetched is not None and prefetched[0].reward is trajectory.reward else None
+        if prefetched is None:
+            return None
+        before, log_prob, copies = prefetched
+        same = before.reward is trajectory.reward and np.array_equal(log_prob, trajectory.behaviour_log_prob)
+        return copies if same else None  # a block is written again and again
 
     def _arguments(
         self,

@@ -177,7 +177,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         check_trajectory_type(trajectory)
         self.begun += 1
         update, compiled, buffer = self._prepare_replay(trajectory)
-        valid = np.asarray(trajectory.valid)
+        valid = np.asarray(trajectory.valid, bool)
         if not (env_steps := int(valid.sum())):
             raise no_valid_row(valid)
         if trajectory.action_mask is not None and not buffer.spaces.masked:
@@ -321,10 +321,11 @@ class ReplayLearner(Learner, learns=OffPolicy):
 
             state = [*models.targets, *(variable for model in self._all_models for variable in model.variables)]
             self._statistics = backend.Compiled(merge, state, with_xla=False)
-        valid = np.reshape(trajectory.valid, -1)
+        valid = np.asarray(trajectory.valid, bool).reshape(-1)
 
-        def rows(leaf: Array) -> Array:
-            flat = np.reshape(leaf[:-1], (len(valid), *leaf.shape[2:])).copy()
+        def rows(leaf: Any) -> Array:
+            steps = np.asarray(leaf)[:-1]
+            flat = steps.reshape(len(valid), *steps.shape[2:]).copy()
             flat[~valid] = 0  # they may hold NaN
             return flat
 
@@ -361,7 +362,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
     def _prepare_replay(self, trajectory: Trajectory) -> tuple[ReplayUpdate, backend.Compiled, ReplayBuffer]:
         """Return the update, which is made for the first batch, and the buffer."""
         if self._replay_update is None or self._compiled is None:
-            steps, columns = trajectory.reward.shape
+            steps, columns = np.shape(trajectory.reward)
             masked = trajectory.action_mask is not None
             buffer = self.make_buffer(steps, action_masks=masked or self.spaces.has_mask_leaf)
             validate_trajectory(trajectory, buffer.spaces)
@@ -427,6 +428,15 @@ class ReplayLearner(Learner, learns=OffPolicy):
         groups = {f"{name}_optimizer": optimizer.variables for name, optimizer in self._optimizers.items()}
         groups |= {"targets": models.targets, "variables": list(models.variables.values())}
         return {f"{name}/{index}": variable for name, group in groups.items() for index, variable in enumerate(group)}
+
+    def start_from(self, variables: Mapping[str, Array]) -> None:
+        """Take what the algorithm of another learner trained beside models (`read_variables`), if this one trains it.
+
+        An algorithm that names first values of its own keeps them.
+        """
+        own = {f"variables/{index}": one for index, one in enumerate(self._build_models().variables.values())}
+        if self.algorithm.takes_over_variables and own.keys() == variables.keys():
+            restore(own, dict(variables), "init_from")
 
     def _saved(self, **others: Any) -> SavedLearner:
         counters = {

@@ -116,6 +116,22 @@ def _built(critic: keras.Model, observation_space: Any, action_space: Any) -> ke
     return critic
 
 
+def read_critics(directory: Directory) -> list[keras.Model]:
+    """Return the critics of a saved learner, none if its algorithm has none. Raises ValueError as `load_network`."""
+    contents = read_folder(directory, "critic-")
+    return [network_of(contents, path=directory, name=f"critic-{index}") for index in range(len(contents))]
+
+
+def read_variables(directory: Directory) -> Arrays:
+    """Return what a saved learner's algorithm trained beside models, by "variables/0". Raises as `read_learner`."""
+    contents = read_folder(directory, "learner.npz")
+    try:
+        arrays = read_arrays(contents["learner.npz"])
+    except Exception as error:  # the folder may come from anywhere
+        raise _no_learner(directory, error) from error
+    return {name: array for name, array in arrays.items() if name.startswith("variables/")}
+
+
 def read_return_statistics(directory: Directory) -> ReturnStatistics | None:
     """Return the statistics by which a saved learner scales rewards, None if it doesn't. Raises as `read_learner`."""
     contents = read_folder(directory, "learner.")

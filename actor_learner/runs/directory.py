@@ -118,6 +118,11 @@ def check_run_dir(config: TrainConfig) -> None:
     check_writable(path)
 
 
+def replaces_another(run: RunDirectory) -> bool:
+    """Returns whether the directory holds the run that the new one replaces, until the new one has learned."""
+    return (run.path / _REPLACED).is_dir()
+
+
 def confirm_run(run: RunDirectory) -> None:
     """Deletes the run that the new one replaces: the new one has learned something."""
     shutil.rmtree(run.path / _REPLACED, ignore_errors=True)

@@ -62,8 +62,13 @@ class Start:
             with directory.writing(self.run.path):
                 _go_back(self, config)
 
-    def confirm(self, **choices: Any) -> None:
-        """Writes the choices made by rule into config.json after the first update; deletes the replaced run."""
+    def confirm(self, *, learned: bool, **choices: Any) -> None:
+        """Writes the choices made by rule into config.json after the first update; deletes the replaced run.
+
+        learned: False after an update that only filled a replay buffer: then a run that replaces another one waits.
+        """
+        if directory.replaces_another(self.run) and not learned:
+            return
         self.confirmed = True
         directory.confirm_run(self.run)
         try:
@@ -147,6 +152,7 @@ def _named_run(config: TrainConfig) -> RunDirectory:
 def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
     """Raises ValueError, listing the differences, if the run of a config.json can't be resumed with `config`."""
     given = RecordedConfig(json.loads(json.dumps(config.to_json())))
+    given["algorithm"] = _known_to(recorded.get("algorithm"), given["algorithm"])
     differences = [
         _difference(name, recorded[name], value)
         for name, value in given.items()
@@ -163,6 +169,11 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
             f"`run_dir` holds a run with another config: {'; '.join(differences)}. Resume it with its own config, "
             f"or give another run_dir. Received: run_dir={str(config.run_dir)!r}"
         )
+
+
+def _known_to(recorded: Any, algorithm: dict[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters that a recorded algorithm has, too: an earlier version may have had fewer."""
+    return {name: value for name, value in algorithm.items() if not isinstance(recorded, Mapping) or name in recorded}
 
 
 def _difference(name: str, before: Any, now: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 
@@ -54,6 +55,17 @@ def test_an_update_of_another_batch_than_the_one_that_was_copied():
     assert learners[0].update(second) == learners[1].update(second)
     assert learners[0]._prefetched is None, "or it could be taken for a later batch in the same memory"
     assert same_weights(*(weights_of(learner.network) for learner in learners))
+
+
+def test_an_update_of_a_later_batch_in_the_memory_that_was_copied():
+    """A loop of one's own may pass over the batch that was copied."""
+    first, second = random_trajectory(seed=1), random_trajectory(seed=2)
+    learners = [al.Learner(linear_network(), al.PPO(epochs=1), action_space=TWO_ACTIONS) for _ in range(2)]
+    learners[0].prefetch(first)
+    for memory, later in zip(keras.tree.flatten(first), keras.tree.flatten(second), strict=True):
+        if memory is not None:
+            memory[:] = later
+    assert learners[0].update(first) == learners[1].update(second)
 
 
 def test_a_batch_that_breaks_its_space_is_refused_by_both():

@@ -459,6 +459,30 @@ def test_a_call_of_many_gradient_steps_is_as_many_calls_of_one(make, monkeypatch
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, list])
+def test_flags_of_another_dtype_say_the_same(dtype):
+    learners = []
+    for _ in range(2):
+        network = al.default_network(VECTOR, TWO_ACTIONS, **SMALL, distribution="greedy", normalize_observation=True)
+        options = {"action_space": TWO_ACTIONS, "observation_space": VECTOR, "total_steps": 1000}
+        learners.append(al.Learner(network, dqn(), **options))
+    for seed in range(3):
+        one = batch(learners[0], seed)
+        other = one._asdict()
+        for name in ("valid", "terminated", "truncated"):
+            other[name] = other[name].tolist() if dtype is list else other[name].astype(dtype)
+        assert learners[0].update(one) == learners[1].update(one._replace(**other))
+
+
+def test_loading_makes_no_critics_but_those_that_were_saved(tmp_path, monkeypatch):
+    """Default ones may be impossible: for images whose channel axis a run gave."""
+    learner = make_learner(sac())
+    learner.update(batch(learner, 0))
+    learner.save(tmp_path / "saved")
+    monkeypatch.setattr("actor_learner.learner.critics.default_critic", lambda *_, **__: pytest.fail("made"))
+    al.Learner.load(tmp_path / "saved")
+
+
 def test_statistics_of_observations_are_of_each_batch_once():
     network = al.default_network(VECTOR, TWO_ACTIONS, **SMALL, distribution="greedy", normalize_observation=True)
     learner = al.Learner(network, dqn(), action_space=TWO_ACTIONS, observation_space=VECTOR, total_steps=1000)

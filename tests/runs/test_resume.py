@@ -253,6 +253,15 @@ def test_what_does_not_change_what_is_learned_may_differ(runs):
     assert set(MAY_DIFFER) <= set(given.to_json())
 
 
+def test_a_run_of_a_version_with_fewer_hyperparameters_goes_on(runs):
+    recorded = RecordedConfig(read_config(runs / "killed"))
+    fewer = {name: value for name, value in recorded["algorithm"].items() if name != "desired_kl"}
+    check_fits(RecordedConfig(recorded | {"algorithm": fewer}), config("elsewhere", total_steps=STEPS))
+    more = recorded["algorithm"] | {"forgotten": 1}
+    with pytest.raises(ValueError, match="forgotten is 1 there, null here"):
+        check_fits(RecordedConfig(recorded | {"algorithm": more}), config("elsewhere", total_steps=STEPS))
+
+
 def test_a_callable_may_be_named_at_a_shell(runs):
     recorded = RecordedConfig(read_config(runs / "killed") | {"env": {"callable": "package.module:make"}})
     check_fits(recorded, config(runs, env="package.module:make"))

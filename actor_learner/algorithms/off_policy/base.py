@@ -186,6 +186,11 @@ class OffPolicy(Hyperparameters):
         return {}
 
     @property
+    def takes_over_variables(self) -> bool:
+        """True if these variables begin as those of the run that `init_from` names: no first values are given."""
+        return True
+
+    @property
     def noise_columns(self) -> int:
         """Standard normals that a row needs for each number of its action."""
         return 0

@@ -60,6 +60,10 @@ class SAC(OffPolicy):
         return self.target_update_interval
 
     @property
+    def takes_over_variables(self) -> bool:
+        return self.ent_coef == _AUTO
+
+    @property
     def noise_columns(self) -> int:
         return 2
 
