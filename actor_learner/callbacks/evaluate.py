@@ -9,7 +9,7 @@ from typing import Any
 
 from actor_learner.callbacks.base import Callback
 from actor_learner.environments.factory import resolve_env
-from actor_learner.environments.video import recorded
+from actor_learner.environments.video import check_recorded, recorded
 from actor_learner.evaluate import MOST_ENVS, Evaluation, check_playable, evaluate
 from actor_learner.policy.policy import Policy
 from actor_learner.system.fields import check_count
@@ -68,7 +68,8 @@ class Evaluate(Callback):
         factory = resolve_env(self._source, self._kwargs, self.config.vectorization, check_pickle=False)
         self._factory = dataclasses.replace(factory, known_count=self.config.env_counts[0])
         if self.video:
-            self._recorded()  # raises where videos can't be recorded
+            self._recorded()  # raises without the package
+            check_recorded(self._source, self._kwargs, self.config.vectorization)
         self._policy = Policy.from_network(
             self.model,
             self.actors.action_space,
@@ -112,4 +113,4 @@ class Evaluate(Callback):
 
     def _recorded(self) -> Any:
         folder = Path(self.run_dir) / "videos" / f"{self.learner.env_steps:010}"
-        return recorded(self._source, self._kwargs, folder, self.video)
+        return recorded(self._source, self._kwargs, folder, self.video, self.config.vectorization)

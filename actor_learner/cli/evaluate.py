@@ -72,12 +72,14 @@ def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
     from actor_learner.evaluate import run_environment
     from actor_learner.runs.directory import read_config
 
-    env, env_kwargs = run_environment(read_config(arguments.run_dir), arguments.env, arguments.env_kwargs)
+    config = read_config(arguments.run_dir)
+    env, env_kwargs = run_environment(config, arguments.env, arguments.env_kwargs)
+    vectorization = config.get("vectorization", "auto")
     if arguments.video is not None:
         _check_no_videos(Path(arguments.video))
-        factory = recorded(env, env_kwargs, arguments.video, arguments.episodes)
+        factory = recorded(env, env_kwargs, arguments.video, arguments.episodes, vectorization)
     else:
-        factory = in_a_window(env, env_kwargs)
+        factory = in_a_window(env, env_kwargs, vectorization)
     return {"env": factory, "env_kwargs": {}, "vectorization": "auto", "num_envs": 1}
 
 

@@ -9,14 +9,44 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.wrappers import RecordVideo
 
+from actor_learner.environments.atari import split_life_options
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory, accepts, resolve_env
 
 _NO_PICTURES = (None, "human", "ansi")  # render modes
+_PIXEL = (5, 4)  # height and width of a drawn pixel of ALE's frames, which are shrunk from 210 x 160 to a square
+_SCREEN_RATE = 60  # frames per second of an Atari
+
+
+class _NewestFrames(VectorWrapper):
+    """Draws the newest frames that ALE's vector environment returns, which draws nothing itself."""
+
+    render_mode = "rgb_array"
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], frame_skip: int) -> None:
+        super().__init__(env)
+        env.unwrapped.metadata = {**env.unwrapped.metadata, "render_fps": max(1, _SCREEN_RATE // frame_skip)}
+        self._newest: Any = None
+
+    def reset(self, **options: Any) -> Any:
+        observation, infos = self.env.reset(**options)
+        self._newest = observation[:, -1]
+        return observation, infos
+
+    def step(self, actions: Any) -> Any:
+        observation, *rest = self.env.step(actions)
+        self._newest = observation[:, -1]
+        return observation, *rest
+
+    def render(self) -> Any:
+        """Return a frame `[height, width, 3]` for each environment."""
+        colors = self._newest if self._newest.ndim == 4 else np.repeat(self._newest[..., None], 3, axis=-1)
+        return tuple(colors.repeat(_PIXEL[0], axis=1).repeat(_PIXEL[1], axis=2))
 
 
 def recorded(
@@ -24,11 +54,13 @@ def recorded(
     env_kwargs: Mapping[str, Any] | None,
     directory: str | os.PathLike[str],
     episodes: int,
+    vectorization: str = "auto",
 ) -> Callable[..., Any]:
     """Return a factory for `evaluate` whose environment writes its first `episodes` to `directory`, as *.mp4.
 
     It builds the environment with `render_mode="rgb_array"`. Play one environment at a time: the frames of an episode
     stay in memory until it ends. For a source of whole vector environments, a frame shows all of them side by side.
+    ALE's vector environment is shown as the policy sees it.
 
     Raises ImportError without moviepy, ValueError if `env` can't be resolved or, on the build, draws no pictures.
     """
@@ -41,14 +73,10 @@ def recorded(
         "name_prefix": "evaluation",
         "disable_logger": True,
     }
-    factory = _drawing(env, env_kwargs, "rgb_array")
+    factory = _drawing(env, env_kwargs, "rgb_array", vectorization)
 
     def record(built: Any) -> Any:
-        if built.render_mode in _NO_PICTURES:
-            raise EnvError(
-                f"`{factory.name}` has no renderer for pictures; a video needs an environment with "
-                f'render_mode="rgb_array". Received: render_mode={built.render_mode!r}'
-            )
+        _check_pictures(factory, built)
         if isinstance(built, VectorEnv):
             return gym.wrappers.vector.RecordVideo(built, **options)
         return RecordVideo(built, **options)
@@ -56,12 +84,31 @@ def recorded(
     return _maker(factory, record)
 
 
-def in_a_window(env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[str, Any] | None) -> Callable[..., Any]:
+def check_recorded(
+    env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[str, Any] | None, vectorization: str = "auto"
+) -> None:
+    """Build an environment once, and raise what `recorded` raises."""
+    factory = _drawing(env, env_kwargs, "rgb_array", vectorization)
+    _maker(factory, lambda built: _check_pictures(factory, built))(*[1] * factory.native).close()
+
+
+def _check_pictures(factory: EnvFactory, built: Any) -> Any:
+    if built.render_mode in _NO_PICTURES:
+        raise EnvError(
+            f"`{factory.name}` has no renderer for pictures; a video needs an environment with "
+            f'render_mode="rgb_array". Received: render_mode={built.render_mode!r}'
+        )
+    return built
+
+
+def in_a_window(
+    env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[str, Any] | None, vectorization: str = "auto"
+) -> Callable[..., Any]:
     """Return a factory for `evaluate` that builds the environment with `render_mode="human"`.
 
     Raises ValueError if `env` can't be resolved; on the build: if it has no window.
     """
-    factory = _drawing(env, env_kwargs, "human")
+    factory = _drawing(env, env_kwargs, "human", vectorization)
 
     def check(built: Any) -> Any:
         if built.render_mode != "human":
@@ -75,11 +122,22 @@ def in_a_window(env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[
 
 
 def _drawing(
-    env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[str, Any] | None, render_mode: str
+    env: str | Callable[..., Any] | EnvFactory,
+    env_kwargs: Mapping[str, Any] | None,
+    render_mode: str,
+    vectorization: str,
 ) -> EnvFactory:
-    """Return a factory with this render mode, of single environments where possible."""
-    factory = resolve_env(env, env_kwargs, check_pickle=False)
+    """Return a factory with this render mode, of single environments where possible.
+
+    ALE's observe something else than its vector environment, for which no render mode is asked. A lost life ends no
+    episode.
+    """
+    factory = resolve_env(env, env_kwargs, vectorization, check_pickle=False)
     source, kwargs = factory.source, {**factory.env_kwargs}
+    if _is_ale(source):
+        kwargs, _ = split_life_options(kwargs)
+        if factory.native:
+            return dataclasses.replace(factory, env_kwargs=kwargs)
     if isinstance(source, EnvSpec):
         kwargs["render_mode"] = render_mode
         return dataclasses.replace(factory, env_kwargs=kwargs, native=source.entry_point is None)
@@ -88,12 +146,17 @@ def _drawing(
     return dataclasses.replace(factory, env_kwargs=kwargs)  # without the parameter it may draw anyway
 
 
+def _is_ale(source: EnvSpec | Callable[..., Any]) -> bool:
+    return isinstance(source, EnvSpec) and source.namespace == "ALE"
+
+
 def _maker(factory: EnvFactory, wrap: Callable[[Any], Any]) -> Callable[..., Any]:
     def make() -> Any:
         return wrap(_with_renderer(factory, factory.make_one))
 
     def make_vector(num_envs: int, seed: int | None = None) -> Any:
-        return wrap(_with_renderer(factory, lambda: factory.make(num_envs, seed)))
+        built = _with_renderer(factory, lambda: factory.make(num_envs, seed))
+        return wrap(_NewestFrames(built, factory.env_kwargs.get("frameskip", 4)) if _is_ale(factory.source) else built)
 
     function = make_vector if factory.native else make
     function.__qualname__ = factory.name  # its name in messages

@@ -118,6 +118,28 @@ def test_an_id_is_drawn_by_its_single_environment(tmp_path):
     env.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("color", [{}, {"grayscale": False, "img_height": 85}])
+def test_a_game_of_ale_is_drawn_as_the_policy_sees_it(color, tmp_path):
+    """Its single environments observe something else, and draw other games than those that are played."""
+    pytest.importorskip("ale_py")
+    frame_limit = {"max_num_frames_per_episode": 80, "noop_max": 1}
+    env = recorded("ALE/Breakout-v5", {"episodic_life": True, **frame_limit, **color}, tmp_path, 1)(num_envs=1)
+    assert env.metadata["render_fps"] == 15
+    observation, _ = env.reset(seed=0)
+    shown = env.env.render()[0]
+    newest = observation[0, -1] if color else np.repeat(observation[0, -1][..., None], 3, axis=-1)
+    np.testing.assert_array_equal(shown[::5, ::4], newest)
+    np.testing.assert_array_equal(shown[4::5, 3::4], newest)
+    steps = 0
+    while not env.step(np.array([0]))[3][0]:
+        steps += 1
+    env.close()
+    assert frames(tmp_path / "evaluation-episode-0.mp4")[0] == steps + 2
+    with pytest.raises(ValueError, match=r"`ALE/Breakout-v5` has no window"):
+        in_a_window("ALE/Breakout-v5", {})(num_envs=1)
+
+
 @pytest.mark.parametrize("make", [lambda env: recorded(env, {}, "videos", 1), lambda env: in_a_window(env, {})])
 def test_without_a_renderer_it_is_one_line(make, policy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
