@@ -183,6 +183,13 @@ class Hyperparameters(NamedFields, ABC):
         """True if the learning rate is written before each update, so that no callback may set it."""
         return not self.clones_optimizer and schedules.is_schedule(self.learning_rate)
 
+    @property
+    def has_constant_rate(self) -> bool:
+        """True if nothing but a callback changes the learning rate: neither a schedule nor the optimizer's own one."""
+        optimizer: Any = self.optimizer
+        own = self.clones_optimizer and isinstance(optimizer.get_config().get("learning_rate"), Mapping)
+        return not (own or self.changes_learning_rate)
+
     def adapted_learning_rate(self, learning_rate: float, metrics: Mapping[str, float]) -> float | None:
         """Return the next update's learning rate, from the present one and this update's metrics. None: no change."""
         return None

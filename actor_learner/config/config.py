@@ -183,8 +183,8 @@ class TrainConfig(checks.NamedFields):
             "tensorflow".
         run_dir: directory of the run; None: runs/<env>/<algorithm>-<seed>-<n>, n free.
         overwrite: replace the run that `run_dir` holds.
-        init_from: run whose weights and statistics (of observations and of scaled rewards) to start from; optimizer and
-            counters are new.
+        init_from: run whose weights, of critics too, and statistics (of observations and of scaled rewards) to start
+            from; optimizer, counters and replay buffer are new.
         init_from_count: most observations that those statistics count as; None: their own number.
         init_buffer: folder of a replay buffer to begin with, such as demonstrations: of `ReplayBuffer.save`, or a
             checkpoint's. It takes the algorithm's `buffer_size`.
@@ -405,11 +405,12 @@ class TrainConfig(checks.NamedFields):
             for name, it_has in (("critics", "which has none"), ("init_buffer", "which has no replay buffer")):
                 if getattr(self, name) is not None:
                     raise refusal(name, f"None for {type(self.algorithm).__name__}, {it_has}", getattr(self, name))
-        if self.undone_rate_factor < 1 and getattr(self.algorithm, "changes_learning_rate", False):
+        if self.undone_rate_factor < 1 and not getattr(self.algorithm, "has_constant_rate", True):
+            cloned = f"optimizer={type(self.algorithm.optimizer).__name__} with a schedule"
             raise ValueError(
                 "`undone_rate_factor` needs a constant learning rate; a schedule writes its own before each update. "
                 f"Received: undone_rate_factor={self.undone_rate_factor}, "
-                f"learning_rate={self.algorithm.learning_rate!r}"
+                + (cloned if self.algorithm.clones_optimizer else f"learning_rate={self.algorithm.learning_rate!r}")
             )
 
     def _check_off_policy(self, algorithm: OffPolicy) -> None:
@@ -417,6 +418,9 @@ class TrainConfig(checks.NamedFields):
         algorithm.check_total_steps(self.total_steps)
         if self.devices > 1:
             raise refusal("devices", f"1 for {kind}, whose minibatches are too small to be shared", self.devices)
+        if self.initial_log_std and hasattr(algorithm, "action_noise"):
+            expected = f"left out for {kind}, whose actions have action_noise"
+            raise refusal("initial_log_std", expected, self.initial_log_std)
         if self.distribution != "gaussian":
             raise refusal("distribution", f"left out for {kind}, which has one of its own", self.distribution)
         given = self.network is not None or self.init_from is not None

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import date, time
 from typing import Any
 
+from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.config.config import RECORDED, TrainConfig, of_this_version, unknown_field
 from actor_learner.config.presets import fields_below, over_preset, preset_fields, unknown_preset
 from actor_learner.config.references import algorithm_class, ask_again, callable_marks, is_pythons_own, recorded_network
@@ -122,12 +123,29 @@ def preset_layer(file: ConfigFile, changes: Mapping[str, Any], preset: str | Non
 
 
 def _file_layer(file: ConfigFile, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the file's fields that count below `changes`: without another algorithm's hyperparameters."""
-    given = changes.get("algorithm")
+    """Return the file's fields that count below `changes`.
+
+    Another algorithm drops the hyperparameters, and of a run's config.json the defaults of the run's own algorithm.
+    """
+    given, own = changes.get("algorithm"), algorithm_class(file.algorithm or "ppo")
     fields = {name: value for name, value in file.fields.items() if name not in ("algorithm", "preset")}
-    if isinstance(given, str) and algorithm_class(given) is not algorithm_class(file.algorithm or "ppo"):
-        fields = {name: value for name, value in fields.items() if name in _config_names()}
+    kind = algorithm_class(given) if isinstance(given, str) else own if given is None else type(given)
+    if kind is not own:
+        dropped = _own_defaults(file, own) if file.recorded else set()
+        fields = {name: value for name, value in fields.items() if name in _config_names() - dropped}
     return fields_below(fields, changes)
+
+
+def _own_defaults(file: ConfigFile, kind: type[Any]) -> set[str]:
+    """Return the fields of the config that have the default which their algorithm gives them."""
+    names = {part.name for part in dataclasses.fields(kind) if part.init}
+    plain = {name: value for name, value in file.fields.items() if name in names and not callable_marks(value)}
+    defaults = getattr(kind(**plain), "config_defaults", Hyperparameters.CONFIG_DEFAULTS)
+    return {name for name, value in defaults.items() if file.fields.get(name) in (value, _as_list(value))}
+
+
+def _as_list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:

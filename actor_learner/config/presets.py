@@ -10,6 +10,7 @@ fall to 0, unlike the Zoo's: with constant ones, final weights are good or bad b
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -258,7 +259,12 @@ def preset_fields(preset: object, algorithm: object = "ppo", env: object = None)
 
 
 def _by_algorithm(env: str) -> dict[str, dict[str, Any]]:
-    """Return the presets of an environment by algorithm: its own over those of its prefix."""
+    """Return the presets of an environment by algorithm: its own over those of its prefix.
+
+    An id without a version is that of the newest one with a preset.
+    """
+    versions = [name for name in PRESETS if re.fullmatch(re.escape(env) + r"-v\d+", name)]
+    env = max(versions, key=lambda name: int(name.rpartition("-v")[2]), default=env)
     prefixes = (name for name in PRESETS if name.endswith("*") and env.startswith(name[:-1]))
     return {**PRESETS.get(next(prefixes, ""), {}), **PRESETS.get(env, {})}
 

@@ -146,6 +146,20 @@ def test_a_rate_that_a_schedule_writes_is_not_lowered():
         TrainConfig(undone_rate_factor=0.5, algorithm=al.PPO(learning_rate="linear"))
 
 
+def test_the_first_log_std_is_refused_where_the_noise_is_another():
+    with pytest.raises(ValueError, match=r"left out for TD3, whose actions have action_noise.*initial_log_std=-2\.0"):
+        TrainConfig(env="Pendulum-v1", algorithm=al.TD3(), initial_log_std=-2.0)
+    TrainConfig(env="Pendulum-v1", algorithm=al.SAC(), initial_log_std=-2.0)
+
+
+def test_a_rate_that_the_schedule_of_an_optimizer_writes_is_not_lowered():
+    falling = keras.optimizers.schedules.CosineDecay(1e-3, 100)
+    config = {"undone_rate_factor": 0.5, "algorithm": al.PPO(optimizer=keras.optimizers.Adam(falling))}
+    with pytest.raises(ValueError, match=r"needs a constant learning rate.*optimizer=Adam with a schedule$"):
+        TrainConfig(**config)
+    TrainConfig(**{**config, "algorithm": al.PPO(optimizer=keras.optimizers.Adam(1e-3))})
+
+
 @pytest.mark.parametrize("algorithm", [{}, {"name": 3}, {"name": "ppo", "caution": 1}, {"name": "ppo", "gamma": {}}])
 def test_an_algorithm_in_json_that_is_none_is_refused_in_one_line(algorithm):
     with pytest.raises(ValueError, match="Received") as error:

@@ -291,6 +291,17 @@ def test_a_runs_own_file_brings_neither_its_directory_nor_a_preset():
     assert al.load_config(plain.config) == al.TrainConfig(env="CartPole-v1")
 
 
+@pytest.mark.parametrize("algorithm", ["dqn", al.DQN(n_step=2)])
+def test_another_algorithm_takes_none_of_the_defaults_of_a_runs_own(algorithm):
+    """Those of PPO are in its config.json, as values like all others."""
+    run = create_run(al.TrainConfig(env="CartPole-v1", activation="elu", run_dir="mine", overwrite=True))
+    expected = al.DQN() if algorithm == "dqn" else algorithm
+    config = al.load_config(run.config, algorithm=algorithm)
+    assert config == al.TrainConfig(env="CartPole-v1", activation="elu", algorithm=expected)
+    back = create_run(al.TrainConfig(env="CartPole-v1", algorithm=al.DQN(n_step=3), run_dir="back", overwrite=True))
+    assert al.load_config(back.config, algorithm="ppo") == al.TrainConfig(env="CartPole-v1")
+
+
 def test_what_differs_from_the_runs_machine_and_versions():
     here = {"versions": {"keras": "3.15", "numpy": "2.1"}, "machine": {"cpu": "A", "cores": 2, "memory_gb": 8.0}}
     there = {"versions": {"keras": "3.14", "numpy": "2.1"}, "machine": {"cpu": "A", "cores": 4, "memory_gb": 7.0}}

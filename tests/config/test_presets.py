@@ -208,6 +208,14 @@ def test_an_environment_takes_anothers_preset_without_arguments_that_it_may_not_
         assert preset_fields("ALE/Pong-v5", "ppo", env) == {k: v for k, v in pong.items() if k != "env_kwargs"}
 
 
+def test_an_id_without_a_version_has_the_preset_of_the_newest(monkeypatch):
+    monkeypatch.setitem(PRESETS, "HalfCheetah-v10", {"ppo": {"total_steps": 7}})
+    monkeypatch.setitem(PRESETS, "HalfCheetah-v9", {"ppo": {"total_steps": 8}})
+    assert al.preset("HalfCheetah").total_steps == 7
+    assert al.preset("ALE/Pong") == al.preset("ALE/Pong-v5").replace(env="ALE/Pong")
+    assert preset_fields("Half") is None
+
+
 def test_a_preset_that_is_named_alone_names_the_environment_too(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text('preset = "Pendulum-v1"\n')
