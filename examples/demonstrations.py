@@ -59,6 +59,7 @@ def main(total_steps=10_000, folder="runs/demonstrations"):
         hidden_sizes=(64, 64),
         init_buffer=Path(folder) / "buffer",
         run_dir=Path(folder) / "run",
+        overwrite=True,
     )
     result = al.train(config)
     return al.evaluate(result.run_dir, episodes=20)

@@ -11,7 +11,7 @@ from typing import Any
 from actor_learner.benchmark.roofline import NAMES, Cost, Parts, Prospect, prospects, roof
 from actor_learner.benchmark.text import expectations
 from actor_learner.reports.bottleneck import OTHERS
-from actor_learner.reports.status import RunStatus, printable, summarize
+from actor_learner.reports.status import RunStatus, begins_to_learn, printable, summarize
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, read_metrics
 from actor_learner.runs.recorded_config import RecordedConfig
@@ -21,12 +21,14 @@ ALONE = "what each part takes alone: the parts are as they were beside each othe
 
 
 def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return achieved speed, roof, shares and parts of a run so far, without the compiling first update, as JSON.
+    """Return achieved speed, roof, shares and parts of a run so far, since the update that was compiled, as JSON.
 
     Raises ValueError where there is no run, or fewer than three updates.
     """
     config, rows = read_config(run_dir), read_metrics(run_dir)
     rows = [row for row in rows if {"env_steps", "time_seconds"} <= row.keys()]
+    learning = [index for index in range(1, len(rows)) if begins_to_learn(rows[index], rows[index - 1])]
+    rows = rows[learning[0] if learning else 0 :]
     batches = len(rows) - 1
     if batches < 2 or not rows[-1]["time_seconds"] > rows[0]["time_seconds"]:
         raise ValueError(

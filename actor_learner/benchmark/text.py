@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.benchmark.measure import Measured
 from actor_learner.benchmark.roofline import NAMES, Prospect
 from actor_learner.benchmark.whole import LEARNER
@@ -98,7 +99,13 @@ def limited_by(measured: Measured) -> Bottleneck | None:
     metrics["time/waiting"] = 1 - sum(metrics[f"time/{name}"] for name in ("env", "acting", "other"))
     if config.num_actors:
         metrics |= {f"cpu/{process}": own["cpu"] for process, own in actors.items()}
-    return bottleneck(metrics, num_actors=config.num_actors, cores=measured.cores, max_policy_lag=config.max_policy_lag)
+    return bottleneck(
+        metrics,
+        num_actors=config.num_actors,
+        cores=measured.cores,
+        max_policy_lag=config.max_policy_lag,
+        replay=isinstance(config.algorithm, OffPolicy),
+    )
 
 
 def expectations(found: Sequence[Prospect]) -> str:

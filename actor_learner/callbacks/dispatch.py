@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +127,7 @@ class RunCallbacks:
         """Calls TerminateOnNaN alone: an undone update is no batch, but may have to end the run."""
         others = [one for one in self._callbacks if not isinstance(one, keras.callbacks.TerminateOnNaN)]
         batch = self._learner.updates % self._updates_per_epoch
-        self.call("on_train_batch_end", batch, logs=dict(metrics), but=others)
+        self.call("on_train_batch_end", batch, logs={"loss": math.nan, **metrics}, but=others)
 
     def epoch_ended(self, metrics: dict[str, float]) -> None:
         """Ends an epoch, perhaps early because the run ends."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from actor_learner.callbacks.base import Callback
 
@@ -21,6 +21,8 @@ class WandB(Callback):
         ImportError: wandb isn't installed.
     """
 
+    _unfinished: ClassVar[Any] = None  # wandb's run of a training that has not ended, or that an exception ended
+
     def __init__(self, project: str | None = None, **settings: Any) -> None:
         super().__init__()
         if importlib.util.find_spec("wandb") is None:
@@ -33,10 +35,15 @@ class WandB(Callback):
 
         folder = Path(self.run_dir)
         settings = {"dir": str(folder), "name": folder.name, "config": self.config.to_json()} | self.settings
+        if WandB._unfinished is not None:
+            WandB._unfinished.finish(exit_code=1)  # wandb.init would return it
+        ours = wandb.run is None
         self._run = wandb.init(project=self.project, **settings)
+        WandB._unfinished = self._run if ours else None
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         self._run.log(dict(logs or {}), step=self.learner.env_steps)
 
     def on_train_end(self, logs: dict[str, float] | None = None) -> None:
         self._run.finish()
+        WandB._unfinished = None

@@ -26,6 +26,8 @@ _GROUPS = ("environment", "actors", "network")
 _FIELDS = ("algorithm", "seed", "device", "devices", "actor_timeout", "start_timeout")
 """The fields, beside those of the groups, that change the speed, or that an environment may need to run at all."""
 
+_OF_A_CLUSTER = ("ray_address", "actors_per_host", "ray_wait")  # this machine is measured
+
 HELP = "measure the speed of a setting, and what limits it"
 DESCRIPTION = (
     "Measures environments, acting, copying and learning alone, then the whole system, in turns. The roof is the speed "
@@ -54,7 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     group.add_argument("--output", metavar="PICTURE", help="draw what each process does over time; .svg, .png or .pdf")
     group.add_argument("--trace", metavar="FILE", help="write the same as a trace for Perfetto or chrome://tracing")
     fields = dataclasses.fields(TrainConfig)
-    leave_out = ["env", *(f.name for f in fields if f.metadata["group"] not in _GROUPS and f.name not in _FIELDS)]
+    leave_out = [
+        "env",
+        *_OF_A_CLUSTER,
+        *(f.name for f in fields if f.metadata["group"] not in _GROUPS and f.name not in _FIELDS),
+    ]
     add_config_flags(parser, {}, named_before(argv, "--algorithm")[1], leave_out)
     for action in parser._actions:
         if action.dest == "num_actors":

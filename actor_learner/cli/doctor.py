@@ -22,15 +22,19 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     parser.add_argument(
         "--ray", metavar="ADDRESS", help="examine the machines of a Ray cluster, too: auto or host:port"
     )
-    parser.add_argument("--env", default="CartPole-v1", help="environment of the actors there (default: CartPole-v1)")
+    parser.add_argument("--env", help="environment of the actors there (default: CartPole-v1)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the diagnosis; the exit code is 1 if there is a problem."""
     from actor_learner.cli.diagnosis import examine
 
+    if arguments.env is not None and arguments.ray is None:
+        raise ValueError(f"`--env` is of the actors on a cluster: it needs `--ray`. Received: --env {arguments.env}")
     if not arguments.no_self_test and sys.stderr.isatty():
         print("Loading Keras and training for two seconds ...", file=sys.stderr)
-    diagnosis = examine(self_test=not arguments.no_self_test, ray_address=arguments.ray, env=arguments.env)
+    diagnosis = examine(
+        self_test=not arguments.no_self_test, ray_address=arguments.ray, env=arguments.env or "CartPole-v1"
+    )
     print(json.dumps(diagnosis.as_json()) if arguments.json else diagnosis.as_markdown())
     return 1 if diagnosis.problems else 0

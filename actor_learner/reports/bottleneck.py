@@ -33,7 +33,13 @@ class Bottleneck(NamedTuple):
 
 
 def bottleneck(
-    metrics: Mapping[str, float], *, num_actors: int, cores: int, max_policy_lag: int, updates: float = math.inf
+    metrics: Mapping[str, float],
+    *,
+    num_actors: int,
+    cores: int,
+    max_policy_lag: int,
+    updates: float = math.inf,
+    replay: bool = False,
 ) -> Bottleneck | None:
     """Return the bottleneck of a run; None if the metrics lack shares of time.
 
@@ -50,6 +56,7 @@ def bottleneck(
         cores: the number of cores that the run may use.
         max_policy_lag: the most versions that actors may be behind.
         updates: the number of updates that the run has made.
+        replay: whether the run learns from a replay buffer.
     """
     shares = {name: _share(metrics, name) for name in ("learning", *ACTOR_TIME)}
     if any(map(math.isnan, shares.values())):
@@ -68,7 +75,7 @@ def bottleneck(
             return Bottleneck("work that is done once, such as the first checkpoint", "more updates would tell more")
         return Bottleneck("callbacks and checkpoints between updates", "do them less often")
     if shares["learning"] >= collecting or (overlaps and collecting < IDLE):
-        return Bottleneck("learning", _faster_learning(collecting, num_actors, cores, overlaps))
+        return Bottleneck("learning", _faster_learning(collecting, num_actors, cores, overlaps, replay))
     network = max(
         (value for name, value in metrics.items() if name.startswith(HOST) and name.endswith("/receiving")), default=0.0
     )
@@ -88,9 +95,11 @@ def _share(metrics: Mapping[str, float], name: str) -> float:
     return metrics.get(f"time/{name}", math.nan)
 
 
-def _faster_learning(collecting: float, num_actors: int, cores: int, overlaps: bool) -> str:
+def _faster_learning(collecting: float, num_actors: int, cores: int, overlaps: bool, replay: bool) -> str:
     if num_actors and cores > 1 and not overlaps and collecting >= WORTHWHILE:
         return "max_policy_lag=1 would let the actors collect meanwhile"
+    if replay:
+        return "smaller minibatches, a smaller updates_per_step or a GPU would help"
     return "fewer epochs, larger minibatches or a GPU would help"
 
 

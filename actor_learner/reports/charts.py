@@ -30,7 +30,7 @@ _STYLE: Any = {
     "grid.color": _INK,
 }
 _FIRST = ("episode_return", "episode_length")
-_LEFT_OUT = ("env_steps", "updates", "time_", "undone", "actor_restart", "time/")  # shown elsewhere in the report
+_LEFT_OUT = re.compile("(env_steps|updates|undone)$|time_|time/|actor_restart")  # shown elsewhere in the report
 
 
 class Chart(NamedTuple):
@@ -53,7 +53,7 @@ def charts(rows: Sequence[dict[str, Any]]) -> Charts:
     """Return the curves of a run's rows of metrics. Needs matplotlib and markupsafe."""
     groups: dict[str, list[Chart]] = {"returns": [], "learning": [], "speed": [], "processes": []}
     constant = []
-    names = [name for name in dict.fromkeys(name for row in rows for name in row) if not name.startswith(_LEFT_OUT)]
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if not _LEFT_OUT.match(name)]
     for metric in names[:_MOST_METRICS]:
         steps, values = series(rows, metric)
         if len(values) and values.min() == values.max():

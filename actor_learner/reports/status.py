@@ -89,7 +89,8 @@ class Summary:
         self._max_policy_lag = _integer(config, "max_policy_lag")
         self._total_steps = max(1, _integer(config, "total_steps"))
         self._row: Mapping[str, Any] = {}
-        self._first = 0.0, 0.0  # seconds and env steps after the first update, most of whose time is compilation
+        self._first = 0.0, 0.0  # seconds and env steps after the update that was compiled
+        self._compiled = False  # in the last row
         self._recent, self._overall = _Means(SMOOTHING_SECONDS), _Means(math.inf)
         self._returns = _History()
         self._undone, self._cause, self.rows = 0, "", 0
@@ -99,14 +100,15 @@ class Summary:
         if not all(math.isfinite(row.get(name, math.nan)) for name in ("env_steps", "time_seconds")):
             return
         seconds = row["time_seconds"] - self._row.get("time_seconds", 0.0)
-        self._row = row
-        self.rows += 1
-        if self.rows == 1:
-            self._first = row["time_seconds"], row["env_steps"]
         for means in (self._recent, self._overall):
-            if self.rows == 2:
+            if self._compiled:
                 means.sums.clear()
             means.add(row, seconds)
+        self._compiled = not self._row or begins_to_learn(row, self._row)
+        self._row = row
+        self.rows += 1
+        if self._compiled:
+            self._first = row["time_seconds"], row["env_steps"]
         self._undone += "undone" in row
         if causes := row.get("actor_restart_causes"):
             self._cause = printable(causes[-1])
@@ -125,6 +127,7 @@ class Summary:
             cores=self._cores,
             max_policy_lag=self._max_policy_lag,
             updates=self.rows,
+            replay="gradient_steps" in row,
         )
         return RunStatus(
             env=self._env,
@@ -156,7 +159,7 @@ class Summary:
         )
 
     def _left(self, age: float) -> float:
-        """Returns the seconds until the end, at the speed since the first update."""
+        """Returns the seconds until the end, at the speed since the update that was compiled."""
         if not self._row:
             return math.nan
         seconds, steps = self._row["time_seconds"] - self._first[0], self._row["env_steps"] - self._first[1]
@@ -164,8 +167,13 @@ class Summary:
         return max(0.0, remaining * seconds / steps - age) if steps > 0 else math.nan
 
 
+def begins_to_learn(row: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Returns whether a row, and not the one before it, has gradient steps: those of a replay buffer begin late."""
+    return bool(row.get("gradient_steps", 0) > 0 and not before.get("gradient_steps", 0))
+
+
 def summarize(config: RecordedConfig, rows: Iterable[Mapping[str, Any]]) -> RunStatus:
-    """Returns the status of a whole run. All but the first update count for shares of time."""
+    """Returns the status of a whole run. For shares of time, the updates count after the one that was compiled."""
     summary = Summary(config, "")
     for row in rows:
         summary.add(row)

@@ -164,6 +164,13 @@ def test_the_policy_stays_the_same():
     assert without_learning(CONFIG).on_env_error == "raise"
 
 
+def test_with_a_replay_buffer_gradient_steps_begin_at_once():
+    """Else the first settings to be measured only collect, and a later one compiles."""
+    config = CONFIG.replace(env="CartPole-v1", algorithm=al.DQN(learning_starts=10_000, minibatch_size=8))
+    measured = without_learning(config).algorithm
+    assert measured == al.DQN(learning_starts=0, minibatch_size=8, learning_rate=0.0)
+
+
 class Masked(gym.Env):
     """The action must be the one that is allowed."""
 
@@ -400,6 +407,15 @@ def test_a_run_tells_from_its_own_records(run, capsys):
 
 
 @pytest.mark.slow
+def test_the_rows_that_only_fill_a_replay_buffer_tell_nothing(run):
+    for number in range(1, 6):
+        append_metrics(run, row(number, gradient_steps=0.0, env_steps=number))
+    for number in range(6, 10):
+        append_metrics(run, row(number, gradient_steps=float(number)))
+    assert of_run(run.path)["achieved_steps_per_second"] == pytest.approx(1000.0)
+
+
+@pytest.mark.slow
 def test_beside_other_programs_the_records_of_a_run_tell_no_roof(run):
     for number in range(1, 6):
         append_metrics(run, row(number, **{"cpu/others": 2.5, "cpu/pressure": 0.5}))
@@ -484,6 +500,7 @@ def test_the_command_measures_and_writes(tmp_path, monkeypatch, capsys):
         ("--compare-devices cpu --trace x", "`--trace` can't be combined with `--compare-devices`"),
         ("--compare-devices tpu", "--compare-devices must be one of cpu, gpu"),
         ("--total-steps 5", "There is no such flag"),
+        ("--ray-address auto", "There is no such flag"),
         (".", "holds no run"),
     ],
 )

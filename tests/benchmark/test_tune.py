@@ -29,6 +29,7 @@ from actor_learner.benchmark.tune import (
     thread_counts,
 )
 from actor_learner.cli.train import train_config
+from actor_learner.learner.replay import ReplayLearner
 from tests.support.processes import children
 
 SCORES = st.lists(st.integers(0, 1000), min_size=1, max_size=70, unique=True)
@@ -291,6 +292,16 @@ def test_one_learner_measures_all_settings_of_a_batch_and_failures_are_answers(w
     assert min(first["seconds"], second["seconds"]) > 0
     assert third["kind"] == "MemoryError"
     assert third["error"].startswith("Too little shared memory for the batches")
+
+
+def test_a_setting_of_a_replay_buffer_is_judged_with_its_gradient_steps(without_xla, monkeypatch):
+    taken = []
+    learn = ReplayLearner._learn
+    monkeypatch.setattr(ReplayLearner, "_learn", lambda self, *given: taken.append(given[3]) or learn(self, *given))
+    dqn = al.DQN(minibatch_size=8, learning_starts=10_000, updates_per_step=0.5)
+    config = al.TrainConfig(env="tests.support.counting_env:CountingEnv", hidden_sizes=(4,), algorithm=dqn)
+    answers_to(config, Setting(1, 2, 8, 0, 1))
+    assert set(taken) == {8}
 
 
 def test_a_setting_is_judged_by_three_updates_at_least(without_xla):

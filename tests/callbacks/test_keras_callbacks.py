@@ -331,6 +331,13 @@ def test_terminate_on_nan_hears_of_an_update_that_was_undone_and_is_named(ended)
     np.testing.assert_array_equal(trainable(al.load_network(ended.folder / "run")), ended.watch.batches[-1])
 
 
+def test_terminate_on_nan_ends_a_run_whose_algorithm_reports_no_single_loss(pieces):
+    """SAC's are `critic_loss` and `policy_loss`; Keras looks at `loss`."""
+    callbacks = begin(pieces, keras.callbacks.TerminateOnNaN())
+    callbacks.update_ended({"undone": 1.0, "critic_loss": float("inf")})
+    assert pieces[1].network.stop_training
+
+
 def test_backup_and_restore_goes_on_with_the_epoch_and_the_weights_that_it_has_kept(ended):
     """The first epoch was whole. The actors act by what was restored: else `approx_kl` would not be 0."""
     backup, watch = keras.callbacks.BackupAndRestore(ended.folder / "backup", delete_checkpoint=False), Watch()
@@ -603,6 +610,16 @@ def test_evaluate_refuses_other_spaces_before_training_and_records_videos(pieces
     np.testing.assert_array_equal(evaluate.evaluation.returns, first)  # the same episodes each time
 
 
+def test_a_video_of_what_draws_nothing_is_refused_before_training(pieces, tmp_path):
+    pytest.importorskip("moviepy")
+    evaluate = al.callbacks.Evaluate(8, env=lambda: gym.make("CartPole-v1"), video=1)
+    callbacks = begin(pieces, evaluate)
+    callbacks._params["run_dir"] = tmp_path
+    with pytest.raises(ValueError, match="has no renderer for pictures"):
+        callbacks.begin()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_policy_with_memory_is_evaluated_and_recorded_while_it_learns(tmp_path):
     """It counts the steps of each episode: of ten side by side, and of the one that is recorded."""
     pytest.importorskip("moviepy")
@@ -649,6 +666,19 @@ def test_wandb_logs_every_update_offline(pieces, tmp_path, monkeypatch):
     callbacks.end({}, interrupted=False)
     assert wandb.run is None
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_wandb_ends_the_run_of_a_training_that_failed(pieces, tmp_path):
+    wandb = pytest.importorskip("wandb")
+    runs = []
+    for _ in range(2):
+        callbacks = begin(pieces, al.callbacks.WandB("project", mode="offline"))
+        callbacks._params["run_dir"] = tmp_path
+        callbacks.begin()
+        runs.append(wandb.run)
+    assert runs[0] is not runs[1]
+    callbacks.end({}, interrupted=False)
+    assert wandb.run is None
 
 
 class Spoils(al.callbacks.Callback):

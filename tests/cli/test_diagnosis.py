@@ -14,6 +14,12 @@ from actor_learner.cli.diagnosis import Diagnosis, examine, try_it
 
 
 @pytest.mark.slow
+def test_an_environment_without_a_cluster_is_refused(capsys):
+    """The self-test trains CartPole, so this one would not have been tried."""
+    assert cli.main(["doctor", "--env", "my_module:make"]) == 2
+    assert "it needs `--ray`. Received: --env my_module:make" in capsys.readouterr().err
+
+
 def test_the_self_test_learns_in_a_process_of_its_own(capsys):
     code = cli.main(["doctor", "--json"])
     found = json.loads(capsys.readouterr().out)

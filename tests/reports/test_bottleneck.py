@@ -7,11 +7,12 @@ import pytest
 from actor_learner.reports.bottleneck import FEW, bottleneck
 
 
-def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0, **more):
+def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0, replay=False, **more):
     shares = {"learning": learning, "collecting": collecting, "env": env, "acting": acting, "other": other}
     shares["waiting"] = 1 - env - acting - other
     metrics = {f"time/{name}": share for name, share in shares.items()}
-    return str(bottleneck({**metrics, **more}, num_actors=actors, cores=cores, max_policy_lag=lag))
+    found = bottleneck({**metrics, **more}, num_actors=actors, cores=cores, max_policy_lag=lag, replay=replay)
+    return str(found)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,11 @@ def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0,
         ((0.1, 0.9, 0.2, 0.05, 0.0), {"actors": 1, "cores": 1}, "environments; every core has an actor, so"),
         # Overlapping: the learner needs a core of its own, and limits where it doesn't wait.
         ((0.93, 0.05, 0.3, 0.0, 0.0), {"lag": 1}, "learning; fewer epochs, larger minibatches or a GPU would help"),
+        (
+            (0.93, 0.05, 0.3, 0.0, 0.0),
+            {"lag": 1, "replay": True},
+            "learning; smaller minibatches, a smaller updates_per_step or a GPU would help",
+        ),
         ((0.4, 0.6, 0.9, 0.1, 0.0), {"lag": 1}, "environments; another actor would help"),
         ((0.4, 0.6, 0.9, 0.1, 0.0), {"lag": 1, "actors": 4}, "environments; every core has an actor, so more cores"),
         ((0.4, 0.6, 0.3, 0.0, 0.0), {"lag": 4}, "the slowest actor; a larger max_policy_lag would let the others"),

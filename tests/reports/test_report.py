@@ -149,6 +149,12 @@ def test_few_values_are_marked_where_they_are():
     assert marks(7) - marks(70) >= 7
 
 
+def test_what_is_owed_has_a_curve_and_what_the_summary_says_has_none():
+    rows = [{"env_steps": 9 * i, "updates": i, "updates_owed": i % 7, "time/learning": i % 3} for i in range(9)]
+    assert [chart.metric for chart in charts(rows).groups["learning"]] == ["updates_owed"]
+    assert len(charts(rows).groups) == 1
+
+
 def test_damaged_rows_are_counted_and_left_out(run):
     with run.metrics.open("ab") as file:
         file.write(b'{"env_st\n\xff\xfe\n[1]\n')

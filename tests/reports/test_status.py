@@ -51,6 +51,17 @@ def test_the_first_row_compiles_and_counts_no_more_after_the_second():
     assert status.speed == pytest.approx(50.0)
 
 
+def test_the_row_whose_gradient_steps_are_the_first_compiles_and_those_before_it_tell_nothing():
+    rows = [row(number, gradient_steps=0.0, time__learning=0.0, steps_per_second=9000.0) for number in (1, 2, 3)]
+    rows += [row(4, gradient_steps=32.0, time__learning=1.0, steps_per_second=1.0), row(5, gradient_steps=64.0)]
+    assert math.isnan(summary(rows[:4]).status().left)
+    for over in (False, True):
+        assert summary(rows).status(over=over).shares["learning"] == pytest.approx(0.25)
+    status = summary(rows).status()
+    assert status.speed == pytest.approx(50.0)
+    assert status.left == 190.0  # 9,500 steps at 100 in 2 s
+
+
 def test_means_forget_while_a_run_goes_on_and_are_those_of_all_of_it_in_the_end():
     rows = [row(number, time__learning=0.0 if number < 20 else 1.0) for number in range(1, 40)]
     seen = summary(rows)
