@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from collections.abc import Iterable, MutableSequence, Sequence
@@ -119,14 +120,20 @@ class Stopped(Exception):
 def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environments, Leaves]:
     """Make and reset an actor's environments (EnvError if it fails); return them and their observation's leaves."""
     seed = startup.env_seed()
-    environments = Environments(
-        factory.make(startup.num_envs, seed),
-        autoreset_mode=startup.autoreset_mode,
-        info_keys=startup.info_keys,
-        actor=startup.actor,
-        name=factory.name,
-    )
-    return environments, environments.reset(seed)
+    vector_env = factory.make(startup.num_envs, seed)
+    try:
+        environments = Environments(
+            vector_env,
+            autoreset_mode=startup.autoreset_mode,
+            info_keys=startup.info_keys,
+            actor=startup.actor,
+            name=factory.name,
+        )
+        return environments, environments.reset(seed)
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first error counts
+            vector_env.close()
+        raise
 
 
 def unroll(

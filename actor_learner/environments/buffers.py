@@ -10,6 +10,7 @@ from gymnasium.spaces import Space
 
 from actor_learner.spaces.kinds import Discrete, MultiBinary, MultiDiscrete
 from actor_learner.spaces.structure import MASK_KEY, Leaf, Structure
+from actor_learner.spaces.validate import require_values
 
 Array = np.ndarray[Any, Any]
 
@@ -133,22 +134,6 @@ def require_shape(value: Any, shape: tuple[int, ...]) -> None:
     """Raise ValueError for another shape: NumPy would broadcast a smaller one. Runs once per env step."""
     if getattr(value, "shape", None) != shape and np.shape(value) != shape:
         raise ValueError(f"another shape than {shape}")
-
-
-def require_values(value: Any, dtype: np.dtype[Any]) -> None:
-    """Raise ValueError for numbers that an integer dtype hasn't: a cast would change them. Runs once per env step."""
-    if dtype.kind not in "iub" or getattr(value, "dtype", None) == dtype:
-        return
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiubc":
-        raise ValueError(f"no numbers, but {array.dtype}")
-    if np.can_cast(array.dtype, dtype, "safe"):
-        return
-    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    with np.errstate(invalid="ignore"):
-        fits = (array.real >= low) & (array.real <= high) & (array == np.rint(array.real))
-    if not fits.all():
-        raise ValueError(f"{array[~fits].reshape(-1)[0]} where the space has {dtype}")
 
 
 def write(rows: Array, row: Any, index: int) -> None:

@@ -206,8 +206,20 @@ def with_normalization(network: keras.Model, observation_space: Space[Any]) -> k
         _normalization(leaf, _prefix(structure, leaf))(tensor) if normalize else tensor
         for leaf, tensor, normalize in zip(structure.leaves, inputs, normalizable, strict=True)
     ]
-    outputs = network(arrange(network, structure.unflatten(normalized)))
+    arranged = arrange(network, structure.unflatten(normalized))
+    _check_takes_floats(network, arranged)
+    outputs = network(arranged)
     return keras.Model(structure.unflatten(inputs), outputs, name=f"normalized_{network.name}")
+
+
+def _check_takes_floats(network: keras.Model, arranged: Any) -> None:
+    """Raises ValueError for an input of integers in a place of floats, to which Keras would round them."""
+    for tensor, wanted in zip(keras.tree.flatten(arranged), getattr(network, "inputs", None) or (), strict=False):
+        if keras.backend.is_float_dtype(tensor.dtype) and not keras.backend.is_float_dtype(wanted.dtype):
+            raise ValueError(
+                "`normalize_observation` gives an input floats: declare it with dtype='float32'. "
+                f"Received: the input {wanted.name!r} of {wanted.dtype}, of network {network.name!r}"
+            )
 
 
 def _inputs(structure: spaces.Structure) -> list[Tensor]:

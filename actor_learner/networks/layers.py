@@ -225,4 +225,6 @@ def _to_env(leaf: Leaf, action: Tensor, distribution: str) -> Tensor:
     low, high = (np.asarray(bound, np.float32) for bound in (leaf.space.low, leaf.space.high))
     if distribution == "squashed":
         action = low / 2 + high / 2 + (high / 2 - low / 2) * ops.tanh(action)
+    low = np.where(low < leaf.space.low, np.nextafter(low, np.float32(np.inf)), low)  # bounds in float64 lie between
+    high = np.where(high > leaf.space.high, np.nextafter(high, np.float32(-np.inf)), high)
     return ops.cast(ops.minimum(ops.maximum(action, low), high), dtype)

@@ -21,7 +21,7 @@ def leaf_to_env(leaf: Leaf, distribution: str) -> Callable[[Any], Any]:
     if not isinstance(leaf.space, Box):
         # np.add returns a number for a single action, and environments use it as a key.
         start = np.asarray(0 if leaf.start is None else leaf.start, dtype)
-        return lambda action: np.add(action, start, dtype=dtype)
+        return lambda action: np.add(action, start, dtype=dtype, casting="unsafe")  # from int32, also to unsigned ones
     low, high = leaf.space.low, leaf.space.high
     if distribution == "squashed":
         # Halved first, because the difference of the largest bounds is infinite. Rounding may step over a bound.

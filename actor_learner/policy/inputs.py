@@ -11,6 +11,7 @@ from actor_learner.spaces.kinds import Box, Dict, Discrete, MultiDiscrete
 from actor_learner.spaces.masks import with_batch_axis
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
+from actor_learner.spaces.validate import check_values
 
 
 class ObservationReader:
@@ -101,6 +102,8 @@ def _as_in_trajectory(leaf: Leaf, array: Array, from_environment: bool) -> Array
         start = np.asarray(leaf.start if leaf.start is not None and from_environment else 0, np.int64)
         _check_range(leaf, array, start, from_environment)
         array = array - start if start.any() else array
+    else:
+        check_values(leaf, array)
     return array.astype(leaf.dtype, copy=False)
 
 

@@ -31,7 +31,7 @@ class Noise:
     def __init__(self, exported: ExportedPolicy, seed: Seed, first_stream: int = 0, streams: int = 1) -> None:
         self._uniform, self._normal = exported.noise_uniform, exported.noise_normal
         self._hold, self._first_stream = exported.noise_hold, first_stream
-        self._ladder = exported.epsilon_ladder / max(1, streams - 1)
+        self._ladder = exported.epsilon_ladder / (streams - 1) if streams > 1 else 0.0
         self.reseed(seed)
 
     def reseed(self, seed: Seed) -> None:

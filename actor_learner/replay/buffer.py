@@ -20,7 +20,7 @@ from actor_learner.replay.saving import has_buffer, read_buffer, write_buffer
 from actor_learner.replay.targets import n_step_targets, successors
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
-from actor_learner.spaces.validate import validate_trajectory
+from actor_learner.spaces.validate import check_values, validate_trajectory
 from actor_learner.system.fields import check_clip_reward, check_count, check_flag, check_number, refusal
 from actor_learner.system.files import write_folder_atomically
 from actor_learner.system.machine import require_memory, size_text
@@ -196,6 +196,7 @@ class ReplayBuffer:
                 expected = f"[T + 1, B{''.join(f', {size}' for size in leaf.shape)}] of {leaf.dtype}"
                 received = f"shape={values.shape}, dtype={values.dtype}"
                 raise ValueError(f"`{leaf.label}` must be {expected}, as its space is. Received: {received}")
+            check_values(leaf, values)
 
     def _warn_of_unused(self, steps: int) -> None:
         """Warn if trajectories are so short that much of each column stays unused."""

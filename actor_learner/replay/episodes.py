@@ -10,6 +10,7 @@ import numpy as np
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import Leaf, Structure
 from actor_learner.spaces.trajectory import Trajectory
+from actor_learner.spaces.validate import check_values
 
 Array = np.ndarray[Any, Any]
 
@@ -74,4 +75,5 @@ def _leaf(leaf: Leaf, column: Sequence[Any], squashed: bool) -> Array:
         low, high = (np.asarray(bound, np.float64) for bound in (leaf.space.low, leaf.space.high))
         within_one = (values - (low + high) / 2) / ((high - low) / 2)
         values = np.arctanh(np.clip(within_one, -_NEAR_BOUNDS, _NEAR_BOUNDS))
+    check_values(leaf, values)
     return values.astype(leaf.dtype) if leaf.dtype.kind == "f" or values.dtype.kind == leaf.dtype.kind else values

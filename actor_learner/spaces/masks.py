@@ -62,6 +62,9 @@ class MaskLayout:
         return int(row), int(choice)
 
     def _read_nest(self, space: AnySpace, value: Any, rows: int, label: str) -> list[Array]:
+        if not isinstance(value, (dict, tuple, list)):
+            return self._read_leaf(space, value, rows, label, choices(space))
+        _check_entries(value, [key for key, _ in children(space)], label)
         columns: list[Array] = []
         for key, child in children(space):
             inner, inner_label = _entry(value, key), f"{label}[{key!r}]"
@@ -96,6 +99,20 @@ def _choices(structure: Structure) -> Iterator[Choice]:
         for entry, size in enumerate(choice_counts(leaf.space)):
             yield Choice(number, entry, first_column, size)
             first_column += size
+
+
+def _check_entries(value: Any, keys: list[Any], label: str) -> None:
+    """Raise ValueError for entries that the space hasn't; a vector environment's flags begin with an underscore."""
+    if isinstance(value, dict):
+        unknown = [key for key in value if key not in keys and not str(key).startswith("_")]
+        if unknown:
+            raise ValueError(f"`{label}` must have no other keys than {keys}. Received: {unknown[0]!r}")
+    elif isinstance(keys[0], str):
+        raise ValueError(
+            f"`{label}` must be a dict with the keys {keys}, or an array. Received: {type(value).__name__}"
+        )
+    elif len(value) > len(keys):
+        raise ValueError(f"`{label}` must have {len(keys)} entries. Received: {len(value)}")
 
 
 def _entry(value: Any, key: str | int) -> Any:

@@ -18,6 +18,30 @@ _FLAGS = ("terminated", "truncated", "valid")
 _NUMBERS = ("reward", "behaviour_log_prob", "truncation_value")
 
 
+def require_values(value: Any, dtype: np.dtype[Any]) -> None:
+    """Raise ValueError for numbers that an integer dtype hasn't: a cast would change them. Runs once per env step."""
+    if dtype.kind not in "iub" or getattr(value, "dtype", None) == dtype:
+        return
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiubc":
+        raise ValueError(f"no numbers, but {array.dtype}")
+    if np.can_cast(array.dtype, dtype, "safe"):
+        return
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    with np.errstate(invalid="ignore"):
+        fits = (array.real >= low) & (array.real <= high) & (array == np.rint(array.real))
+    if not fits.all():
+        raise ValueError(f"{array[~fits].reshape(-1)[0]} where the space has {dtype}")
+
+
+def check_values(leaf: Leaf, values: Any) -> None:
+    """Raise ValueError, naming the leaf, for numbers that its integer dtype hasn't."""
+    try:
+        require_values(values, leaf.dtype)
+    except ValueError as error:
+        raise ValueError(f"`{leaf.label}` must have values of its space. Received: {error}") from error
+
+
 def check_trajectory_type(trajectory: object) -> None:
     """Raise ValueError for anything but a trajectory."""
     if not isinstance(trajectory, Trajectory):

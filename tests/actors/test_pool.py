@@ -24,6 +24,7 @@ import actor_learner as al
 from actor_learner.actors.pool import NICENESS, ActorPool
 from actor_learner.actors.processes.restarts import ActorError
 from actor_learner.actors.transport import shared_memory
+from actor_learner.environments.errors import EnvError
 from actor_learner.networks import default
 from tests.support.counting_env import (
     ArgumentsEnv,
@@ -458,6 +459,18 @@ def test_environments_are_closed(network, tmp_path):
     with make_pool(network, functools.partial(ClosingEnv, str(tmp_path))):
         pass
     assert len(list(tmp_path.iterdir())) == 2
+
+
+class NeverReset(ClosingEnv):
+    def reset(self, **options):
+        raise ZeroDivisionError("a bad day")
+
+
+@pytest.mark.parametrize("num_actors", [0, 1])
+def test_environments_that_fail_to_reset_are_closed(network, tmp_path, num_actors):
+    with pytest.raises((EnvError, ActorError), match="a bad day"):
+        make_pool(network, functools.partial(NeverReset, str(tmp_path)), num_actors=num_actors)
+    assert list(tmp_path.iterdir())
 
 
 def test_a_fork_of_the_caller_does_not_end_its_actors(network):

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from keras import ops
 
 from actor_learner.networks.contract import call_network, check_network, network_distribution, normalization_layers
-from actor_learner.networks.default import default_network
+from actor_learner.networks.default import default_network, with_normalization
 from actor_learner.networks.distributions import Distribution
 from actor_learner.networks.distributions.continuous import Gaussian
 from actor_learner.networks.images import describe_image
@@ -399,6 +399,20 @@ def test_only_vectors_of_numbers_are_normalized():
     (layer,) = normalization_layers(network)
     assert layer.leaf == "pair.0"
     assert layer.mean.shape == (4,)
+
+
+def test_an_input_of_integers_takes_no_normalized_values():
+    """Keras would round them without a word."""
+    memory = Box(0, 255, (8,), np.uint8)
+    for dtype in ("uint8", "int32", "float32"):
+        inputs = keras.Input((8,), dtype=dtype)
+        hidden = keras.ops.cast(inputs, "float32")
+        network = keras.Model(inputs, (keras.layers.Dense(2)(hidden), keras.layers.Dense(1)(hidden)))
+        if dtype == "float32":
+            with_normalization(network, memory)
+            continue
+        with pytest.raises(ValueError, match=rf"declare it with dtype='float32'. Received: the input .* of {dtype}"):
+            with_normalization(network, memory)
 
 
 @pytest.mark.parametrize(

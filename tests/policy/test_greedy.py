@@ -91,6 +91,17 @@ def test_environments_explore_by_apex_s_ladder_whichever_actor_steps_them(num_ac
         assert rate == pytest.approx(expected, abs=4 * np.sqrt(expected / rows.sum()) + 1e-9)
 
 
+def test_the_ladder_is_for_the_environments_of_a_pool_alone():
+    """Whoever samples from a policy gets epsilon in each row, wherever it stands in a batch."""
+    network = ladder_network(OBSERVATION, Discrete(2))
+    epsilon_of(network).assign([0.4])
+    policy = al.Policy.from_network(network, Discrete(2), seed=1)
+    observation = np.tile(np.float32([0.1, 0.2, -0.1, 0.3]), (4, 1))
+    greedy = policy.act(observation)
+    rates = np.mean([policy.act(observation, deterministic=False) != greedy for _ in range(2000)], axis=0)
+    assert rates == pytest.approx(0.2, abs=4 * np.sqrt(0.2 / 2000))
+
+
 def test_it_is_saved_with_the_network(tmp_path):
     network = q_network(OBSERVATION, Discrete(3), epsilon=0.25)
     epsilon_of(network).assign([0.75])

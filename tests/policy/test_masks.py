@@ -134,6 +134,22 @@ def test_masks_of_either_form(exported):
     assert flat[np.arange(6), everywhere["kind"]].all()
 
 
+def test_what_a_mask_says_of_another_structure_is_not_ignored(exported):
+    flat = masks(6, 5)
+    policy = Policy(exported, seed=2)
+    for wrong, message in (
+        ({"kind": flat[:, :4], "dial": None}, r"`action_mask` must have no other keys than \[.*Received: 'dial'"),
+        (flat.tolist(), r"`action_mask` must be a dict with the keys \[.*, or an array. Received: list"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            policy.step(logits(6), wrong)
+    action = policy.act(logits(1)[0], action_mask=flat[0].tolist(), deterministic=False)
+    assert flat[0][action["kind"]]
+    pair = Spaces(None, Tuple([Discrete(2), Discrete(3)])).masks
+    with pytest.raises(ValueError, match="`action_mask` must have 2 entries. Received: 3"):
+        pair.read((None, None, None), 1)
+
+
 def test_masks_of_a_single_observation(exported, plain):
     policy = Policy(plain)
     for mask in ([False, True, False], np.array([0, 1, 0], np.int8), (0.0, 1.0, 0.0)):

@@ -74,6 +74,15 @@ def test_nothing_is_chosen_by_nan(exported):
             Policy(exported).act(np.full(4, np.nan, np.float32), deterministic=deterministic)
 
 
+@pytest.mark.parametrize(("values", "received"), [([300, 5], "300"), ([-5, 2], "-5"), ([np.inf, 0], "inf")])
+def test_numbers_that_a_dtype_lacks_are_not_wrapped(values, received):
+    space = Box(0, 255, (2,), np.uint8)
+    policy = Policy.from_network(default.default_network(space, ACTIONS), ACTIONS)
+    with pytest.raises(ValueError, match=f"`observation` must have values of its space. Received: {received}"):
+        policy.act(np.array(values))
+    policy.act(np.array([255, 0]))
+
+
 def test_a_policy_is_made_of_an_exported_one(network):
     with pytest.raises(ValueError, match=r"must be an ExportedPolicy.*Received: a Functional"):
         Policy(network)
@@ -150,6 +159,8 @@ def test_an_action_of_probability_zero_is_never_chosen(five_actions, impossible,
     [
         (Discrete(3), np.array([0, 2], np.int32), np.array([0, 2], np.int64)),
         (Discrete(3, start=-1), np.array([0, 2], np.int32), np.array([-1, 1], np.int64)),
+        (Discrete(3, dtype=np.uint8, start=2), np.array([0, 2], np.int32), np.array([2, 4], np.uint8)),
+        (MultiDiscrete([3, 4], dtype=np.uint16), np.array([2, 3], np.int32), np.array([2, 3], np.uint16)),
         (TORQUES, np.float32([[3, 3], [-3, -3]]), np.float32([[1, 0.5], [-1, -2]])),
         (TORQUES, np.float32([0.25, -0.5]), np.float32([0.25, -0.5])),
         (Box(-np.inf, np.inf, (1,), np.float32), np.float32([[1e9]]), np.float32([[1e9]])),

@@ -305,6 +305,11 @@ def test_what_does_not_fit_the_spaces_is_refused():
     pixels = al.ReplayBuffer(Box(0, 255, (4,), np.uint8), TWO_ACTIONS, 640, unroll_length=16)
     with pytest.raises(ValueError, match=r"`observation` must be \[T \+ 1, B, 4\] of uint8, .* dtype=float32"):
         pixels.add(trajectory)
+    wide = np.full((17, 4, 4), 255, np.uint16)
+    pixels.add(trajectory._replace(observation=wide))
+    wide[3, 2, 1] = 300
+    with pytest.raises(ValueError, match="must have values of its space. Received: 300 where the space has uint8"):
+        pixels.add(trajectory._replace(observation=wide))
     with pytest.raises(ValueError, match="`observation` must be an array. Received: a dict"):
         buffer.add(trajectory._replace(observation={"a": trajectory.observation}))
     discrete = al.ReplayBuffer(Dict({"x": Discrete(4), "y": MultiDiscrete([2, 3])}), TWO_ACTIONS, 640, unroll_length=16)

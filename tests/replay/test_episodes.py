@@ -95,6 +95,15 @@ def test_episodes_that_do_not_fit(change, message):
     assert len(buffer) == 0
 
 
+def test_actions_that_a_dtype_lacks_are_not_wrapped():
+    buffer = al.ReplayBuffer(Box(-1, 1, (2,)), MultiBinary(2), 64, unroll_length=8)
+    observations, actions = [np.zeros(2)] * 3, [np.array([1, 0]), np.array([0, 256])]
+    with pytest.raises(
+        ValueError, match="`action` must have values of its space. Received: 256 where the space has int8"
+    ):
+        buffer.add_episode(observations, actions, [0.0, 0.0], terminated=True)
+
+
 def test_tuples_are_spaces_too():
     space = Tuple([Discrete(2), Box(-1, 1, (2,))])
     buffer = al.ReplayBuffer(Tuple([Box(-1, 1, (2,)), Discrete(3)]), space, 64, unroll_length=8)
