@@ -10,7 +10,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import numpy as np
@@ -39,6 +39,14 @@ from actor_learner.system.files import Entry, write_folder_atomically
 
 Tensor = Any
 Array = np.ndarray[Any, Any]
+
+
+class _Prefetched(NamedTuple):
+    """A batch whose tensors are on the device. log_prob: a copy of its own, by which it is known again."""
+
+    trajectory: Trajectory
+    log_prob: Array
+    tensors: dict[str, Any]
 
 
 class Learner:
@@ -137,7 +145,7 @@ class Learner:
         self._normalization = contract.normalization_layers(network)
         self._compiled: backend.Compiled | None = None
         self._read_vector: Callable[[], Array] | None = None
-        self._prefetched: tuple[Trajectory, Array, dict[str, Any]] | None = None
+        self._prefetched: _Prefetched | None = None
         self._row_shapes: dict[str, tuple[int, ...]] = {}
         self._state_shapes: tuple[tuple[int, ...], ...] = ()
         self._return_statistics = return_statistics
@@ -245,7 +253,7 @@ class Learner:
         """
         conformed = validate_trajectory(trajectory, self.spaces)
         with self._naming_what_to_lower(trajectory), self._on_device():
-            self._prefetched = trajectory, trajectory.behaviour_log_prob.copy(), tensors(conformed)
+            self._prefetched = _Prefetched(trajectory, trajectory.behaviour_log_prob.copy(), tensors(conformed))
 
     @contextlib.contextmanager
     def _naming_what_to_lower(self, trajectory: Trajectory) -> Iterator[None]:
@@ -423,9 +431,9 @@ class Learner:
         self.begun += 1
         if prefetched is None:
             return None
-        before, log_prob, copies = prefetched
-        same = before.reward is trajectory.reward and np.array_equal(log_prob, trajectory.behaviour_log_prob)
-        return copies if same else None  # a block is written again and again
+        same = prefetched.trajectory.reward is trajectory.reward  # whose memory is written again and again
+        same = same and np.array_equal(prefetched.log_prob, trajectory.behaviour_log_prob)
+        return prefetched.tensors if same else None
 
     def _arguments(
         self,

@@ -189,7 +189,7 @@ def copy(learner: al.Learner, batch: al.Trajectory) -> None:
 
     learner.prefetch(batch)
     assert learner._prefetched is not None
-    for leaf in tree.flatten(learner._prefetched[1]):
+    for leaf in tree.flatten(learner._prefetched.tensors):
         leaf.block_until_ready() if hasattr(leaf, "block_until_ready") else leaf[..., -1].numpy()
 
 

@@ -29,6 +29,7 @@ class BrokerProcess:
         self._address = address
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._sender: threading.Thread | None = None
         self._outbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._heard = 0.0
 
@@ -39,7 +40,8 @@ class BrokerProcess:
             self._process = start_python(PROGRAM, arguments, name="cluster-broker", descriptors=(far.fileno(),))
         self._connection = Connection(near.detach())
         self._heard = time.monotonic()
-        threading.Thread(target=self._send, args=(self._connection,), name="to-broker", daemon=True).start()
+        self._sender = threading.Thread(target=self._send, args=(self._connection,), name="to-broker", daemon=True)
+        self._sender.start()
 
     def messages(self) -> Iterator[tuple[Any, ...]]:
         """Yield what the broker says (see `Broker`), for a short while."""
@@ -76,6 +78,8 @@ class BrokerProcess:
     def close(self, deadline: float) -> None:
         """End the process, at the latest soon after `deadline`, by `time.monotonic`."""
         self._outbox.put(())
+        if self._sender is not None:  # a connection that is closed in the middle of `send` raises a TypeError there
+            self._sender.join(max(0.1, deadline - time.monotonic()))
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
