@@ -38,6 +38,7 @@ TOPICS = {
     "cluster-bytes": "benchmarks.cluster.bytes_needed",
     "cluster-same-bytes": "benchmarks.cluster.same_bytes",
     "cluster-speed": "benchmarks.cluster.speed",
+    "planted-faults": "benchmarks.suite.planted_faults",
     "policy": "benchmarks.deploy.policy",
     "pong-policy": "benchmarks.deploy.policy:pong",
     "three-commands": "benchmarks.pictures.three_commands",

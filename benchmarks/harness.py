@@ -58,6 +58,7 @@ _HELP = {
     "times": "how often the learner is killed",
     "columns": "width of the terminal",
     "part": "part of the run's updates to show",
+    "tiers": "the tiers of scripts/test to try, the smaller one first",
 }
 """The help of each flag that has a default."""
 

@@ -1,17 +1,74 @@
-"""Set before anything imports TensorFlow: no start-up messages, one core for each worker, a cache of our own."""
+"""Tiers, what unmarked tests may not do, and what is set before anything imports TensorFlow.
 
+    --quick   unmarked tests: they start no process, train nothing, and are quick
+    (none)    all but those marked `thorough`
+    --all     all
+
+`--rest` leaves out what `--quick` runs: so `scripts/test` runs each test once, the quick ones first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
 import gc
 import os
 import pkgutil
+import signal
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from tests.support.quick_xla import QUICK_XLA
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
+os.environ.setdefault("XLA_FLAGS", QUICK_XLA)
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("ACTOR_LEARNER_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "actor_learner"))
+
+XLA_RULES = {
+    "actor_learner.learner.cost.SMALL_FLOPS": 0.0,
+    "actor_learner.learner.tf.devices.Memories": lambda network: (),
+}
+"""What decides that XLA compiles an update, and what stands there where it doesn't."""
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("tiers")
+    group.addoption("--quick", action="store_true", help="only tests that start no process and train nothing")
+    group.addoption("--all", action="store_true", help="tests that are marked `thorough`, too")
+    group.addoption("--rest", action="store_true", help="leave out the tests of --quick")
+
+
+def pytest_configure():
+    """Handle Ctrl-C and hang-ups as a shell's programs do, under `nohup` and in the background, too."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def is_quick(item):
+    """Whether a test starts no process and trains nothing; `without_xla` is for those that train."""
+    marks = {mark.name for mark in item.iter_markers()}
+    return not marks & {"slow", "xla", "thorough"} and "without_xla" not in item.fixturenames
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out the tests of other tiers, but for those that the command line names one by one."""
+    named = tuple(argument for argument in config.args if "::" in argument)
+    quick, thorough, rest = map(config.getoption, ("quick", "all", "rest"))
+
+    def runs(item):
+        if quick or rest:
+            return is_quick(item) == quick and (thorough or not item.get_closest_marker("thorough"))
+        return thorough or item.nodeid.startswith(named) or not item.get_closest_marker("thorough")
+
+    config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
+    items[:] = [item for item in items if runs(item)]
 
 
 def pytest_collection_finish():
@@ -20,11 +77,79 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-XLA_RULES = {
-    "actor_learner.learner.cost.SMALL_FLOPS": 0.0,
-    "actor_learner.learner.tf.devices.Memories": lambda network: (),
-}
-"""What decides that XLA compiles an update, and what stands there where it doesn't."""
+class QuickTests:
+    """A plugin: an unmarked test fails if it, or a fixture that it uses, starts a process or lets a learner learn."""
+
+    EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+
+    def __init__(self):
+        self._test = None  # the unmarked test that runs
+        self._found = []  # what it has done
+        self._fixtures = []  # that are being set up
+        self._slow_fixtures = set()
+        sys.addaudithook(self._watch)
+
+    def _watch(self, event, arguments):
+        # `platform.processor()` starts `uname`.
+        if event in self.EVENTS and not (event == "subprocess.Popen" and list(arguments[1]) == ["uname", "-p"]):
+            self.refuse(f"it starts a process ({event}{str(arguments[1])[:80] if len(arguments) > 1 else ''})")
+
+    def refuse(self, what):
+        self._slow_fixtures |= {id(fixture) for fixture in self._fixtures}
+        if self._test is not None:
+            self._found.append(what)
+            pytest.fail(f"{what}: mark the test as slow")
+
+    def watch_learners(self):
+        for module, kind in (("learner.base", "Learner"), ("learner.replay", "ReplayLearner")):
+            learner = getattr(sys.modules.get(f"actor_learner.{module}"), kind, None)
+            if learner is not None and not hasattr(learner.update, "__wrapped__"):
+                learner.update = self._watched(learner.update)
+
+    def _watched(self, update):
+        @functools.wraps(update)
+        def watched(*arguments, **options):
+            self.refuse("it learns (Learner.update)")
+            return update(*arguments, **options)
+
+        return watched
+
+    @contextlib.contextmanager
+    def running(self, item):
+        """Fail `item` after this phase of it if something in it, or an earlier set-up of its fixtures, was slow."""
+        self._test, self._found = item.nodeid, []
+        try:
+            yield
+        finally:
+            self._test = None
+        definitions = [each for name in item.fixturenames for each in item._fixtureinfo.name2fixturedefs.get(name, ())]
+        if any(id(each) in self._slow_fixtures for each in definitions):
+            self._found.append("it uses a fixture that starts a process or learns")
+        if self._found:  # where the test itself caught the failure, or another thread met it
+            pytest.fail(f"{self._found[0]}: mark the test as slow")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef):
+        self._fixtures.append(fixturedef)
+        try:
+            return (yield)
+        finally:
+            self._fixtures.pop()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item):
+        self.watch_learners()
+        with self.running(item) if is_quick(item) else contextlib.nullcontext():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item):
+        with self.running(item) if is_quick(item) else contextlib.nullcontext():
+            return (yield)
+
+
+def pytest_sessionstart(session):
+    session.config.pluginmanager.register(QuickTests(), "quick-tests")
 
 
 @pytest.fixture(scope="module")
@@ -38,30 +163,6 @@ def without_xla():
         for rule, value in XLA_RULES.items():
             patch.setattr(rule, value)
         yield usual
-
-
-def pytest_addoption(parser):
-    parser.addoption("--quick", action="store_true", help="only tests that start no process and train nothing")
-
-
-def pytest_collection_modifyitems(config, items):
-    """Leaves out what is marked as slow, and what trains (`without_xla` is for those)."""
-    if config.getoption("--quick"):
-        slow = [item for item in items if {"slow", "xla"} & {mark.name for mark in item.iter_markers()}]
-        slow += [item for item in items if "without_xla" in item.fixturenames]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
-
-
-@pytest.fixture(autouse=True)
-def _quick(request, monkeypatch):
-    """With `--quick`, a test that starts a process or learns fails: mark it as slow."""
-    if request.config.getoption("--quick"):
-        # The learner first: to import it starts a process.
-        for name in ("actor_learner.learner.learner.Learner.update", "subprocess.Popen.__init__"):
-            monkeypatch.setattr(
-                name, lambda *_, name=name, **__: pytest.fail(f"--quick: {name}; mark the test as slow")
-            )
 
 
 @pytest.fixture(autouse=True)

@@ -64,20 +64,22 @@ def not_resizable(observation_space, action_space):
     return keras.Model(x, (layers.Dense(al.parameter_size(action_space))(hidden), layers.Dense(1)(hidden)))
 
 
+FURTHER = "choices", "actors in processes"
 CASES = {
     "choices": {"env": "CartPole-v1"},
     "choices with masks": {"env": MASKED},
-    "numbers": {"env": "Pendulum-v1"},
-    "one environment": {"env": "Pendulum-v1", "envs_per_actor": 1},
-    "actors in processes": {"env": "Pendulum-v1", "num_actors": 2},
+    "actors in processes": {"env": "Pendulum-v1", "num_actors": 1},
     "subclassed network": {"env": "Pendulum-v1", "network": subclassed},
     "graphs that don't resize": {"env": "Pendulum-v1", "network": not_resizable},
-    "weights of a callback": {"env": "Pendulum-v1", "callbacks": [Halves()]},
+    "one environment, weights of a callback": {"env": "Pendulum-v1", "envs_per_actor": 1, "callbacks": [Halves()]},
 }
 
 
 @pytest.mark.filterwarnings("ignore:Keras can't rebuild network")
-@pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "fields",
+    [pytest.param(CASES[case], id=case, marks=[pytest.mark.thorough] * (case in FURTHER)) for case in CASES],
+)
 def test_a_run_saves_the_policy_that_its_network_gives_and_converts_nothing_for_it(tmp_path, monkeypatch, fields):
     callbacks = [*fields.get("callbacks", ()), ForbidsConverting(monkeypatch)]
     result = train(tmp_path, **{**fields, "callbacks": callbacks})
@@ -96,6 +98,7 @@ def test_a_run_saves_the_policy_that_its_network_gives_and_converts_nothing_for_
                 np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_callback_may_replace_the_networks_weights_by_others(tmp_path):
     result = train(tmp_path, env="CartPole-v1", callbacks=[Quantizes()])
     saved = al.load_policy(result.run_dir)

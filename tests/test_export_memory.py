@@ -19,7 +19,7 @@ STEPS, ROWS = 7, 3
 SPACE, ACTIONS = Box(-3, 3, (2,), np.float64), Discrete(5, start=2)
 
 
-@pytest.fixture(scope="module", params=["lstm", "attention"])
+@pytest.fixture(scope="module", params=["lstm", pytest.param("attention", marks=pytest.mark.thorough)])
 def run(request, tmp_path_factory):
     """A run, with observations `[T, N, 2]`, starts `[T, N]`, and what its LiteRT policy does."""
     keras.utils.set_random_seed(4)
@@ -54,16 +54,18 @@ def step_saved_model(folder):
 
 
 def step_onnx(folder):
-    session = pytest.importorskip("onnxruntime").InferenceSession(folder / "policy.onnx")
+    session = pytest.importorskip("onnxruntime", reason="needs onnxruntime").InferenceSession(folder / "policy.onnx")
     names = [output.name for output in session.get_outputs()]
     return lambda feed: dict(zip(names, session.run(None, feed), strict=True))
 
 
-@pytest.mark.parametrize("load", [step_keras, step_saved_model, step_onnx])
+@pytest.mark.parametrize(
+    "load", [step_keras, *(pytest.param(step, marks=pytest.mark.thorough) for step in (step_saved_model, step_onnx))]
+)
 def test_other_formats_step_as_litert_does(run, load, tmp_path):
     kind = load.__name__.removeprefix("step_")
     if kind == "onnx":
-        pytest.importorskip("tf2onnx")
+        pytest.importorskip("tf2onnx", reason="needs tf2onnx")
     path, observations, starts, steps = run
     folder = al.export(path, tmp_path / "out", format=kind)
     described = json.loads((folder / "spaces.json").read_text())

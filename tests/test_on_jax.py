@@ -13,26 +13,26 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+from tests.support.processes import patience
+
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(find_spec("jax") is None, reason="needs jax")]
 SIZES = ["--num-actors", "1", "--num-envs", "4", "--unroll-length", "32", "--preset", "none"]
+COMMAND = "import sys; from actor_learner.cli import main; code = main(sys.argv[1:]); "
+WITHOUT_TENSORFLOW = "assert 'tensorflow' not in sys.modules, 'TensorFlow was loaded'; "
 
 
-def run(*arguments, code=0, **environment):
-    """What a command prints, without TensorFlow in its process."""
-    program = (
-        "import sys; from actor_learner.cli import main; code = main(sys.argv[1:]); "
-        "assert 'tensorflow' not in sys.modules, 'TensorFlow was loaded'; sys.exit(code)"
-    )
-    environment = {name: value for name, value in {**os.environ, **environment}.items() if name != "KERAS_BACKEND"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+def started(*arguments, python=sys.executable, code=0, **environment):
+    """A process of Python that has ended so; Keras's backend is none but that of `environment`."""
+    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"} | environment
+    command, timeout = [python, *map(str, arguments)], patience(280)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def run(*arguments, code=0):
+    """What a command prints, without TensorFlow in its process."""
+    done = started("-c", f"{COMMAND}{WITHOUT_TENSORFLOW}sys.exit(code)", *arguments, code=code)
     return done.stdout + done.stderr
 
 
@@ -47,12 +47,13 @@ def trained(tmp_path_factory):
     return run_dir
 
 
-def test_a_run_says_what_it_ran_on(trained):
+def test_a_run_says_what_it_ran_on_and_is_evaluated(trained):
     config = json.loads((trained / "config.json").read_text())
     assert config["backend"] == "jax"
     assert config["versions"]["jax"]
     assert metrics(trained)[-1]["env_steps"] >= 1280
     assert list(trained.glob("events.out.tfevents.*"))
+    assert "over 3 episodes" in run("evaluate", trained, "--episodes", 3)
 
 
 def test_a_run_is_resumed_on_its_own_backend(trained):
@@ -66,40 +67,39 @@ def test_a_run_is_resumed_on_its_own_backend(trained):
 
 
 def test_what_was_learned_starts_a_run_on_tensorflow(trained, tmp_path):
-    program = "import sys; from actor_learner.cli import main; sys.exit(main(sys.argv[1:]))"
-    command = ["train", "CartPole-v1", "--init-from", trained, "--total-steps", 256, "--run-dir", tmp_path / "run"]
-    environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
-    words = [sys.executable, "-c", program, *map(str, [*command, *SIZES, "--quiet"])]
-    subprocess.run(words, env=environment, timeout=280, check=True)
+    flags = ["--init-from", trained, "--total-steps", 256, "--run-dir", tmp_path / "run", "--quiet", *SIZES]
+    started("-c", f"{COMMAND}sys.exit(code)", "train", "CartPole-v1", *flags)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["backend"] == "tensorflow"
 
 
-def test_evaluation_plays_what_was_trained(trained):
-    assert "over 3 episodes" in run("evaluate", trained, "--episodes", 3)
+def test_lag_normalization_mixed_precision_and_cores(tmp_path):
+    """The policy that is saved agrees with the network to rounding.
 
-
-def test_lag_normalization_and_mixed_precision(tmp_path):
-    """The policy that is saved agrees with the network to rounding."""
+    JAX takes the number of cores when it starts, which must not happen before it is known.
+    """
     program = """
-import sys
+import os, sys, warnings
 import numpy as np
 import keras
 import actor_learner as al
 keras.config.set_dtype_policy("mixed_float16")
-result = al.train(al.TrainConfig(
-    env="Pendulum-v1", algorithm=al.PPO(minibatch_size=32, normalize_reward=True), total_steps=512,
-    num_actors=1, num_envs=4, unroll_length=16, max_policy_lag=1, normalize_observation=True, quiet=True,
-    run_dir=sys.argv[1],
-))
+with warnings.catch_warnings():
+    warnings.simplefilter("error", UserWarning)
+    result = al.train(al.TrainConfig(
+        env="Pendulum-v1", algorithm=al.PPO(minibatch_size=32, normalize_reward=True), total_steps=512,
+        num_actors=1, num_envs=4, unroll_length=16, max_policy_lag=1, normalize_observation=True, quiet=True,
+        learner_threads=1, run_dir=sys.argv[1],
+    ))
 assert type(result.network.optimizer).__name__ == "LossScaleOptimizer"
 policy = al.load_policy(sys.argv[1])
 observation = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
 value = np.asarray(result.network(observation, training=False)[1])[:, 0]
 assert np.abs(policy.value(observation) - value).max() < 0.01 * (1 + np.abs(value).max())
+threads = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+assert sum(name.startswith("tf_XLAEigen") for name in threads) == 1, threads
 assert "tensorflow" not in sys.modules
 """
-    environment = {**os.environ, "KERAS_BACKEND": "jax"}
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")], env=environment, timeout=280, check=True)
+    started("-c", program, tmp_path / "run", KERAS_BACKEND="jax")
     assert metrics(tmp_path / "run")[-1]["updates"] >= 7
 
 
@@ -117,56 +117,12 @@ def test_a_replay_buffer_is_learned_from_and_resumed(env, algorithm, tmp_path):
     assert 400 < last["buffer_rows"] <= last["env_steps"]
 
 
-def test_the_learner_computes_on_the_cores_that_were_asked_for(tmp_path):
-    """JAX takes their number when it starts, which must not happen before."""
-    program = """
-import os, sys, warnings
-import actor_learner as al
-warnings.simplefilter("error", UserWarning)
-al.train(al.TrainConfig(env="CartPole-v1", total_steps=256, num_actors=1, num_envs=4, unroll_length=32, quiet=True,
-    learner_threads=1, run_dir=sys.argv[1]))
-threads = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
-assert sum(name.startswith("tf_XLAEigen") for name in threads) == 1, threads
-"""
-    environment = {**os.environ, "KERAS_BACKEND": "jax"}
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")], env=environment, timeout=280, check=True)
+def test_networks_that_cannot_be_converted_are_told(tmp_path):
+    """A process with TensorFlow finds out that LiteRT can't express one, and this one warns.
 
-
-def test_a_network_that_keras_cannot_load_elsewhere_is_one_line(tmp_path):
-    """Without litert-converter, its conversion needs Keras on TensorFlow, in another process."""
-    program = """
-import sys
-sys.modules["litert_converter"] = None
-import keras
-import actor_learner as al
-
-class Own(keras.layers.Layer):
-    def call(self, x):
-        return 2 * x
-
-x = keras.Input((4,))
-h = Own()(x)
-network = keras.Model(x, (keras.layers.Dense(2)(h), keras.layers.Dense(1)(h)))
-try:
-    al.Policy.from_network(network, __import__("gymnasium").spaces.Discrete(2))
-except ValueError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        env={**os.environ, "KERAS_BACKEND": "jax"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=True,
-    )
-    assert done.stdout.startswith("Acting with a network needs its conversion by Keras on TensorFlow")
-    assert done.stdout.endswith("on jax\n")
-    assert done.stdout.count("\n") == 1
-
-
-def test_a_graph_that_litert_cannot_express_is_told(tmp_path):
-    """The process that converts it finds out, this one warns."""
+    Without litert-converter, the conversion needs Keras on TensorFlow, in a process that can't load layers of here;
+    and without either there is none.
+    """
     (tmp_path / "bits.py").write_text("""
 import keras
 from keras import ops
@@ -180,33 +136,47 @@ class Bits(keras.layers.Layer):
         return input_shape
 """)
     program = """
-import warnings
-import keras
+import sys, warnings
+import gymnasium, keras
 import actor_learner as al
 from bits import Bits
 
-x = keras.Input((4,))
-h = Bits(name="puzzling")(x)
-network = keras.Model(x, (keras.layers.Dense(2)(h), keras.layers.Dense(1)(h)))
+class Own(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+
+def convert(layer):
+    x = keras.Input((4,))
+    h = layer(x)
+    network = keras.Model(x, (keras.layers.Dense(2)(h), keras.layers.Dense(1)(h)))
+    al.Policy.from_network(network, gymnasium.spaces.Discrete(2))
+
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
-    al.Policy.from_network(network, __import__("gymnasium").spaces.Discrete(2))
-print(*(str(warning.message) for warning in told if "LiteRT" in str(warning.message)), sep="\\n")
+    convert(Bits(name="puzzling"))
+    failures, sys.modules["litert_converter"] = [], None
+    for layer in (Own(), keras.layers.Dense(3)):
+        try:
+            convert(layer)
+        except (ImportError, ValueError) as error:
+            failures.append(error)
+        sys.modules["tensorflow"] = None
+print(*(str(warning.message) for warning in told if "LiteRT" in str(warning.message)), *failures, sep="\\n")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=True,
-    )
-    step, value = done.stdout.splitlines()
+    cache = str(tmp_path / "cache")
+    done = started("-c", program, KERAS_BACKEND="jax", PYTHONPATH=str(tmp_path), ACTOR_LEARNER_CACHE=cache)
+    step, value, failure, missing = done.stdout.splitlines()
     assert step.startswith("LiteRT can't run the step graph")
     assert value.startswith("LiteRT can't run the value graph")
     for line in (step, value):
         assert "layer 'puzzling'" in line
         assert line.endswith("Its actors use TensorFlow, which is many times slower and takes more memory.")
+    assert failure.startswith("Acting with a network needs its conversion by Keras on TensorFlow")
+    assert failure.endswith("on jax")
+    assert missing.endswith(
+        "pip install actor-learner, or pip install 'actor-learner[jax-export]', which converts without it. "
+        f"Received: no tensorflow in Python 3.{sys.version_info[1]}"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -223,18 +193,14 @@ def without_tensorflow(tmp_path_factory):
 
 def on_its_own(python, *arguments, code=0, **environment):
     """What a command prints in a venv."""
-    environment = {**{name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}, **environment}
-    command = [python, "-m", "actor_learner", *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
+    done = started("-m", "actor_learner", *arguments, python=python, code=code, **environment)
     return done.stdout + done.stderr
 
 
 def test_where_tensorflow_is_not_installed(without_tensorflow, trained, tmp_path):
     """A run of an architecture that is known, its resumption, evaluation, plot and export; JAX's are the numbers."""
     python = without_tensorflow
-    missing = subprocess.run([python, "-c", "import tensorflow"], capture_output=True, text=True, check=False)
-    assert "No module named 'tensorflow'" in missing.stderr
+    assert "No module named 'tensorflow'" in started("-c", "import tensorflow", python=python, code=1).stderr
     flags = ["--total-steps", 1280, "--run-dir", tmp_path / "run", "--quiet", *SIZES]
     on_its_own(python, "train", "CartPole-v1", "--backend", "jax", *flags)
     same = ("env_steps", "loss", "episode_return")
@@ -244,7 +210,8 @@ def test_where_tensorflow_is_not_installed(without_tensorflow, trained, tmp_path
     assert found == expected[: len(found)]
     on_its_own(python, "train", "--resume", tmp_path / "run", "--total-steps", 1664, "--quiet")
     assert "over 3 episodes" in on_its_own(python, "evaluate", tmp_path / "run", "--episodes", 3)
-    on_its_own(python, "plot", tmp_path / "run", "--output", tmp_path / "curve.png")
+    if find_spec("matplotlib"):
+        on_its_own(python, "plot", tmp_path / "run", "--output", tmp_path / "curve.png")
     on_its_own(python, "export", tmp_path / "run", "--output", tmp_path / "policy")
     assert "jax" in on_its_own(python, "doctor", KERAS_BACKEND="jax")
     refused = on_its_own(python, "train", "CartPole-v1", "--run-dir", tmp_path / "other", "--quiet", code=2)
@@ -262,24 +229,3 @@ def test_without_tensorflow_a_new_architecture_is_converted_here(without_tensorf
     on_its_own(without_tensorflow, "train", "Pendulum-v1", "--backend", "jax", *flags, **cache)
     assert "over 3 episodes" in on_its_own(without_tensorflow, "evaluate", tmp_path / "run", "--episodes", 3, **cache)
     assert len(list((tmp_path / "cache" / "policies").iterdir())) == 2  # for the actors' four environments, and for one
-
-
-def test_without_tensorflow_a_new_architecture_is_one_line(tmp_path):
-    program = """
-import sys
-sys.modules["tensorflow"] = sys.modules["litert_converter"] = None
-from actor_learner.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-    environment = {**os.environ, "ACTOR_LEARNER_CACHE": str(tmp_path / "cache")}
-    environment.pop("KERAS_BACKEND", None)
-    command = ["train", "--backend", "jax", "--total-steps", "256", "--run-dir", str(tmp_path / "run"), "--quiet"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *command], env=environment, capture_output=True, text=True, timeout=280
-    )
-    assert done.returncode == 2
-    assert done.stderr.strip().endswith(
-        "pip install actor-learner, or pip install 'actor-learner[jax-export]', which converts without it. "
-        f"Received: no tensorflow in Python 3.{sys.version_info[1]}"
-    )
-    assert done.stderr.count("\n") == 1

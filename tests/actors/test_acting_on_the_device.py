@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
 
@@ -17,20 +18,11 @@ from actor_learner.actors.shared_step import SharedStep
 from actor_learner.learner.acting import DeviceStep
 from actor_learner.networks import default
 from tests.support.counting_env import CountingEnv
-from tests.support.processes import children, open_descriptors
+from tests.support.processes import patience
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_is_left")]
 
 ROWS, ENVS = 24, 6
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    processes, descriptors = children(), open_descriptors()
-    yield
-    gc.collect()
-    assert children() == processes
-    assert open_descriptors() == descriptors
 
 
 def make_pool(env, network=None, **kwargs):
@@ -65,7 +57,7 @@ def network_for(env, **options):
     ("env", "options", "lag", "actors"),
     [
         ("CartPole-v1", {}, 0, 0),
-        ("CartPole-v1", {}, 1, 3),
+        pytest.param("CartPole-v1", {}, 1, 3, marks=pytest.mark.thorough),
         ("Pendulum-v1", {"noise_hold": 4, "normalize_observation": True}, 1, 2),
         ("actor_learner_envs:actor_learner/MaskedTreasure-v0", {}, 0, 2),
     ],
@@ -80,6 +72,7 @@ def test_trajectories_are_those_of_actors_that_act_by_themselves(env, options, l
             np.testing.assert_allclose(field, fields_of(other)[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.thorough
 def test_a_run_repeats_itself_however_fast_an_actor_is():
     network = network_for("CartPole-v1")
     runs = [collected("CartPole-v1", network, acting="device", num_actors=3, max_policy_lag=1) for _ in range(2)]
@@ -92,7 +85,7 @@ def test_in_free_running_each_actor_acts_by_the_version_of_its_columns():
     network = network_for(CountingEnv)
     other, versions = keras.models.clone_model(network), [network.get_weights()]
     with make_pool(CountingEnv, network, acting="device", num_actors=2, max_policy_lag=3) as pool:
-        for batch in range(6):
+        for batch in range(5):
             trajectory = pool.collect()
             for column, version in enumerate(trajectory.policy_version):
                 other.set_weights(versions[version])
@@ -103,10 +96,10 @@ def test_in_free_running_each_actor_acts_by_the_version_of_its_columns():
                 np.testing.assert_allclose(trajectory.behaviour_log_prob[:, column][valid], expected[valid], atol=1e-5)
             versions.append([weight + np.float32(0.1 * batch) for weight in network.get_weights()])
             pool.publish(versions[-1])
-        assert pool.version == 6
+        assert pool.version == 5
 
 
-def test_one_call_acts_for_half_of_the_environments(monkeypatch):
+def test_one_call_acts_for_half_of_the_environments_and_a_closed_pool_holds_no_weights_on_the_device(monkeypatch):
     rows = []
 
     def run(self, weights, inputs, original=DeviceStep.__call__):
@@ -116,28 +109,24 @@ def test_one_call_acts_for_half_of_the_environments(monkeypatch):
     monkeypatch.setattr(DeviceStep, "__call__", run)
     with make_pool(CountingEnv, network_for(CountingEnv), acting="device", num_actors=4, num_envs=8) as pool:
         pool.collect()
+        held = [weakref.ref(step) for step in gc.get_objects() if isinstance(step, SharedStep)]
+        assert held
+    gc.collect()
+    assert not any(step() for step in held)
     assert rows[:2] == [4, 4]  # compiled before the actors ask
     assert set(rows) == {4}
     assert len(rows) - 2 < 4 * ROWS  # fewer calls than if each actor's environments had one of their own
 
 
-def test_a_closed_pool_holds_no_weights_on_the_device():
-    pool = make_pool(CountingEnv, network_for(CountingEnv), acting="device", num_actors=2)
-    pool.collect()
-    held = [weakref.ref(step) for step in gc.get_objects() if isinstance(step, SharedStep)]
-    assert held
-    pool.close()
-    gc.collect()
-    assert not any(step() for step in held)
-
-
 def test_actors_that_wait_for_a_slow_device_are_not_hung(monkeypatch):
+    seconds = patience(1.0)
+
     def run(self, part, asking, original=SharedStep.run):
-        time.sleep(0.4)
+        time.sleep(1.5 * seconds)
         original(self, part, asking)
 
     monkeypatch.setattr(SharedStep, "run", run)
-    options = {"num_actors": 2, "unroll_length": 4, "actor_timeout": 0.2}
+    options = {"num_actors": 2, "unroll_length": 1, "actor_timeout": seconds}
     with make_pool(CountingEnv, network_for(CountingEnv), acting="device", **options) as pool:
         pool.collect()
         assert pool.restart_count == 0
@@ -154,19 +143,18 @@ def test_an_error_of_the_device_ends_the_pool(monkeypatch):
 
 
 def test_closing_does_not_wait_for_the_device(monkeypatch):
+    called, answers = threading.Event(), threading.Event()
+
     def run(self, part, asking):
-        time.sleep(2.0)
+        called.set()
+        answers.wait()
 
     monkeypatch.setattr(SharedStep, "run", run)
     pool = make_pool(CountingEnv, network_for(CountingEnv), acting="device", num_actors=2)
-    with pytest.raises(TimeoutError):
-        pool.collect(timeout=0.3)
-    started = time.monotonic()
-    pool.close()
-    assert time.monotonic() - started < 10
-
-
-@pytest.mark.parametrize(("name", "value"), [("acting", "gpu"), ("device", "tpu")])
-def test_bad_arguments_start_nothing(name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be one of .*Received: {name}='{value}'"):
-        make_pool(CountingEnv, **{name: value})
+    try:
+        with pytest.raises(TimeoutError):
+            pool.collect(timeout=0.3)
+        assert called.wait(patience(60))
+        pool.close()
+    finally:
+        answers.set()

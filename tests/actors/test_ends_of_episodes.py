@@ -15,9 +15,8 @@ import actor_learner as al
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.networks.contract import call_network
-from tests.support.counting_env import BrokenLater, CountingEnv
+from tests.support.counting_env import BrokenLater, CountingEnv, FailsAt
 
-pytestmark = pytest.mark.usefixtures("without_xla")
 ENVS = 3
 
 
@@ -25,7 +24,7 @@ def make(num_envs, mode, length=4):
     return SyncVectorEnv([functools.partial(CountingEnv, length)] * num_envs, autoreset_mode=mode)
 
 
-def batches(mode, count=3, unroll_length=17, **options):
+def batches(mode, count, unroll_length=17, **options):
     env = functools.partial(make, mode=mode, **options)
     with al.ActorPool(env, small, num_actors=0, envs_per_actor=ENVS, unroll_length=unroll_length) as actors:
         return [actors.collect().copy() for _ in range(count)]
@@ -35,9 +34,12 @@ def small(observation_space, action_space):
     return al.default_network(observation_space, action_space, hidden_sizes=(8,))
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_an_episode_starts_where_its_environment_was_reset(mode):
-    found = batches(mode)
+@pytest.fixture(scope="module", params=list(AutoresetMode), ids=str)
+def found(request):
+    return batches(request.param, count=6)
+
+
+def test_an_episode_starts_where_its_environment_was_reset(found):
     assert found[0].start[0].all()
     for before, after in itertools.pairwise(found):
         np.testing.assert_array_equal(before.start[-1], after.start[0])
@@ -46,10 +48,9 @@ def test_an_episode_starts_where_its_environment_was_reset(mode):
         np.testing.assert_array_equal(trajectory.start, seen == 0)
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_the_last_observation_of_the_last_truncated_episode_is_kept(mode):
+def test_the_last_observation_of_the_last_truncated_episode_is_kept(found):
     truncations = 0
-    for trajectory in batches(mode, count=6):
+    for trajectory in found:
         for column, row in enumerate(trajectory.final_row):
             cut = np.flatnonzero(trajectory.truncated[:, column])
             assert row == (cut[-1] if len(cut) else -1)
@@ -70,7 +71,15 @@ class Reporting(al.A2C):
         return {"truncation_value": ops.sum(rows["truncation_value"])}
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.usefixtures("without_xla")
+@pytest.mark.parametrize(
+    "mode",
+    [
+        AutoresetMode.NEXT_STEP,
+        pytest.param(AutoresetMode.SAME_STEP, marks=pytest.mark.thorough),
+        pytest.param(AutoresetMode.DISABLED, marks=pytest.mark.thorough),
+    ],
+)
 def test_truncated_rows_bootstrap_from_the_value_of_the_learner_s_own_weights(mode):
     """The actors' weights are others, as they are with a lag."""
     env = functools.partial(make, mode=mode)
@@ -95,24 +104,6 @@ def test_truncated_rows_bootstrap_from_the_value_of_the_learner_s_own_weights(mo
                 expected += own
             assert learner.update(trajectory)["truncation_value"] == pytest.approx(expected, abs=1e-4)
         assert known >= 4
-
-
-class FailsAt(CountingEnv):
-    """Raises in one step of its first episode, once in all processes."""
-
-    def __init__(self, folder, step, length=1000):
-        super().__init__(length)
-        self.folder, self.failing = folder, step
-
-    def step(self, action):
-        if self.steps + 1 == self.failing:
-            try:
-                self.folder.mkdir()
-            except FileExistsError:
-                pass
-            else:
-                raise ZeroDivisionError("a state that the simulator can't take")
-        return super().step(action)
 
 
 @pytest.mark.slow
@@ -143,7 +134,6 @@ def test_an_exception_in_the_first_row_gives_the_columns_to_another_process(tmp_
         assert actors.restart_count == 1
 
 
-@pytest.mark.slow
 class FailsInReset(CountingEnv):
     """The second reset raises."""
 
@@ -172,14 +162,15 @@ def test_a_batch_without_a_valid_row_is_passed_over():
     assert all(trajectory.valid.all() for trajectory in found)
 
 
+@pytest.mark.slow
 def test_an_environment_that_always_raises_later_is_a_crash_loop():
     actors = al.ActorPool(BrokenLater, small, num_actors=1, envs_per_actor=1, unroll_length=20)
     with pytest.raises(al.ActorError, match="ended 3 times without a finished unroll"):
         [actors.collect() for _ in range(4)]
 
 
-@pytest.mark.slow
-def test_a_replaced_actor_starts_episodes_and_discounted_returns(tmp_path):
+@pytest.mark.usefixtures("without_xla")
+def test_a_replaced_actor_starts_episodes_and_discounted_returns():
     env = functools.partial(CountingEnv, 1000)
     with al.ActorPool(env, small, num_actors=2, envs_per_actor=1, unroll_length=8) as actors:
         algorithm = al.PPO(normalize_reward=True, gamma=0.9, minibatch_size=16)

@@ -86,6 +86,7 @@ def test_a_pool_collects_and_publishes_with_any_group(lag):
     assert children() == before
 
 
+@pytest.mark.thorough
 def test_a_learner_learns_from_it(without_xla):
     with make_pool(unroll_length=64) as pool:
         algorithm = al.PPO(learning_rate=0.01, minibatch_size=128, gamma=0.0, normalize_advantage=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import gc
@@ -10,7 +11,6 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from pathlib import Path
 
@@ -23,23 +23,22 @@ from gymnasium.spaces import Box, Discrete
 import actor_learner as al
 from actor_learner.actors.pool import NICENESS, ActorPool
 from actor_learner.actors.processes.restarts import ActorError
-from actor_learner.actors.transport import shared_memory
 from actor_learner.environments.errors import EnvError
 from actor_learner.networks import default
 from tests.support.counting_env import (
-    ArgumentsEnv,
     BrokenLater,
     ClosingEnv,
     CountingEnv,
     FloodingEnv,
     LeanEnv,
+    NeverReset,
     NotANumberLater,
     SlowEnv,
     TalkingEnv,
 )
-from tests.support.processes import children, is_alive, open_descriptors, resident_megabytes, wait_until
+from tests.support.processes import children, is_alive, resident_megabytes, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nothing_is_left")]
 
 
 ROWS, ENVS = 20, 3
@@ -51,95 +50,85 @@ def network():
     return default.default_network(env.observation_space, env.action_space, hidden_sizes=(8,))
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left(network):
-    processes, descriptors = children(), open_descriptors()
-    yield
-    gc.collect()
-    assert children() == processes
-    assert open_descriptors() == descriptors
-
-
 def make_pool(network, env=CountingEnv, **kwargs):
-    return ActorPool(env, network, **{"num_actors": 2, "envs_per_actor": ENVS, "unroll_length": ROWS, **kwargs})
+    return ActorPool(env, network, **{"num_actors": 1, "envs_per_actor": ENVS, "unroll_length": ROWS, **kwargs})
 
 
 def changed(network, by):
     return [weight + np.float32(by) for weight in network.get_weights()]
 
 
-def test_a_batch_has_the_promised_shapes(network):
-    with make_pool(network) as pool:
-        trajectory = pool.collect()
-        assert trajectory.observation.shape == (ROWS + 1, 2 * ENVS, 3)
+@pytest.mark.parametrize("num_actors", [0, 2])
+def test_a_batch_with_its_episodes_and_timings(network, num_actors):
+    with make_pool(network, num_actors=num_actors) as pool:
+        trajectory, columns = pool.collect(), max(num_actors, 1) * ENVS
+        assert trajectory.observation.shape == (ROWS + 1, columns, 3)
         for name in ("action", "reward", "terminated", "truncated", "valid", "behaviour_log_prob", "truncation_value"):
-            assert getattr(trajectory, name).shape == (ROWS, 2 * ENVS)
-        assert trajectory.env_index.tolist() == list(range(2 * ENVS))
-        assert trajectory.policy_version.tolist() == [0] * 2 * ENVS
+            assert getattr(trajectory, name).shape == (ROWS, columns)
+        assert trajectory.env_index.tolist() == list(range(columns))
+        assert trajectory.policy_version.tolist() == [0] * columns
         assert all(field is None or field.flags.c_contiguous for field in trajectory)
         assert pool.observation_space == CountingEnv().observation_space
         assert pool.action_space == CountingEnv().action_space
         assert pool.env_name == "CountingEnv"
         assert pool.network is network
+        ended = int((trajectory.terminated | trajectory.truncated).sum())
+        assert pool.episodes["return"].tolist() == [10.0] * ended
+        assert pool.episodes["length"].tolist() == [4.0] * ended
+        assert pool.episodes["is_success"].sum() == trajectory.terminated.sum()
+        assert set(pool.timings) == {"env", "acting", "other", "waiting"}
+        assert sum(pool.timings.values()) == pytest.approx(1)
+        assert all(0 < share < 1 for share in pool.timings.values())
 
 
-def test_views_are_read_only_and_a_copy_lasts(network):
-    with make_pool(network) as pool:
+@pytest.mark.parametrize("lag", [0, 1])
+def test_views_are_read_only_and_a_copy_lasts_and_the_next_batch_goes_on_where_it_ended(network, lag):
+    with make_pool(network, max_policy_lag=lag) as pool:
         first = pool.collect()
         with pytest.raises(ValueError, match="read-only"):
             first.reward[0, 0] = 1
         kept = first.copy()
-        before = kept.action.copy()
+        before, last = kept.action.copy(), first.observation[-1].copy()
         second = pool.collect()
+        np.testing.assert_array_equal(second.observation[0], last)
         np.testing.assert_array_equal(kept.action, before)
-        assert np.shares_memory(first.action, second.action)
+        assert np.shares_memory(first.action, second.action) == (lag == 0)
     np.testing.assert_array_equal(second.observation[..., 0] >= 0, True)
 
 
-def test_batches_go_on_where_the_last_one_ended(network):
-    for lag in (0, 1):
-        with make_pool(network, max_policy_lag=lag) as pool:
-            last = pool.collect().observation[-1].copy()
-            np.testing.assert_array_equal(pool.collect().observation[0], last)
-
-
-@pytest.mark.parametrize("num_actors", [0, 2])
+@pytest.mark.parametrize("num_actors", [0, 1])
 def test_actors_begin_the_next_batch_when_it_is_assigned(network, num_actors):
     with make_pool(network, num_actors=num_actors) as early, make_pool(network, num_actors=num_actors) as late:
         early.assign()
         early.assign()
         if num_actors:
-            assert wait_until(lambda: early.idle and early.upcoming() is not None, 60)
+            assert wait_until(lambda: early.idle and early.upcoming() is not None)
         for _ in range(2):
             np.testing.assert_array_equal(early.collect().observation, late.collect().observation)
 
 
 @pytest.mark.parametrize("num_actors", [0, 2])
 @pytest.mark.parametrize("lag", [0, 1])
-def test_batch_j_is_acted_by_version_j_minus_lag(network, num_actors, lag):
+def test_batch_j_is_acted_by_version_j_minus_lag_and_a_second_collect_by_the_newest(network, num_actors, lag):
     with make_pool(network, num_actors=num_actors, max_policy_lag=lag) as pool:
         for batch in range(5):
             trajectory = pool.collect()
             assert set(trajectory.policy_version) == {max(0, batch - lag)}
             pool.publish(changed(network, 0.1 * batch))
             assert pool.version == batch + 1
-
-
-@pytest.mark.parametrize("num_actors", [0, 2])
-def test_a_second_collect_uses_the_newest_weights(network, num_actors):
-    with make_pool(network, num_actors=num_actors) as pool:
-        pool.collect()
         pool.publish(changed(network, 0.1))
-        pool.publish(changed(network, 0.2))
-        assert set(pool.collect().policy_version) == {2}
-        assert set(pool.collect().policy_version) == {2}
+        for _ in range(1 + lag):
+            pool.collect()
+        assert set(pool.collect().policy_version) == {6}
 
 
-@pytest.mark.parametrize("acting", ["actors", "device"])
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize(
+    ("lag", "acting"),
+    [(0, "actors"), (1, "actors"), (1, "device"), pytest.param(0, "device", marks=pytest.mark.thorough)],
+)
 def test_actors_act_with_exactly_the_published_weights(network, lag, acting):
     other = keras.models.clone_model(network)
-    with make_pool(network, max_policy_lag=lag, acting=acting) as pool:
+    with make_pool(network, num_actors=1 + lag, max_policy_lag=lag, acting=acting) as pool:
         pool.collect()
         weights = changed(network, 0.3)
         pool.publish(weights)
@@ -164,65 +153,47 @@ def run(network, batches=4, **kwargs):
     return found
 
 
-@pytest.mark.parametrize("env", [CountingEnv, "CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize(
+    ("env", "lag"),
+    [("CartPole-v1", 1), pytest.param("Pendulum-v1", 0, marks=pytest.mark.thorough)],
+)
 def test_a_run_repeats_itself_and_no_process_gives_the_same_bytes_as_one(env, lag):
-    vector_env = gym.make_vec(env, num_envs=1) if isinstance(env, str) else gym.vector.SyncVectorEnv([env])
+    vector_env = gym.make_vec(env, num_envs=1)
     network = default.default_network(
         vector_env.single_observation_space, vector_env.single_action_space, hidden_sizes=(8,)
     )
     vector_env.close()
-    options = {"env": env, "max_policy_lag": lag, "unroll_length": 220}
+    options = {"env": env, "max_policy_lag": lag, "unroll_length": 110}
     assert run(network, num_actors=2, **options) == run(network, num_actors=2, **options)
-    one = run(network, num_actors=1, **options)
-    assert one == run(network, num_actors=0, **options)
-    assert one != run(network, num_actors=1, seed=1, **options)
+    alone = run(network, num_actors=0, **options)
+    assert alone == run(network, num_actors=1, **options)
+    assert alone != run(network, num_actors=0, seed=1, **options)
 
 
-def test_actors_differ_from_one_another():
-    with ActorPool("CartPole-v1", num_actors=2, envs_per_actor=2, unroll_length=8) as pool:
-        observation = pool.collect().observation
-        assert len(np.unique(observation[0], axis=0)) == 4
-
-
-def test_finished_episodes_are_reported(network):
-    with make_pool(network) as pool:
-        trajectory = pool.collect()
-        ended = int((trajectory.terminated | trajectory.truncated).sum())
-        assert pool.episodes["return"].tolist() == [10.0] * ended
-        assert pool.episodes["length"].tolist() == [4.0] * ended
-        assert pool.episodes["is_success"].sum() == trajectory.terminated.sum()
-
-
-def test_timings_are_fractions_of_the_actors_time(network):
-    for num_actors in (0, 2):
-        with make_pool(network, num_actors=num_actors) as pool:
-            pool.collect()
-            assert set(pool.timings) == {"env", "acting", "other", "waiting"}
-            assert sum(pool.timings.values()) == pytest.approx(1)
-            assert all(0 < share < 1 for share in pool.timings.values())
+def test_actors_differ_from_one_another_and_may_be_more_than_cores_with_a_warning(monkeypatch):
+    monkeypatch.setattr("actor_learner.actors.processes.group.available_cores", lambda: 1)
+    with (
+        pytest.warns(UserWarning, match=r"more actors than cores.*num_actors=2, cores=1"),
+        ActorPool("CartPole-v1", num_actors=2, envs_per_actor=2, unroll_length=8) as pool,
+    ):
+        assert len(np.unique(pool.collect().observation[0], axis=0)) == 4
 
 
 def test_the_network_may_be_left_out_or_built_from_the_spaces():
-    with ActorPool("CartPole-v1", num_actors=0, envs_per_actor=1, unroll_length=2) as pool:
-        assert pool.network.count_params() > 0
+    weights = []
+    for seed in (5, 5, 6):
+        with ActorPool("CartPole-v1", num_actors=0, envs_per_actor=1, unroll_length=2, seed=seed) as pool:
+            weights.append([weight.tobytes() for weight in pool.network.get_weights()])
+    assert weights[0] == weights[1] != weights[2]
     seen = []
 
     def build(observation_space, action_space):
         seen.append((observation_space, action_space))
         return default.default_network(observation_space, action_space, hidden_sizes=(3,))
 
-    with ActorPool("CartPole-v1", build, num_actors=1, envs_per_actor=1, unroll_length=2) as pool:
+    with ActorPool("CartPole-v1", build, num_actors=0, envs_per_actor=1, unroll_length=2) as pool:
         assert pool.collect().action.shape == (2, 1)
     assert seen == [(pool.observation_space, pool.action_space)]
-
-
-def test_default_networks_of_one_seed_are_equal():
-    weights = []
-    for seed in (5, 5, 6):
-        with ActorPool("CartPole-v1", num_actors=0, envs_per_actor=1, unroll_length=2, seed=seed) as pool:
-            weights.append([weight.tobytes() for weight in pool.network.get_weights()])
-    assert weights[0] == weights[1] != weights[2]
 
 
 def test_a_network_that_breaks_the_contract_starts_nothing_that_stays():
@@ -237,13 +208,17 @@ def test_a_network_that_breaks_the_contract_starts_nothing_that_stays():
         ("num_actors", -1, r"`num_actors` must be an integer of at least 0\. Received: num_actors=-1"),
         ("envs_per_actor", 0, r"`envs_per_actor` .* at least 1, or None\. Received: envs_per_actor=0"),
         ("unroll_length", 0, r"`unroll_length` .* at least 1\. Received: unroll_length=0"),
-        ("unroll_length", 2.5, r"Received: unroll_length=2\.5"),
         ("max_policy_lag", -1, r"Received: max_policy_lag=-1"),
         ("seed", -1, r"Received: seed=-1"),
-        ("info_keys", 3, r"`info_keys` must be a sequence of strings\. Received: info_keys=3"),
         ("info_keys", "is_success", r"`info_keys` must be a sequence of strings\. Received: info_keys='is_success'"),
         ("info_keys", ("return",), "`info_keys` must be without return and length.*Received: info_keys=.'return',."),
         ("env", "CartPol-v1", "CartPole-v1"),
+        ("actor_timeout", 0, "`actor_timeout` must be a number of seconds above 0. Received: actor_timeout=0"),
+        ("start_timeout", float("nan"), "Received: start_timeout=nan"),
+        ("on_env_error", "ignore", "`on_env_error` must be one of 'restart', 'raise'. Received: on_env_error='ignore'"),
+        ("max_restarts", -1, "`max_restarts` must be an integer of at least 0. Received: max_restarts=-1"),
+        ("acting", "gpu", "`acting` must be one of .*Received: acting='gpu'"),
+        ("device", "tpu", "`device` must be one of .*Received: device='tpu'"),
     ],
 )
 def test_bad_arguments_start_nothing(network, argument, value, message):
@@ -253,19 +228,7 @@ def test_bad_arguments_start_nothing(network, argument, value, message):
     assert children() == before
 
 
-def test_what_cannot_be_pickled_is_named(network):
-    lock = threading.Lock()
-    with pytest.raises(ValueError, match="lock"):
-        make_pool(network, env=lambda: (lock, CountingEnv())[1])
-
-
-def test_too_little_memory_is_one_error(network, monkeypatch):
-    monkeypatch.setattr(shared_memory, "available_memory", lambda: 1000)
-    with pytest.raises(MemoryError, match="Too little shared memory"):
-        make_pool(network)
-
-
-@pytest.mark.parametrize("num_actors", [0, 2])
+@pytest.mark.parametrize("num_actors", [0, 1])
 def test_weights_are_published_as_a_list_or_as_one_vector(network, num_actors):
     weights = changed(network, 0.3)
     vector = np.concatenate([weight.ravel() for weight in weights])
@@ -293,7 +256,7 @@ def test_publishing_other_weights_is_refused(network):
         assert set(pool.collect().policy_version) == {0}
 
 
-@pytest.mark.parametrize(("num_actors", "error"), [(0, FloatingPointError), (2, ActorError)])
+@pytest.mark.parametrize(("num_actors", "error"), [(0, FloatingPointError), (1, ActorError)])
 def test_a_network_that_gives_nan_is_an_error(num_actors, error):
     pool = ActorPool("CartPole-v1", num_actors=num_actors, envs_per_actor=2, unroll_length=4)
     pool.collect()
@@ -338,7 +301,9 @@ def test_without_processes_an_exception_is_the_environment_s_own(network):
 
 
 def test_what_actors_print_is_shown_and_logged(network, capsys, tmp_path):
-    with make_pool(network, TalkingEnv, envs_per_actor=1, logs_dir=tmp_path / "a" / "b", unroll_length=1) as pool:
+    with make_pool(
+        network, TalkingEnv, num_actors=2, envs_per_actor=1, logs_dir=tmp_path / "a" / "b", unroll_length=1
+    ) as pool:
         pool.collect()
     lines = capsys.readouterr().out.splitlines()
     expected = ["héllo", "to the other stream", "and without an end"]
@@ -351,7 +316,7 @@ def test_what_actors_print_is_shown_and_logged(network, capsys, tmp_path):
 
 def test_an_actor_that_prints_a_lot_is_not_blocked(network, capsys):
     with make_pool(network, FloodingEnv) as pool:
-        pool.collect(timeout=60)
+        pool.collect()
     assert capsys.readouterr().out.count("x" * 50_000) > 0
 
 
@@ -361,50 +326,39 @@ def test_without_processes_what_is_printed_is_left_alone(network, capsys):
     assert capsys.readouterr().out == "héllo\n" * ENVS
 
 
-def test_an_actor_is_lean():
-    with ActorPool("CartPole-v1", num_actors=1, envs_per_actor=8) as pool:
-        before = pool.collect()
-        assert before.valid.any()
-        (actor,) = (pid for pid in children() if b"actor-0" in Path(f"/proc/{pid}/cmdline").read_bytes())
-        maps = Path(f"/proc/{actor}/maps").read_text()
-        assert "tensorflow" not in maps
-        assert "keras" not in maps
+def test_an_actor_is_lean_and_sees_the_caller_s_arguments(network, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["program", "1", "2", "3"])
+    with make_pool(network, LeanEnv) as pool:
+        heavy, arguments, _ = np.moveaxis(pool.collect().observation, -1, 0)
+        (actor,) = pool.pids.values()
+        assert "tensorflow" not in Path(f"/proc/{actor}/maps").read_text()
         assert resident_megabytes(actor) < 80
-
-
-def test_an_actor_imports_neither_tensorflow_nor_keras():
-    with ActorPool(LeanEnv, num_actors=1, envs_per_actor=1, unroll_length=4) as pool:
-        assert (pool.collect().observation[..., 0] == 0).all()
     assert "tensorflow" in sys.modules
+    assert not heavy.any()
+    assert (arguments == 4).all()
 
 
-def test_a_large_factory_and_large_spaces_travel(network):
+def test_a_large_factory_and_large_spaces_travel():
     ballast = np.arange(2_000_000)
-    low = np.random.default_rng(0).uniform(-2, -1, (60, 60)).astype(np.float32)
+    low = np.random.default_rng(0).uniform(-2, -1, (3600,)).astype(np.float32)
 
     class LargeEnv(gym.Env):
         observation_space = Box(low, -low)
         action_space = Discrete(2)
 
         def reset(self, *, seed=None, options=None):
-            return np.full((60, 60), ballast[-1] / ballast.size, np.float32), {}
+            return np.full((3600,), ballast[-1] / ballast.size, np.float32), {}
 
         def step(self, action):
             return self.reset()[0], 0.0, False, False, {}
 
-    def build(observation_space, action_space):
-        flat = keras.Sequential([keras.Input((60, 60)), keras.layers.Flatten()])
-        return keras.Model(
-            flat.inputs, (keras.layers.Dense(2)(flat.outputs[0]), keras.layers.Dense(1)(flat.outputs[0]))
-        )
-
-    with ActorPool(LargeEnv, build, num_actors=2, envs_per_actor=1, unroll_length=2) as pool:
+    with ActorPool(LargeEnv, num_actors=1, envs_per_actor=1, unroll_length=2) as pool:
         assert pool.observation_space == LargeEnv.observation_space
         np.testing.assert_allclose(pool.collect().observation, 1, atol=1e-5)
 
 
 def test_close_is_idempotent_and_ends_what_comes_after(network):
-    for num_actors in (0, 2):
+    for num_actors in (0, 1):
         pool = make_pool(network, num_actors=num_actors)
         trajectory = pool.collect()
         pool.close()
@@ -418,24 +372,35 @@ def test_close_is_idempotent_and_ends_what_comes_after(network):
         del trajectory
 
 
-def test_an_exception_in_the_caller_closes_the_pool(network):
-    before = children()
-    with pytest.raises(ZeroDivisionError), make_pool(network):
-        raise ZeroDivisionError
-    assert children() == before
-
-
 def test_a_pool_that_is_forgotten_closes_itself(network):
     before = children()
     pool = make_pool(network)
-    assert len(children() - before) == 3
+    assert len(children() - before) == 2
     del pool
     gc.collect()
     assert children() == before
 
 
+def shared_memory_mappings():
+    """Those of arenas, which stay as long as any array on them does."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:actor_learner" in line]
+
+
+def test_pools_in_turn_leave_no_memory(network):
+    before, objects = shared_memory_mappings(), []
+    for _ in range(6):
+        with make_pool(network) as pool:
+            pool.collect()
+            assert len(shared_memory_mappings()) == len(before) + 1
+        del pool
+        gc.collect()
+        objects.append(len(gc.get_objects()))
+    assert shared_memory_mappings() == before
+    assert objects[-1] - objects[2] < 3 * 100  # a pool and all that it has is more than 100
+
+
 def test_a_pool_may_be_closed_by_another_thread_while_it_collects(network):
-    pool = make_pool(network, functools.partial(SlowEnv, 0.05), unroll_length=1000)
+    pool = make_pool(network, functools.partial(SlowEnv, 1.0), num_actors=1, unroll_length=3600)
     thread = threading.Timer(0.5, pool.close)
     thread.start()
     with pytest.raises(RuntimeError, match="The pool is closed"):
@@ -444,32 +409,21 @@ def test_a_pool_may_be_closed_by_another_thread_while_it_collects(network):
 
 
 def test_closing_does_not_wait_for_the_end_of_an_unroll(network):
-    pool = make_pool(network, functools.partial(SlowEnv, 0.02), max_policy_lag=1)
-    pool.collect()
+    pool = make_pool(network, functools.partial(SlowEnv, 0.1), unroll_length=36_000, max_policy_lag=1)
+    pool.assign()
     pids = children()
     for pid in pool.pids.values():
         assert os.getpriority(os.PRIO_PROCESS, pid) == max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
-    started = time.monotonic()
     pool.close()
-    assert time.monotonic() - started < 2
-    assert wait_until(lambda: not any(map(is_alive, pids)), 1)
-
-
-def test_environments_are_closed(network, tmp_path):
-    with make_pool(network, functools.partial(ClosingEnv, str(tmp_path))):
-        pass
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-class NeverReset(ClosingEnv):
-    def reset(self, **options):
-        raise ZeroDivisionError("a bad day")
+    assert wait_until(lambda: not any(map(is_alive, pids)))
 
 
 @pytest.mark.parametrize("num_actors", [0, 1])
-def test_environments_that_fail_to_reset_are_closed(network, tmp_path, num_actors):
-    with pytest.raises((EnvError, ActorError), match="a bad day"):
-        make_pool(network, functools.partial(NeverReset, str(tmp_path)), num_actors=num_actors)
+@pytest.mark.parametrize("env", [ClosingEnv, NeverReset])
+def test_environments_are_closed_those_that_fail_to_reset_too(network, tmp_path, env, num_actors):
+    failure = pytest.raises((EnvError, ActorError), match="a bad day")
+    with failure if env is NeverReset else contextlib.nullcontext():
+        make_pool(network, functools.partial(env, str(tmp_path)), num_actors=num_actors).close()
     assert list(tmp_path.iterdir())
 
 
@@ -480,8 +434,10 @@ def test_a_fork_of_the_caller_does_not_end_its_actors(network):
             warnings.simplefilter("ignore")
             child = os.fork()
         if child == 0:
-            pool.close()
-            os._exit(0)
+            try:
+                pool.close()
+            finally:
+                os._exit(0)
         os.waitpid(child, 0)
         assert pool.collect().valid.all()
 
@@ -499,17 +455,11 @@ def test_environment_variables_and_search_path_reach_the_actors(network, tmp_pat
         assert set(pool.episodes["length"]) == {2.0}
 
 
-def test_actors_see_the_caller_s_arguments(network, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["program", "1", "2", "3"])
-    with make_pool(network, ArgumentsEnv) as pool:
-        assert set(pool.collect().observation[..., 0].flat) == {4.0}
-
-
 def test_running_out_of_descriptors_is_an_error_and_leaves_none(network):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = {int(name) for name in os.listdir("/proc/self/fd")}
     free = [number for number in range(200) if number not in used]
-    for spare in (4, 8, 12, 16, 20, 24):
+    for spare in (4, 12, 20):
         resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], hard))
         try:
             with pytest.raises((OSError, RuntimeError), match="Too many open files"):
@@ -528,28 +478,9 @@ def test_a_kernel_that_is_short_of_something_for_a_moment_is_asked_again(network
             super().__init__(command, **options)
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
-    with make_pool(network) as actors:
+    with make_pool(network, num_actors=2) as actors:
         assert actors.collect().valid.shape == (ROWS, 2 * ENVS)
     assert next(refusals, None) is None
-
-
-def test_importing_the_pool_s_side_of_an_actor_loads_no_tensorflow():
-    program = "import sys; from actor_learner.actors import actor, pool\n"
-    program += "print({'tensorflow', 'keras'} & set(sys.modules))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    result = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert result.stdout == "set()\n"
-
-
-def test_more_actors_than_cores_is_a_warning(monkeypatch):
-    monkeypatch.setattr("actor_learner.actors.processes.group.available_cores", lambda: 1)
-    with (
-        pytest.warns(UserWarning, match=r"more actors than cores.*num_actors=2, cores=1"),
-        ActorPool("CartPole-v1", num_actors=2, envs_per_actor=1),
-    ):
-        pass
 
 
 def test_a_child_process_cannot_use_its_parents_pool():

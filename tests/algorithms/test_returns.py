@@ -97,37 +97,6 @@ def test_three_rows_by_hand():
     np.testing.assert_allclose(truncated[:, 0], [1 + 0.25 * -14.5, -14.5, -7])
 
 
-def test_lambda_zero_is_the_one_step_error():
-    trajectory = random_trajectory(end_rate=0.0)
-    value = values_for(trajectory)
-    expected = trajectory.reward + 0.9 * value[1:] - value[:-1]
-    np.testing.assert_allclose(gae_of(trajectory, value, 0.9, 0.0), expected, atol=1e-5)
-
-
-def test_lambda_one_is_the_return_minus_the_value():
-    trajectory = random_trajectory(end_rate=0.0, steps=9)
-    value = values_for(trajectory)
-    expected = value[-1].astype(np.float64)
-    for t in reversed(range(9)):
-        expected = trajectory.reward[t] + 0.9 * expected
-    np.testing.assert_allclose(gae_of(trajectory, value, 0.9, 1.0)[0], expected - value[0], atol=1e-5)
-
-
-def test_columns_are_independent():
-    trajectory = random_trajectory(columns=5, invalid_rate=0.1)
-    value = values_for(trajectory)
-    order = np.array([3, 1, 4, 0, 2])
-    permuted = trajectory._replace(
-        **{
-            name: getattr(trajectory, name)[:, order]
-            for name in ("reward", "terminated", "truncated", "valid", "truncation_value")
-        }
-    )
-    np.testing.assert_array_equal(
-        gae_of(permuted, value[:, order], 0.99, 0.95), gae_of(trajectory, value, 0.99, 0.95)[:, order]
-    )
-
-
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 8, 33])
 def test_sums_equal_a_scalar_loop(steps):
     rng = np.random.default_rng(steps)

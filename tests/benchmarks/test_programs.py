@@ -1,57 +1,57 @@
-"""The list of topics, and the functions of the package that measuring programs observe by name."""
+"""Measuring programs can be imported, are listed, and find what they observe in the package by name."""
 
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 from operator import attrgetter
-from pathlib import Path
 from pkgutil import resolve_name
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.__main__ import TOPICS, summary
+from benchmarks import __main__ as measure
 from benchmarks.overhead.overhead import TIMED
+from benchmarks.replay.compare import DQN, SAC
+from benchmarks.replay.programs import ours
 from benchmarks.speed import timeline
 
-pytestmark = pytest.mark.slow
+
+def test_every_topic_is_listed_with_a_program_that_can_be_imported(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["scripts/measure"])
+    measure.main()
+    listed = capsys.readouterr().out
+    for topic, place in measure.TOPICS.items():
+        module, _, function = place.partition(":")
+        assert callable(getattr(importlib.import_module(module), function or "main"))
+        assert f"  {topic:16} {measure.summary(topic)}\n" in listed
+        assert measure.summary(topic)
 
 
-ROOT = Path(__file__).parents[2]
+def test_an_unknown_topic_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["scripts/measure", "nothing"])
+    with pytest.raises(SystemExit, match="^scripts/measure: error: unknown topic 'nothing'.*$"):
+        measure.main()
 
 
-def test_every_topic_has_a_program_and_a_line():
-    done = subprocess.run([sys.executable, "-m", "benchmarks"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for topic in TOPICS:
-        assert summary(topic)
-        assert f"  {topic} " in done.stdout
+def exists(module, path):
+    try:
+        attrgetter(path)(importlib.import_module(module))
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
-def test_an_unknown_topic_is_refused_in_one_line():
-    done = subprocess.run([sys.executable, "-m", "benchmarks", "nothing"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("scripts/measure: error: unknown topic 'nothing'")
-
-
-def exists(modules, path):
-    for module in modules.split():
-        try:
-            attrgetter(path)(importlib.import_module(module))
-        except (ImportError, AttributeError):
-            continue
-        return True
-    return False
-
-
-def test_each_mark_of_the_timeline_has_a_function():
+def test_what_programs_observe_in_the_package_exists():
     places = (*timeline.BEFORE_TENSORFLOW, *timeline.WITH_TENSORFLOW, (*timeline.IMPORTS_TENSORFLOW, "learner"))
-    found = {name for modules, path, name in places if exists(modules, path)}
+    found = {name for modules, path, name in places if any(exists(module, path) for module in modules.split())}
     assert found == {name for _, _, name in places}
+    timed = [place for places in TIMED.values() for place in places]
+    assert all(callable(getattr(resolve_name(owner), method)) for _, owner, method in timed)
 
 
-@pytest.mark.parametrize("subject", TIMED)
-def test_what_the_overhead_program_times_exists(subject):
-    for _, owner, method in TIMED[subject]:
-        assert callable(getattr(resolve_name(owner), method))
+@pytest.mark.thorough
+@pytest.mark.parametrize("task", [{**DQN, "max_grad_norm": 10.0}, SAC], ids=["DQN", "SAC"])
+def test_a_gradient_step_of_our_off_policy_learner_is_measured(task, without_xla):
+    seconds = ours.step(SimpleNamespace(**{**task, "minibatch_size": 8, "steps": 2, "calls": 1}))
+    assert 0 < seconds < float("inf")

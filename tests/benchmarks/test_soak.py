@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
@@ -12,11 +11,11 @@ import numpy as np
 import pytest
 
 from actor_learner.actors.pool import ActorPool
-from actor_learner.actors.processes.restarts import Restart
 from actor_learner.networks import default
-from benchmarks.faults import chaos, stamped
+from benchmarks.faults import stamped
+from tests.support.processes import patience
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 
 ROOT = Path(__file__).parents[2]
@@ -24,9 +23,9 @@ ENVS = 2
 
 
 def test_a_soak_in_small(tmp_path):
-    words = ["--minutes", "0.15", "--fault-every", "0.6", "--actors", "2", "--actor-timeout", "2"]
+    words = ["--minutes", "0.15", "--fault-every", "0.6", "--actors", "2", "--actor-timeout", str(patience(2.0))]
     command = [sys.executable, "-m", "benchmarks", "soak", *words, "--output", tmp_path / "soak"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience(200))
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "soak.json").read_text())
     assert result["problems"] == []
@@ -79,21 +78,15 @@ def stamp(row, column, value):
     ("message", "change"),
     [
         ("checksum", lambda b: changed(b, "observation", (7, 0, 1), lambda value: value + 1e-3)),
-        ("checksum", lambda b: changed(b, "observation", (7, 0), np.zeros_like)),
         ("one by one", lambda b: b._replace(observation=b.observation[[*range(9), 8, *range(10, 41)]])),
         ("another's", lambda b: b._replace(observation=b.observation[:, ::-1])),
         ("another's", lambda b: b._replace(env_index=b.env_index[::-1])),
         ("an action", lambda b: b._replace(action=1 - b.action)),
-        ("an action", lambda b: b._replace(action=np.roll(b.action, 1, axis=0))),
         ("an action", lambda b: b._replace(terminated=np.roll(b.terminated, 1, axis=0))),
         ("a reward", lambda b: changed(b, "reward", (3, 1), lambda value: value + 1)),
         ("ends after", lambda b: changed(b, "valid", slice(30, None), np.zeros_like)),
         ("several", lambda b: changed(b, "observation", (5, 0), lambda row: stamp(row, stamped.PROCESS, 1))),
         ("a report", lambda b: changed(b, "observation", ..., lambda rows: stamp(rows, stamped.PROCESS, 1))),
-        (
-            "a report",
-            lambda b: changed(b, "observation", ..., lambda rows: stamp(rows, stamped.INCARNATION, 2)),
-        ),
     ],
 )
 def test_a_batch_that_is_not_what_the_environments_gave_is_noticed(batches, message, change):
@@ -113,37 +106,3 @@ def test_a_column_must_begin_where_the_one_before_has_ended(batches):
     other = changed(batches[1], "observation", (0, 0), lambda row: stamp(row, 0, row[0] + 1))
     with pytest.raises(stamped.WrongBatchError, match="doesn't begin with the observation"):
         check([batches[0], other])
-
-
-def test_faults_are_the_same_with_the_same_seed():
-    first, again, other = (list(itertools.islice(chaos.schedule(seed, 2.0, 4), 280)) for seed in (0, 0, 1))
-    assert first == again != other
-    assert {fault.kind for fault in first[:14]} == set(chaos.CAUSES)
-    assert {fault.actor for fault in first} == {0, 1, 2, 3}
-    assert first[-1].at == pytest.approx(560, rel=0.1)
-
-
-def fault(kind, actor=0, deaths=1):
-    return chaos.Caused(kind, actor, 1.0, 0, 1, 0, 100, list(range(deaths)))
-
-
-def replacement(cause, incarnation, actor=0):
-    return Restart(actor, incarnation, cause, "", 0.1)
-
-
-def test_what_the_pool_tells_must_be_what_was_caused():
-    killed = "was killed (SIGKILL), perhaps because memory ran out"
-    for caused, told in (
-        ([fault("SIGKILL"), fault("slow"), fault("exit")], [(killed, 1), ("ended with exit code 3", 2)]),
-        ([fault("SIGKILL twice", deaths=2), fault("SIGKILL")], [(killed, 2), (killed, 3)]),
-        ([fault("SIGKILL twice", deaths=2), fault("SIGKILL")], [(killed, 1), (killed, 2), (killed, 3)]),
-    ):
-        assert chaos.unexplained(caused, [replacement(*one) for one in told]) == []
-    for caused, told in (
-        ([fault("SIGKILL")], []),
-        ([fault("SIGKILL")], [("ended with exit code 1", 1)]),
-        ([fault("SIGKILL")], [(killed, 2)]),
-        ([fault("slow")], [(killed, 1)]),
-        ([], [(killed, 1)]),
-    ):
-        assert len(chaos.unexplained(caused, [replacement(*one) for one in told])) >= 1

@@ -19,12 +19,17 @@ import gymnasium as gym
 import keras
 import numpy as np
 import pytest
+from keras.callbacks import EarlyStopping, ReduceLROnPlateau, SwapEMAWeights
 
 import actor_learner as al
+from actor_learner.callbacks import Evaluate, StopOnReturn
+from actor_learner.callbacks.checks import check_rate
+from actor_learner.callbacks.dispatch import RunCallbacks
 from actor_learner.runs.checkpoints import RunState
 from actor_learner.runs.metrics import read_metrics
 from actor_learner.runs.recorder import metric_names
 from tests.support.counting_memory import AlternatingEnv, alternating_network
+from tests.support.curriculum_env import Curriculum
 
 pytestmark = pytest.mark.usefixtures("without_xla")
 
@@ -33,29 +38,16 @@ EPOCHS, UPDATES = 5, 3
 ROWS = 32
 ALGORITHM = al.A2C(optimizer=keras.optimizers.SGD(0.1), normalize_advantage=True)
 
-TESTED = {
-    "BackupAndRestore": "test_backup_and_restore_goes_on_with_the_epoch_and_the_weights_that_it_has_kept",
-    "CSVLogger": "test_csv_logger_has_a_column_for_each_metric",
-    "EarlyStopping": "test_early_stopping_leaves_the_best_weights_everywhere",
-    "History": "test_history_has_every_epoch",
-    "LambdaCallback": "test_lambda_callback_is_called_in_keras_order",
-    "LearningRateScheduler": "test_learning_rate_scheduler_sets_the_rate_of_the_compiled_update",
-    "ModelCheckpoint": "test_model_checkpoint_keeps_the_best",
-    "OrbaxCheckpoint": "test_orbax_checkpoint_saves_epochs",
-    "ProgbarLogger": "test_progbar_logger_shows_epochs_and_updates",
-    "ReduceLROnPlateau": "test_reduce_lr_on_plateau_lowers_the_rate_of_the_compiled_update",
-    "RemoteMonitor": "test_remote_monitor_posts_every_epoch",
-    "SwapEMAWeights": "test_swap_ema_weights_evaluates_saves_and_leaves_the_averages",
-    "TensorBoard": "test_tensorboard_has_an_axis_of_its_own",
-    "TerminateOnNaN": "test_terminate_on_nan_hears_of_an_update_that_was_undone_and_is_named",
-}
 NOT_ONE = {"Callback": "the base of all of them", "CallbackList": "what Keras calls them by"}
 
 
 def test_none_of_keras_list_is_missing():
+    """Each name in snake case begins that of a test."""
     exported = {name for name in dir(keras.callbacks) if isinstance(getattr(keras.callbacks, name), type)}
-    assert exported == set(TESTED) | set(NOT_ONE)
-    assert set(TESTED.values()) <= set(globals())
+    assert NOT_ONE.keys() < exported
+    tests = [name.replace("_", "") for name in globals() if name.startswith("test_")]
+    for name in exported - NOT_ONE.keys():
+        assert any(test.startswith(f"test{name.lower()}") for test in tests), name
 
 
 def config(tmp_path, callbacks, **changes):
@@ -184,16 +176,14 @@ def test_the_metrics_that_may_be_monitored_are_those_of_the_rows(run):
     assert possible - found <= {"episode/is_success", *later}  # CartPole has no success
 
 
-def test_params_are_keras(run):
+def test_params_are_keras_and_logs_the_rows_of_metrics_jsonl(run):
+    """Logs of an epoch are those of its last update; what has no value yet isn't there."""
     params = run.watch.params_then
     assert (params["epochs"], params["steps"], params["verbose"]) == (EPOCHS, UPDATES, 1)
     assert params["run_dir"] == run.result.run_dir
     assert params["actors"] is run.watch.actors
     assert params["config"] is run.watch.config
-
-
-def test_logs_are_the_rows_of_metrics_jsonl(run):
-    """Those of an epoch are those of its last update; what has no value yet isn't there."""
+    assert run.watch.actors.network is run.watch.learner.network is run.watch.model
     for (_, logs), row in zip(run.watch.epochs, run.rows[UPDATES - 1 :: UPDATES], strict=True):
         assert logs == pytest.approx(row)
 
@@ -260,7 +250,7 @@ def test_progbar_logger_shows_epochs_and_updates(run):
 
 def test_tensorboard_has_an_axis_of_its_own(run):
     """Epochs, and batches counted on through them; the run's own event files have env steps."""
-    pytest.importorskip("tensorboard", reason="keras.callbacks.TensorBoard writes with the package of that name")
+    pytest.importorskip("tensorboard", reason="needs tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(run.folder / "tensorboard/train"), size_guidance={"tensors": 0})
@@ -269,26 +259,20 @@ def test_tensorboard_has_an_axis_of_its_own(run):
     assert [event.step for event in events.Tensors("batch_loss")] == list(range(1, EPOCHS * UPDATES + 1))
 
 
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is not None, reason="tensorboard is installed")
 def test_without_the_package_tensorboard_is_refused_before_training(tmp_path):
-    if importlib.util.find_spec("tensorboard"):
-        pytest.skip("it is installed")
     with pytest.raises(ImportError, match=r"needs tensorboard: pip install 'actor-learner\[tensorboard\]'"):
         al.train(config(tmp_path, [keras.callbacks.TensorBoard(tmp_path)]))
     assert not (tmp_path / "run/config.json").exists()
 
 
 def test_orbax_checkpoint_saves_epochs(run):
-    pytest.importorskip(
-        "orbax.checkpoint", reason="keras.callbacks.OrbaxCheckpoint saves with the package of that name"
-    )
+    pytest.importorskip("orbax.checkpoint", reason="needs orbax-checkpoint")
     assert {path.name for path in (run.folder / "orbax").iterdir()} == {str(epoch) for epoch in range(EPOCHS)}
 
 
-def test_a_backup_is_gone_when_training_is_complete(run):
+def test_a_run_that_is_complete_has_no_backup_and_names_its_callbacks(run):
     assert not (run.folder / "backup").exists()
-
-
-def test_config_json_names_the_callbacks(run):
     stored = json.loads((run.result.run_dir / "config.json").read_text())["callbacks"]
     assert {"callable": "keras.src.callbacks.model_checkpoint:ModelCheckpoint"} in stored
 
@@ -370,7 +354,7 @@ class Score(al.callbacks.Callback):
 
 
 def test_early_stopping_leaves_the_best_weights_everywhere(tmp_path):
-    stopping, watch = keras.callbacks.EarlyStopping("score", patience=2, restore_best_weights=True), Watch()
+    stopping, watch = EarlyStopping("score", patience=2, restore_best_weights=True), Watch()
     result = al.train(config(tmp_path, [stopping, watch, Score()]))
     assert (stopping.mode, stopping.best_epoch, stopping.stopped_epoch) == ("max", 1, 3)
     assert result.metrics["updates"] == 4 * UPDATES
@@ -396,11 +380,11 @@ def averaged(tmp_path_factory):
     """A run whose optimizer keeps averages, which are put in at each epoch's end and for evaluations."""
     folder, watch = tmp_path_factory.mktemp("averaged"), Watch()
     optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
-    evaluate = al.callbacks.Evaluate(4 * ROWS, episodes=3)
+    evaluate = Evaluate(4 * ROWS, episodes=3)
     callbacks = [
         evaluate,
-        keras.callbacks.ReduceLROnPlateau("env_steps", mode="min", factor=0.5, patience=1),
-        keras.callbacks.SwapEMAWeights(swap_on_epoch=True),
+        ReduceLROnPlateau("env_steps", mode="min", factor=0.5, patience=1),
+        SwapEMAWeights(swap_on_epoch=True),
         keras.callbacks.ModelCheckpoint(folder / "{epoch}.keras"),
         watch,
     ]
@@ -445,40 +429,16 @@ class Harder(al.callbacks.Callback):
 
 def test_stop_on_return_ends_a_run_and_the_one_that_goes_on_makes_its_calls_again(tmp_path):
     """20 steps of 2 environments are 4 episodes of 10 steps: with difficulty 5 from the third update on, 50 each."""
-    from tests.support.curriculum_env import Curriculum
-
-    stop = al.callbacks.StopOnReturn(40, episodes=1)
+    stop = StopOnReturn(40, episodes=1)
     hard = config(tmp_path, [Harder(), stop], env=Curriculum, unroll_length=20, total_steps=4000, info_keys=())
     result = al.train(hard)
     assert result.metrics["episode_return"] == pytest.approx(40.0)  # 8 episodes of 0, then of 50
     assert result.metrics["updates"] == 10
     assert RunState.read(tmp_path / "run/checkpoints/final").calls == [["set_difficulty", [5]]]
-    patient = al.callbacks.StopOnReturn(40, episodes=5)  # 4 in a batch
+    patient = StopOnReturn(40, episodes=5)  # 4 in a batch
     result = al.train(hard.replace(callbacks=[patient]), resume=True)
     assert result.metrics["updates"] == 12
     assert result.metrics["episode_return"] == pytest.approx((8 * 0 + 40 * 50) / 48)
-
-
-REFUSED = [
-    (
-        keras.callbacks.EarlyStopping,
-        {"monitor": "return"},
-        r"metric of the run \(did you mean 'episode_return'\?\): env_",
-    ),
-    (keras.callbacks.EarlyStopping, {}, "did you mean .*loss.* Received: monitor='val_loss'"),
-    (
-        keras.callbacks.ReduceLROnPlateau,
-        {"monitor": "clip_fraction"},
-        "policy_loss.* Received: monitor='clip_fraction'",
-    ),
-    (
-        keras.callbacks.EarlyStopping,
-        {"monitor": "entropy"},
-        "`mode` of EarlyStopping .* 'entropy' isn't known. Rec",
-    ),
-    (al.callbacks.StopOnReturn, {"threshold": 1, "monitor": "evaluation/return_mean"}, "Received: monitor='evaluation"),
-    (keras.callbacks.SwapEMAWeights, {}, "needs an optimizer that keeps averages: .* Received: use_ema=False"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -488,38 +448,48 @@ def pieces():
         yield actors, al.Learner(actors.network, al.A2C(), action_space=actors.action_space)
 
 
-@pytest.mark.parametrize(("kind", "kwargs", "message"), REFUSED)
+@pytest.mark.parametrize(
+    ("kind", "kwargs", "message"),
+    [
+        (EarlyStopping, {"monitor": "return"}, r"metric of the run \(did you mean 'episode_return'\?\): env_"),
+        (EarlyStopping, {}, "did you mean .*loss.* Received: monitor='val_loss'"),
+        (EarlyStopping, {"monitor": "entropy"}, "`mode` of EarlyStopping .* 'entropy' isn't known. Rec"),
+        (ReduceLROnPlateau, {"monitor": "clip_fraction"}, "policy_loss.* Received: monitor='clip_fraction'"),
+        (SwapEMAWeights, {}, "needs an optimizer that keeps averages: .* Received: use_ema=False"),
+        (StopOnReturn, {"threshold": 1, "monitor": "evaluation/return_mean"}, "Received: monitor='evaluation"),
+        (StopOnReturn, {"threshold": "5"}, "`threshold` must be .* Received: "),
+        (StopOnReturn, {"threshold": float("nan")}, "`threshold` must be .* Received: "),
+        (StopOnReturn, {"threshold": 1, "episodes": 0}, "`episodes` must be .* Received: "),
+        (Evaluate, {"every_steps": 0}, "Received: every_steps=0"),
+        (Evaluate, {"every_steps": 10, "episodes": True}, "Received: episodes=True"),
+        (Evaluate, {"every_steps": 10, "video": -1}, "Received: video=-1"),
+        (Evaluate, {"every_steps": 10, "seed": "3"}, "Received: seed='3'"),
+        (Evaluate, {"every_steps": 10, "name": ""}, "Received: name=''"),
+    ],
+)
 def test_what_cannot_work_is_refused_before_training(pieces, kind, kwargs, message):
     with pytest.raises(ValueError, match=message) as caught:
         begin(pieces, kind(**kwargs))
     assert "\n" not in str(caught.value)
 
 
-def begin(pieces, callback):
-    from actor_learner.callbacks.dispatch import RunCallbacks
-
+def begin(pieces, callback, **params):
     actors, learner = pieces
-    params = {"epochs": 2, "steps": 2, "verbose": 0}
+    params = {"epochs": 2, "steps": 2, "verbose": 0, **params}
     return RunCallbacks(
         [callback], actors=actors, learner=learner, config=al.TrainConfig(num_actors=0), params=params, batch_rows=8
     )
 
 
-@pytest.mark.parametrize(
-    ("monitor", "mode"),
-    [
-        *((name, "max") for name in ("episode_return", "episode_length", "episode/is_success", "explained_variance")),
-        *((name, "min") for name in ("loss", "value_loss", "policy_loss")),
-    ],
-)
-def test_auto_mode_is_resolved_for_every_callback_that_monitors(pieces, monitor, mode):
-    for kind in (keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau):
-        callback = kind(monitor=monitor)
-        begin(pieces, callback)
-        assert callback.mode == mode
-    own = keras.callbacks.EarlyStopping(monitor=monitor, mode="min")
-    begin(pieces, own)
-    assert own.mode == "min"
+def test_auto_mode_is_resolved_for_every_callback_that_monitors(pieces):
+    modes = dict.fromkeys(("episode_return", "episode_length", "episode/is_success", "explained_variance"), "max")
+    modes |= dict.fromkeys(("loss", "value_loss", "policy_loss"), "min")
+    for monitor, mode in modes.items():
+        callbacks = EarlyStopping(monitor), ReduceLROnPlateau(monitor), EarlyStopping(monitor, mode="min")
+        for callback in callbacks:
+            begin(pieces, callback)
+        assert [callback.mode for callback in callbacks] == [mode, mode, "min"]
+    begin(pieces, keras.callbacks.ModelCheckpoint("x.keras"))  # of every epoch: it monitors nothing
 
 
 def test_finding_out_what_there_is_to_monitor_learns_nothing(pieces):
@@ -531,72 +501,40 @@ def test_finding_out_what_there_is_to_monitor_learns_nothing(pieces):
     assert int(learner.optimizer.iterations.numpy()) == learner.updates
 
 
-def test_a_checkpoint_of_every_epoch_monitors_nothing(pieces):
-    begin(pieces, keras.callbacks.ModelCheckpoint("x.keras"))
+def falling(optimizer):
+    return optimizer(keras.optimizers.schedules.CosineDecay(1e-3, 100))
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "received"),
+    ("fields", "received"),
     [
-        (al.PPO(learning_rate="linear"), "learning_rate='linear'"),
-        (al.PPO(desired_kl=0.01), "desired_kl=0.01"),
+        ({"learning_rate": "linear"}, "learning_rate='linear'"),
+        ({"desired_kl": 0.01}, "desired_kl=0.01"),
+        ({"optimizer": falling(keras.optimizers.Adam)}, "an optimizer with CosineDecay"),
         (
-            al.PPO(optimizer=keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(1e-3, 100))),
-            "an optimizer with CosineDecay",
-        ),
-        (
-            al.PPO(
-                optimizer=keras.optimizers.LossScaleOptimizer(
-                    keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(1e-3, 100))
-                )
-            ),
+            {"optimizer": keras.optimizers.LossScaleOptimizer(falling(keras.optimizers.SGD))},
             "an optimizer with CosineDecay",
         ),
     ],
 )
-@pytest.mark.parametrize(
-    "callback", [keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate), keras.callbacks.ReduceLROnPlateau()]
-)
-def test_who_sets_the_learning_rate_beside_a_schedule_is_refused(pieces, algorithm, received, callback):
-    from actor_learner.callbacks.checks import check_rate
-
-    with pytest.raises(ValueError, match=rf"{type(callback).__name__} sets the learning rate, .* Received: {received}"):
-        check_rate([callback], algorithm, algorithm.make_optimizer())
-    check_rate([], algorithm, algorithm.make_optimizer())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "received"),
-    [
-        ({"every_steps": 0}, "every_steps=0"),
-        ({"every_steps": 10, "episodes": True}, "episodes=True"),
-        ({"every_steps": 10, "video": -1}, "video=-1"),
-        ({"every_steps": 10, "seed": "3"}, "seed='3'"),
-        ({"every_steps": 10, "name": ""}, "name=''"),
-    ],
-)
-def test_evaluations_that_cannot_be_are_refused(arguments, received):
-    with pytest.raises(ValueError, match=f"Received: {received}"):
-        al.callbacks.Evaluate(**arguments)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"threshold": "5"}, {"threshold": float("nan")}, {"threshold": 1, "episodes": 0}]
-)
-def test_thresholds_that_cannot_be_are_refused(arguments):
-    with pytest.raises(ValueError, match=r"`(threshold|episodes)` must be .* Received: "):
-        al.callbacks.StopOnReturn(**arguments)
+def test_who_sets_the_learning_rate_beside_a_schedule_is_refused(fields, received):
+    algorithm = al.PPO(**fields)
+    optimizer = algorithm.make_optimizer()
+    check_rate([], algorithm, optimizer)
+    for callback in (keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate), ReduceLROnPlateau()):
+        said = rf"{type(callback).__name__} sets the learning rate, .* Received: {received}"
+        with pytest.raises(ValueError, match=said):
+            check_rate([callback], algorithm, optimizer)
 
 
 def test_evaluate_refuses_other_spaces_before_training_and_records_videos(pieces, tmp_path):
-    other = al.callbacks.Evaluate(8, env="Acrobot-v1")
+    other = Evaluate(8, env="Acrobot-v1")
     with pytest.raises(ValueError, match="`env` has other spaces"):
         begin(pieces, other).begin()
-    pytest.importorskip("moviepy")
-    pytest.importorskip("pygame")
-    evaluate = al.callbacks.Evaluate(1, env="CartPole-v1", episodes=2, video=1, name="wide", deterministic=False)
-    callbacks = begin(pieces, evaluate)
-    callbacks._params["run_dir"] = tmp_path
+    pytest.importorskip("moviepy", reason="needs moviepy")
+    pytest.importorskip("pygame", reason="needs pygame")
+    evaluate = Evaluate(1, env="CartPole-v1", episodes=2, video=1, name="wide", deterministic=False)
+    callbacks = begin(pieces, evaluate, run_dir=tmp_path)
     callbacks.begin()
     learner = pieces[1]
     learner.update(pieces[0].collect())
@@ -611,51 +549,40 @@ def test_evaluate_refuses_other_spaces_before_training_and_records_videos(pieces
 
 
 def test_a_video_of_what_draws_nothing_is_refused_before_training(pieces, tmp_path):
-    pytest.importorskip("moviepy")
-    evaluate = al.callbacks.Evaluate(8, env=lambda: gym.make("CartPole-v1"), video=1)
-    callbacks = begin(pieces, evaluate)
-    callbacks._params["run_dir"] = tmp_path
+    pytest.importorskip("moviepy", reason="needs moviepy")
+    evaluate = Evaluate(8, env=lambda: gym.make("CartPole-v1"), video=1)
+    callbacks = begin(pieces, evaluate, run_dir=tmp_path)
     with pytest.raises(ValueError, match="has no renderer for pictures"):
         callbacks.begin()
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_policy_with_memory_is_evaluated_and_recorded_while_it_learns(tmp_path):
     """It counts the steps of each episode: of ten side by side, and of the one that is recorded."""
-    pytest.importorskip("moviepy")
-    evaluate = al.callbacks.Evaluate(32, episodes=10, video=1)
-    run = al.train(
-        al.TrainConfig(
-            env=AlternatingEnv,
-            network=alternating_network,
-            algorithm=al.PPO(minibatch_size=None, epochs=1),
-            num_actors=0,
-            num_envs=4,
-            unroll_length=8,
-            total_steps=64,
-            callbacks=[evaluate],
-            run_dir=tmp_path / "run",
-            quiet=True,
-        )
-    )
+    pytest.importorskip("moviepy", reason="needs moviepy")
+    changes = {"env": AlternatingEnv, "network": alternating_network, "hidden_sizes": (64, 64), "total_steps": 2 * ROWS}
+    run = al.train(config(tmp_path, [Evaluate(ROWS, episodes=10, video=1)], **changes))
     found = [(row["evaluation/return_mean"], row["evaluation/length_mean"]) for row in read_metrics(run.run_dir)]
     assert len(found) == 2
     assert all(mean == length for mean, length in found)
     assert len(list(tmp_path.glob("run/videos/*/*.mp4"))) == 2
 
 
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed")
 def test_without_the_package_wandb_is_refused_in_one_line():
-    if importlib.util.find_spec("wandb"):
-        pytest.skip("it is installed")
     with pytest.raises(ImportError, match=r"^WandB needs wandb: pip install 'actor-learner\[wandb\]'$"):
         al.callbacks.WandB()
 
 
-def test_wandb_logs_every_update_offline(pieces, tmp_path, monkeypatch):
-    wandb = pytest.importorskip("wandb")
-    callbacks = begin(pieces, al.callbacks.WandB("project", mode="offline"))
-    callbacks._params["run_dir"] = tmp_path
-    callbacks.begin()
+def test_wandb_logs_every_update_offline_and_ends_the_run_of_a_training_that_failed(pieces, tmp_path):
+    wandb = pytest.importorskip("wandb", reason="needs wandb")
+    runs = []
+    for _ in range(2):
+        callbacks = begin(pieces, al.callbacks.WandB("project", mode="offline"), run_dir=tmp_path)
+        callbacks.begin()
+        runs.append(wandb.run)
+    assert runs[0] is not runs[1]
     assert wandb.run.config["env"] == "CartPole-v1"
     learner = pieces[1]
     for loss in (2.0, 1.0):
@@ -666,19 +593,6 @@ def test_wandb_logs_every_update_offline(pieces, tmp_path, monkeypatch):
     callbacks.end({}, interrupted=False)
     assert wandb.run is None
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
-
-
-def test_wandb_ends_the_run_of_a_training_that_failed(pieces, tmp_path):
-    wandb = pytest.importorskip("wandb")
-    runs = []
-    for _ in range(2):
-        callbacks = begin(pieces, al.callbacks.WandB("project", mode="offline"))
-        callbacks._params["run_dir"] = tmp_path
-        callbacks.begin()
-        runs.append(wandb.run)
-    assert runs[0] is not runs[1]
-    callbacks.end({}, interrupted=False)
-    assert wandb.run is None
 
 
 class Spoils(al.callbacks.Callback):
@@ -716,13 +630,5 @@ def test_weights_set_as_the_first_epoch_begins_reach_the_actors(tmp_path):
             if epoch == 0:
                 self.model.set_weights([2.0 * weight for weight in self.model.get_weights()])
 
-    metrics = []
-
-    class Record(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            metrics.append(logs)
-
-    algorithm = al.PPO(epochs=1, minibatch_size=None, learning_rate=0.0)
-    options = {"num_actors": 0, "envs_per_actor": 2, "unroll_length": 16, "total_steps": 64, "quiet": True}
-    al.train(al.TrainConfig(algorithm=algorithm, callbacks=[Scale(), Record()], run_dir=tmp_path / "run", **options))
-    assert abs(metrics[0]["approx_kl"]) < 1e-7
+    al.train(config(tmp_path, [Scale()], total_steps=ROWS))
+    assert abs(read_metrics(tmp_path / "run")[0]["approx_kl"]) < 1e-6

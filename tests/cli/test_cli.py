@@ -1,4 +1,5 @@
 import dataclasses
+import importlib.util
 import json
 import os
 import re
@@ -7,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from actor_learner import cli
 from actor_learner.cli.train import train_config
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import read_metrics
-from tests.support.run_files import append_metrics, create_run
+from tests.support.processes import patience, wait_until
 
 COMMAND = [sys.executable, "-P", "-m", "actor_learner.cli"]
 
@@ -42,7 +42,7 @@ def in_an_empty_folder(tmp_path, monkeypatch):
 def trained(tmp_path_factory):
     """A run that the command line made, and what it printed."""
     folder = tmp_path_factory.mktemp("trained")
-    arguments = ["train", "--total-steps", "3000", "--num-workers", "1", "--run-dir", "a run", "--gamma", "0.97"]
+    arguments = ["train", "--total-steps", "1500", "--num-workers", "1", "--run-dir", "a run", "--gamma", "0.97"]
     done = subprocess.run([*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, check=True)
     return folder / "a run", done
 
@@ -64,7 +64,7 @@ def test_ctrl_c_before_the_command_line_is_imported_is_no_traceback():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [pytest.param("2>&-", marks=pytest.mark.thorough), "<&- >&- 2>&-"])
 def test_standard_streams_that_are_closed_lead_nowhere(closed, tmp_path):
     program = (
         "import os, sys\nfrom pathlib import Path\nfrom actor_learner import cli\n"
@@ -75,7 +75,7 @@ def test_standard_streams_that_are_closed_lead_nowhere(closed, tmp_path):
         "Path('found').write_text(' '.join(str(os.get_inheritable(number)) for number in range(3)))\n"
     )
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", program]
-    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True)
+    subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience(60), check=True)
     assert Path("found").read_text() == "True True True"
 
 
@@ -106,20 +106,16 @@ def help_of(capsys, *argv):
 @pytest.mark.parametrize(
     ("flags", "fields"),
     [
-        (["--num-actors", "3"], {"num_actors": 3}),
         (["--num-workers=3"], {"num_actors": 3}),
         (["--total-steps", "1e6"], {"total_steps": 1_000_000}),
         (["--total-steps", "500_000"], {"total_steps": 500_000}),
         (["--env-kwargs", '{"continuous": true}'], {"env_kwargs": {"continuous": True}}),
         (["--hidden-sizes", "256,128"], {"hidden_sizes": (256, 128)}),
-        (["--hidden-sizes", "32"], {"hidden_sizes": (32,)}),
         (["--info-keys", "is_success,laps"], {"info_keys": ("is_success", "laps")}),
         (["--no-orthogonal-init"], {"orthogonal_init": False}),
-        (["--normalize-observation"], {"normalize_observation": True}),
         (["--initial-log-std", "-2"], {"initial_log_std": -2.0}),
         (["--channel-axis", "-1"], {"channel_axis": -1}),
         (["--channel-axis", "none"], {"channel_axis": None}),
-        (["--autoreset-mode", "same_step"], {"autoreset_mode": "same_step"}),
         (["--device", "cpu", "--quiet", "--overwrite"], {"device": "cpu", "quiet": True, "overwrite": True}),
         (
             ["--checkpoint-minutes", "none", "--checkpoint-updates", "5"],
@@ -142,9 +138,7 @@ def test_flags_become_fields_of_the_config(flags, fields):
         (["--minibatch-size", "none", "--target-kl", "0.02"], al.PPO(minibatch_size=None, target_kl=0.02)),
         (["--max-grad-norm", "none"], al.PPO(max_grad_norm=None)),
         (["--clip-reward", "sign", "--no-normalize-advantage"], al.PPO(clip_reward="sign", normalize_advantage=False)),
-        (["--clip-reward", "1"], al.PPO(clip_reward=1.0)),
         (["--algorithm", "a2c", "--gae-lambda", "0.9"], al.A2C(gae_lambda=0.9)),
-        (["--algorithm=a2c"], al.A2C()),
     ],
 )
 def test_flags_become_hyperparameters(flags, algorithm):
@@ -152,19 +146,13 @@ def test_flags_become_hyperparameters(flags, algorithm):
 
 
 def test_every_field_is_a_flag_with_its_help(capsys):
+    assert "--clip-range" not in help_of(capsys, "train", "--algorithm", "a2c")
     text = " ".join(help_of(capsys, "train").split()).replace("--[no-]", "--")
     for field in [*dataclasses.fields(al.TrainConfig), *dataclasses.fields(al.PPO)]:
         if field.name in ("env", "callbacks", "optimizer"):
             continue
         assert f"--{field.name.replace('_', '-')}" in text
         assert field.metadata["help"].split(";")[0].split("-")[0] in text, field.name
-
-
-def test_help_lists_the_hyperparameters_of_the_algorithm(capsys):
-    assert "--clip-range" in help_of(capsys, "train")
-    text = help_of(capsys, "train", "--algorithm", "a2c")
-    assert "--clip-range" not in text
-    assert "0.0007" in text
 
 
 def test_an_algorithm_of_ones_own_in_the_working_directory(tmp_path, capsys):
@@ -176,23 +164,14 @@ def test_an_algorithm_of_ones_own_in_the_working_directory(tmp_path, capsys):
     assert config.algorithm.epochs == al.preset("CartPole-v1").algorithm.epochs
 
 
-def test_presets_are_used_by_default():
+def test_a_preset_is_the_default_overridden_refused_or_borrowed():
     assert config_of() == al.preset("CartPole-v1")
     assert config_of("HalfCheetah-v5", "--seed", "3") == al.preset("HalfCheetah-v5", seed=3)
-
-
-def test_flags_override_the_preset():
-    config = config_of("CartPole-v1", "--gamma", "0.5", "--unroll-length", "16")
-    assert config == al.preset("CartPole-v1", gamma=0.5, unroll_length=16)
-
-
-def test_a_preset_can_be_refused_or_borrowed():
+    overridden = al.preset("CartPole-v1", gamma=0.5, unroll_length=16)
+    assert config_of("CartPole-v1", "--gamma", "0.5", "--unroll-length", "16") == overridden
     assert config_of("--preset", "none") == al.TrainConfig()
     assert config_of("FrozenLake-v1") == al.TrainConfig(env="FrozenLake-v1")
     assert config_of("Hopper-v5", "--preset", "HalfCheetah-v5") == al.preset("HalfCheetah-v5").replace(env="Hopper-v5")
-
-
-def test_a_preset_belongs_to_its_algorithm():
     assert config_of("--algorithm", "a2c") == al.preset("CartPole-v1", algorithm="a2c")
     assert config_of("Pendulum-v1", "--algorithm", "a2c") == al.TrainConfig(env="Pendulum-v1", algorithm=al.A2C())
 
@@ -207,18 +186,8 @@ def test_a_network_by_name(tmp_path):
     ("argv", "message"),
     [
         (["train", "--num-actors", "-1"], "`num_actors` must be an integer of at least 0. Received: num_actors=-1"),
-        (
-            ["train", "--envs-per-actor", "0"],
-            "`envs_per_actor` must be an integer of at least 1, or None. Received: envs_per_actor=0",
-        ),
-        (
-            ["train", "--unroll-length", "0"],
-            "`unroll_length` must be an integer of at least 1, or None. Received: unroll_length=0",
-        ),
-        (["train", "--gamma", "1.5"], "`gamma` must be a number between 0 and 1. Received: gamma=1.5"),
         (["train", "--learning-rate", "-1e-3"], "Received: learning_rate=-0.001"),
         (["train", "--learning-rate", "fast"], "Received: learning_rate='fast'"),
-        (["train", "--minibatch-size", "0"], "`minibatch_size` must be an integer of at least 1, or None. Received"),
         (["train", "--num-actors", "two"], "--num-workers: must be an integer. Received: two"),
         (["train", "--num-actors"], "argument --num-actors/--num-workers: expected one argument"),
         (["train", "--device", "tpu"], "argument --device: must be auto, cpu, gpu. Received: tpu"),
@@ -230,37 +199,20 @@ def test_a_network_by_name(tmp_path):
         (["train", "--lerning-rate", "1"], "(did you mean '--learning-rate'?); --help lists all. Received: --lerning-"),
         (["train", "--learning", "1"], "There is no such flag"),
         (["train", "--outside", "5"], "There is no such flag (an environment's own arguments go into --env-kwargs)"),
-        (
-            ["train", "--algorithm", "a2c", "--clip-range", "0.1"],
-            "There is no such flag for this algorithm (--algorithm ppo has it)",
-        ),
+        (["train", "--algorithm", "a2c", "--clip-range", "0.1"], "for this algorithm (--algorithm ppo has it)"),
         (["train", "--clip-coef", "0.1"], "There is no such flag (did you mean '--clip-range'?)"),
-        (
-            ["train", "CartPole-v1", "Acrobot-v1"],
-            "Unexpected argument; see --help. Received: Acrobot-v1",
-        ),
-        (["train", ""], "Received: env=''"),
+        (["train", "CartPole-v1", "Acrobot-v1"], "Unexpected argument; see --help. Received: Acrobot-v1"),
         (["train", "CartPol-v1"], "`CartPole-v1`"),
         (["train", "nowhere:make"], "nowhere"),
         (["train", "--preset", "CartPol-v1"], "(did you mean 'CartPole-v1'?)"),
         (["train", "--init-from", "nowhere"], "Received: init_from='nowhere'"),
         (["train", "--run-dir", "/dev/null/run"], "`run_dir` can't be written: Not a directory. Received"),
-        (
-            ["train", "--config", "nowhere.toml"],
-            "`config` can't be read: No such file or directory. Received: config='",
-        ),
-        (["train", "--config"], "argument --config: expected one argument"),
-        (["train", "--resume"], "argument --resume: expected one argument"),
+        (["train", "--config", "nowhere.toml"], "`config` can't be read: No such file or directory. Received: config="),
         (["train", "--resume", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='now"),
-        (
-            ["train", "--actor-timeout", "-1"],
-            "`actor_timeout` must be a number of seconds above 0. Received: actor_timeo",
-        ),
         (["train", "--network", "json:no_such"], "module 'json' has no attribute 'no_such'"),
         (["evaluate"], "the following arguments are required: RUN_DIR"),
         (["evaluate", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),
         (["evaluate", "nowhere", "--episode", "3"], "(did you mean '--episodes'?)"),
-        (["plot"], "the following arguments are required: RUN_DIR"),
         (["plot", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),
         (["plot", "nowhere", "--output", "x.gif"], "`output` must be a file name that ends in .png, .svg, .pdf."),
         (["trian"], "(did you mean 'train'?)"),
@@ -284,6 +236,7 @@ def test_the_traceback_of_what_is_no_refusal_is_kept(monkeypatch):
         cli.main(["plot", "somewhere"])
 
 
+@pytest.mark.slow
 def test_train_says_where_the_result_is_and_what_to_type_next(trained):
     run, done = trained
     assert "The run is in 'a run'. Next:" in done.stdout
@@ -298,17 +251,24 @@ def test_train_says_where_the_result_is_and_what_to_type_next(trained):
     viewer, *arguments = shlex.split(last.partition(": ")[2])
     assert arguments[:2] == ["--logdir", "a run"], "the folder above has anything in it"
     assert Path(viewer).name == "tensorboard"
-    assert shutil.which(Path(run).parent / viewer) or shutil.which(viewer)
+    found = shutil.which(run.parent / viewer) or shutil.which(viewer)
+    assert found or importlib.util.find_spec("tensorboard") is None
     assert all(Path(command[0]).name == "actor-learner" for command in commands)
     assert read_config(run)["algorithm"]["gamma"] == 0.97
-    assert read_metrics(run)[-1]["env_steps"] >= 3000
+    assert read_metrics(run)[-1]["env_steps"] >= 1500
 
 
-def test_train_prints_what_the_preset_set_and_no_flag_did(trained):
+@pytest.mark.slow
+def test_train_prints_what_the_preset_set_and_progress_without_noise_of_tensorflow(trained):
     line = trained[1].stdout.splitlines()[0]
     assert line.startswith("Preset for CartPole-v1 (flags override it, --preset none disables it): ")
     assert "gae_lambda=0.8" in line
     assert "gamma=" not in line.replace("gae_lambda", "")
+    lines = trained[1].stderr.splitlines()
+    progress = [line for line in lines if "device_compiler.h" not in line]  # TensorFlow 2.20 insists on it
+    assert all(re.match(r" *\d+%  [\d,]+ steps  ", line) for line in progress)
+    assert progress[-1].startswith("100%")
+    assert "steps/s" in progress[-1]
 
 
 def test_the_printed_preset_has_the_environments_arguments_that_still_count(capsys):
@@ -318,16 +278,10 @@ def test_the_printed_preset_has_the_environments_arguments_that_still_count(caps
         assert ("env_kwargs={'episodic_life': True}" in capsys.readouterr().out) is expected
 
 
-def test_train_shows_progress_and_no_noise_of_tensorflow(trained):
-    lines = trained[1].stderr.splitlines()
-    progress = [line for line in lines if "device_compiler.h" not in line]  # TensorFlow 2.20 insists on it
-    assert all(re.match(r" *\d+%  [\d,]+ steps  ", line) for line in progress)
-    assert progress[-1].startswith("100%")
-    assert "steps/s" in progress[-1]
-
-
 @pytest.mark.slow
 def test_the_printed_commands_work(trained):
+    for package in ("matplotlib", "jinja2"):
+        pytest.importorskip(package, reason=f"needs {package}")
     run, done = trained
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for line in done.stdout.splitlines():
@@ -341,6 +295,7 @@ def test_the_printed_commands_work(trained):
     assert "Limited by: " in page
 
 
+@pytest.mark.slow
 def test_evaluate_as_json(trained, capsys):
     run, _ = trained
     assert cli.main(["evaluate", str(run), "--episodes", "3", "--seed", "5", "--json"]) == 0
@@ -354,14 +309,7 @@ def test_evaluate_as_json(trained, capsys):
     assert al.evaluate(run, episodes=3, seed=5).mean == result["return_mean"]
 
 
-def test_evaluate_in_words(trained, capsys):
-    run, _ = trained
-    assert cli.main(["evaluate", str(run), "--episodes", "2", "--stochastic"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "over 2 episodes" in lines[0]
-    assert "95% confidence, bootstrap" in lines[1]
-
-
+@pytest.mark.slow
 def test_evaluate_as_a_table(trained, capsys):
     run, _ = trained
     kwargs = ["--env-kwargs", '{"max_episode_steps": 5}']
@@ -374,12 +322,14 @@ def test_evaluate_as_a_table(trained, capsys):
         "return 5.0 +- 0.0 (std) over 3 episodes of 5.0 steps",
         "mean: 5.0 to 5.0 (95% confidence, bootstrap)",
     ]
-    assert cli.main(["evaluate", str(run), "--episodes", "1", *kwargs]) == 0
+    assert cli.main(["evaluate", str(run), "--episodes", "1", "--stochastic", *kwargs]) == 0
     assert capsys.readouterr().out == "return 5.0 +- 0.0 (std) over 1 episode of 5.0 steps\n"
 
 
 @pytest.mark.slow
 def test_evaluate_writes_a_video_of_each_episode(trained, tmp_path, capsys):
+    for package in ("moviepy", "pygame"):
+        pytest.importorskip(package, reason=f"needs {package}")
     run, _ = trained
     command = ["evaluate", str(run), "--episodes", "2", "--video", "videos", "--env-kwargs", '{"max_episode_steps": 9}']
     assert cli.main(command) == 0
@@ -392,6 +342,7 @@ def test_evaluate_writes_a_video_of_each_episode(trained, tmp_path, capsys):
     assert "must be a folder without earlier videos. Received: --video videos" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_evaluate_elsewhere_is_refused(trained, capsys):
     run, _ = trained
     assert "Received: env='Acrobot-v1'" in refusal_of(capsys, "evaluate", str(run), "--env", "Acrobot-v1")
@@ -399,60 +350,39 @@ def test_evaluate_elsewhere_is_refused(trained, capsys):
     assert "`episodes` must be an integer of at least 1" in refusal_of(capsys, "evaluate", str(run), "--episodes", "0")
 
 
-def test_a_run_is_not_overwritten_unasked(trained, capsys):
-    run, _ = trained
-    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
-    assert "--overwrite" in refusal_of(capsys, "train", "--run-dir", str(run))
-    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
-
-
-@pytest.mark.parametrize("argv", [[], *([name] for name in cli.COMMANDS)], ids=" ".join)
-def test_help_is_legible_at_80_columns(argv, capsys, monkeypatch):
+def test_help_is_legible_at_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    assert max(map(len, help_of(capsys, *argv).splitlines())) <= 80
-
-
-def test_help_has_groups_units_and_defaults(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    lines = [line.strip() for line in help_of(capsys, "train").splitlines()]
-    for group in ("run", "checkpoints", "environment", "actors", "faults", "algorithm", "network"):
-        assert f"{group}:" in lines
-    text = " ".join(" ".join(lines).split())
-    assert "--total-steps STEPS env steps to train for, over all environments (default: 500_000)" in text
-    described = "seconds without a sign of life until an actor is replaced; longer than any env step (default: 60)"
-    assert f"--actor-timeout SECONDS {described}" in text
-    assert "--[no-]overwrite replace" in text
-    assert "--num-actors, --num-workers N" in text
+    for argv in ([], *([name] for name in cli.COMMANDS)):
+        assert max(map(len, help_of(capsys, *argv).splitlines())) <= 80
 
 
 COMPLETE = """
 source ./script
 function=$(complete -p actor-learner | sed 's/.*-F \\([^ ]*\\).*/\\1/')
-COMP_WORDS=(actor-learner "$@"); COMP_CWORD=$#; $function; echo "${COMPREPLY[*]}"
+for line; do
+    COMP_WORDS=(actor-learner $line); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); $function; echo "${COMPREPLY[*]}"
+done
 """
+COMPLETED = {
+    "tra": "train",
+    "train --clip-range": "--clip-range --clip-range-vf",
+    "train --rho": "--rho-clip",
+    "train --algorithm i": "impala",
+    "train HalfC": "HalfCheetah-v5",
+    "train --device c": "cpu",
+    "evaluate fol": "folder",
+    "train --config scr": "script",
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        ("tra", "train"),
-        ("train --clip-range", "--clip-range --clip-range-vf"),
-        ("train --rho", "--rho-clip"),
-        ("train --algorithm i", "impala"),
-        ("train HalfC", "HalfCheetah-v5"),
-        ("train --device c", "cpu"),
-        ("evaluate fol", "folder"),
-        ("train --config scr", "script"),
-    ],
-)
-def test_a_shell_completes(words, completed, capsys, tmp_path):
-    pytest.importorskip("shtab")
+def test_a_shell_completes(capsys, tmp_path):
+    pytest.importorskip("shtab", reason="needs shtab")
     assert cli.main(["completion", "bash"]) == 0
     (tmp_path / "script").write_text(capsys.readouterr().out)
     (tmp_path / "folder").mkdir()
-    command = ["bash", "-c", COMPLETE, "bash", *words.split()]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == completed
+    done = subprocess.run(["bash", "-c", COMPLETE, "bash", *COMPLETED], capture_output=True, text=True, check=True)
+    assert dict(zip(COMPLETED, map(str.strip, done.stdout.splitlines()), strict=True)) == COMPLETED
 
 
 def test_completion_names_the_extra_that_it_needs(monkeypatch, capsys):
@@ -463,54 +393,37 @@ def test_completion_names_the_extra_that_it_needs(monkeypatch, capsys):
     )
 
 
-def test_version(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["--version"])
-    assert capsys.readouterr().out.strip() == al.__version__
-
-
 @pytest.mark.slow
-def test_plot_prints_the_picture(capsys):
-    run = create_run(al.TrainConfig(run_dir="run"))
-    append_metrics(run, {"env_steps": 1, "episode_return": 2.0})
-    append_metrics(run, {"env_steps": 2, "episode_return": 3.0})
-    assert cli.main(["plot", "run", "--output", "x.svg"]) == 0
-    assert capsys.readouterr().out == "x.svg\n"
-    assert Path("x.svg").exists()
-
-
-@pytest.mark.slow
-def test_a_finished_run_goes_on_when_more_steps_are_asked_for(trained, tmp_path):
+def test_a_finished_run_goes_on_when_more_steps_are_asked_for(trained, tmp_path, without_xla, capsys):
     run, _ = trained
     shutil.copytree(run, tmp_path / "copy", symlinks=True)
     before = read_metrics("copy")
-    command = [*COMMAND, "train", "--resume", "copy"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert said.stdout.startswith("The run has finished: it took its 3,000 steps.")
+    assert cli.main(["train", "--resume", "copy"]) == 0
+    assert capsys.readouterr().out.startswith("The run has finished: it took its 1,500 steps.")
     assert read_metrics("copy") == before
-    said = subprocess.run([*command, "--total-steps", "4000"], capture_output=True, text=True, check=True)
-    assert said.stdout.startswith(f"The run continues after {before[-1]['env_steps']:,} steps.")
+    assert cli.main(["train", "--resume", "copy", "--total-steps", "2000"]) == 0
+    assert capsys.readouterr().out.startswith(f"The run continues after {before[-1]['env_steps']:,} steps.")
     after = read_metrics("copy")
     assert after[: len(before)] == before
-    assert after[-1]["env_steps"] >= 4000
-    assert read_config("copy")["total_steps"] == 4000
+    assert after[-1]["env_steps"] >= 2000
+    assert read_config("copy")["total_steps"] == 2000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"])
-def test_a_signal_ends_the_run_with_all_saved(sent, code, tmp_path):
-    arguments = ["train", "--run-dir", "run", "--total-steps", "100_000_000", "--num-actors", "1"]
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+@pytest.mark.thorough
+def test_ctrl_c_ends_the_run_with_all_saved(tmp_path):
+    small = "--preset none --num-actors 1 --envs-per-actor 2 --unroll-length 16 --minibatch-size 16 --epochs 1"
+    arguments = ["train", *small.split(), "--hidden-sizes", "8", "--run-dir", "run", "--total-steps", "100_000_000"]
     metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not metrics.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(sent)
-    errors = process.communicate(timeout=60)[1]
-    assert process.returncode == code, errors
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            assert wait_until(lambda: metrics.exists() or run.poll() is not None, 120)
+            run.send_signal(signal.SIGINT)
+            errors = run.communicate(timeout=patience(60))[1]
+        finally:
+            run.kill()
+    assert run.returncode == 130, errors
     assert "Traceback" not in errors
     assert "the run is saved in run" in errors
-    assert ("interrupted; " in errors) == (sent == signal.SIGINT)
-    assert ("SIGTERM: " in errors) == (sent == signal.SIGTERM)
+    assert "interrupted; " in errors
     assert al.load_network("run").count_params() > 0
     assert al.evaluate("run", episodes=1).mean > 0

@@ -1,7 +1,6 @@
 import copy
 import dataclasses
 import functools
-import inspect
 import json
 import os
 import subprocess
@@ -23,6 +22,7 @@ from actor_learner.config.references import (
     resolve_reference,
 )
 from actor_learner.system.fields import ELSEWHERE
+from tests.support.processes import patience
 
 
 def make_environment(**kwargs):
@@ -39,125 +39,80 @@ class CautiousPPO(al.PPO):
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
+    ("field", "value", "what"),
     [
-        ("num_actors", -1, "`num_actors` must be an integer of at least 0. Received: num_actors=-1"),
-        ("num_actors", True, "`num_actors` must be an integer of at least 0. Received: num_actors=True"),
-        ("num_actors", 2.5, "`num_actors` must be an integer of at least 0. Received: num_actors=2.5"),
-        ("envs_per_actor", 0, "`envs_per_actor` must be an integer of at least 1, or None. Received: envs_per_actor=0"),
-        ("unroll_length", 0, "`unroll_length` must be an integer of at least 1, or None. Received: unroll_length=0"),
-        ("total_steps", 0, "`total_steps` must be an integer of at least 1. Received: total_steps=0"),
-        ("total_steps", "many", "`total_steps` must be an integer of at least 1. Received: total_steps='many'"),
-        (
-            "updates_per_epoch",
-            0,
-            "`updates_per_epoch` must be an integer of at least 1, or None. Received: updates_per_epoch=0",
-        ),
-        ("seed", -1, "`seed` must be an integer of at least 0. Received: seed=-1"),
-        ("seed", 2**32, "`seed` must be at most 4294967295. Received: seed=4294967296"),
-        ("run_dir", 5, "`run_dir` must be a path, or None. Received: run_dir=5"),
-        ("run_dir", "", "`run_dir` must be a path, or None. Received: run_dir=''"),
-        ("init_from", 3, "`init_from` must be a path, or None. Received: init_from=3"),
-        ("callbacks", 5, "`callbacks` must be a list of keras.callbacks.Callback objects. Received: callbacks=5"),
-        (
-            "vectorization",
-            "async",
-            "`vectorization` must be one of 'auto', 'sync' (did you mean 'sync'?). Received: vectorization='async'",
-        ),
-        ("device", "tpu", "`device` must be one of 'auto', 'cpu', 'gpu' (did you mean 'gpu'?). Received: device='tpu'"),
-        ("image_network", "resnet", "`image_network` must be one of 'auto', 'nature', 'impala', 'small'. Received"),
-        ("distribution", "beta", "Received: distribution='beta'"),
-        ("autoreset_mode", "never", "Received: autoreset_mode='never'"),
-        ("noise_hold", 0, "`noise_hold` must be an integer of at least 1. Received: noise_hold=0"),
-        ("hidden_sizes", (64, 0), "`hidden_sizes` must be integers of at least 1. Received: hidden_sizes=(64, 0)"),
-        ("hidden_sizes", 64, "`hidden_sizes` must be a sequence of integers. Received: hidden_sizes=64"),
-        ("hidden_sizes", "64,64", "`hidden_sizes` must be a sequence of integers. Received: hidden_sizes='64,64'"),
-        ("initial_log_std", float("nan"), "`initial_log_std` must be a finite number. Received: initial_log_std=nan"),
-        ("info_keys", "is_success", "`info_keys` must be a sequence of strings. Received: info_keys='is_success'"),
-        ("info_keys", ("a", "a"), "`info_keys` must be different, non-empty strings. Received: info_keys=('a', 'a')"),
-        ("info_keys", ("length",), "`info_keys` must be without return and length, which are always reported"),
-        ("env_kwargs", [1], "`env_kwargs` must be a dict with names as keys. Received: env_kwargs=[1]"),
-        ("env", 3, "`env` must be an id, module:factory or a callable. Received: env=3"),
-        ("env", "", "`env` must be an id, module:factory or a callable. Received: env=''"),
-        ("algorithm", "ppo", "`algorithm` must be an instance of an algorithm's dataclass"),
-        ("algorithm", al.PPO, "`algorithm` must be an instance of an algorithm's dataclass"),
-        ("network", 3, "`network` must be a keras.Model or a callable that returns one. Received: network=3"),
-        ("activation", 3, "`activation` must be a Keras name. Received: activation=3"),
-        ("quiet", "yes", "`quiet` must be True or False. Received: quiet='yes'"),
-        ("verbose", 1, "`verbose` must be True or False. Received: verbose=1"),
-        (
-            "checkpoint_minutes",
-            0,
-            "`checkpoint_minutes` must be a finite number above 0, or None. Received: checkpoint",
-        ),
-        ("checkpoint_minutes", float("nan"), "Received: checkpoint_minutes=nan"),
-        (
-            "checkpoint_updates",
-            0,
-            "`checkpoint_updates` must be an integer of at least 1, or None. Received: checkpoint_updates=0",
-        ),
-        ("keep_checkpoints", 0, "`keep_checkpoints` must be an integer of at least 1. Received: keep_checkpoints=0"),
-        (
-            "keep_checkpoints",
-            None,
-            "`keep_checkpoints` must be an integer of at least 1. Received: keep_checkpoints=None",
-        ),
-        (
-            "milestone_steps",
-            -1,
-            "`milestone_steps` must be an integer of at least 1, or None. Received: milestone_steps=-1",
-        ),
-        ("on_env_error", "ignore", "`on_env_error` must be one of 'restart', 'raise'. Received: on_env_error='ignore'"),
-        ("max_restarts", -1, "`max_restarts` must be an integer of at least 0. Received: max_restarts=-1"),
-        ("actor_timeout", 0, "`actor_timeout` must be a number of seconds above 0. Received: actor_timeout=0"),
-        ("actor_timeout", -1.5, "Received: actor_timeout=-1.5"),
-        ("actor_timeout", float("inf"), "Received: actor_timeout=inf"),
-        ("actor_timeout", None, "`actor_timeout` must be a number of seconds above 0. Received: actor_timeout=None"),
-        (
-            "start_timeout",
-            float("nan"),
-            "`start_timeout` must be a number of seconds above 0. Received: start_timeout=nan",
-        ),
-        ("start_timeout", "long", "Received: start_timeout='long'"),
-        ("start_timeout", True, "Received: start_timeout=True"),
-        (
-            "max_undone_updates",
-            0,
-            "`max_undone_updates` must be an integer of at least 1. Received: max_undone_updates=0",
-        ),
-        ("undone_rate_factor", 0, "`undone_rate_factor` must be a finite number above 0 and at most 1. Received"),
-        (
-            "undone_rate_factor",
-            1.5,
-            "`undone_rate_factor` must be a finite number above 0 and at most 1. Received: undone_rate_factor=1.5",
-        ),
+        ("num_actors", -1, "an integer of at least 0"),
+        ("num_actors", True, "an integer of at least 0"),
+        ("envs_per_actor", 0, "an integer of at least 1, or None"),
+        ("unroll_length", 0, "an integer of at least 1, or None"),
+        ("total_steps", 0, "an integer of at least 1"),
+        ("updates_per_epoch", 0, "an integer of at least 1, or None"),
+        ("seed", -1, "an integer of at least 0"),
+        ("seed", 2**32, "at most 4294967295"),
+        ("run_dir", 5, "a path, or None"),
+        ("run_dir", "", "a path, or None"),
+        ("init_from", 3, "a path, or None"),
+        ("callbacks", 5, "a list of keras.callbacks.Callback objects"),
+        ("vectorization", "async", "one of 'auto', 'sync' (did you mean 'sync'?)"),
+        ("device", "tpu", "one of 'auto', 'cpu', 'gpu' (did you mean 'gpu'?)"),
+        ("image_network", "resnet", "one of 'auto', 'nature', 'impala', 'small'"),
+        ("distribution", "beta", "one of 'gaussian', 'squashed'"),
+        ("autoreset_mode", "never", "one of None, 'next_step', 'same_step', 'disabled'"),
+        ("noise_hold", 0, "an integer of at least 1"),
+        ("hidden_sizes", (64, 0), "integers of at least 1"),
+        ("hidden_sizes", 64, "a sequence of integers"),
+        ("hidden_sizes", "64,64", "a sequence of integers"),
+        ("initial_log_std", float("nan"), "a finite number"),
+        ("info_keys", "is_success", "a sequence of strings"),
+        ("info_keys", ("a", "a"), "different, non-empty strings"),
+        ("info_keys", ("length",), "without return and length, which are always reported"),
+        ("env_kwargs", [1], "a dict with names as keys"),
+        ("env", 3, "an id, module:factory or a callable"),
+        ("env", "", "an id, module:factory or a callable"),
+        ("algorithm", al.PPO, "an instance of an algorithm's dataclass, such as al.PPO()"),
+        ("network", 3, "a keras.Model or a callable that returns one"),
+        ("activation", 3, "a Keras name"),
+        ("quiet", "yes", "True or False"),
+        ("verbose", 1, "True or False"),
+        ("checkpoint_minutes", 0, "a finite number above 0, or None"),
+        ("checkpoint_updates", 0, "an integer of at least 1, or None"),
+        ("keep_checkpoints", 0, "an integer of at least 1"),
+        ("keep_checkpoints", None, "an integer of at least 1"),
+        ("milestone_steps", -1, "an integer of at least 1, or None"),
+        ("on_env_error", "ignore", "one of 'restart', 'raise'"),
+        ("max_restarts", -1, "an integer of at least 0"),
+        ("actor_timeout", 0, "a number of seconds above 0"),
+        ("actor_timeout", float("inf"), "a number of seconds above 0"),
+        ("actor_timeout", None, "a number of seconds above 0"),
+        ("start_timeout", float("nan"), "a number of seconds above 0"),
+        ("start_timeout", True, "a number of seconds above 0"),
+        ("max_undone_updates", 0, "an integer of at least 1"),
+        ("undone_rate_factor", 0, "a finite number above 0 and at most 1"),
+        ("undone_rate_factor", 1.5, "a finite number above 0 and at most 1"),
     ],
 )
-def test_a_value_that_cannot_work_is_refused_with_the_value(field, value, message):
-    with pytest.raises(ValueError, match="Received") as error:
+def test_a_value_that_cannot_work_is_refused_with_the_value(field, value, what):
+    with pytest.raises(ValueError) as error:
         TrainConfig(**{field: value})
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    assert str(error.value) == f"`{field}` must be {what}. Received: {field}={value!r}"
 
 
 def test_a_rate_that_a_schedule_writes_is_not_lowered():
     assert TrainConfig(undone_rate_factor=0.5).undone_rate_factor == 0.5
-    with pytest.raises(ValueError, match=r"needs a constant learning rate.*learning_rate='linear'"):
-        TrainConfig(undone_rate_factor=0.5, algorithm=al.PPO(learning_rate="linear"))
+    falling = keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(1e-3, 100))
+    for algorithm, received in (
+        (al.PPO(learning_rate="linear"), "learning_rate='linear'"),
+        (al.PPO(optimizer=falling), "optimizer=Adam with a schedule$"),
+    ):
+        with pytest.raises(ValueError, match=f"needs a constant learning rate.*{received}"):
+            TrainConfig(undone_rate_factor=0.5, algorithm=algorithm)
+    TrainConfig(undone_rate_factor=0.5, algorithm=al.PPO(optimizer=keras.optimizers.Adam(1e-3)))
 
 
 def test_the_first_log_std_is_refused_where_the_noise_is_another():
     with pytest.raises(ValueError, match=r"left out for TD3, whose actions have action_noise.*initial_log_std=-2\.0"):
         TrainConfig(env="Pendulum-v1", algorithm=al.TD3(), initial_log_std=-2.0)
     TrainConfig(env="Pendulum-v1", algorithm=al.SAC(), initial_log_std=-2.0)
-
-
-def test_a_rate_that_the_schedule_of_an_optimizer_writes_is_not_lowered():
-    falling = keras.optimizers.schedules.CosineDecay(1e-3, 100)
-    config = {"undone_rate_factor": 0.5, "algorithm": al.PPO(optimizer=keras.optimizers.Adam(falling))}
-    with pytest.raises(ValueError, match=r"needs a constant learning rate.*optimizer=Adam with a schedule$"):
-        TrainConfig(**config)
-    TrainConfig(**{**config, "algorithm": al.PPO(optimizer=keras.optimizers.Adam(1e-3))})
 
 
 @pytest.mark.parametrize("algorithm", [{}, {"name": 3}, {"name": "ppo", "caution": 1}, {"name": "ppo", "gamma": {}}])
@@ -168,26 +123,18 @@ def test_an_algorithm_in_json_that_is_none_is_refused_in_one_line(algorithm):
 
 
 def test_fields_take_their_final_form():
-    config = TrainConfig(
-        hidden_sizes=[np.int64(32), 16], info_keys=["a"], env_kwargs=None, callbacks=None, seed=np.int32(3)
-    )
+    kwargs = {"continuous": True}
+    config = TrainConfig(hidden_sizes=[np.int64(32), 16], info_keys=["a"], env_kwargs=kwargs, seed=np.int32(3))
     assert config.hidden_sizes == (32, 16)
     assert config.info_keys == ("a",)
-    assert config.env_kwargs == {}
-    assert config.callbacks == ()
     assert type(config.seed) is int
-
-
-def test_a_config_does_not_share_the_dict_it_was_given():
-    kwargs = {"continuous": True}
-    config = TrainConfig(env_kwargs=kwargs)
     kwargs["continuous"] = False
     assert config.env_kwargs == {"continuous": True}
-
-
-def test_a_config_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        TrainConfig().seed = 1
+        config.seed = 1
+    config = TrainConfig(env_kwargs=None, callbacks=None)
+    assert config.env_kwargs == {}
+    assert config.callbacks == ()
 
 
 def test_defaults_are_those_of_the_documentation():
@@ -199,14 +146,8 @@ def test_defaults_are_those_of_the_documentation():
     assert (config.on_env_error, config.actor_timeout, config.max_undone_updates) == ("restart", 60.0, 10)
 
 
-def test_every_field_has_help_and_stands_in_the_docstring():
-    for field in dataclasses.fields(TrainConfig):
-        assert field.metadata["help"]
-        assert f"    {field.name}: " in inspect.cleandoc(TrainConfig.__doc__), field.name
-
-
 @pytest.mark.parametrize(
-    ("field", "other"),
+    ("field", "value"),
     [
         ("hidden_sizes", (8,)),
         ("activation", "relu"),
@@ -217,19 +158,16 @@ def test_every_field_has_help_and_stands_in_the_docstring():
         ("noise_hold", 2),
     ],
 )
-def test_what_describes_the_default_network_is_refused_beside_another(field, other):
-    for brings_a_network in ({"network": make_network}, {"init_from": "runs/earlier"}):
-        with pytest.raises(ValueError, match=f"combined with `{next(iter(brings_a_network))}`.*Received: {field}="):
-            TrainConfig(**{field: other}, **brings_a_network)
+def test_what_describes_the_default_network_is_refused_beside_another(field, value):
+    for other, given in (("network", make_network), ("init_from", "runs/earlier")):
+        with pytest.raises(ValueError, match=f"combined with `{other}`.*Received: {field}="):
+            TrainConfig(**{field: value, other: given})
 
 
 def test_normalization_wraps_a_network_of_ones_own():
     assert TrainConfig(network=make_network, normalize_observation=True).normalize_observation
     with pytest.raises(ValueError, match="combined with `init_from`"):
         TrainConfig(init_from="runs/earlier", normalize_observation=True)
-
-
-def test_network_and_init_from_exclude_each_other():
     with pytest.raises(ValueError, match="exclude each other"):
         TrainConfig(network=make_network, init_from="runs/earlier")
 
@@ -259,6 +197,7 @@ def test_another_backend_is_one_error_before_keras_is_loaded():
         capture_output=True,
         text=True,
         check=True,
+        timeout=patience(60),
     )
     assert "backends tensorflow and jax" in done.stdout
     assert done.stdout.endswith("Received: KERAS_BACKEND=torch False\n")
@@ -334,14 +273,11 @@ class Outer:
         return None
 
 
-def test_a_run_of_before_image_network_was_automatic_can_be_loaded():
+def test_from_json_takes_runs_of_before_and_ignores_what_they_wrote_beside_the_config():
     data = {**TrainConfig().to_json(), "image_network": "nature"}
     assert TrainConfig.from_json(data).image_network == "nature"
     own = {**data, "network": f"{__name__}:make_network"}
     assert TrainConfig.from_json(own) == TrainConfig(network=make_network)
-
-
-def test_from_json_ignores_what_a_run_wrote_beside_the_config():
     data = {**TrainConfig().to_json(), "versions": {"keras": "3"}, "chosen": {"xla": True}}
     assert TrainConfig.from_json(data) == TrainConfig()
 
@@ -349,11 +285,6 @@ def test_from_json_ignores_what_a_run_wrote_beside_the_config():
 def test_env_name():
     assert TrainConfig(env="Acrobot-v1").env_name == "Acrobot-v1"
     assert TrainConfig(env=make_environment).env_name == f"{__name__}:make_environment"
-
-
-@pytest.mark.parametrize("cls", [al.PPO, al.A2C])
-def test_algorithms_by_name(cls):
-    assert algorithm_class(algorithm_reference(cls)) is cls
 
 
 @pytest.mark.parametrize(
@@ -381,19 +312,15 @@ def test_a_field_that_there_isn_t_is_answered_with_what_was_meant(call, message)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        ("PPO(n_steps=8)", "(did you mean 'unroll_length' of TrainConfig?)"),
+def test_the_answer_does_not_depend_on_what_was_imported_before():
+    """Each is asked first of all in a process."""
+    for call, message in (
         ("PPO(num_actors=8)", "(did you mean 'num_actors' of TrainConfig?)"),
         ("TrainConfig(gae_lambda=0.9)", "(did you mean 'gae_lambda' of the algorithm?)"),
-    ],
-)
-def test_the_answer_does_not_depend_on_what_was_imported_before(call, message):
-    done = subprocess.run(
-        [sys.executable, "-c", f"import actor_learner as al\nal.{call}"], capture_output=True, text=True
-    )
-    assert message in done.stderr.splitlines()[-1]
+    ):
+        command = [sys.executable, "-c", f"import actor_learner as al\nal.{call}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience(60))
+        assert message in done.stderr.splitlines()[-1]
 
 
 def test_names_of_other_libraries_stand_for_fields_that_there_are():
@@ -412,16 +339,10 @@ def test_an_algorithm_with_an_init_of_its_own_takes_what_that_takes():
     assert copy.deepcopy(Own(2.0)).ent_coef == 2.0
 
 
-def test_an_unknown_algorithm_names_the_close_match():
-    with pytest.raises(
-        ValueError, match=r"one of a2c, dqn, impala, ppo, sac, td3, or module:Class \(did you mean 'ppo'\?\)\."
-    ):
-        algorithm_class("poo")
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("poo", r"one of a2c, dqn, impala, ppo, sac, td3, or module:Class \(did you mean 'ppo'\?\)\."),
         ("no_such_module:Class", "can't import 'no_such_module'"),
         ("json:JSONEncodr", r"has no attribute 'JSONEncodr' \(did you mean 'JSONEncoder'\?\)"),
         ("json:JSONEncoder", "must be a dataclass with a method `loss`"),
@@ -433,18 +354,14 @@ def test_an_algorithm_that_cannot_be_had(name, message):
         algorithm_class(name)
 
 
-def test_an_algorithm_of_ones_own_by_name():
-    module, _, name = callable_name(CautiousPPO).partition(":")
-    sys.modules.setdefault(module, sys.modules[__name__])
-    assert algorithm_class(f"{module}:{name}") is CautiousPPO
+@pytest.mark.parametrize("cls", [al.PPO, al.A2C, CautiousPPO])
+def test_algorithms_by_name(cls):
+    assert algorithm_class(algorithm_reference(cls)) is cls
 
 
-def test_resolve_reference_goes_into_attributes():
+def test_references_there_and_back():
     assert resolve_reference("json:JSONEncoder.default", "x") is json.JSONEncoder.default
-
-
-def test_callable_name_of_an_object_is_its_class():
-    assert callable_name(json.JSONEncoder()) == "json.encoder:JSONEncoder"
+    assert callable_name(json.JSONEncoder()) == "json.encoder:JSONEncoder"  # an object's is its class
 
 
 def test_quiet_and_verbose_exclude_each_other():

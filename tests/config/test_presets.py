@@ -35,11 +35,6 @@ def test_every_preset_makes_a_config_of_a_registered_environment(env, algorithm)
         assert getattr(holder, name) == value, name
 
 
-@pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1", "Humanoid-v5", "LunarLander-v3", "ALE/Seaquest-v5"])
-def test_the_promised_presets_are_there(env):
-    assert isinstance(al.preset(env).algorithm, al.PPO)
-
-
 def test_changes_go_to_the_config_and_to_the_algorithm():
     config = al.preset("CartPole-v1", learning_rate=1e-4, num_actors=3, gamma=0.5)
     plain = al.preset("CartPole-v1")
@@ -66,19 +61,18 @@ def test_a_preset_s_environments_are_split_over_the_actors(actors, counts):
     assert (config.num_actors, config.num_envs) == (actors, 8)
 
 
-def test_more_actors_than_a_preset_s_environments_are_not_started():
-    with pytest.warns(
-        UserWarning, match=r"8 environments can keep only 8 actors busy.*num_actors=9, num_envs=8"
-    ) as found:
-        config = al.preset("CartPole-v1", num_actors=9)
+@pytest.mark.parametrize(
+    ("algorithm", "actors", "counts", "said"),
+    [
+        ("ppo", 9, (1,) * 8, "8 environments can keep only 8 actors busy.*num_actors=9, num_envs=8"),
+        ("impala", 3, (5, 5, 5), "all actors have as many environments, so 15 are used.*num_envs=16"),
+    ],
+)
+def test_actors_that_the_environments_do_not_suffice_for_are_warned_of(algorithm, actors, counts, said):
+    with pytest.warns(UserWarning, match=said) as found:
+        config = al.preset("CartPole-v1", algorithm=algorithm, num_actors=actors)
     assert len(found) == 1
-    assert (config.num_actors, config.env_counts) == (8, (1,) * 8)
-
-
-def test_actors_that_run_freely_have_as_many_environments_each():
-    with pytest.warns(UserWarning, match=r"all actors have as many environments, so 15 are used.*num_envs=16"):
-        config = al.preset("CartPole-v1", algorithm="impala", num_actors=3)
-    assert config.env_counts == (5, 5, 5)
+    assert (config.num_actors, config.env_counts) == (len(counts), counts)
 
 
 def test_environments_of_each_actor_take_the_place_of_a_preset_s_number():
@@ -90,21 +84,21 @@ def test_environments_of_each_actor_take_the_place_of_a_preset_s_number():
         al.TrainConfig(num_envs=4, envs_per_actor=2)
 
 
-def test_an_unknown_field_names_the_close_match():
-    with pytest.raises(ValueError, match=r"no such field \(did you mean 'learning_rate'\?\). Received: learning_rat=1"):
-        al.preset("CartPole-v1", learning_rat=1)
-
-
-def test_an_unknown_environment_names_the_close_match_and_those_with_a_preset():
-    with pytest.raises(
-        ValueError, match=r"did you mean 'CartPole-v1'\?.*HalfCheetah-v5.*Received: preset='CartPole-v0'"
-    ):
-        al.preset("CartPole-v0")
-
-
-def test_a_refused_value_is_refused_here_too():
-    with pytest.raises(ValueError, match="Received: gamma=1.5"):
-        al.preset("CartPole-v1", gamma=1.5)
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        (
+            "CartPole-v1",
+            {"learning_rat": 1},
+            r"no such field \(did you mean 'learning_rate'\?\). Received: learning_rat=1",
+        ),
+        ("CartPole-v0", {}, r"did you mean 'CartPole-v1'\?.*HalfCheetah-v5.*Received: preset='CartPole-v0'"),
+        ("CartPole-v1", {"gamma": 1.5}, "Received: gamma=1.5"),
+    ],
+)
+def test_what_is_refused_names_the_close_match(name, fields, message):
+    with pytest.raises(ValueError, match=message):
+        al.preset(name, **fields)
 
 
 def test_an_instance_is_taken_as_it_is():

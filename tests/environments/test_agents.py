@@ -16,6 +16,8 @@ from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from tests.support.agents_game import LastStanding
 
+THOROUGH = pytest.mark.thorough
+
 
 def as_supersuit_has_them(*games):
     """What `AgentsVectorEnv` reads of `concat_vec_envs_v1`."""
@@ -156,47 +158,49 @@ def test_a_vector_environment_of_anything_else_is_one_clear_line():
         assert "\n" not in str(caught.value)
 
 
-def multiples_of_three(num_envs):
-    if num_envs % 3:
-        raise ValueError(f"{num_envs} isn't a multiple of 3")
-    return AgentsVectorEnv(as_supersuit_has_them(*(LastStanding() for _ in range(num_envs // 3))))
-
-
 def at_most_what_is_asked_for(num_envs):
     return AgentsVectorEnv(as_supersuit_has_them(*(LastStanding() for _ in range(num_envs // 3))))
 
 
-@pytest.mark.parametrize("factory", [multiples_of_three, at_most_what_is_asked_for])
+def multiples_of_three(num_envs):
+    if num_envs % 3:
+        raise ValueError(f"{num_envs} isn't a multiple of 3")
+    return at_most_what_is_asked_for(num_envs)
+
+
+@pytest.mark.parametrize("factory", [multiples_of_three, pytest.param(at_most_what_is_asked_for, marks=THOROUGH)])
 @pytest.mark.usefixtures("without_xla")
 def test_a_run_is_evaluated_on_the_numbers_of_copies_that_there_can_be(factory, tmp_path):
-    evaluate = al.callbacks.Evaluate(every_steps=30, episodes=4)
+    evaluate = al.callbacks.Evaluate(every_steps=60, episodes=4)
     sizes = {"num_actors": 0, "envs_per_actor": 6, "unroll_length": 5, "total_steps": 60}
     config = al.TrainConfig(
         env=factory, algorithm=al.A2C(), callbacks=[evaluate], run_dir=tmp_path / "run", quiet=True, **sizes
     )
     result = al.train(config)
     assert sorted(evaluate.evaluation.returns) == [3, 3, 6, 15]
-    for episodes in (1, 2, 7, 20):
+    for episodes in (1, 7):
         evaluation = al.evaluate(result.run_dir, factory, episodes)
         assert len(evaluation.returns) == episodes
         assert set(evaluation.returns) <= {3, 6, 15}
     assert al.evaluate(result.run_dir, factory, 6, num_envs=6).returns.tolist() == [3, 6, 15, 3, 6, 15]
 
 
-def test_a_run_needs_the_number_that_it_says():
-    with pytest.raises(EnvError, match="of 8 environments, the `envs_per_actor`. Received: num_envs=6"):
-        resolve_env(at_most_what_is_asked_for).make(8)
-    with pytest.raises(EnvError, match="can't be built: ValueError: 8 isn't a multiple of 3"):
-        resolve_env(multiples_of_three).make(8)
+class Incomplete(AnyVectorEnv):
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
 
 
-def test_a_vector_environment_without_single_spaces_is_one_clear_line():
-    class Incomplete(AnyVectorEnv):
-        def __init__(self, num_envs):
-            self.num_envs = num_envs
-
-    with pytest.raises(EnvError, match=r"`single_observation_space`, `single_action_space`. Received: .*Incomplete"):
-        resolve_env(Incomplete).make(2)
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (at_most_what_is_asked_for, "of 8 environments, the `envs_per_actor`. Received: num_envs=6"),
+        (multiples_of_three, "can't be built: ValueError: 8 isn't a multiple of 3"),
+        (Incomplete, r"`single_observation_space`, `single_action_space`. Received: .*Incomplete"),
+    ],
+)
+def test_actors_need_the_number_that_they_ask_for_and_single_spaces(factory, message):
+    with pytest.raises(EnvError, match=message):
+        resolve_env(factory).make(8)
 
 
 class TestSuperSuit:
@@ -204,8 +208,8 @@ class TestSuperSuit:
 
     @pytest.fixture
     def supersuit(self):
-        pytest.importorskip("pettingzoo")
-        return pytest.importorskip("supersuit")
+        pytest.importorskip("pettingzoo", reason="needs pettingzoo")
+        return pytest.importorskip("supersuit", reason="needs supersuit")
 
     @pytest.fixture
     def game(self, supersuit):
@@ -242,7 +246,7 @@ class TestSuperSuit:
         valid = [environments.step(np.zeros(3, np.int64)).valid.tolist() for _ in range(4)]
         assert valid == [[True] * 3, [True] * 3, [False, True, True], [False, False, True]]
 
-    @pytest.mark.slow
+    @THOROUGH
     @pytest.mark.usefixtures("without_xla")
     def test_a_run_takes_it_as_it_is(self, supersuit, game, tmp_path):
         def make(num_envs):
@@ -253,12 +257,3 @@ class TestSuperSuit:
         config = al.TrainConfig(env=make, algorithm=al.A2C(), run_dir=tmp_path / "run", quiet=True, **sizes)
         result = al.train(config)
         assert al.evaluate(result.run_dir, make, 6, num_envs=6).returns.tolist() == [3, 6, 15, 3, 6, 15]
-
-    @pytest.mark.slow
-    def test_processes_of_its_own_are_refused(self, supersuit, game):
-        def make(num_envs):
-            single = supersuit.pettingzoo_env_to_vec_env_v1(game())
-            return supersuit.concat_vec_envs_v1(single, num_envs // 3, num_cpus=2)
-
-        with pytest.raises(EnvError, match=r"in one process \(num_cpus=0\). Received: ProcConcatVec"):
-            al.ActorPool(make, num_actors=1, envs_per_actor=6).collect()

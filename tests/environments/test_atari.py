@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-import actor_learner as al
 from actor_learner import ActorPool
 from actor_learner.environments.atari import LifeLoss
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.serial import SerialVectorEnv
-from tests.support.scripted_envs import Arrays, Script, vector_step
+from tests.support.processes import patience
+from tests.support.scripted_envs import Arrays, Script
 
-pytestmark = pytest.mark.slow
-
-
-ale_py = pytest.importorskip("ale_py")
-
-MODES = ["NextStep", "SameStep"]
+ALE = [pytest.mark.slow, pytest.mark.skipif(find_spec("ale_py") is None, reason="needs ale_py")]
+THOROUGH = pytest.mark.thorough
+MODES = ["NextStep", pytest.param("SameStep", marks=THOROUGH)]
 PLAIN = {"repeat_action_probability": 0.0, "noop_max": 1, "use_fire_reset": False}
 
 
@@ -65,6 +64,8 @@ def raw_game(actions, frames_before):
 
 
 class TestOptions:
+    pytestmark = ALE
+
     def test_rewards_are_raw_and_frames_are_stacked_first(self):
         environments = Environments(make())
         (observation,) = environments.reset(0)
@@ -72,12 +73,7 @@ class TestOptions:
         assert emulator(environments)["reward_clipping"] is False
         assert emulator(environments)["num_threads"] == 1
         assert emulator(environments)["repeat_action_probability"] == 0.25  # what the id says
-
-    def test_rewards_above_one_arrive(self):
-        """Space Invaders pays 5 for the cheapest alien."""
-        environments = Environments(make("SpaceInvaders", 4))
-        transitions, _ = play(environments, 150)
-        assert max(transition.reward.max() for transition in transitions) >= 5
+        assert "num_threads" not in gym.spec("ALE/Breakout-v5").kwargs  # our defaults stay out of the spec
 
     @pytest.mark.parametrize(("probability", "alike"), [(0.0, True), (0.25, False)])
     def test_sticky_actions_can_be_switched_off(self, probability, alike):
@@ -103,24 +99,22 @@ class TestOptions:
         assert environments.reset(0)[0].shape == (2, *shape)
         assert environments.action_space.n == actions
 
-    def test_an_option_that_is_none(self):
-        with pytest.raises(EnvError, match=r"env `ALE/Breakout-v5` can't be built: TypeError.*'lifes'"):
-            make(lifes=3)
-
-    def test_a_game_without_rom(self, monkeypatch):
-        monkeypatch.setattr("ale_py.roms.get_rom_path", lambda game: None)
-        with pytest.raises(EnvError, match=r"env `ALE/Breakout-v5` can't be built: AssertionError: .*ROM") as caught:
-            make()
-        assert "\n" not in str(caught.value)
-
     def test_sync_has_the_emulators_own_frames(self):
         environments = Environments(resolve_env("ALE/Breakout-v5", vectorization="sync").make(1))
         assert environments.reset(0)[0].shape == (1, 210, 160, 3)
 
 
 class TestEpisodes:
-    @pytest.mark.parametrize("mode", MODES)
-    @pytest.mark.parametrize("lives", [{}, {"episodic_life": True}, {"life_loss_info": True}])
+    pytestmark = ALE
+
+    @pytest.mark.parametrize(
+        ("mode", "lives"),
+        [
+            ("SameStep", {"episodic_life": True}),
+            pytest.param("NextStep", {"life_loss_info": True}, marks=THOROUGH),
+            pytest.param("NextStep", {}, marks=THOROUGH),
+        ],
+    )
     def test_reports_are_of_whole_games_whatever_a_lost_life_means(self, mode, lives):
         vector_env = make(autoreset_mode=mode, **PLAIN, **lives)
         frames_before = int(vector_env.reset(seed=0)[1]["episode_frame_number"][0])
@@ -142,23 +136,6 @@ class TestEpisodes:
                     assert (total, length) == raw_game(played, frames_before)
         assert losses == len(episodes) or (lives and losses >= 4 * len(episodes))
 
-    @pytest.mark.parametrize("mode", MODES)
-    def test_a_lost_life_only_terminates(self, mode):
-        """The same games with the same actions: all is the same but `terminated` at the lost lives."""
-        played = [
-            play(Environments(make(autoreset_mode=mode, episodic_life=episodic)), 300) for episodic in (False, True)
-        ]
-        (plain, games), (split, games_again) = played
-        assert games == games_again
-        assert len(games) >= 2
-        more = 0
-        for one, other in zip(plain, split, strict=True):
-            for name in ("reward", "truncated", "valid"):
-                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-            assert not (one.terminated & ~other.terminated).any()
-            more += int((other.terminated & ~one.terminated).sum())
-        assert more >= 4 * len(games)  # five lives, the last of which ends the game anyway
-
     def test_single_environments_say_it_too(self):
         """The same games with the same actions as without: only `terminated` differs, at the lost lives."""
         kwargs = {"repeat_action_probability": 0.0, "obs_type": "ram"}
@@ -172,24 +149,13 @@ class TestEpisodes:
         assert ends == len(games)
         assert losses >= 4 * len(games)
 
-    def test_an_evaluation_is_of_whole_games(self):
-        kwargs = {**PLAIN, "img_height": 36, "img_width": 36}
-        space = resolve_env("ALE/Breakout-v5", kwargs).make(1)
-        network = al.default_network(space.single_observation_space, space.single_action_space)
-        plain, split = (
-            al.evaluate(network, "ALE/Breakout-v5", 2, deterministic=False, env_kwargs={**kwargs, **lives})
-            for lives in ({}, {"episodic_life": True})
-        )
-        np.testing.assert_array_equal(plain.returns, split.returns)
-        np.testing.assert_array_equal(plain.lengths, split.lengths)
-
     @pytest.mark.parametrize("mode", MODES)
     def test_frames_after_a_reset_are_of_the_new_game(self, mode):
         environments = Environments(make(autoreset_mode=mode, max_num_frames_per_episode=30, **PLAIN))
         (first,) = environments.reset(3)
         first = first.copy()
         fresh = []
-        for _ in range(64):
+        for _ in range(32):
             transition = environments.step(np.ones(2, np.int64))
             (observation,) = transition.observation
             if transition.truncated.any():
@@ -198,18 +164,12 @@ class TestEpisodes:
                 if mode == "NextStep":
                     (observation,) = environments.step(np.ones(2, np.int64)).observation
                 fresh.append(observation.copy())
-        assert len(fresh) >= 4
+        assert len(fresh) >= 2
         for observation in fresh:
             # Without noise each game begins alike, with a stack of which only the newest frame is there.
             np.testing.assert_array_equal(observation, first)
             assert not observation[:, :3].any()
             assert observation[:, 3].any()
-
-    def test_a_seed_repeats_games(self):
-        (one, games), (other, games_again) = (play(Environments(make()), 60) for _ in range(2))
-        assert games == games_again
-        for transition, again in zip(one, other, strict=True):
-            np.testing.assert_array_equal(transition.reward, again.reward)
 
 
 class Lives(Arrays):
@@ -297,17 +257,13 @@ class TestLifeLoss:
         assert episodes[4].lengths.tolist() == [5.0]
 
 
-def test_the_scripted_environment_has_no_life_to_lose():
-    environments = Environments(Arrays())
-    environments.reset(0)
-    assert vector_step(environments, terminated=[True, False]).episodes.indices.tolist() == [0]
-
-
+@ALE[0]
+@ALE[1]
 def test_an_actor_ends_without_a_word(tmp_path):
     """ALE's bindings report what outlives the interpreter, pages of it."""
     small = {"img_height": 36, "img_width": 36}
     with ActorPool(
         "ALE/Pong-v5", env_kwargs=small, num_actors=1, envs_per_actor=1, unroll_length=2, logs_dir=tmp_path
     ) as pool:
-        pool.collect(timeout=30)
+        pool.collect(timeout=patience(60))
     assert "leak" not in (tmp_path / "actor-0.log").read_text()

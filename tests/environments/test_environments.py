@@ -19,31 +19,12 @@ from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.serial import SerialVectorEnv
+from tests.support.processes import patience
 from tests.support.scripted_envs import MODES, Arrays, Row, Script, play, sync, vector_step
 
 
 class TestAutoresetModes:
-    def test_same_cartpole_episodes_in_the_three_modes(self):
-        def choose(observation):  # half of them balance, so that some episodes end at the time limit
-            good = (observation[:, 2] + observation[:, 3] > 0).astype(np.int64)
-            return np.where(np.arange(len(good)) % 2, good, 1)
-
-        make = functools.partial(gym.make, "CartPole-v1", max_episode_steps=25)
-        played = {mode: play(Environments(sync([make] * 4, mode)), 300, choose) for mode in MODES}
-        serial = play(Environments(SerialVectorEnv([make() for _ in range(4)])), 300, choose)
-        reference_rows, reference_episodes = played[AutoresetMode.DISABLED]
-        assert serial == (reference_rows, reference_episodes)
-        ends = [row for rows in reference_rows for row in rows if row.terminated or row.truncated]
-        assert any(row.terminated for row in ends)
-        assert any(row.truncated for row in ends)
-        for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP):
-            for index, (rows, episodes) in enumerate(zip(*played[mode], strict=True)):
-                assert len(rows) > 200
-                assert rows == reference_rows[index][: len(rows)]
-                assert episodes == reference_episodes[index][: len(episodes)]
-                assert len(episodes) >= 6
-
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=30)
     @given(
         scripts=st.lists(
             st.lists(
@@ -54,11 +35,12 @@ class TestAutoresetModes:
             min_size=1,
             max_size=3,
         ),
-        mode=st.sampled_from(MODES),
+        mode=st.sampled_from([*MODES, "serial"]),
     )
     def test_any_episodes_come_out_as_scripted(self, scripts, mode):
         env_fns = [functools.partial(Script, [(n, bool(t), bool(c)) for n, t, c in script]) for script in scripts]
-        environments = Environments(sync(env_fns, mode), info_keys=("score", "text", "absent"))
+        vector_env = SerialVectorEnv([make() for make in env_fns]) if mode == "serial" else sync(env_fns, mode)
+        environments = Environments(vector_env, info_keys=("score", "text", "absent"))
         rows, episodes = play(environments, 30)
         for script, own_rows, own_episodes in zip(scripts, rows, episodes, strict=True):
             expected_rows, expected_episodes = [], []
@@ -78,12 +60,8 @@ class TestAutoresetModes:
             assert own_episodes == expected_episodes[: len(own_episodes)]
             assert len(own_episodes) >= number - 1
             assert len(own_rows) >= 15
-
-    def test_next_step_has_rows_that_only_reset(self):
-        environments = Environments(sync([functools.partial(Script, [(2, True, False)])], AutoresetMode.NEXT_STEP))
-        environments.reset(0)
-        valid = [environments.step(np.zeros(1, np.int64)).valid.item() for _ in range(6)]
-        assert valid == [True, True, False, True, True, False]
+            resets = number if mode is AutoresetMode.NEXT_STEP else 0
+            assert len(own_rows) in (30 - resets, 31 - resets)
 
     def test_the_observation_acted_on_survives_the_step(self):
         environments = Environments(resolve_env("CartPole-v1", vectorization="sync").make(2))
@@ -112,37 +90,34 @@ class TestAutoresetModes:
 
 
 class TestMisbehaviour:
-    def test_no_mode_names_the_three(self):
-        with pytest.raises(
-            EnvError, match=r"declares no autoreset mode.*autoreset_mode.*'next_step', 'same_step' or 'disa"
-        ):
-            Environments(Arrays(mode=None))
-
-    def test_no_mode_but_the_argument(self):
-        assert Environments(Arrays(mode=None), autoreset_mode="same_step").autoreset_mode is AutoresetMode.SAME_STEP
-
-    def test_unknown_mode(self):
-        with pytest.raises(ValueError, match=r"must be 'next_step'.*Received: autoreset_mode='later'"):
-            Environments(Arrays(mode=None), autoreset_mode="later")
-
-    @pytest.mark.parametrize("mode", ["NextStep", "next_step", AutoresetMode.NEXT_STEP])
-    def test_spellings_of_a_declared_mode(self, mode):
-        assert Environments(Arrays(mode=mode)).autoreset_mode is AutoresetMode.NEXT_STEP
-
-    def test_mode_of_the_class(self):
-        assert Environments(CartPoleVectorEnv(2)).autoreset_mode is AutoresetMode.NEXT_STEP
-
-    def test_mode_through_a_wrapper(self):
-        wrapped = gym.wrappers.vector.ClipReward(Arrays(mode=AutoresetMode.DISABLED), -1, 1)
-        assert declared_autoreset_mode(wrapped) is AutoresetMode.DISABLED
+    @pytest.mark.parametrize(
+        ("argument", "message"),
+        [
+            (None, r"declares no autoreset mode.*autoreset_mode.*'next_step', 'same_step' or 'disa"),
+            ("later", r"must be 'next_step'.*Received: autoreset_mode='later'"),
+        ],
+    )
+    def test_a_mode_that_is_missing_or_unknown(self, argument, message):
+        with pytest.raises(ValueError, match=message):
+            Environments(Arrays(mode=None), autoreset_mode=argument)
 
     def test_argument_against_sync_vector_env(self):
         vector_env = sync([functools.partial(Script, [(2, True, False)])], AutoresetMode.DISABLED)
         with pytest.raises(EnvError, match=r"has the autoreset mode DISABLED. Received: autoreset_mode='same_step'"):
             Environments(vector_env, autoreset_mode="same_step")
 
+    @pytest.mark.parametrize("mode", ["NextStep", "next_step", AutoresetMode.NEXT_STEP])
+    def test_spellings_of_a_declared_mode(self, mode):
+        assert Environments(Arrays(mode=mode)).autoreset_mode is AutoresetMode.NEXT_STEP
+
+    def test_the_mode_of_the_argument_of_the_class_and_through_a_wrapper(self):
+        assert Environments(Arrays(mode=None), autoreset_mode="same_step").autoreset_mode is AutoresetMode.SAME_STEP
+        assert Environments(CartPoleVectorEnv(2)).autoreset_mode is AutoresetMode.NEXT_STEP
+        wrapped = gym.wrappers.vector.ClipReward(Arrays(mode=AutoresetMode.DISABLED), -1, 1)
+        assert declared_autoreset_mode(wrapped) is AutoresetMode.DISABLED
+
     def test_an_atari_environment_in_the_process_gives_nobody_its_mode(self):
-        pytest.importorskip("ale_py")
+        pytest.importorskip("ale_py", reason="needs ale_py")
         atari = resolve_env("ALE/Pong-v5", {"autoreset_mode": "SameStep"}).make(1)
         assert Environments(atari).autoreset_mode is AutoresetMode.SAME_STEP
         gym.make_vec("ALE/Pong-v5", num_envs=1)
@@ -157,16 +132,16 @@ class TestMisbehaviour:
         finally:
             VectorEnv.metadata.pop("autoreset_mode")
 
-    def test_disabled_that_ignores_the_mask(self):
-        environments = Environments(CartPoleVectorEnv(4), autoreset_mode="disabled")
-        environments.reset(0)
-        with pytest.raises(EnvError, match=r"CartPoleVectorEnv.*ignored `options\['reset_mask'\]`.*DISABLED"):
-            play(environments, 60)
-
-    def test_same_step_without_final_obs(self):
-        environments = Environments(CartPoleVectorEnv(4), autoreset_mode="same_step")
-        environments.reset(0)
-        with pytest.raises(EnvError, match=r"gave no `infos\['final_obs'\]`.*autoreset_mode=SAME_STEP"):
+    @pytest.mark.parametrize(
+        ("mode", "message"),
+        [
+            ("disabled", r"CartPoleVectorEnv.*ignored `options\['reset_mask'\]`.*DISABLED"),
+            ("same_step", r"gave no `infos\['final_obs'\]`.*autoreset_mode=SAME_STEP"),
+        ],
+    )
+    def test_an_environment_that_does_not_keep_its_mode(self, mode, message):
+        environments = Environments(CartPoleVectorEnv(4), autoreset_mode=mode)
+        with pytest.raises(EnvError, match=message):
             play(environments, 60)
 
     @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
@@ -232,24 +207,17 @@ class TestStatistics:
         assert sum(row.terminated for row in rows[0]) == 6
         assert [episode[:2] for episode in episodes] == [(15.0, 5.0), (15.0, 5.0)]
 
-    @pytest.mark.parametrize("mode", MODES)
-    def test_info_keys_of_the_last_step(self, mode):
-        environments = Environments(sync([functools.partial(Script, [(3, True, False)])], mode))
-        _, (episodes,) = play(environments, 12)
-        assert [episode[2] for episode in episodes] == [{"is_success": 1.0}] * len(episodes)
-
     def test_a_key_that_one_episode_lacks_is_nan(self):
         class Silent(Script):
             def step(self, action):
                 *rest, _ = super().step(action)
                 return (*rest, {})
 
-        envs = [Script([(1, True, False)]), Silent([(1, True, False)])]
-        environments = Environments(SerialVectorEnv(envs))
+        environments = Environments(SerialVectorEnv([Script([(1, True, False)]), Silent([(1, True, False)])]))
         environments.reset(0)
-        episodes = environments.step(np.zeros(2, np.int64)).episodes
-        assert episodes.info["is_success"][0] == 1.0
-        assert math.isnan(episodes.info["is_success"][1])
+        success, missing = environments.step(np.zeros(2, np.int64)).episodes.info["is_success"]
+        assert success == 1.0
+        assert math.isnan(missing)
 
     def test_infos_of_odd_shapes_and_types_are_no_trouble(self):
         class Odd(Script):
@@ -272,5 +240,7 @@ def test_an_actors_imports_leave_tensorflow_unloaded():
         "import sys, actor_learner.environments.environments, actor_learner.evaluate\n"
         "print([name for name in ('tensorflow', 'keras', 'jax', 'torch') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=patience(60), capture_output=True, text=True
+    )
     assert done.stdout.strip() == "[]"

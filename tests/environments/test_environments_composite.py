@@ -17,7 +17,6 @@ from actor_learner.environments.autoreset import differing_environments
 from actor_learner.environments.buffers import Observations
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
-from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.serial import SerialVectorEnv
 from actor_learner.spaces import structure as spaces
 from tests.support.random_spaces import OBSERVATION_SPACES
@@ -102,7 +101,7 @@ class TestLeaves:
             observation = transition.observation
         assert cut_off >= 6
 
-    @settings(deadline=None, max_examples=50)
+    @settings(deadline=None, max_examples=25)
     @given(space=OBSERVATION_SPACES, seed=st.integers(0, 99), mode=st.sampled_from([*MODES, None]))
     def test_any_space_comes_out_as_it_went_in(self, space, seed, mode):
         class Sampling(Script):
@@ -156,14 +155,6 @@ class TestLeaves:
             np.testing.assert_array_equal(action["move"][1], tiles[row])
         assert len(received) == 2
 
-    def test_rows_are_written_without_gymnasiums_concatenate(self, monkeypatch):
-        environments = Environments(SerialVectorEnv([Robot([(3, False, True)]) for _ in range(2)]))
-        monkeypatch.setattr("gymnasium.vector.sync_vector_env.concatenate", None)
-        environments.reset(0)
-        for _ in range(7):
-            transition = environments.step(NOTHING)
-        assert_leaves(transition.observation, 1, leaves_at(1, 2))
-
 
 class NestedArrays(VectorEnv):
     """A native vector environment with observations {"a": [2], "b": ([2, 2],)}."""
@@ -204,60 +195,37 @@ class TestRefused:
             SerialVectorEnv([Robot([(length, False, True)]), Robot([(length, False, True)], spoil)]), name="Robot-v0"
         )
 
-    @pytest.mark.parametrize(("when", "where"), [(0, "`reset`"), (1, "`step`"), (3, "`step`")])
+    @pytest.mark.parametrize("when", [0, 1, 3])
     @pytest.mark.parametrize(
         ("spoil", "words"),
         [
-            (lambda value: {**value, "zoom": 1}, "and with the further|with the further ['zoom']"),
+            (lambda value: {**value, "zoom": 1}, "with the further ['zoom']"),
             (lambda value: {key: part for key, part in value.items() if key != "goal"}, "without ['goal']"),
             (lambda value: {**value, "camera": value["camera"][:1]}, "`observation['camera']` must be a tuple of 2"),
             (lambda value: value["camera"], "`observation` must be a dict with the keys"),
+            (
+                lambda value: {**value, "camera": (0, value["camera"][1])},
+                "`observation['camera'][0]` must have the shape",
+            ),
+            (lambda value: {**value, "camera": ({}, value["camera"][1])}, "`observation['camera'][0]` must have"),
+            (lambda value: {**value, "tiles": np.zeros(5)}, "`observation['tiles']` must have the shape (2,)"),
+            (lambda value: {**value, "tiles": ["one", "two"]}, "gave unusable values: no numbers, but <U3"),
         ],
     )
-    def test_keys_at_run_time(self, spoil, words, when, where):
-        environments = self.robots(lambda value, count: spoil(value) if count == when else value)
-        message = self.message(environments, 4)
-        assert any(part in message for part in words.split("|"))
-        assert f"{where} of environment 1" in message
-
-    @pytest.mark.parametrize("when", [0, 1])
-    @pytest.mark.parametrize("wrong", [np.zeros((3, 2), np.uint8), 0, {"a": 1}])
-    def test_shape_of_a_leaf(self, wrong, when):
-        def spoil(value, count):
-            return {**value, "camera": (wrong, value["camera"][1])} if count == when else value
-
-        message = self.message(self.robots(spoil), 2)
-        assert f"`{'step' if when else 'reset'}` of environment 1: `observation['camera'][0]` must have" in message
-
-    def test_what_cannot_be_written_later(self):
-        message = self.message(
-            self.robots(lambda value, count: {**value, "tiles": np.zeros(5)} if count == 3 else value), 4
-        )
-        assert "`step` of environment 1: `observation['tiles']` must have the shape (2,)" in message
-
-    def test_what_is_no_number_later(self):
-        message = self.message(
-            self.robots(lambda value, count: {**value, "tiles": ["one", "two"]} if count == 3 else value), 4
-        )
-        assert "`step` of environment 1 gave unusable values: no numbers, but <U3" in message
-
-    @pytest.mark.parametrize("value", [np.nan, np.inf])
-    @pytest.mark.parametrize("when", [0, 2])
-    def test_a_number_that_is_not_finite(self, value, when):
-        def spoil(observation, count):
-            if count == when:
-                observation["camera"][1][1] = value
-            return observation
-
-        message = self.message(self.robots(spoil), 3)
-        assert message == (
-            f"observation['camera'][1][1] of environment 1 of env `Robot-v0`, at step {when} of its episode "
-            f"(env step {when}) must be finite. Received: {value}"
-        )
+    def test_keys_shapes_and_types(self, spoil, words, when):
+        message = self.message(self.robots(lambda value, count: spoil(value) if count == when else value), 4)
+        assert words in message
+        assert f"`{'step' if when else 'reset'}` of environment 1" in message
 
     @pytest.mark.parametrize(
         ("key", "value", "words"),
         [
+            (
+                "camera",
+                (np.zeros((2, 3)), [0, np.nan]),
+                "observation['camera'][1][1] of environment 1 of env `Robot-v0`",
+            ),
+            ("camera", (np.zeros((2, 3)), [0, np.inf]), "must be finite. Received: inf"),
             ("goal", 502, "observation['goal'] of environment 1"),
             ("goal", 1, "must be in Discrete(500, start=2). Received: 1"),
             ("tiles", np.array([1, 398]), "observation['tiles'][1] of environment 1"),
@@ -268,24 +236,11 @@ class TestRefused:
         ],
     )
     @pytest.mark.parametrize("when", [0, 3])
-    def test_a_choice_that_the_space_does_not_have(self, key, value, words, when):
+    def test_a_number_that_the_space_does_not_have(self, key, value, words, when):
         spoilt = self.robots(lambda observation, count: {**observation, key: value} if count == when else observation)
         message = self.message(spoilt, 4)
         assert words in message
         assert f"at step {when} of its episode (env step {when})" in message
-
-    @pytest.mark.parametrize(("value", "fine"), [(2, False), (-1, False), (1, True), (0, True)])
-    def test_a_plain_choice(self, value, fine):
-        class Fixed(Script):
-            def observation(self):
-                return value if self.count else 0
-
-        environments = Environments(SerialVectorEnv([Fixed([(5, True, False)], Discrete(2)) for _ in range(2)]))
-        if fine:
-            environments.reset(0)
-            assert environments.step(NOTHING).observation[0].tolist() == [value] * 2
-        else:
-            assert "observation of environment 0" in self.message(environments, 1)
 
     def test_the_last_observation_of_same_step(self):
         def spoil(value, count):
@@ -295,7 +250,7 @@ class TestRefused:
         message = self.message(Environments(sync(makers, AutoresetMode.SAME_STEP)), 3)
         assert "observation['goal'] of environment 1" in message
 
-    @pytest.mark.parametrize("when", ["reset", "step"])
+    @pytest.mark.parametrize("when", [0, 1, 2])
     @pytest.mark.parametrize(
         ("wrong", "words"),
         [
@@ -306,27 +261,15 @@ class TestRefused:
         ],
     )
     def test_batches_of_a_native_environment(self, when, wrong, words):
-        vector_env = NestedArrays()
-        environments = Environments(vector_env)
-        if when == "step":
-            environments.reset(0)
-        vector_env.observation = wrong
+        environments = Environments(NestedArrays())
+        calls = [functools.partial(environments.reset, 0), *[functools.partial(environments.step, NOTHING)] * 2]
+        for call in calls[:when]:
+            call()
+        environments.vector_env.observation = wrong
         with pytest.raises(EnvError) as caught:
-            environments.step(NOTHING) if when == "step" else environments.reset(0)
+            calls[when]()
         assert words in str(caught.value)
-        assert f"`{when}` of env `NestedArrays`" in str(caught.value)
-
-    def test_a_batch_that_loses_a_key_later(self):
-        vector_env = NestedArrays()
-        environments = Environments(vector_env)
-        environments.reset(0)
-        environments.step(NOTHING)
-        vector_env.observation = {"a": np.zeros(2)}
-        with pytest.raises(
-            EnvError,
-            match=r"`step` of env `NestedArrays` must return a batch.*`observation` must have.*without \['b'\]",
-        ):
-            environments.step(NOTHING)
+        assert f"`{'step' if when else 'reset'}` of env `NestedArrays`" in str(caught.value)
 
 
 class Bounded(gym.Env):
@@ -340,11 +283,7 @@ class TestBounds:
         [
             (lambda k: Box(-1, 1 + k, (2,)), lambda k: Discrete(2), "`observation` of environment 1"),
             (lambda k: Discrete(2), lambda k: Box(-1 - k, 1, (2,)), "`action` of environment 1"),
-            (
-                lambda k: Dict(a=Box(0, 1), b=Tuple([Box(0, 1), Box(0, 1 + k)])),
-                lambda k: Discrete(2),
-                "`observation['b'][1]` of environment 1",
-            ),
+            (lambda k: Dict(b=Tuple([Box(0, 1 + k)])), lambda k: Discrete(2), "`observation['b'][0]` of environment 1"),
         ],
     )
     def test_environments_of_different_bounds(self, observation, action, words):
@@ -365,6 +304,7 @@ class TestBounds:
         batched = gym.vector.utils.batch_differing_spaces(list(spaces_of_two))
         assert differing_environments(batched, spaces_of_two[0], 2) == ("", 1)
 
+    @settings(max_examples=30)
     @given(space=OBSERVATION_SPACES, num_envs=st.integers(1, 4))
     def test_a_batch_of_any_space_agrees(self, space, num_envs):
         assert differing_environments(batch_space(space, num_envs), space, num_envs) is None
@@ -375,6 +315,7 @@ class TestBounds:
 
 
 class TestObservations:
+    @settings(max_examples=30)
     @given(space=OBSERVATION_SPACES, seed=st.integers(0, 99))
     def test_samples_are_fine_and_rows_can_be_copied(self, space, seed):
         batched = batch_space(space, 3)
@@ -398,15 +339,3 @@ class TestObservations:
         observations.write(np.array(raw))
         assert not observations.surely_valid(np.zeros(2, np.float32))
         assert observations.fault().row == 1
-
-    def test_large_numbers_are_looked_at_again(self):
-        observations = Observations(spaces.observation_structure(Box(-np.inf, np.inf, (1,))), 1)
-        observations.write(np.array([[3e38]]))
-        assert not observations.surely_valid(np.zeros(1, np.float32))
-        assert observations.fault() is None
-
-
-def test_an_unsupported_part_advises_a_wrapper():
-    env = Script([(2, True, False)], Dict(image=Box(0, 255, (7, 7, 3), np.uint8), mission=gym.spaces.Text(9)))
-    with pytest.raises(EnvError, match=r"`observation\['mission'\]` must be.*MultiDiscrete in a Gymnasium wra"):
-        Environments(resolve_env(lambda: env, check_pickle=False).make(1))

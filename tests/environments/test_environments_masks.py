@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
@@ -13,13 +12,11 @@ from hypothesis import given, settings, strategies as st
 
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
-from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.serial import SerialVectorEnv
 from actor_learner.spaces.spaces import Spaces
 from tests.support.scripted_envs import MODES, Arrays, Script, sync
 
 ACTIONS = 4
-TAXI = max(env_id for env_id in gym.registry if env_id.startswith("Taxi-v"))
 
 
 def allowed(step, episode):
@@ -73,7 +70,7 @@ def make(mode, scripts, **kwargs):
 
 
 class TestMasks:
-    @settings(deadline=None, max_examples=80)
+    @settings(deadline=None, max_examples=30)
     @given(
         scripts=st.lists(
             st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=3), min_size=1, max_size=3
@@ -114,51 +111,26 @@ class TestMasks:
         np.testing.assert_array_equal(before, kept)
         assert not np.array_equal(before, environments.action_mask)
 
-    def test_the_mask_stays_in_the_observation(self):
+    def test_the_mask_stays_in_the_observation_and_is_that_of_the_last_reset(self):
         environments = make("serial", [[(5, True, False)]], leaf=True)
-        mask, count = environments.reset(0)
-        np.testing.assert_array_equal(mask, environments.action_mask)
+        environments.reset(0)
+        environments.step(np.zeros(1, np.int64))
+        mask, _ = environments.reset(0)
         assert mask.dtype == np.int8
-        assert count.shape == (1, 2)
+        np.testing.assert_array_equal(mask, environments.action_mask)
+        np.testing.assert_array_equal(mask[0], allowed(0, 1))
 
     def test_without_masks(self):
         environments = Environments(SerialVectorEnv([Script([(5, True, False)])]))
         environments.reset(0)
-        environments.step(np.zeros(1, np.int64))
         assert environments.action_mask is None
         assert not environments.spaces.masked
-
-    def test_a_second_reset(self):
-        environments = make("serial", [[(5, True, False)]])
-        environments.reset(0)
-        environments.step(np.zeros(1, np.int64))
-        environments.reset(0)
-        np.testing.assert_array_equal(environments.action_mask[0], allowed(0, 1))
-
-    @pytest.mark.parametrize("vectorization", ["serial", *MODES])
-    def test_taxi_never_moves_into_a_wall(self, vectorization):
-        if vectorization == "serial":
-            environments = Environments(resolve_env(TAXI, {"max_episode_steps": 20}).make(4))
-        else:
-            environments = Environments(
-                sync([functools.partial(gym.make, TAXI, max_episode_steps=20)] * 4, vectorization)
-            )
-        random = np.random.default_rng(0)
-        (before,) = environments.reset(0)
-        before = before.copy()
-        for _ in range(50):
-            action = np.array([random.choice(np.flatnonzero(row)) for row in environments.action_mask])
-            transition = environments.step(action)
-            after = transition.observation[0].copy()
-            stays = transition.valid & ~transition.terminated & ~transition.truncated
-            assert (before != after)[stays].all()  # Taxi's masks forbid what changes nothing
-            before = after
 
 
 class TestForms:
     """The nests that Gymnasium's own merging and ours make of one environment's mask."""
 
-    @pytest.mark.parametrize("mode", ["serial", *MODES])
+    @pytest.mark.parametrize("mode", ["serial", AutoresetMode.NEXT_STEP])
     @pytest.mark.parametrize(
         ("space", "given"),
         [
@@ -242,16 +214,12 @@ class TestRefused:
         [
             (np.zeros(ACTIONS, np.int8), "must allow at least one action. Received: none allowed in environment 1"),
             (np.full(ACTIONS, 2, np.int8), "must hold booleans, or 0 and 1. Received: dtype=int8, 2"),
+            (None, "must come with every observation, from every environment, or never. Received: none"),
         ],
     )
-    def test_values(self, mode, wrong, words, when):
-        def spoil(mask, count):
-            return wrong if count == when else mask
-
-        makers = [
-            functools.partial(Masked, [(5, True, False)]),
-            functools.partial(Masked, [(5, True, False)], spoil=spoil),
-        ]
+    def test_masks_of_one_environment(self, mode, wrong, words, when):
+        spoilt = functools.partial(Masked, spoil=lambda mask, count: wrong if count == when else mask)
+        makers = [functools.partial(kind, [(5, True, False)]) for kind in (Masked, spoilt)]
         vector_env = SerialVectorEnv([maker() for maker in makers]) if mode == "serial" else sync(makers, mode)
         message = self.message(Environments(vector_env, name="Masked-v0"), 3)
         assert words in message
@@ -259,12 +227,9 @@ class TestRefused:
         assert "`info['action_mask']`" in message
 
     def test_length(self):
-        def spoil(mask, count):
-            return mask[:3] if count == 2 else mask
-
-        envs = [Masked([(5, True, False)]), Masked([(5, True, False)], spoil=spoil)]
+        envs = [Masked([(5, True, False)], spoil=lambda mask, count: mask[:3] if count == 2 else mask)]
         message = self.message(Environments(SerialVectorEnv(envs)), 3)
-        assert "environment 1 of env `Masked`, at step 2" in message
+        assert "environment 0 of env `Masked`, at step 2" in message
         assert "must have 4 entries for each environment" in message
 
     def test_nothing_allowed_in_an_observation(self):
@@ -277,61 +242,35 @@ class TestRefused:
         env.action_space = MultiDiscrete([2, 2])
         assert "at least one action for choice 1." in self.message(Environments(SerialVectorEnv([env])))
 
-    @pytest.mark.parametrize("mode", ["serial", *MODES])
-    @pytest.mark.parametrize("when", [0, 2])
-    def test_masks_from_some_environments_only(self, mode, when):
-        makers = [
-            functools.partial(Masked, [(5, True, False)]),
-            functools.partial(Masked, [(5, True, False)], spoil=lambda mask, count: None if count == when else mask),
-        ]
-        vector_env = SerialVectorEnv([maker() for maker in makers]) if mode == "serial" else sync(makers, mode)
-        message = self.message(Environments(vector_env), 3)
-        assert "must come with every observation, from every environment, or never" in message
-        assert f"none of environment 1 of env `Masked`, at step {when}" in message
+    LATE = "`info['action_mask']` must be present from the first reset on, or never. Received: a mask of"
 
     @pytest.mark.parametrize("mode", ["serial", *MODES])
-    def test_masks_that_are_gone_later(self, mode):
-        def spoil(mask, count):
-            return None if count == 2 else mask
-
-        message = self.message(make(mode, [[(5, True, False)]] * 2, spoil=spoil), 3)
-        assert "must come with every observation" in message
-        assert "env step 2" in message
-
-    @pytest.mark.parametrize("mode", ["serial", *MODES])
-    def test_masks_that_the_first_reset_did_not_give(self, mode):
-        message = self.message(
-            make(mode, [[(5, True, False)]] * 2, spoil=lambda mask, count: mask if count else None), 1
-        )
-        assert "`info['action_mask']` must be present from the first reset on" in message
-
-    @pytest.mark.parametrize("mode", ["serial", *MODES])
-    @pytest.mark.parametrize("when", [2, 3])
-    def test_masks_that_come_later_still(self, mode, when):
-        """Within an episode, and with the step that ends it."""
+    @pytest.mark.parametrize(
+        ("given", "steps", "words"),
+        [
+            (lambda count: count != 2, 3, "must come with every observation"),
+            (lambda count: count > 0, 1, LATE),
+            (lambda count: count == 2, 2, LATE),  # within an episode
+            (lambda count: count == 3, 3, LATE),  # with the step that ends it
+        ],
+    )
+    def test_masks_that_are_gone_or_there_later(self, mode, given, steps, words):
         scripts = [[(3, True, False)], [(9, True, False)]]
-        environments = make(mode, scripts, spoil=lambda mask, count: mask if count == when else None)
-        message = self.message(environments, when)
-        assert "`info['action_mask']` must be present from the first reset on, or never. Received: a mask of" in message
-        assert f"of env `Masked-v0`, at step {when} of its episode (env step {when})" in message
+        environments = make(mode, scripts, spoil=lambda mask, count: mask if given(count) else None)
+        message = self.message(environments, steps)
+        assert words in message
+        assert "of env `Masked-v0`, at step " in message
 
-    def test_masks_that_only_a_later_reset_gives(self):
+    @pytest.mark.parametrize("first", [False, True])
+    def test_masks_that_only_the_first_or_only_a_later_reset_gives(self, first):
         def spoil(mask, count):
             self.resets += count == 0
-            return mask if count == 0 and self.resets > 2 else None
+            later = count == 0 and self.resets > 2
+            return mask if later != first else None
 
         self.resets = 0
         message = self.message(make("serial", [[(2, True, False)], [(9, True, False)]], spoil=spoil), 2)
-        assert "or never. Received: a mask of environment 0 of env `Masked-v0`" in message
-
-    def test_a_masked_reset_without_masks(self):
-        def spoil(mask, count):
-            self.resets += count == 0
-            return None if count == 0 and self.resets > 2 else mask
-
-        self.resets = 0
-        message = self.message(make("serial", [[(2, True, False)], [(9, True, False)]], spoil=spoil), 2)
-        assert "none of environment 0 of env `Masked-v0`, at step 0 of its episode (env step 2)" in message
+        assert f"{'none' if first else 'or never. Received: a mask'} of environment 0 of env `Masked-v0`" in message
 
     @pytest.mark.parametrize("leaf", [True, False])
     @pytest.mark.parametrize("space", [Box(-1, 1, (2,)), MultiBinary(ACTIONS)])

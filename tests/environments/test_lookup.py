@@ -10,7 +10,6 @@ import gymnasium as gym
 import pytest
 from gymnasium.spaces import Discrete
 
-from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import resolve_env
 from tests.support.scripted_envs import Arrays, Script
 
@@ -128,30 +127,27 @@ class TestResolve:
             gym.registry.pop("Registered-v0", None)
 
     @pytest.mark.parametrize(
-        ("env", "words"),
+        ("arguments", "words"),
         [
-            (7, "must be a Gymnasium id, 'module:factory' or a callable. Received: builtins.int"),
-            (Arrays(), "must be a callable that builds the environment. Received: a ready one"),
-            (Script([]), "must be a callable that builds the environment. Received: a ready one"),
+            ([7], "must be a Gymnasium id, 'module:factory' or a callable. Received: builtins.int"),
+            ([Arrays()], "must be a callable that builds the environment. Received: a ready one"),
+            ([Script([])], "must be a callable that builds the environment. Received: a ready one"),
+            (["CartPole-v1", None, "async"], "'auto' or 'sync'. Received: vectorization='async'"),
+            ([lambda num_envs: Arrays(num_envs), None, "sync"], "needs single environments"),
+            ([Script, {"episode": 3}], "`Script(episodes, observation_space=None)` can't be called"),
+            ([Script, {"episode": 3}], "Received: env_kwargs={'episode': 3}"),
+            (["CartPole-v1", [1]], "`env_kwargs` must be a dict with names as keys. Received: env_kwargs=[1]"),
+            (["os:system"], "must name a module of environments"),
         ],
     )
-    def test_what_is_no_env_argument(self, env, words):
-        assert words in self.refused(env)
-
-    def test_vectorization(self):
-        assert "'auto' or 'sync'. Received: vectorization='async'" in self.refused("CartPole-v1", None, "async")
-        assert "needs single environments" in self.refused(lambda num_envs: Arrays(num_envs), None, "sync")
-
-    def test_env_kwargs_that_the_callable_does_not_take(self):
-        message = self.refused(Script, {"episode": 3})
-        assert "`Script(episodes, observation_space=None)` can't be called" in message
-        assert "Received: env_kwargs={'episode': 3}" in message
+    def test_what_are_no_arguments(self, arguments, words):
+        assert words in self.refused(*arguments)
 
     def test_without_a_version_the_newest(self):
         assert resolve_env("CartPole").name == "CartPole-v1"
 
     def test_ids_that_ale_registers_without_a_namespace(self):
-        pytest.importorskip("ale_py")
+        pytest.importorskip("ale_py", reason="needs ale_py")
         assert resolve_env("PongNoFrameskip-v4").name == "PongNoFrameskip-v4"
 
     def test_nothing_is_built(self):
@@ -159,13 +155,3 @@ class TestResolve:
             raise AssertionError("built in the caller")
 
         assert resolve_env(build, check_pickle=False).name.endswith("build")
-
-
-def test_env_kwargs_that_are_no_dict():
-    with pytest.raises(EnvError, match=r"`env_kwargs` must be a dict with names as keys. Received: env_kwargs=\[1\]"):
-        resolve_env("CartPole-v1", [1])
-
-
-def test_a_module_of_python_makes_no_environments():
-    with pytest.raises(EnvError, match=r"must name a module of environments.*Received: env='os:system'"):
-        resolve_env("os:system")

@@ -45,6 +45,7 @@ def nearest(observation, info):
     return int(legal[distances(8)[treasure, legal].argmin()])
 
 
+@settings(max_examples=40)
 @given(size=st.integers(2, 6), data=st.data())
 def test_only_neighbours_are_legal_and_nothing_else_moves(size, data):
     env = MaskedTreasureEnv(size)
@@ -93,8 +94,8 @@ def test_random_returns_are_the_documented_ones(masked, documented):
     def policy(observation, info):
         return env.action_space.sample(info["action_mask"] if masked else None)
 
-    returns = [play(env, policy)[0] for _ in range(400)]
-    assert np.mean(returns) == pytest.approx(documented, abs=4 * np.std(returns) / 20)
+    returns = [play(env, policy)[0] for _ in range(200)]
+    assert np.mean(returns) == pytest.approx(documented, abs=4 * np.std(returns) / np.sqrt(200))
 
 
 def test_wasting_every_step_is_truncated():
@@ -104,7 +105,7 @@ def test_wasting_every_step_is_truncated():
     assert total == pytest.approx(-1.0)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1000), actions=st.lists(st.integers(0, 63), max_size=10))
 def test_masks_are_the_same_wherever_they_are_found(seed, actions):
     envs = {mask_in: MaskedTreasureEnv(mask_in=mask_in) for mask_in in ("info", "observation", None)}
@@ -130,26 +131,10 @@ def test_spaces():
     assert env.observation_space["action_mask"].shape == (64,)
     assert env.action_space.n == 64
     assert MaskedTreasureEnv().observation_space == env.observation_space["observation"]
-
-
-def test_masks_belong_to_the_caller():
-    env = MaskedTreasureEnv()
-    _, info = env.reset(seed=0)
-    kept = info["action_mask"].copy()
-    info["action_mask"][:] = 1
+    own = env.reset(seed=0)[0]["action_mask"]
+    kept = own.copy()
+    own[:] = 1  # it belongs to the caller
     np.testing.assert_array_equal(env.action_mask, kept)
-
-
-def test_masks_reach_a_vector_environment():
-    """As Gymnasium merges them: rows that were not reset are zero, and marked so."""
-    env = gym.make_vec(ID, num_envs=2, vector_kwargs={"autoreset_mode": gym.vector.AutoresetMode.DISABLED})
-    observation, infos = env.reset(seed=0)
-    players = [squares_of(row)[0] for row in observation]
-    for mask, player in zip(infos["action_mask"], players, strict=True):
-        assert set(np.flatnonzero(mask)) == neighbours(player, 8)
-    _, infos = env.reset(options={"reset_mask": np.array([False, True])})
-    assert infos["_action_mask"].tolist() == [False, True]
-    assert not infos["action_mask"][0].any()
 
 
 def test_render():

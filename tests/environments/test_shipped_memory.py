@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from actor_learner_envs.memory import MemoryEnv
 from gymnasium.wrappers import FrameStackObservation
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 ID = "actor_learner/Memory-v0"
 CUES, DELAYS = st.integers(2, 6), st.integers(0, 6)
@@ -29,6 +29,7 @@ def play(env, actions):
     return np.stack([step[0] for step in steps]), [step[1] for step in steps], steps[-1][2:]
 
 
+@settings(max_examples=30)
 @given(cues=CUES, delay=DELAYS, data=st.data())
 def test_nothing_tells_the_cue_after_the_first_step(cues, delay, data):
     """The same observations whatever the cue and the actions: so a policy without a memory answers the same."""
@@ -44,6 +45,7 @@ def test_nothing_tells_the_cue_after_the_first_step(cues, delay, data):
     np.testing.assert_array_equal(seen[0], expected)
 
 
+@settings(max_examples=30)
 @given(cues=CUES, delay=DELAYS, data=st.data())
 def test_reward_is_for_the_right_answer_to_the_question(cues, delay, data):
     cue, answer = data.draw(st.integers(0, cues - 1)), data.draw(st.integers(0, cues - 1))

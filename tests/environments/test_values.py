@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 
-import actor_learner as al
+from actor_learner.environments.environments import Environments
+from actor_learner.environments.serial import SerialVectorEnv
 
 PIXELS = Box(0, 255, (3,), np.uint8)
 
@@ -22,13 +23,11 @@ class Returning(gym.Env):
         return self._value, 0.0, self._terminated, False, {}
 
 
-def network(observation_space, action_space):
-    return al.default_network(observation_space, action_space, hidden_sizes=(4,))
-
-
-def collect(*arguments):
-    with al.ActorPool(lambda: Returning(*arguments), network, num_actors=0, envs_per_actor=2, unroll_length=3) as pool:
-        return pool.collect().observation
+def played(*arguments):
+    """The observations at the reset and after a step of two environments."""
+    environments = Environments(SerialVectorEnv([Returning(*arguments) for _ in range(2)]))
+    (first,) = environments.reset(0)
+    return np.stack([first, *environments.step(np.zeros(2, np.int64)).observation])
 
 
 @pytest.mark.parametrize(
@@ -47,20 +46,20 @@ def collect(*arguments):
 )
 def test_numbers_that_a_space_of_integers_lacks_are_refused(space, value, named):
     with pytest.raises(ValueError, match=named):
-        collect(space, value)
+        played(space, value)
 
 
 @pytest.mark.parametrize("value", [np.array([1.0, 2, 3]), [1, 2, 3], np.array([1, 2, 3]), np.array([1, 2, 3], np.int8)])
 def test_the_same_numbers_in_another_dtype_are_taken(value):
-    np.testing.assert_array_equal(collect(PIXELS, value)[0, 0], [1, 2, 3])
+    np.testing.assert_array_equal(played(PIXELS, value), np.full((2, 2, 3), [1, 2, 3]))
 
 
 @pytest.mark.parametrize("flag", ["False", float("nan"), 0.5])
 def test_an_end_must_be_a_bool(flag):
     with pytest.raises(ValueError, match="must return a bool as terminated. Received: terminated="):
-        collect(PIXELS, np.zeros(3, np.uint8), flag)
+        played(PIXELS, np.zeros(3, np.uint8), flag)
 
 
 def test_an_end_may_be_any_kind_of_bool():
     for flag in (np.bool_(False), 0):
-        assert collect(PIXELS, np.zeros(3, np.uint8), flag).shape == (4, 2, 3)
+        assert not played(PIXELS, np.zeros(3, np.uint8), flag).any()

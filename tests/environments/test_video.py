@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import gymnasium as gym
-import keras
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -14,6 +15,7 @@ from actor_learner.evaluate import evaluate
 from actor_learner.policy.policy import Policy
 
 LENGTH = 4
+NEEDS_MOVIEPY = pytest.mark.skipif(find_spec("moviepy") is None, reason="needs moviepy")
 
 
 class Drawn(gym.Env):
@@ -72,6 +74,8 @@ class Blind(Drawn):
 
 @pytest.fixture(scope="module")
 def policy():
+    import keras
+
     observation = keras.Input((2,))
     parameters, value = keras.layers.Dense(2)(observation), keras.layers.Dense(1)(observation)
     return Policy.from_network(keras.Model(observation, (parameters, value)), Discrete(2))
@@ -84,6 +88,7 @@ def frames(file):
         return clip.n_frames, clip.size
 
 
+@NEEDS_MOVIEPY
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [Drawn, DrawnVector])
 def test_a_video_of_each_episode(env, policy, tmp_path):
@@ -97,6 +102,7 @@ def test_a_video_of_each_episode(env, policy, tmp_path):
         assert size == [48, 32]
 
 
+@NEEDS_MOVIEPY
 @pytest.mark.slow
 def test_vector_environments_side_by_side(policy, tmp_path):
     evaluate(policy, recorded(DrawnVector, None, tmp_path, 1), episodes=4, num_envs=4)
@@ -109,20 +115,25 @@ def test_a_window(policy):
     assert Drawn.shown == LENGTH
 
 
+@NEEDS_MOVIEPY
 @pytest.mark.slow
 def test_an_id_is_drawn_by_its_single_environment(tmp_path):
     """CartPole-v1 has a vector environment of its own."""
+    pytest.importorskip("pygame", reason="needs pygame")
     env = recorded("CartPole-v1", {"max_episode_steps": 3}, tmp_path, 1)()
     assert isinstance(env, gym.wrappers.RecordVideo)
     assert env.spec.max_episode_steps == 3
     env.close()
 
 
+@NEEDS_MOVIEPY
 @pytest.mark.slow
-@pytest.mark.parametrize("color", [{}, {"grayscale": False, "img_height": 85}])
+@pytest.mark.parametrize(
+    "color", [pytest.param({}, marks=pytest.mark.thorough), {"grayscale": False, "img_height": 85}]
+)
 def test_a_game_of_ale_is_drawn_as_the_policy_sees_it(color, tmp_path):
     """Its single environments observe something else, and draw other games than those that are played."""
-    pytest.importorskip("ale_py")
+    pytest.importorskip("ale_py", reason="needs ale_py")
     frame_limit = {"max_num_frames_per_episode": 80, "noop_max": 1}
     env = recorded("ALE/Breakout-v5", {"episodic_life": True, **frame_limit, **color}, tmp_path, 1)(num_envs=1)
     assert env.metadata["render_fps"] == 15
@@ -140,7 +151,13 @@ def test_a_game_of_ale_is_drawn_as_the_policy_sees_it(color, tmp_path):
         in_a_window("ALE/Breakout-v5", {})(num_envs=1)
 
 
-@pytest.mark.parametrize("make", [lambda env: recorded(env, {}, "videos", 1), lambda env: in_a_window(env, {})])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda env: recorded(env, {}, "videos", 1), marks=NEEDS_MOVIEPY),
+        lambda env: in_a_window(env, {}),
+    ],
+)
 def test_without_a_renderer_it_is_one_line(make, policy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     gym.register("Blind-v0", entry_point=f"{__name__}:Blind")

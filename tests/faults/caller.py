@@ -1,49 +1,34 @@
-"""A caller that is about to die: `python caller.py HOW DIRECTORY`. Says "ready" once its actors are at work."""
+"""A caller that is about to die: `python caller.py HOW DIRECTORY SECONDS`. Says "ready" once its actors are at work."""
 
 import functools
 import os
 import sys
+import time
 
 import actor_learner as al
 from tests.faults.failing_envs import MixedEnv, QuietEnv
 
-how, directory = sys.argv[1:]
+how, directory, seconds = sys.argv[1:]
 env = functools.partial(MixedEnv, directory)
 
-if how == "collect":
-    pool = al.ActorPool(env, num_actors=4, envs_per_actor=1, unroll_length=4)
-    print("ready", flush=True)
-    pool.collect(timeout=600)
-
-elif how == "interrupt":
-    with al.ActorPool(env, num_actors=4, envs_per_actor=1, unroll_length=4) as pool:
-        print("ready", flush=True)
-        pool.collect(timeout=600)
-
-elif how == "start":
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+if how == "start":
     print("ready", flush=True)
     al.ActorPool(env, num_actors=4, envs_per_actor=1, unroll_length=4)
 
-elif how == "fork":
-    pool = al.ActorPool(env, num_actors=4, envs_per_actor=1, unroll_length=4)
-    if os.fork() == 0:
-        import time
-
-        time.sleep(8)
-        os._exit(0)
-    print("ready", flush=True)
-    pool.collect(timeout=600)
-
-elif how == "forget":
-    pool = al.ActorPool(functools.partial(QuietEnv, 0.01), num_actors=2, envs_per_actor=1, max_policy_lag=1)
-    pool.collect()
-    print("ready", flush=True)
-    raise ZeroDivisionError("the caller has forgotten its pool")
-
-elif how == "pause":
-    env = functools.partial(QuietEnv, 0.1)
-    with al.ActorPool(env, num_actors=2, envs_per_actor=1, unroll_length=5, actor_timeout=1.0) as pool:
+elif how in ("collect", "fork"):
+    with al.ActorPool(env, num_actors=4, envs_per_actor=1, unroll_length=4) as pool:
+        if how == "fork" and os.fork() == 0:
+            time.sleep(3600)
+            os._exit(0)
         print("ready", flush=True)
-        pool.collect(timeout=1.0)
-        print("collected, replaced:", pool.restart_count, flush=True)
+        pool.collect(timeout=3600)
+
+elif how == "pause and forget":
+    timeout = float(seconds)
+    env = functools.partial(QuietEnv, timeout / 10)
+    options = {"num_actors": 2, "envs_per_actor": 1, "unroll_length": 5, "max_policy_lag": 1}
+    pool = al.ActorPool(env, actor_timeout=timeout, **options)
+    print("ready", flush=True)
+    pool.collect(timeout=timeout)
+    print("collected, replaced:", pool.restart_count, flush=True)
+    raise ZeroDivisionError("the caller has forgotten its pool")

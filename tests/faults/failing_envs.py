@@ -54,16 +54,29 @@ class FailingEnv(QuietEnv):
 
 
 class FailOnceEnv(FailingEnv):
-    """Does it once, in the first process of actor 1; `marker` is a file that says that it has."""
+    """Does it in the first process of actor 1, and `then` in the next; the file `marker` says that it has."""
 
-    def __init__(self, how, marker, after=10):
-        super().__init__("nothing" if os.path.exists(marker) else how, after)
+    def __init__(self, how, marker, then="nothing"):
+        super().__init__(then if os.path.exists(marker) else how)
         self.marker = marker
 
     def step(self, action):
         if actor_name() == "actor-1" and self.steps + 1 == self.after:
             with open(self.marker, "w"):
                 pass
+        return super().step(action)
+
+
+class LateEnv(QuietEnv):
+    """Stands still in actor 1's first step until there is a file."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.file = file
+
+    def step(self, action):
+        while actor_name() == "actor-1" and not self.file.exists():
+            time.sleep(0.01)
         return super().step(action)
 
 
@@ -126,6 +139,12 @@ class ForkingEnv(QuietEnv):
             {"raise": raise_error, "sys.exit": lambda: sys.exit(3), "os._exit": lambda: os._exit(3)}[self.how]()
 
 
+def forking_by_actor(ways, marker):
+    """An environment that forks, in the way (how, where) of its actor."""
+    how, where = ways[int(actor_name().removeprefix("actor-"))]
+    return ForkingEnv(how, marker, where)
+
+
 class DifferentSpacesEnv(QuietEnv):
     """Has another observation space in actor 1."""
 
@@ -146,11 +165,11 @@ def segfault():
 
 def close_everything():
     os.closerange(3, 100)
-    time.sleep(60)
+    time.sleep(600)
 
 
 def leave_a_thread():
-    threading.Thread(target=time.sleep, args=(60,)).start()
+    threading.Thread(target=time.sleep, args=(600,)).start()
     raise_error()
 
 
@@ -162,8 +181,7 @@ FAILURES = {
     "segfault": segfault,
     "close": close_everything,
     "thread": leave_a_thread,
-    "hang": lambda: time.sleep(60),
-    "nap": lambda: time.sleep(2),
+    "hang": lambda: time.sleep(600),
     "nothing": lambda: None,
 }
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import time
 
 import pytest
 
 from actor_learner.actors.pool import ActorPool
 from actor_learner.actors.processes.restarts import ActorError
 from actor_learner.environments.errors import EnvError
-from tests.faults.failing_envs import DifferentSpacesEnv, FailingEnv, FailingStartEnv, QuietEnv, SimulatorEnv
-from tests.support.processes import children, is_alive, wait_until
+from tests.faults.failing_envs import DifferentSpacesEnv, FailingEnv, FailingStartEnv, LateEnv, QuietEnv
+from tests.support.processes import children, is_alive, patience, wait_until
 
 pytestmark = [pytest.mark.usefixtures("nothing_is_left"), pytest.mark.slow]
 
@@ -24,41 +23,38 @@ def make_pool(env, network, **kwargs):
     return ActorPool(env, network, **arguments)
 
 
-@pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize(
-    ("how", "exit_code", "message"),
-    [
-        (
-            "raise",
-            None,
-            r"Actor 1 failed: ZeroDivisionError: a bad day \(.*failing_envs\.py, line \d+, in raise_error\)",
-        ),
-        (
-            "sys.exit",
-            None,
-            r"Actor 1 failed: `step` of env `FailingEnv` in actor 1 raised SystemExit: 4 \(.*failing_envs",
-        ),
-        ("exit", 3, r"Actor 1 ended with exit code 3\."),
-        ("kill", -signal.SIGKILL, r"Actor 1 was killed \(SIGKILL\), perhaps because memory ran out\."),
-        ("segfault", -signal.SIGSEGV, r"Actor 1 was ended by SIGSEGV\."),
-    ],
-)
-def test_collect_says_how_an_actor_ended(network, how, exit_code, message, lag):
-    pool = make_pool(functools.partial(FailingEnv, how), network, max_policy_lag=lag)
-    started = time.monotonic()
+DEATHS = {
+    "sys.exit": (None, r"Actor 1 failed: `step` of env `FailingEnv` in actor 1 raised SystemExit: 4 \(.*failing_envs"),
+    "exit": (3, r"Actor 1 ended with exit code 3\."),
+    "kill": (-signal.SIGKILL, r"Actor 1 was killed \(SIGKILL\), perhaps because memory ran out\."),
+    "segfault": (
+        -signal.SIGSEGV,
+        r"(?s)Actor 1 was ended by SIGSEGV\..*What it printed last:.*Segmentation.*in segfault",
+    ),
+    "close": (-signal.SIGKILL, r"Actor 1 was killed"),
+    "thread": (None, r"a bad day"),  # one that keeps the actor from ending doesn't keep the error
+}
+
+
+@pytest.mark.parametrize("how", DEATHS)
+def test_collect_says_how_an_actor_ended(network, how):
+    exit_code, message = DEATHS[how]
+    lag = list(DEATHS).index(how) % 2
+    pool = make_pool(functools.partial(FailingEnv, how), network, max_policy_lag=lag, actor_timeout=3600.0)
     with pytest.raises(ActorError, match=message) as error:
-        pool.collect()
-    assert time.monotonic() - started < 5  # a second is meant; machines that run tests are slow at times
+        pool.collect(timeout=patience(60))
     assert error.value.actor == 1
     assert error.value.exit_code == exit_code
     with pytest.raises(ActorError, match=message):
         pool.collect()
 
 
-def test_the_traceback_and_what_was_printed_come_along(network, capsys, tmp_path):
+def test_an_exception_comes_along_with_its_traceback_and_what_was_printed(network, capsys, tmp_path):
     pool = make_pool(functools.partial(FailingEnv, "raise"), network, logs_dir=tmp_path / "logs")
-    with pytest.raises(ActorError) as error:
+    place = r"\(.*failing_envs\.py, line \d+, in raise_error\)"
+    with pytest.raises(ActorError, match=f"^Actor 1 failed: ZeroDivisionError: a bad day {place}") as error:
         pool.collect()
+    assert (error.value.actor, error.value.exit_code) == (1, None)
     assert 'raise ZeroDivisionError("a bad day")' in error.value.traceback
     assert error.value.traceback in str(error.value)
     assert "[actor 1] the last words\n" in capsys.readouterr().out
@@ -66,59 +62,36 @@ def test_the_traceback_and_what_was_printed_come_along(network, capsys, tmp_path
     assert (tmp_path / "logs/actor-0.log").read_text() == ""
 
 
-def test_a_crash_in_c_shows_where_python_was(network):
-    with pytest.raises(ActorError, match=r"(?s)What it printed last:.*Segmentation fault.*in segfault"):
-        make_pool(functools.partial(FailingEnv, "segfault"), network).collect()
-
-
-def test_an_actor_that_closes_its_connection_is_ended(network):
-    with pytest.raises(ActorError, match="Actor 1 was killed"):
-        make_pool(functools.partial(FailingEnv, "close"), network).collect()
-
-
-def test_a_thread_that_keeps_a_failed_actor_from_ending_does_not_keep_the_error(network):
-    with pytest.raises(ActorError, match="a bad day"):
-        make_pool(functools.partial(FailingEnv, "thread"), network).collect()
-
-
 def test_a_death_while_the_caller_is_busy_is_told_at_the_next_call(network):
     pool = make_pool(QuietEnv, network)
     pool.collect()
     victim = max(pid for pid in children() if is_alive(pid))
     os.kill(victim, signal.SIGKILL)
-    assert wait_until(lambda: not is_alive(victim), 5)
-    assert wait_until(lambda: victim not in children(), 5)
+    assert wait_until(lambda: victim not in children())
     with pytest.raises(ActorError, match="killed"):
         pool.publish(network.get_weights())
 
 
 def test_actors_killed_while_they_start_are_an_error_too(network):
-    for delay in (0.0, 0.02, 0.05, 0.1, 0.2):
-        before = children()
+    before = children()
 
-        def kill_children(observation_space, action_space, before=before, delay=delay):
-            time.sleep(delay)
-            for pid in children() - before:
-                os.kill(pid, signal.SIGKILL)
-            return network
+    def kill_children(observation_space, action_space):
+        for pid in children() - before:
+            os.kill(pid, signal.SIGKILL)
+        return network
 
-        with pytest.raises(ActorError, match="killed"):
-            make_pool(QuietEnv, kill_children).collect()
+    with pytest.raises(ActorError, match="killed"):
+        make_pool(QuietEnv, kill_children).collect()
 
 
-def test_a_late_actor_is_named_and_may_catch_up(network):
-    with make_pool(functools.partial(FailingEnv, "nap"), network) as pool:
-        with pytest.raises(
-            TimeoutError, match=r"^Actor 1 has not filled.*the batch within 0.5 s. Received: timeout=0.5$"
-        ):
-            pool.collect(timeout=0.5)
-        trajectory = pool.collect(timeout=60)
-        assert trajectory.policy_version.tolist() == [0, 0]
-
-
-def test_actors_that_hang_are_ended(network):
-    with make_pool(functools.partial(FailingEnv, "hang"), network) as pool, pytest.raises(TimeoutError):
-        pool.collect(timeout=0.5)
+def test_a_late_actor_is_named_and_may_catch_up(network, tmp_path):
+    file, seconds = tmp_path / "go on", patience(1.0)
+    with make_pool(functools.partial(LateEnv, file), network) as pool:
+        late = rf"^Actor 1 has not filled.*the batch within {seconds:g} s. Received: timeout={seconds:g}$"
+        with pytest.raises(TimeoutError, match=late):
+            pool.collect(timeout=seconds)
+        file.touch()
+        assert pool.collect().policy_version.tolist() == [0, 0]
 
 
 def test_a_stopped_actor_is_late_and_is_ended(network):
@@ -147,22 +120,3 @@ def test_environments_that_take_too_long_to_start(network):
     late, silent = r"not made and reset .*start_timeout=0.01", r"no sign of life for 0.01\d* s, making or"
     with pytest.raises((TimeoutError, ActorError), match=f"{late}|{silent}"):
         make_pool(QuietEnv, network, start_timeout=0.01)
-
-
-def test_a_simulator_goes_with_its_actor(network, tmp_path):
-    pool = make_pool(functools.partial(SimulatorEnv, str(tmp_path), "nothing"), network)
-    pool.collect()
-    processes = [int(path.name) for path in tmp_path.iterdir()]
-    assert len(processes) == 4
-    assert all(map(is_alive, processes))
-    os.kill(max(set(processes) & children()), signal.SIGKILL)
-    with pytest.raises(ActorError):
-        pool.collect()
-    assert wait_until(lambda: not any(map(is_alive, processes)), 5)
-
-
-def test_a_simulator_goes_when_the_pool_is_closed(network, tmp_path):
-    with make_pool(functools.partial(SimulatorEnv, str(tmp_path), "nothing"), network):
-        processes = [int(path.name) for path in tmp_path.iterdir()]
-        assert all(map(is_alive, processes))
-    assert wait_until(lambda: not any(map(is_alive, processes)), 5)

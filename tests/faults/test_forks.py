@@ -14,65 +14,70 @@ import numpy as np
 import pytest
 
 from actor_learner.actors.pool import ActorPool
-from tests.faults.failing_envs import ForkingEnv
+from tests.faults.failing_envs import forking_by_actor
+from tests.support.processes import patience
 
 pytestmark = pytest.mark.slow
 
+WAYS = {
+    ("return", "step"): "`step` of env `forking_by_actor` in actor 0 forked a process that returned from it",
+    (
+        "raise",
+        "step",
+    ): "`step` of env `forking_by_actor` in actor 1 forked a process that raised ZeroDivisionError",
+    ("return", "reset"): "`reset` of env `forking_by_actor` in actor 2 forked a process that returned from it",
+    ("return", "__init__"): "env `forking_by_actor` forked a process that returned from it",
+    ("sys.exit", "step"): None,
+    ("os._exit", "step"): None,
+    ("work", "step"): None,
+}
+"""What each actor's environment does, and what the first of its children is named as; None: it may do that."""
 
-def messages_of(env, network, logs):
-    """The messages in the actors' logs, after two batches that nothing disturbed."""
-    with ActorPool(env, network, num_actors=2, envs_per_actor=2, unroll_length=32, logs_dir=logs) as pool:
+
+@pytest.mark.filterwarnings("ignore:There are more actors than cores")
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_child_ends_and_its_actor_goes_on(network, tmp_path):
+    marker, logs = tmp_path / "stepped", tmp_path / "logs"
+    env = functools.partial(forking_by_actor, list(WAYS), marker)
+    options = {"num_actors": len(WAYS), "envs_per_actor": 2, "unroll_length": 32, "logs_dir": logs}
+    with ActorPool(env, network, **options) as pool:
         for _ in range(2):
             trajectory = pool.collect()
             assert not trajectory.reward.any()
             assert np.isfinite(trajectory.behaviour_log_prob).all()
             pool.publish(network.get_weights())
         assert pool.restart_count == 0
-    texts = [(logs / f"actor-{actor}.log").read_text() for actor in (0, 1)]
-    return [[line for line in text.splitlines() if line != "the last words"] for text in texts]
-
-
-@pytest.mark.usefixtures("nothing_is_left")
-@pytest.mark.parametrize(
-    ("how", "end"),
-    [("return", "returned from it"), ("raise", "raised ZeroDivisionError: a bad day (")]
-    + [(how, None) for how in ("sys.exit", "os._exit", "work")],
-)
-def test_a_child_of_a_step_ends_and_its_actor_goes_on(network, tmp_path, how, end):
-    marker = tmp_path / "stepped"
-    for actor, lines in enumerate(messages_of(functools.partial(ForkingEnv, how, marker), network, tmp_path)):
-        assert len(lines) == (end is not None)  # the first of many is named
-        for line in lines:
-            assert line.startswith(f"`step` of env `ForkingEnv` in actor {actor} forked a process that {end}")
-            assert "so it was ended: let it call `os._exit`, or start it with" in line
     assert not marker.exists()
-
-
-@pytest.mark.usefixtures("nothing_is_left")
-@pytest.mark.parametrize(("where", "what"), [("reset", "`reset` of env `ForkingEnv` in"), ("__init__", "env `Forking")])
-def test_a_child_of_a_start_ends_and_its_actor_goes_on(network, tmp_path, where, what):
-    env = functools.partial(ForkingEnv, "return", tmp_path / "stepped", where)
-    for (line,) in messages_of(env, network, tmp_path):
-        assert line.startswith(what)
+    for actor, named in enumerate(WAYS.values()):
+        lines = [line for line in (logs / f"actor-{actor}.log").read_text().splitlines() if line != "the last words"]
+        assert len(lines) == (named is not None)
+        for line in lines:
+            assert line.startswith(named)
+            assert "so it was ended: let it call `os._exit`, or start it with" in line
 
 
 LOCAL = """
-import functools, os, sys
+import functools, sys
 import numpy as np
-from actor_learner.actors.pool import ActorPool
+from actor_learner.actors.actor import make_environments, make_startups
+from actor_learner.environments.factory import resolve_env
 from tests.faults.failing_envs import ForkingEnv
 
-with ActorPool(functools.partial(ForkingEnv, "return", sys.argv[1]), num_actors=0, unroll_length=32) as pool:
-    print("rewards:", np.unique(pool.collect().reward), flush=True)
+factory = resolve_env(functools.partial(ForkingEnv, "return", sys.argv[1]))
+(startup,) = make_startups([1], info_keys=(), autoreset_mode=None, seed=0)
+environments, _ = make_environments(factory, startup)
+rewards = [environments.step(np.zeros(1, np.int64)).reward[0] for _ in range(32)]
+print("rewards:", np.unique(rewards), flush=True)
 """
 
 
-def test_without_actor_processes_the_child_does_not_learn_on(tmp_path):
+def test_a_program_s_own_environment_does_not_go_on_in_the_child(tmp_path):
+    """As with `num_actors=0`: the child would learn on."""
     command = [sys.executable, "-c", LOCAL, tmp_path / "stepped"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, cwd=Path(__file__).parents[2], start_new_session=True, **pipes)
     try:
-        printed, errors = process.communicate(timeout=120)
+        printed, errors = process.communicate(timeout=patience(60))
     finally:
         with contextlib.suppress(ProcessLookupError):  # as it should be
             os.killpg(process.pid, signal.SIGKILL)

@@ -11,13 +11,10 @@ from actor_learner.system.memory import measure
 from tests.support.leaking_env import LeakingEnv
 from tests.support.processes import children
 
-pytestmark = pytest.mark.slow
-
-
 MB = 1_000_000
 HEADROOM = 600 * MB
 """Above what the tests take before they train: a few hundred of it are for the actors, and for compiling."""
-UPDATES = 60
+UPDATES = 30
 
 
 class Watch(al.callbacks.Callback):
@@ -33,7 +30,9 @@ class Watch(al.callbacks.Callback):
         self.restarted += [restart.actor for restart in self.actors.restarts]
 
 
-def test_an_environment_that_leaks_10_mb_at_each_reset_trains_to_the_end(tmp_path, monkeypatch):
+@pytest.mark.thorough
+@pytest.mark.usefixtures("without_xla")
+def test_an_environment_that_leaks_20_mb_at_each_reset_trains_to_the_end(tmp_path, monkeypatch):
     """Each of 2 actors resets once in an update: unbounded, 1.2 GB more would be in use at the end."""
     monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e9)  # a run of seconds is checked after each update
     before = children()
@@ -41,7 +40,7 @@ def test_an_environment_that_leaks_10_mb_at_each_reset_trains_to_the_end(tmp_pat
     watch, limit = Watch(), al.callbacks.MemoryLimit(allowed / 1e9, "restart_actors", seconds=1e-9)
     config = al.TrainConfig(
         env=LeakingEnv,
-        env_kwargs={"megabytes": 10, "steps": 15},
+        env_kwargs={"megabytes": 20, "steps": 15},
         algorithm=al.A2C(),
         num_actors=2,
         envs_per_actor=1,
@@ -55,7 +54,7 @@ def test_an_environment_that_leaks_10_mb_at_each_reset_trains_to_the_end(tmp_pat
     result = al.train(config)
     assert result.metrics["env_steps"] >= config.total_steps
     assert len(watch.used) > 0.8 * UPDATES
-    assert max(watch.used) < allowed + 50 * MB  # what an update adds, and what measuring misses
+    assert max(watch.used) < allowed + 80 * MB  # what an update adds, and what measuring misses
     assert set(watch.restarted) == {0, 1}
     assert np.isfinite(list(result.metrics.values())).all()
     assert children() == before

@@ -18,7 +18,7 @@ from actor_learner.actors.processes.restarts import ActorError
 from actor_learner.networks import default
 from tests.faults.failing_envs import FailingEnv, FailOnceEnv, QuietEnv, SimulatorEnv
 from tests.support.counting_env import CountingEnv
-from tests.support.processes import children, is_alive, wait_until
+from tests.support.processes import children, is_alive, patience, wait_until
 
 pytestmark = [pytest.mark.usefixtures("nothing_is_left"), pytest.mark.slow]
 
@@ -27,32 +27,31 @@ def make_pool(env, network, **kwargs):
     return ActorPool(env, network, **{"num_actors": 2, "envs_per_actor": 1, "unroll_length": 32, **kwargs})
 
 
-DEATHS = {
+CAUSES = {
     "raise": r"failed: ZeroDivisionError: a bad day \(.*failing_envs\.py, line \d+, in raise_error\)",
-    "exit": r"ended with exit code 3",
     "kill": r"was killed \(SIGKILL\), perhaps because memory ran out",
-    "segfault": r"was ended by SIGSEGV",
     "close": r"was killed \(SIGKILL\)",
     "hang": r"gave no sign of life for [\d.]+ s, in env\.step",
 }
+FURTHER = [("kill", 3, "actors"), ("hang", 0, "actors"), ("hang", 0, "device"), ("kill", 3, "device")]
 
 
 @pytest.mark.parametrize(
     ("how", "lag", "acting"),
     [
-        *((how, 0, "actors") for how in DEATHS),
-        *(("kill", lag, "actors") for lag in (1, 3)),
+        ("raise", 0, "actors"),
+        ("kill", 1, "actors"),
+        ("close", 0, "actors"),
         ("hang", 3, "actors"),
-        *(("kill", lag, "device") for lag in (0, 1, 3)),
-        ("raise", 0, "device"),
-        ("hang", 0, "device"),
+        ("kill", 1, "device"),
+        *(pytest.param(*case, marks=pytest.mark.thorough) for case in FURTHER),
     ],
 )
 def test_another_process_fills_the_columns(network, tmp_path, how, lag, acting):
     """Where the device acts, the other actor waits for it meanwhile, and doesn't count as hung."""
     env = functools.partial(FailOnceEnv, how, str(tmp_path / "failed"))
-    patience = {"actor_timeout": 2.0} if how == "hang" else {}
-    with make_pool(env, network, max_policy_lag=lag, acting=acting, **patience) as pool:
+    timeout = {"actor_timeout": patience(2.0)} if how == "hang" else {}
+    with make_pool(env, network, max_policy_lag=lag, acting=acting, **timeout) as pool:
         restarts = []
         for _ in range(4):
             trajectory = pool.collect()
@@ -62,7 +61,7 @@ def test_another_process_fills_the_columns(network, tmp_path, how, lag, acting):
             pool.publish(network.get_weights())
         assert [(restart.actor, restart.incarnation) for restart in restarts] == [(1, 1)]
         assert pool.restart_count == 1
-    assert re.match(DEATHS[how], restarts[0].cause)
+    assert re.match(CAUSES[how], restarts[0].cause)
 
 
 def test_the_log_and_the_details_say_why(network, tmp_path, caplog):
@@ -92,14 +91,14 @@ def test_the_other_actors_columns_are_what_they_would_have_been(network, tmp_pat
 def test_columns_begin_anew(tmp_path):
     """A counting environment: each column counts on from its own first row, whoever was killed in the midst of it."""
     network = default.default_network(CountingEnv().observation_space, CountingEnv().action_space, hidden_sizes=(8,))
-    with make_pool(CountingEnv, network, envs_per_actor=2, unroll_length=512, max_policy_lag=1) as pool:
-        for victim in (0, 1, 0):
+    with make_pool(CountingEnv, network, envs_per_actor=2, unroll_length=256, max_policy_lag=1) as pool:
+        for victim in (0, 1):
             pool.collect()
             os.kill(pool.pids[victim], signal.SIGKILL)
             trajectory = pool.collect()
             assert trajectory.valid.all() or trajectory.terminated.any()
             assert np.isfinite(trajectory.behaviour_log_prob).all()
-        assert pool.restart_count == 3
+        assert pool.restart_count == 2
 
 
 def test_a_crash_loop_ends_the_pool(network):
@@ -109,48 +108,39 @@ def test_a_crash_loop_ends_the_pool(network):
     assert pool.restart_count == 2
 
 
-def test_deaths_with_finished_unrolls_between_are_no_crash_loop(network):
-    with make_pool(functools.partial(FailingEnv, "exit", after=40), network) as pool:
-        for _ in range(6):
-            pool.collect()
-            pool.publish(network.get_weights())
-        assert pool.restart_count >= 4
-
-
-def test_no_more_than_max_restarts(network):
-    pool = make_pool(functools.partial(FailingEnv, "exit", after=40), network, max_restarts=2)
-    with pytest.raises(ActorError, match=r"^Only max_restarts=2 actors are replaced. Actor 1 ended with exit code 3"):
+def test_deaths_with_finished_unrolls_between_are_no_crash_loop_but_are_no_more_than_max_restarts(network):
+    pool = make_pool(functools.partial(FailingEnv, "exit", after=40), network, max_restarts=3)
+    with pytest.raises(ActorError, match=r"^Only max_restarts=3 actors are replaced. Actor 1 ended with exit code 3"):
         collect_on(pool)
-    assert pool.restart_count == 2
+    assert pool.restart_count == 3
 
 
 def collect_on(pool):
-    for _ in range(8):
+    for _ in range(12):
         pool.collect()
 
 
 def test_an_exception_may_end_the_pool_while_a_death_does_not(network, tmp_path):
+    env = functools.partial(FailOnceEnv, "kill", str(tmp_path / "failed"), then="raise")
+    pool = make_pool(env, network, on_env_error="raise")
     with pytest.raises(ActorError, match=r"^Actor 1 failed: ZeroDivisionError"):
-        make_pool(functools.partial(FailingEnv, "raise"), network, on_env_error="raise").collect()
-    env = functools.partial(FailOnceEnv, "kill", str(tmp_path / "failed"))
-    with make_pool(env, network, on_env_error="raise") as pool:
         pool.collect()
-        assert pool.restart_count == 1
+    assert pool.restart_count == 1
 
 
-def test_a_killed_starting_actor_is_replaced(network):
-    for delay in (0.0, 0.05, 0.2):
-        before = children()
+@pytest.mark.parametrize("delay", [0.0, pytest.param(0.2, marks=pytest.mark.thorough)])
+def test_a_killed_starting_actor_is_replaced(network, delay):
+    before = children()
 
-        def kill_actors(observation_space, action_space, before=before, delay=delay):
-            time.sleep(delay)
-            for pid in pool_actors(before):
-                os.kill(pid, signal.SIGKILL)
-            return network
+    def kill_actors(observation_space, action_space):
+        time.sleep(delay)
+        for pid in pool_actors(before):
+            os.kill(pid, signal.SIGKILL)
+        return network
 
-        with make_pool(QuietEnv, kill_actors) as pool:
-            pool.collect()
-            assert pool.restart_count == 2
+    with make_pool(QuietEnv, kill_actors) as pool:
+        pool.collect()
+        assert pool.restart_count == 2
 
 
 def pool_actors(before):
@@ -164,13 +154,15 @@ def pool_actors(before):
 
 
 def test_a_slow_actor_is_not_replaced(network):
-    with make_pool(functools.partial(QuietEnv, 0.25), network, unroll_length=12, actor_timeout=2.0) as pool:
+    seconds = patience(0.5)
+    options = {"unroll_length": 8, "actor_timeout": 4 * seconds}
+    with make_pool(functools.partial(QuietEnv, seconds), network, **options) as pool:
         pool.collect()
         assert pool.restart_count == 0
 
 
 def test_a_stopped_actor_is_replaced(network):
-    with make_pool(functools.partial(QuietEnv, 0.01), network, actor_timeout=2.0) as pool:
+    with make_pool(functools.partial(QuietEnv, 0.01), network, actor_timeout=patience(2.0)) as pool:
         pool.collect()
         os.kill(pool.pids[0], signal.SIGSTOP)
         pool.collect()
@@ -179,39 +171,35 @@ def test_a_stopped_actor_is_replaced(network):
         assert restart.cause.startswith("gave no sign of life for")
 
 
-def test_simulators_go_with_the_actor_and_come_with_the_next(network, tmp_path):
+def test_simulators_go_with_the_actor_and_come_with_the_next_and_go_with_the_pool(network, tmp_path):
+    def simulators():
+        return {int(path.name) for path in tmp_path.iterdir()}
+
     with make_pool(functools.partial(SimulatorEnv, str(tmp_path), "nothing"), network) as pool:
         pool.collect()
-        before = {int(path.name) for path in tmp_path.iterdir()}
+        before = simulators()
         assert len(before) == 4
-        pool.restart([1])
+        os.kill(pool.pids[1], signal.SIGKILL)
         pool.collect()
-        pool.publish(network.get_weights())
-        assert wait_until(lambda: pool.restart_count == 1, 5)
-        pool.collect()
-        after = {int(path.name) for path in tmp_path.iterdir()} - before
+        after = simulators() - before
         assert len(after) == 2
-        assert wait_until(lambda: sum(map(is_alive, before)) == 2, 5)
+        assert wait_until(lambda: sum(map(is_alive, before)) == 2)
         assert all(map(is_alive, after))
+    assert wait_until(lambda: not any(map(is_alive, simulators())))
 
 
 def test_restart_on_request_is_no_fault(network):
     with make_pool(QuietEnv, network, max_restarts=0) as pool:
-        for _ in range(4):
-            old = pool.pids
+        for _ in range(2):
+            old = set(pool.pids.values())
             pool.restart()
-            assert wait_until(
-                lambda old=old: set(pool.pids) == {0, 1} and not {*pool.pids.values()} & {*old.values()}, 5
-            )
+            assert wait_until(lambda old=old: len(pool.pids) == 2 and not old & {*pool.pids.values()})
             pool.collect()
             assert {restart.cause for restart in pool.restarts} == {"was asked to end"}
-        assert pool.restart_count == 8
+        assert pool.restart_count == 4
         with pytest.raises(ValueError, match="`actors` must be numbers below 2. Received: 2"):
             pool.restart([2])
-    with (
-        make_pool(QuietEnv, network, num_actors=0) as pool,
-        pytest.raises(ValueError, match="num_actors=0"),
-    ):
+    with make_pool(QuietEnv, network, num_actors=0) as pool, pytest.raises(ValueError, match="num_actors=0"):
         pool.restart()
 
 
@@ -227,19 +215,3 @@ def test_file_descriptors_that_are_short_for_a_while_delay_the_replacement(netwo
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert pool.restart_count == 1
-
-
-@pytest.mark.parametrize("name", ["actor_timeout", "start_timeout"])
-@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "5"])
-def test_timeouts_are_seconds_above_zero(network, name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be a number of seconds above 0. Received: {name}="):
-        make_pool(QuietEnv, network, **{name: value})
-
-
-def test_other_arguments_are_checked(network):
-    with pytest.raises(
-        ValueError, match="`on_env_error` must be one of 'restart', 'raise'. Received: on_env_error='ignore'"
-    ):
-        make_pool(QuietEnv, network, on_env_error="ignore")
-    with pytest.raises(ValueError, match="`max_restarts` must be an integer of at least 0. Received: max_restarts=-1"):
-        make_pool(QuietEnv, network, max_restarts=-1)

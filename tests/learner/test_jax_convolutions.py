@@ -7,11 +7,12 @@ import re
 import numpy as np
 import pytest
 
-jax = pytest.importorskip("jax")
+jax = pytest.importorskip("jax", reason="needs jax")
 from jax import lax  # noqa: E402
 
 from actor_learner.learner.jax.convolutions import in_canonical_order  # noqa: E402
 
+pytestmark = pytest.mark.thorough
 NHWC = ("NHWC", "HWIO", "NHWC")
 
 

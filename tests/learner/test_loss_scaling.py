@@ -48,25 +48,25 @@ SCALING = {
 }
 
 
-@pytest.mark.parametrize("make", SCALING.values(), ids=SCALING.keys())
-def test_scaling_changes_neither_the_step_nor_what_is_reported(make):
-    plain, scaled = (linear_learner(optimizer) for optimizer in (SGD(0.1), make()))
+def test_scaling_changes_neither_the_step_nor_what_is_reported():
+    plain, *others = (linear_learner(optimizer) for optimizer in (SGD(0.1), *(make() for make in SCALING.values())))
     for seed in range(2):
-        expected, found = (learner.update(random_trajectory(seed=seed)) for learner in (plain, scaled))
-        assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)
-        for one, other in zip(plain.get_weights(), scaled.get_weights(), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5)
+        expected = plain.update(random_trajectory(seed=seed))
+        for scaled in others:
+            found = scaled.update(random_trajectory(seed=seed))
+            assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+            for one, other in zip(plain.get_weights(), scaled.get_weights(), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-@pytest.mark.parametrize("clip", [0.01, 1e3])
 @pytest.mark.parametrize("make", [SGD, *SCALING.values()], ids=["plain", *SCALING.keys()])
-def test_the_norm_that_is_clipped_is_that_of_the_gradient_itself(make, clip):
-    learner = linear_learner(make(global_clipnorm=clip))
+def test_the_norm_that_is_clipped_is_that_of_the_gradient_itself(make):
+    learner = linear_learner(make(global_clipnorm=0.01))
     learner.optimizer.learning_rate = 1.0
     before = weights_of(learner.network)
-    norm = learner.update(random_trajectory())["gradient_norm"]
+    assert learner.update(random_trajectory())["gradient_norm"] > 0.1
     moved = np.sqrt(sum(np.square(a - b).sum() for a, b in zip(learner.get_weights(), before, strict=True)))
-    assert moved == pytest.approx(min(norm, clip), rel=1e-4)
+    assert moved == pytest.approx(0.01, rel=1e-4)
 
 
 def test_networks_that_compute_in_float16_get_a_loss_scale_optimizer():
@@ -92,7 +92,7 @@ def test_an_optimizer_that_scales_by_itself_is_not_wrapped(optimizer):
     assert learner.optimizer is not optimizer
 
 
-@pytest.mark.parametrize("xla", [True, False])
+@pytest.mark.parametrize("xla", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_a_step_that_overflows_is_skipped_and_halves_the_scale(xla):
     """Gradients beyond 65504 in float16, of a finite loss."""
     learner = learner_in("mixed_float16", al.PPO(epochs=2, minibatch_size=16), xla)
@@ -111,7 +111,7 @@ def test_a_step_that_overflows_is_skipped_and_halves_the_scale(xla):
     assert not same_weights(before, learner.get_weights())
 
 
-def test_an_update_of_skipped_steps_alone_is_an_update():
+def test_an_update_of_skipped_steps_alone_is_an_update_and_one_of_an_infinite_loss_is_none():
     learner = linear_learner(LossScaleOptimizer(SGD(0.1), initial_scale=2.0**127))
     batch = random_trajectory()
     batch = batch._replace(reward=batch.reward * 1e3)
@@ -120,6 +120,10 @@ def test_an_update_of_skipped_steps_alone_is_an_update():
     assert (metrics["skipped_steps"], metrics["loss_scale"], metrics["gradient_norm"]) == (1.0, 2.0**126, 0.0)
     assert same_weights(before, learner.get_weights())
     assert learner.updates == 1
+    before = state_of(learner)
+    assert learner.update(poisoned(random_trajectory(), "reward", 3e38))["undone"] == 1.0
+    assert "loss" in learner.not_finite
+    assert state_of(learner) == before
 
 
 def test_a_gradient_that_is_infinite_at_every_scale_is_undone_once_the_scale_is_1():
@@ -137,14 +141,6 @@ def test_a_gradient_that_is_infinite_at_every_scale_is_undone_once_the_scale_is_
         assert state_of(learner) == before
 
 
-def test_a_loss_that_is_not_finite_is_undone_at_every_scale():
-    learner = linear_learner(LossScaleOptimizer(SGD(0.1)))
-    before = state_of(learner)
-    assert learner.update(poisoned(random_trajectory(), "reward", 3e38))["undone"] == 1.0
-    assert "loss" in learner.not_finite
-    assert state_of(learner) == before
-
-
 def test_the_scale_never_becomes_infinite():
     optimizer = LossScaleOptimizer(SGD(1e-6), initial_scale=2.0**126, dynamic_growth_steps=1)
     learner = linear_learner(optimizer)
@@ -157,12 +153,9 @@ def test_the_scale_never_becomes_infinite():
         assert metrics["loss_scale"] <= 2.0**127
 
 
-def test_a_run_without_loss_scaling_has_no_metrics_of_it():
-    for optimizer in (SGD(0.1), SGD(0.1, loss_scale_factor=2.0)):
-        learner = linear_learner(optimizer)
-        assert not {"loss_scale", "skipped_steps"} & set(learner.trace(random_trajectory()))
-    dynamic = linear_learner(LossScaleOptimizer(SGD(0.1)))
-    assert {"loss_scale", "skipped_steps"} <= set(dynamic.trace(random_trajectory()))
+def test_a_run_without_dynamic_loss_scaling_has_no_metrics_of_it():
+    learner = linear_learner(SCALING["factor"]())
+    assert not {"loss_scale", "skipped_steps"} & set(learner.trace(random_trajectory()))
 
 
 def test_the_learning_rate_is_the_inner_optimizers():
@@ -170,13 +163,10 @@ def test_the_learning_rate_is_the_inner_optimizers():
     learner = al.Learner(network_in("mixed_float16"), algorithm, action_space=TWO_ACTIONS, total_steps=128)
     rates = [learner.update(random_trajectory(seed=seed))["learning_rate"] for seed in range(2)]
     assert rates == pytest.approx([1e-3, 0.5e-3])
-    constant = learner_in("mixed_float16", al.PPO(epochs=1))
-    before = weights_of(constant.network)
-    constant.network.optimizer.learning_rate = 0.0
-    assert constant.update(random_trajectory())["learning_rate"] == 0.0
-    assert same_weights(before, constant.get_weights())
+    assert float(learner.optimizer.inner_optimizer.learning_rate) == pytest.approx(0.5e-3)
 
 
+@pytest.mark.thorough
 def test_the_scale_is_saved_with_the_learner(tmp_path):
     learner = learner_in("mixed_float16", al.PPO(epochs=1, minibatch_size=16))
     batch = random_trajectory()
@@ -201,7 +191,12 @@ def test_sparse_gradients_are_scaled_too():
 
 
 @pytest.mark.parametrize(
-    ("policy", "xla"), [("mixed_bfloat16", False), ("mixed_float16", False), ("mixed_float16", True)]
+    ("policy", "xla"),
+    [
+        ("mixed_float16", False),
+        pytest.param("mixed_bfloat16", False, marks=pytest.mark.thorough),
+        pytest.param("mixed_float16", True, marks=pytest.mark.thorough),
+    ],
 )
 def test_16_bits_move_the_weights_as_32_do(policy, xla):
     """The gradients of single rows are below 6e-8, float16's smallest number."""
@@ -242,18 +237,3 @@ def test_a_run_with_such_an_optimizer_is_refused_before_anything_starts(tmp_path
     with pytest.raises(ValueError, match=REFUSED):
         al.train(config.replace(network=network_in("mixed_float16")))
     assert not list(tmp_path.iterdir())
-
-
-def test_actions_of_other_weights_keep_their_log_probabilities_in_mixed_precision():
-    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
-    try:
-        with al.ActorPool("CartPole-v1", num_actors=0, envs_per_actor=2, unroll_length=16) as pool:
-            trajectory = pool.collect().copy()
-            shifted = trajectory._replace(behaviour_log_prob=trajectory.behaviour_log_prob - 1.0)
-            algorithm = al.PPO(epochs=1, minibatch_size=None, learning_rate=0.0)
-            learner = al.Learner(pool.network, algorithm, action_space=pool.action_space)
-            foreign, own = learner.update(shifted), learner.update(shifted, on_policy=True)
-    finally:
-        keras.mixed_precision.set_dtype_policy("float32")
-    assert foreign["approx_kl"] == pytest.approx(np.e - 2, rel=0.05)
-    assert abs(own["approx_kl"]) < 1e-6

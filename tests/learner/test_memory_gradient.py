@@ -8,6 +8,7 @@ from gymnasium.spaces import Discrete
 import actor_learner as al
 from actor_learner.networks.unrolling import written_out
 
+pytestmark = pytest.mark.usefixtures("without_xla")
 STEPS, COLUMNS, UNITS, RATE = 6, 3, 4, 0.1
 RNG = np.random.default_rng(3)
 
@@ -77,8 +78,7 @@ def by_hand(weights, trajectory):
     return [*found, *heads]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("length", [STEPS, 3])
+@pytest.mark.parametrize("length", [3, pytest.param(STEPS, marks=[pytest.mark.xla, pytest.mark.thorough])])
 def test_a_step_of_plain_gradient_descent(length):
     start = np.zeros((STEPS + 1, COLUMNS), bool)
     start[2, 0] = start[5, 0] = start[0, 2] = True
@@ -108,14 +108,13 @@ class ScannedGRUCell(keras.layers.GRUCell):
     """A class of one's own: its steps are scanned as they are written."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cell", "scanned", "options", "leaves"),
     [
         (keras.layers.LSTMCell, ScannedLSTMCell, {}, 2),
-        (keras.layers.LSTMCell, ScannedLSTMCell, {"use_bias": False}, 2),
         (keras.layers.GRUCell, ScannedGRUCell, {}, 1),
-        (keras.layers.GRUCell, ScannedGRUCell, {"use_bias": False}, 1),
+        pytest.param(keras.layers.LSTMCell, ScannedLSTMCell, {"use_bias": False}, 2, marks=pytest.mark.thorough),
+        pytest.param(keras.layers.GRUCell, ScannedGRUCell, {"use_bias": False}, 1, marks=pytest.mark.thorough),
     ],
 )
 def test_written_out_gradients_are_those_of_the_scanned_cell(cell, scanned, options, leaves):
@@ -137,7 +136,6 @@ class Doubled(al.Recurrent):
         return 2 * output, state
 
 
-@pytest.mark.slow
 def test_a_subclass_is_unrolled_by_its_own_steps():
     networks = [network_of(cell, Doubled) for cell in (keras.layers.LSTMCell, ScannedLSTMCell)]
     trajectory = trajectory_of(np.zeros((STEPS + 1, COLUMNS), bool), *np.zeros((2, COLUMNS, UNITS), np.float32))

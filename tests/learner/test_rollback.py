@@ -87,20 +87,26 @@ WRONG = [("reward", 3e38), ("observation", -3e38), ("behaviour_log_prob", math.n
 """Fields of a batch that spoil an update; NaN from an environment is refused before."""
 
 
+MAKERS = {
+    "ppo": lambda: scheduled_ppo(False),
+    "a2c-xla": lambda: a2c(True),
+    "float16-target-kl": lambda: mixed_precision("mixed_float16", minibatch_size=16, target_kl=0.5),
+}
+FURTHER = {
+    "ppo-xla": lambda: scheduled_ppo(True),
+    "ppo-target-kl": with_target_kl,
+    "impala": impala,
+    "bfloat16": lambda: mixed_precision("mixed_bfloat16"),
+    "float16-xla": lambda: mixed_precision("mixed_float16", xla=True),
+}
+
+
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: scheduled_ppo(True),
-        lambda: scheduled_ppo(False),
-        with_target_kl,
-        lambda: a2c(True),
-        lambda: a2c(False),
-        impala,
-        lambda: mixed_precision("mixed_bfloat16"),
-        lambda: mixed_precision("mixed_float16", minibatch_size=16, target_kl=0.5),
-        lambda: mixed_precision("mixed_float16", xla=True),
+        *(pytest.param(make, id=name) for name, make in MAKERS.items()),
+        *(pytest.param(make, id=name, marks=pytest.mark.thorough) for name, make in FURTHER.items()),
     ],
-    ids=["ppo-xla", "ppo", "ppo-target-kl", "a2c-xla", "a2c", "impala", "bfloat16", "float16-target-kl", "float16-xla"],
 )
 def test_an_undone_update_never_was(make):
     """Later updates are equal, bit for bit, with and without it."""
@@ -126,10 +132,9 @@ def test_an_undone_update_never_was(make):
     assert learner._compiled.trace_count == 1
 
 
-@pytest.mark.parametrize("xla", [True, False])
-def test_a_learning_rate_that_explodes(xla):
-    """Only the new weights are wrong: an update's metrics precede its only step."""
-    learner = a2c(xla)
+def test_a_learning_rate_that_explodes_and_nan_from_an_environment():
+    """Of the rate only the new weights are wrong: an update's metrics precede its only step. NaN is refused before."""
+    learner = a2c(False)
     for rate in (1e30, math.inf, math.nan):
         learner.optimizer.learning_rate = rate
         before = state_of(learner)
@@ -141,6 +146,11 @@ def test_a_learning_rate_that_explodes(xla):
         assert state_of(learner) == before
     learner.optimizer.learning_rate = 1e-3
     assert "undone" not in learner.update(random_trajectory())
+    before = state_of(learner)
+    for field in ("reward", "observation"):
+        with pytest.raises(ValueError, match=f"`{field}` must be finite in valid rows"):
+            learner.update(poisoned(random_trajectory(), field, math.nan))
+    assert state_of(learner) == before
 
 
 def test_a_finite_network_whose_outputs_are_beyond_what_can_be_learned():
@@ -166,15 +176,6 @@ def test_a_network_that_gives_nan_for_some_inputs():
     assert metrics["undone"] == 1.0
     assert math.isnan(metrics["loss"])
     assert "loss" in learner.not_finite
-    assert state_of(learner) == before
-
-
-def test_nan_from_an_environment_is_refused_and_changes_nothing():
-    learner = a2c(False)
-    before = state_of(learner)
-    for field in ("reward", "observation"):
-        with pytest.raises(ValueError, match=f"`{field}` must be finite in valid rows"):
-            learner.update(poisoned(random_trajectory(), field, math.nan))
     assert state_of(learner) == before
 
 
@@ -236,7 +237,7 @@ def test_state_of_the_networks_own_is_put_back():
 
 
 def test_statistics_that_the_first_batch_would_spoil():
-    network = al.default_network(VECTOR, TWO_ACTIONS, normalize_observation=True)
+    network = al.default_network(VECTOR, TWO_ACTIONS, normalize_observation=True, hidden_sizes=(8,))
     algorithm = al.PPO(epochs=1, normalize_reward=True)
     learner = compiled(al.Learner(network, algorithm, action_space=TWO_ACTIONS), False)
     metrics = learner.update(poisoned(random_trajectory(), "observation", 3e38))

@@ -24,7 +24,10 @@ SPACES = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.xla] * (name == "dict")) for name in SPACES])
+MARKS = {"dict": [pytest.mark.xla, pytest.mark.thorough], "masked": ()}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, pytest.mark.thorough)) for name in SPACES])
 def test_the_identity_is_learned(name, tmp_path):
     space, options = SPACES[name]
     kwargs = {"space": space, **options}
@@ -33,7 +36,8 @@ def test_the_identity_is_learned(name, tmp_path):
             env=IdentityEnv,
             env_kwargs=kwargs,
             algorithm=al.PPO(learning_rate=3e-3, gamma=0.0, minibatch_size=128, epochs=8),
-            num_actors=1,
+            num_actors=0,
+            tensorboard=False,
             envs_per_actor=8,
             unroll_length=64,
             total_steps=10_000,

@@ -6,7 +6,7 @@ import pytest
 
 import actor_learner as al
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 
 MARGIN = 0.8

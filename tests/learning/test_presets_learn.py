@@ -7,7 +7,7 @@ import pytest
 
 import actor_learner as al
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough
 
 
 @pytest.mark.parametrize("max_policy_lag", [0, 1])
@@ -18,6 +18,7 @@ def test_ppo_solves_cartpole(tmp_path, max_policy_lag):
     assert len(evaluation.returns) == 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_ppo_learns_cartpole_in_16_bits(tmp_path, precision):
     config = al.preset("CartPole-v1", run_dir=tmp_path / "run", quiet=True, precision=precision)
@@ -28,6 +29,7 @@ def test_ppo_learns_cartpole_in_16_bits(tmp_path, precision):
     assert ("loss_scale" in result.metrics) == (precision == "float16")
 
 
+@pytest.mark.thorough
 def test_ppo_swings_the_pendulum_up(tmp_path):
     result = al.train(al.preset("Pendulum-v1", run_dir=tmp_path / "run", quiet=True))
     assert al.evaluate(result.run_dir, episodes=20, seed=1000).mean > -250

@@ -26,6 +26,7 @@ from actor_learner.networks.default import default_network, with_normalization
 from actor_learner.networks.layers import ActionDistribution, ObservationNormalization
 from actor_learner.policy.policy import Policy
 from actor_learner.spaces.spaces import Spaces
+from tests.support.processes import patience
 from tests.support.trajectories import TWO_ACTIONS, VECTOR
 
 
@@ -33,8 +34,8 @@ def outputs(network, observation):
     return {name: ops.convert_to_numpy(value) for name, value in call_network(network, observation).items()}
 
 
-def two_heads(parameters, value):
-    x = keras.Input((4,))
+def two_heads(parameters, value, columns=4):
+    x = keras.Input((columns,))
     return keras.Model(x, (layers.Dense(parameters)(x), layers.Dense(value)(x)))
 
 
@@ -45,7 +46,7 @@ def two_heads(parameters, value):
         (lambda: two_heads(2, 2), r"`value` must have shape \[B\] or \[B, 1\]. Received: \[B, 2\]"),
         (lambda: keras.Sequential([keras.Input((4,)), layers.Dense(2)]), "must return .parameters, value."),
         (lambda: keras.Model(x := keras.Input((4,)), {"value": layers.Dense(1)(x)}), r"lacks \['parameters'\]"),
-        (lambda: two_heads_of_other_input(), r"doesn't take observations of shape \(4,\) and dtype float32"),
+        (lambda: two_heads(2, 1, 7), r"doesn't take observations of shape \(4,\) and dtype float32"),
         (lambda: layers.Dense(2), "`network` must be a keras.Model"),
     ],
 )
@@ -62,11 +63,6 @@ def test_a_state_s_value_may_be_missing_where_no_algorithm_needs_it():
     assert np.asarray(call_network(network, observation)["value"]).tolist() == [0.0, 0.0]
     with pytest.raises(ValueError, match=r"lacks \['value'\]"):
         check_contract(network, observation, spaces, needs_value=True)
-
-
-def two_heads_of_other_input():
-    x = keras.Input((7,))
-    return keras.Model(x, (layers.Dense(2)(x), layers.Dense(1)(x)))
 
 
 def test_kerass_habit_of_two_models_works():
@@ -90,17 +86,14 @@ def test_distribution_layers_that_differ_are_refused():
             lambda network=network: network_distribution(network, Spaces(None, box)),
             lambda network=network: Policy.from_network(network, box),
         ):
-            with pytest.raises(
-                ValueError, match=r"must agree on \(distribution, noise_hold\). Received: 'one' \(squash"
-            ):
+            with pytest.raises(ValueError, match=r"must agree on \(distribution, noise_hold\). Received: 'one' \(squ"):
                 read()
 
 
 def test_further_outputs_of_a_dict_are_kept():
     x = keras.Input((4,))
-    network = keras.Model(
-        x, {"parameters": layers.Dense(2)(x), "value": layers.Dense(1)(x), "next": layers.Dense(4)(x)}
-    )
+    heads = {name: layers.Dense(size)(x) for name, size in (("parameters", 2), ("value", 1), ("next", 4))}
+    network = keras.Model(x, heads)
     check_network(network, Spaces(VECTOR, TWO_ACTIONS))
     assert outputs(network, np.zeros((3, 4), np.float32))["next"].shape == (3, 4)
 
@@ -173,15 +166,10 @@ def test_a_tuple_reaches_inputs_in_order_and_nested_leaves_by_dotted_names():
     check_network(network, Spaces(Dict(body=Dict(position=VECTOR), goals=Tuple([PAIR["goal"]])), TWO_ACTIONS))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: keras.Model(x, (layers.Dense(2)(x), layers.Dense(1)(x))),
-        lambda x: keras.Model([x], (layers.Dense(2)(x), layers.Dense(1)(x))),
-    ],
-)
-def test_a_single_input_takes_the_only_leaf(make):
-    network = make(keras.Input((4,)))
+@pytest.mark.parametrize("nest", [lambda x: x, lambda x: [x]])
+def test_a_single_input_takes_the_only_leaf(nest):
+    x = keras.Input((4,))
+    network = heads(nest(x), x)
     check_network(network, Spaces(Dict(position=VECTOR, action_mask=MultiBinary(2)), TWO_ACTIONS))
     check_network(network, Spaces(Tuple([VECTOR]), TWO_ACTIONS))
 
@@ -210,11 +198,8 @@ def test_inputs_that_do_not_match_are_listed_beside_the_leaves(make, space):
 def test_a_network_that_fails_on_a_composite_says_what_it_was_given():
     inputs = {name: keras.Input((4,), name=name) for name in ("position", "goal")}
     network = heads(inputs, layers.Concatenate()(list(inputs.values())))
-    with pytest.raises(
-        ValueError, match=r"doesn't take observations of position \(4,\) float32, goal \(3,\)"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"^.*take observations of position \(4,\) float32, goal \(3,\).*$"):
         check_network(network, Spaces(PAIR, TWO_ACTIONS))
-    assert "\n" not in str(caught.value)
 
 
 def test_a_composite_is_normalized_leaf_by_leaf():
@@ -264,8 +249,9 @@ for _ in range(20):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_dense_layer_on_four_axes_damages_no_memory():
     """With Keras 3.14 and TensorFlow 2.21 the process aborts on a CPU with AVX-512."""
-    done = subprocess.run([sys.executable, "-c", DENSE_ON_FOUR_AXES], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", DENSE_ON_FOUR_AXES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience(60))
     assert done.returncode == 0, done.stderr

@@ -10,12 +10,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from hypothesis import given, settings, strategies as st
 from keras import ops
 
-from actor_learner.networks.contract import call_network, check_network, network_distribution, normalization_layers
+from actor_learner.networks.contract import call_network, check_network, normalization_layers
 from actor_learner.networks.default import default_network, with_normalization
-from actor_learner.networks.distributions import Distribution
-from actor_learner.networks.distributions.continuous import Gaussian
 from actor_learner.networks.images import describe_image
 from actor_learner.networks.layers import ObservationNormalization, OneHot
+from actor_learner.networks.memory import Memories
 from actor_learner.networks.precision import building_in
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.spaces import Spaces
@@ -84,14 +83,14 @@ def test_vectors_of_any_rank_and_dtype(space):
 
 @pytest.mark.parametrize(
     ("shape", "channels"),
-    [((84, 84), 1), ((84, 84, 4), 4), ((4, 84, 84), 4), ((4, 84, 84, 3), 12), ((4, 3, 84, 84), 12)],
+    [((44, 44), 1), ((44, 44, 4), 4), ((4, 44, 44), 4), ((4, 44, 44, 3), 12), ((4, 3, 44, 44), 12)],
 )
 def test_images_reach_the_first_convolution_channels_last(shape, channels):
     space = Box(0, 255, shape, np.uint8)
     network = default_network(space, TWO_ACTIONS)
     check_network(network, Spaces(space, TWO_ACTIONS))
     assert network.get_layer("convolution_1").kernel.shape == (8, 8, channels, 32)
-    assert network.get_layer("features").kernel.shape == (7 * 7 * 64, 512)
+    assert network.get_layer("features").kernel.shape == (2 * 2 * 64, 512)
 
 
 def test_a_stack_is_merged_frame_by_frame_into_the_channels():
@@ -104,12 +103,28 @@ def test_a_stack_is_merged_frame_by_frame_into_the_channels():
     np.testing.assert_allclose(found[0], expected / 255, rtol=1e-6)
 
 
-def test_images_are_scaled_once():
-    space = Box(0, 255, (84, 84, 4), np.uint8)
-    network = default_network(space, TWO_ACTIONS)
-    scaled = keras.Model(network.input, network.get_layer("scale").output)
-    white = np.full((1, 84, 84, 4), 255, np.uint8)
-    np.testing.assert_allclose(ops.convert_to_numpy(scaled(white)), 1.0, rtol=1e-6)
+BOARD = np.full((4, 4, 2), 17, np.uint8)
+SMALL_BOARD = np.full((3, 3, 2), 17, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "value", "expected"),
+    [
+        (np.full((40, 40, 4), 255, np.uint8), 255, 1),
+        (np.full((40, 40, 3), 255, np.uint8), 1, 1 / 255),
+        *((bounds, bounds, 1) for board in (BOARD, SMALL_BOARD) for bounds in (board, np.minimum(board, [17, 1]))),
+        # MiniGrid's codes from 0 to 10 lie in a space up to 255.
+        (np.full((7, 7, 3), 255, np.uint8), 1, 255**-0.5),
+        (np.full((3, 3), 255, np.uint8), 1, 255**-0.5),
+    ],
+)
+def test_numbers_are_scaled_by_the_bounds_of_the_space_but_small_codes_not_to_nothing(bounds, value, expected):
+    network = default_network(Box(0 * bounds, bounds.astype(np.uint8), dtype=np.uint8), TWO_ACTIONS)
+    kinds = keras.layers.Conv2D, keras.layers.Reshape
+    first = next(layer for layer in network.layers if isinstance(layer, kinds))
+    scaled = keras.Model(network.input, first.input)
+    found = scaled(np.full((1, *bounds.shape), value, np.uint8))
+    np.testing.assert_allclose(ops.convert_to_numpy(found), expected, rtol=1e-5)
 
 
 def test_small_images_are_refused_by_nature_and_taken_by_others():
@@ -120,7 +135,7 @@ def test_small_images_are_refused_by_nature_and_taken_by_others():
         check_network(default_network(space, TWO_ACTIONS, image_network=name), Spaces(space, TWO_ACTIONS))
 
 
-@pytest.mark.parametrize("shape", [(10, 10, 4), (10, 10, 6), (10, 10, 10), (4, 4, 16), (8, 8, 111)])
+@pytest.mark.parametrize("shape", [(10, 10, 4), (10, 10, 10), (4, 4, 16), (8, 8, 111)])
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8])
 def test_planes_of_zeros_and_ones_take_minatars_network_unscaled(shape, dtype):
     space = Box(0, 1, shape, dtype)
@@ -147,7 +162,7 @@ def test_a_small_image_beside_a_vector():
     [
         Box(0, 1, (3, 3, 2), np.uint8),
         Box(0, 9, (3, 50), np.uint8),
-        Box(0, 1, (40, 41, 42), np.bool_),
+        Box(0, 1, (17, 18, 19), np.bool_),
     ],
 )
 def test_a_grid_of_few_places_or_unclear_planes_is_a_vector(space):
@@ -158,27 +173,7 @@ def test_a_grid_of_few_places_or_unclear_planes_is_a_vector(space):
     check_network(default_network(space, TWO_ACTIONS, normalize_observation=True), Spaces(space, TWO_ACTIONS))
 
 
-def test_numbers_are_scaled_by_the_bounds_of_the_space():
-    for shape in ((4, 4, 2), (3, 3, 2)):
-        high = np.full(shape, 17, np.uint8)
-        high[..., 1] = 1
-        for bound in (np.full(shape, 17, np.uint8), high):
-            network = default_network(Box(np.zeros_like(bound), bound, dtype=np.uint8), TWO_ACTIONS)
-            scaled = keras.Model(network.input, network.get_layer("scale").output)
-            np.testing.assert_allclose(ops.convert_to_numpy(scaled(bound[None])), 1.0, rtol=1e-6)
-
-
-@pytest.mark.parametrize(("shape", "one"), [((7, 7, 3), 255**-0.5), ((3, 3), 255**-0.5), ((84, 84, 3), 1 / 255)])
-def test_codes_of_small_grids_are_not_scaled_to_nothing(shape, one):
-    """MiniGrid's codes from 0 to 10 lie in a space up to 255."""
-    network = default_network(Box(0, 255, shape, np.uint8), TWO_ACTIONS)
-    kinds = keras.layers.Conv2D, keras.layers.Reshape
-    first = next(layer for layer in network.layers if isinstance(layer, kinds))
-    scaled = keras.Model(network.input, first.input)
-    np.testing.assert_allclose(ops.convert_to_numpy(scaled(np.ones((1, *shape), np.uint8))), one, rtol=1e-5)
-
-
-@pytest.mark.parametrize("shape", [(84, 84, 4), (4, 84, 84), (210, 160, 3), (10, 10, 4), (3, 12, 12), (17, 84, 84)])
+@pytest.mark.parametrize("shape", [(40, 44, 4), (4, 40, 40), (10, 10, 4), (3, 12, 12), (17, 40, 40)])
 def test_clear_channels_are_no_cause_for_a_warning(shape):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -202,44 +197,44 @@ def test_guessed_channels_are_a_warning_that_says_how_to_name_them(shape, axis):
 def test_an_ambiguous_channel_axis_is_an_error(shape):
     with pytest.raises(ValueError, match=r"give `channel_axis`. Received: observation of shape"):
         default_network(Box(0, 255, shape, np.uint8), TWO_ACTIONS, image_network="impala")
+    with pytest.raises(ValueError, match=r"give `channel_axis`. Received: observation\['b'\] of shape"):
+        describe_image(Dict(b=Box(0, 255, shape, np.uint8)), image_network="impala")
 
 
 @pytest.mark.parametrize(
-    ("shape", "words"),
+    ("space", "words"),
     [
-        ((84, 84), "network 'nature', one channel."),
-        ((84, 84, 3), "channels on axis -1."),
-        ((30, 30, 3), "network 'small', channels on axis -1."),
-        ((3, 84, 84), "channels on axis -3."),
-        ((4, 84, 84, 3), "channels on axis -1, the 4 frames joined"),
+        (Box(0, 255, (84, 84), np.uint8), "network 'nature', one channel."),
+        (Box(0, 255, (84, 84, 3), np.uint8), "channels on axis -1."),
+        (Box(0, 255, (30, 30, 3), np.uint8), "network 'small', channels on axis -1."),
+        (Box(0, 255, (3, 84, 84), np.uint8), "channels on axis -3."),
+        (Box(0, 255, (4, 84, 84, 3), np.uint8), "channels on axis -1, the 4 frames joined"),
+        (Box(0, 1, (84, 84)), ""),
+        (
+            Dict(a=VECTOR, b=Box(0, 255, (84, 84, 3), np.uint8)),
+            "`observation['b']` of shape (84, 84, 3) is treated as an image for the network 'nature', channels on axis",
+        ),
     ],
 )
-def test_what_is_taken_for_an_image_is_said(shape, words):
-    assert words in describe_image(Box(0, 255, shape, np.uint8))
-    assert describe_image(Box(0, 1, shape)) == ""
-
-
-def test_channel_axis_resolves_it():
-    network = default_network(Box(0, 255, (16, 40, 16), np.uint8), TWO_ACTIONS, image_network="impala", channel_axis=0)
-    assert network.get_layer("channels_last").output.shape == (None, 40, 16, 16)
+def test_what_is_taken_for_an_image_is_said(space, words):
+    assert words in describe_image(space)
+    assert bool(words) == bool(describe_image(space))
 
 
 @pytest.mark.parametrize(
     ("shape", "axis", "expected"),
     [
         ((9, 40, 12), 0, (40, 12, 9)),
-        ((9, 40, 12), -3, (40, 12, 9)),
-        ((9, 40, 12), 2, (9, 40, 12)),
         ((9, 40, 12), -1, (9, 40, 12)),
+        ((16, 40, 16), -3, (40, 16, 16)),
         ((2, 9, 40, 12), 1, (40, 12, 18)),
         ((2, 9, 40, 12), -3, (40, 12, 18)),
         ((2, 9, 40, 12), 3, (9, 40, 24)),
-        ((2, 9, 40, 12), -1, (9, 40, 24)),
     ],
 )
 def test_channel_axis_counts_in_the_whole_shape(shape, axis, expected):
     space = Box(0, 255, shape, np.uint8)
-    network = default_network(space, TWO_ACTIONS, image_network="impala", channel_axis=axis)
+    network = default_network(space, TWO_ACTIONS, image_network="small", channel_axis=axis)
     convolutions = [layer for layer in network.layers if isinstance(layer, keras.layers.Conv2D)]
     assert convolutions[0].input.shape == (None, *expected)
     assert f"channels on axis {-3 if axis in (0, 1, -3) else -1}" in describe_image(space, axis)
@@ -282,15 +277,18 @@ def test_noise_of_no_continuous_action_cannot_be_held(space):
     [
         (
             {"image_network": "resnet"},
-            r"must be one of \['auto', 'nature', 'impala', 'small'\]. Received: image_network='resnet'",
+            r"one of \['auto', 'nature', 'impala', 'small'\]. Received: image_network='resnet'",
         ),
         ({"normalize_observation": True}, "`normalize_observation` is for vectors.*images are scaled"),
         ({"distribution": "beta"}, "Received: distribution='beta'"),
+        ({"activation": "tanhh"}, "`activation` must be a Keras name.*Received: activation='tanhh'"),
+        ({"memory": "rnn"}, "`memory` must be .*'lstm'.*Received: memory='rnn'"),
     ],
 )
 def test_refused_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        default_network(Box(0, 255, (84, 84, 4), np.uint8), TWO_ACTIONS, **options)
+    with pytest.raises(ValueError, match=message) as caught:
+        default_network(Box(0, 255, (40, 40, 4), np.uint8), TWO_ACTIONS, **options)
+    assert "\n" not in str(caught.value)
 
 
 def test_normalization_follows_the_valid_rows_of_several_batches():
@@ -310,22 +308,6 @@ def test_normalization_follows_the_valid_rows_of_several_batches():
     found = ops.convert_to_numpy(layer(seen))
     np.testing.assert_allclose(found, (seen - seen.mean(0)) / np.sqrt(seen.var(0) + 1e-8), rtol=1e-3, atol=1e-3)
     np.testing.assert_array_equal(ops.convert_to_numpy(layer(np.full((1, 3), 1e9))), [[10.0] * 3])
-
-
-def test_the_distribution_is_saved_with_the_model(tmp_path):
-    network = default_network(VECTOR, TORQUES, normalize_observation=True, initial_log_std=-1.0)
-    network.save(tmp_path / "network.keras")
-    loaded = keras.models.load_model(tmp_path / "network.keras")
-    assert network_distribution(loaded, Spaces(None, TORQUES)) == Distribution((Gaussian((3,)),))
-    assert len(normalization_layers(loaded)) == 1
-    for before, after in zip(network.get_weights(), loaded.get_weights(), strict=True):
-        np.testing.assert_array_equal(before, after)
-
-
-def test_an_unknown_activation_is_one_line():
-    with pytest.raises(ValueError, match=r"`activation` must be a Keras name.*Received: activation='tanhh'") as caught:
-        default_network(Box(-1, 1, (3,)), Discrete(2), activation="tanhh")
-    assert "\n" not in str(caught.value)
 
 
 def sample(space, rows=3, seed=0):
@@ -352,20 +334,13 @@ def test_without_images_there_are_two_trunks_on_all_leaves():
     assert network.get_layer("value_hidden_1").kernel.shape == (17, 64)
 
 
-@pytest.mark.parametrize("observation", ["a", "b", "c", "d", "e"])
-def test_each_leaf_changes_the_outputs(observation):
+def test_each_leaf_changes_the_outputs():
     space = Dict(a=VECTOR, b=MultiDiscrete([2, 3]), c=MultiBinary(2), d=Discrete(4), e=Box(0, 255, (36, 36), np.uint8))
     network = default_network(space, TWO_ACTIONS)
     first, second = sample(space, rows=8), sample(space, rows=8, seed=1)
-    changed = {**first, observation: second[observation]}
-    assert not np.allclose(outputs(network, first)["value"], outputs(network, changed)["value"])
-
-
-def test_several_discrete_values_are_one_hot_side_by_side():
-    layer = OneHot((2, 3, 1))
-    found = ops.convert_to_numpy(layer(np.array([[[1], [0], [0]], [[0], [2], [0]]], np.int32)))
-    np.testing.assert_array_equal(found, [[0, 1, 1, 0, 0, 1], [1, 0, 0, 0, 1, 1]])
-    assert OneHot.from_config(layer.get_config()).sizes == (2, 3, 1)
+    value = outputs(network, first)["value"]
+    for name in "abcde":
+        assert not np.allclose(outputs(network, {**first, name: second[name]})["value"], value)
 
 
 @settings(max_examples=20, deadline=None)
@@ -376,6 +351,7 @@ def test_one_hot_is_read_back(nvec, seed):
     parts = np.split(found, np.cumsum(nvec)[:-1], axis=1)
     np.testing.assert_array_equal(np.stack([part.argmax(1) for part in parts], axis=1), values)
     np.testing.assert_array_equal(found.sum(1), len(nvec))
+    assert OneHot.from_config(OneHot(nvec).get_config()).sizes == tuple(nvec)
 
 
 def test_parameters_stand_in_leaf_order():
@@ -459,14 +435,6 @@ def test_one_image_among_masks_goes_straight_to_the_heads():
     assert network.get_layer("logits").kernel.shape == (512, 2)
 
 
-def test_images_among_other_leaves_are_described_by_name():
-    described = describe_image(Dict(a=VECTOR, b=Box(0, 255, (84, 84, 3), np.uint8)))
-    assert described.startswith("`observation['b']` of shape (84, 84, 3) is treated as an image for the network 'nat")
-    assert described.endswith("ure', channels on axis -1.")
-    with pytest.raises(ValueError, match=r"give `channel_axis`. Received: observation\['b'\] of shape"):
-        describe_image(Dict(b=Box(0, 255, (40, 40, 40), np.uint8)))
-
-
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_in_16_bits_observations_are_normalized_before_they_are_rounded(precision):
     with building_in(precision):
@@ -495,9 +463,7 @@ def test_in_16_bits_the_outputs_are_in_32(precision):
 
 @pytest.mark.parametrize("memory", ["lstm", "gru", "attention"])
 def test_memory_stands_behind_a_shared_trunk(memory):
-    from actor_learner.networks.memory import Memories
-
-    vector, image = Box(-1, 1, (3,), np.float32), Box(0, 255, (84, 84, 4), np.uint8)
+    vector, image = Box(-1, 1, (3,), np.float32), Box(0, 255, (40, 40, 4), np.uint8)
     for space, hidden in ((vector, 2), (image, 0)):
         network = default_network(space, Discrete(2), memory=memory, memory_size=8, seed=3)
         again = default_network(space, Discrete(2), memory=memory, memory_size=8, seed=3)
@@ -515,11 +481,6 @@ def test_an_untrained_memory_keeps_most_of_its_state(memory):
     kept = slice(8, 16) if memory == "lstm" else slice(0, 8)
     assert (gate[kept] == 3).all()
     assert gate.sum() == 24
-
-
-def test_an_unknown_memory_is_refused():
-    with pytest.raises(ValueError, match="`memory` must be .*'lstm'.*Received: memory='rnn'"):
-        default_network(Box(-1, 1, (3,), np.float32), Discrete(2), memory="rnn")
 
 
 @pytest.mark.parametrize(("shape", "stacked"), [((4, 40, 40), True), ((2, 40, 40, 3), True), ((40, 40, 3), False)])

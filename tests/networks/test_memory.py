@@ -9,6 +9,8 @@ import actor_learner as al
 from actor_learner.learner import backend
 from actor_learner.networks.memory import Memories, Rows
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 ROWS = Rows(backend.scan, backend.unflatten, backend.flatten)
 STEPS, COLUMNS = 9, 3
@@ -87,7 +89,7 @@ def test_a_call_outside_is_the_first_step_of_an_episode():
     assert network.predict(np.zeros((5, 2), np.float32), verbose=0).shape == (5, 2)
 
 
-@pytest.mark.parametrize("memory", [key for key in MEMORIES if key != "own"])
+@pytest.mark.parametrize("memory", ["stacked", "short attention"])
 def test_a_saved_network_remembers_as_before(memory, tmp_path):
     network, (x, start) = network_of(MEMORIES[memory]), drawn()
     network.save(tmp_path / "network.keras")
@@ -124,13 +126,12 @@ class Forgetting(Adding):
 
 
 class Stateless(Adding):
-    def initial_state(self, rows):
-        return ()
+    def __init__(self, initial):
+        super().__init__()
+        self.initial = initial
 
-
-class Nowhere(Adding):
     def initial_state(self, rows):
-        return None
+        return self.initial
 
 
 class Losing(Adding):
@@ -155,12 +156,9 @@ def called(network):
         (lambda: network_of(Growing), r"must keep its shapes and dtypes, \[\(\(3, 2\), 'float32'\)\]"),
         (called_twice, "can be called once in a network"),
         (lambda: network_of(Forgetting), r"`step` of a memory must return \(output, state\)"),
-        (
-            lambda: network_of(Losing),
-            "state of a memory must be tensors .*Losing.step, which returns None",
-        ),
-        (lambda: network_of(Stateless), r"`initial_state` of a memory must return .* Stateless.*returns \(\)"),
-        (lambda: network_of(Nowhere), "`initial_state` of a memory must return .* Nowhere.*returns None"),
+        (lambda: network_of(Losing), "state of a memory must be tensors .*Losing.step, which returns None"),
+        (lambda: network_of(lambda: Stateless(())), r"`initial_state` of a memory must .* Stateless.*returns \(\)"),
+        (lambda: network_of(lambda: Stateless(None)), "must return .* Stateless.*returns None"),
     ],
 )
 def test_a_step_that_cannot_be_is_refused(make, message):
@@ -189,9 +187,7 @@ def test_attention_computes_in_half_precision(precision):
 
 
 def test_heads_share_the_size():
-    with pytest.raises(
-        ValueError, match="`memory_size` must be a multiple of the 4 heads of attention. Received: memory_size=6"
-    ):
+    with pytest.raises(ValueError, match="`memory_size` must be a multiple of the 4 heads .*Received: memory_size=6"):
         al.TrainConfig(memory="attention", memory_size=6)
     with pytest.raises(ValueError, match="`size` must be a multiple of the 4 heads"):
         al.AttentionMemory(size=30)

@@ -14,6 +14,8 @@ import actor_learner as al
 from actor_learner.policy.export import cache, exporting, litert
 from actor_learner.spaces.spaces import Spaces
 
+pytestmark = pytest.mark.slow
+
 KEY_OF = cache.key_of  # before this folder's fixture replaces it
 SPACES = Spaces(Box(-1, 1, (3,), np.float32), Discrete(2))
 
@@ -42,10 +44,10 @@ def network(seed=0, **options):
     return al.default_network(SPACES.observation_space, SPACES.action_space, hidden_sizes=(8,), seed=seed, **options)
 
 
-def own(layer, name="own"):
+def own(layer):
     x = keras.Input((3,))
     h = layer(x)
-    return keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)), name=name)
+    return keras.Model(x, (layers.Dense(2)(h), layers.Dense(1)(h)), name="own")
 
 
 @keras.saving.register_keras_serializable(package="test_export_cache")
@@ -58,7 +60,7 @@ def doubled(x):
     return 2 * x
 
 
-def test_another_network_of_the_same_architecture_is_not_converted_again(conversions):
+def test_another_network_of_the_same_architecture_is_not_converted_again(conversions, folder):
     first, second = network(seed=1), network(seed=2)
     exporting.export_network(first, SPACES, 4)
     exported = exporting.export_network(second, SPACES, 4)
@@ -69,15 +71,20 @@ def test_another_network_of_the_same_architecture_is_not_converted_again(convers
     np.testing.assert_allclose(policy.value(observation), value[:, 0], atol=1e-5)
     np.testing.assert_array_equal(policy.act(observation), parameters.argmax(axis=1))
     assert exported.weight_names == tuple(weight.path for weight in second.weights)
+    (weights,) = folder.glob("*/weights.npy")
+    assert np.load(weights).size == 0
 
 
-@pytest.mark.parametrize(
-    ("changed", "batch_size"),
-    [(network(activation="relu"), 4), (network(), 5), (network(normalize_observation=True), 4)],
-    ids=["activation", "batch size", "layers"],
-)
-def test_what_the_graphs_depend_on_is_in_the_key(changed, batch_size, conversions):
-    assert KEY_OF(changed, SPACES, batch_size) != KEY_OF(network(), SPACES, 4)
+def test_what_the_graphs_depend_on_is_in_the_key():
+    masked = Spaces(SPACES.observation_space, SPACES.action_space, masked=True)
+    keys = {
+        KEY_OF(network(), SPACES, 4),
+        KEY_OF(network(), SPACES, 5),
+        KEY_OF(network(), masked, 4),
+        KEY_OF(network(activation="relu"), SPACES, 4),
+        KEY_OF(network(normalize_observation=True), SPACES, 4),
+    }
+    assert len(keys) == 5
 
 
 def test_names_that_keras_counts_on_are_not_in_the_key():
@@ -109,11 +116,6 @@ def test_names_of_inputs_that_belong_to_leaves_are_in_the_key():
 
     assert KEY_OF(minus("near", "far"), nested, 4) == KEY_OF(minus("near", "far"), nested, 4)
     assert KEY_OF(minus("near", "far"), nested, 4) != KEY_OF(minus("far", "near"), nested, 4)
-
-
-def test_spaces_and_masks_are_in_the_key():
-    masked = Spaces(SPACES.observation_space, SPACES.action_space, masked=True)
-    assert KEY_OF(network(), masked, 4) != KEY_OF(network(), SPACES, 4)
 
 
 @keras.saving.register_keras_serializable(package="test_export_cache")
@@ -157,9 +159,6 @@ def adapted():
 def test_code_of_the_users_has_no_key(layer):
     """The same config may compute something else in the next run, or in the same one with other statistics."""
     assert KEY_OF(own(layer), SPACES, 4) is None
-
-
-def test_layers_of_kerass_have_a_key():
     assert KEY_OF(own(layers.Dense(4, activation="gelu")), SPACES, 4) is not None
 
 
@@ -171,29 +170,23 @@ def test_a_damaged_entry_is_converted_again(folder, conversions):
     assert len(conversions) == 2
 
 
-def test_no_weights_are_kept(folder):
-    exporting.export_network(network(), SPACES, 4)
-    (weights,) = folder.glob("*/weights.npy")
-    assert np.load(weights).size == 0
-
-
-def test_without_a_cache_each_export_converts(monkeypatch, conversions):
+def test_without_a_cache_nothing_is_kept(monkeypatch, exported):
     monkeypatch.setenv("ACTOR_LEARNER_CACHE", "")
-    for _ in range(2):
-        exporting.export_network(network(), SPACES, 4)
-    assert len(conversions) == 2
+    assert KEY_OF(network(), SPACES, 4) is None
+    cache.write("key", exported)
+    assert cache.read("key") is None
 
 
-def test_a_folder_that_others_can_write_to_is_not_read(folder, conversions):
-    exporting.export_network(network(), SPACES, 4)
+def test_a_folder_that_others_can_write_to_is_not_read(folder, exported):
+    cache.write("key", exported)
+    assert cache.read("key") is not None
     os.chmod(folder, 0o777)
-    exporting.export_network(network(), SPACES, 4)
-    assert len(conversions) == 2
+    assert cache.read("key") is None
 
 
-def test_the_oldest_entries_are_removed(folder, monkeypatch):
+def test_the_oldest_entries_are_removed(folder, monkeypatch, exported):
     monkeypatch.setattr(cache, "MOST_KEPT", 2)
-    for rows in (1, 2, 3):
-        exporting.export_network(network(), SPACES, rows)
-    assert len(list(folder.iterdir())) == 2
-    assert (folder / KEY_OF(network(), SPACES, 3)).is_dir()
+    for number, key in enumerate("abc"):
+        cache.write(key, exported)
+        os.utime(folder / key, (number, number))
+    assert sorted(os.listdir(folder)) == ["b", "c"]

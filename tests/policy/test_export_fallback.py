@@ -49,6 +49,7 @@ def test_fallback_of_one_graph_leaves_the_other_to_litert():
     assert (exported.step_graph.format, exported.value_graph.format) == ("litert", "tensorflow")
 
 
+@pytest.mark.thorough
 def test_fallback_freezes_what_keras_does_not_know():
     network = vector_network(Untracked(), Inexpressible())
     with pytest.warns(UserWarning, match="LiteRT can't run"):
@@ -64,6 +65,7 @@ def test_fallback_where_no_layer_is_to_blame_names_the_operation():
         export_policy(network, ACTIONS, 4, VECTOR)
 
 
+@pytest.mark.thorough
 def test_fallback_with_a_loop_inside():
     network = vector_network(layers.Reshape((3, 2)), layers.LSTM(5), Inexpressible())
     with pytest.warns(UserWarning, match="LiteRT can't run"):
@@ -73,6 +75,7 @@ def test_fallback_with_a_loop_inside():
     assert_agrees(policy, network, ACTIONS, observations(VECTOR, 4))
 
 
+@pytest.mark.thorough
 def test_fallback_for_a_dtype_that_litert_does_not_know():
     space = Box(0, 10, (6,), np.uint64)
     network = default.default_network(space, ACTIONS)

@@ -8,24 +8,17 @@ import keras
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from keras import layers
 
 from actor_learner.networks import default
 from actor_learner.policy.export.convert import InexpressibleError, output_names, to_litert
-from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.export.trace import Tracer
 from actor_learner.policy.export.verify import Probe, agree, draw_inputs, draw_leaf, draw_mask
 from actor_learner.policy.export.weight_table import find_constants, pattern_values, permutation_of, scaled_by
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.spaces import Spaces
-from tests.support.exporting import (
-    ACTIONS,
-    BATCH,
-    VECTOR,
-    Subclassed,
-    vector_network,
-)
+from tests.support.exporting import ACTIONS, BATCH, VECTOR, Subclassed, vector_network
 
 pytestmark = pytest.mark.slow
 
@@ -47,10 +40,8 @@ def test_scaled(factor):
     assert scaled_by(np.random.default_rng(0).random(600, np.float32), pattern, (20, 30)) is None
 
 
-def test_constants_point_at_the_weights():
-    network = vector_network(layers.Dense(16, "relu"))
-    graph = export_policy(network, ACTIONS, BATCH, VECTOR).step_graph
-    shapes = [weight.shape for weight in network.weights]
+def test_constants_point_at_the_weights(exported):
+    graph, shapes = exported.step_graph, exported.weight_shapes
     assert set(find_constants(graph.content, shapes, range(len(shapes)))) == set(graph.constants)
 
 
@@ -62,26 +53,22 @@ def test_agreement_forgives_a_rare_draw_but_no_float():
     assert not agree([actions], [actions[:3]])
 
 
-def probe_of(network, batch_size=BATCH):
+def probe_of(network, action_space=ACTIONS):
     """Returns (the exported step graph, its probe, its traced function)."""
-    tracer = Tracer(network, Spaces(VECTOR, ACTIONS))
-    traced = tracer.trace("step", batch_size)
-    probe = Probe(traced, draw_inputs(tracer, batch_size), network)
+    tracer = Tracer(network, Spaces(VECTOR, action_space))
+    traced = tracer.trace("step", BATCH)
+    probe = Probe(traced, draw_inputs(tracer, BATCH), network)
     return to_litert(traced, probe, network), probe, traced
 
 
-def test_the_check_finds_each_weight_that_is_not_written():
-    graph, probe, traced = probe_of(vector_network(layers.Dense(16, "tanh")))
+def test_the_check_finds_weights_that_are_not_written_or_written_wrongly():
+    """Two kernels of one shape exchanged; a square kernel transposed; a wrong factor."""
+    graph, probe, traced = probe_of(vector_network(layers.Dense(6, "tanh"), layers.Dense(6, "tanh")))
     assert probe.failing_weights(graph, traced) == set()
-    assert len(graph.constants) == 4
+    assert len(graph.constants) == 6
     for missing in graph.constants:
         kept = tuple(constant for constant in graph.constants if constant is not missing)
         assert missing.weight in probe.failing_weights(dataclasses.replace(graph, constants=kept), traced)
-
-
-def test_the_check_finds_weights_written_wrongly():
-    """Two kernels of one shape exchanged; a square kernel transposed; a wrong factor."""
-    graph, probe, traced = probe_of(vector_network(layers.Dense(6, "tanh"), layers.Dense(6, "tanh")))
     first, second = (constant for constant in graph.constants if constant.weight in (0, 2))
     others = tuple(constant for constant in graph.constants if constant.weight not in (0, 2))
     swapped = (dataclasses.replace(first, weight=second.weight), dataclasses.replace(second, weight=first.weight))
@@ -94,27 +81,22 @@ def test_the_check_finds_weights_written_wrongly():
 def test_weights_that_only_other_outputs_read_are_unused():
     network = Subclassed()
     network(np.zeros((1, 6), np.float32))
-    _, _, traced = probe_of(network)
-    policy_head = network.heads[0]
-    expected = {id(weight) for weight in (*network.hidden.weights, *policy_head.weights)}
+    traced = Tracer(network, Spaces(VECTOR, ACTIONS)).trace("step", BATCH)
+    expected = {id(weight) for weight in (*network.hidden.weights, *network.heads[0].weights)}
     assert {id(network.weights[index]) for index in traced.used} == expected
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-def test_small_batches_are_checked_on_as_many_rows(batch_size):
-    _, probe, _ = probe_of(vector_network(layers.Dense(4)), batch_size)
-    assert sum(len(batch[0]) for batch in probe._inputs) >= 8
+def test_small_batches_are_checked_on_as_many_rows():
+    tracer = Tracer(vector_network(layers.Dense(4)), Spaces(VECTOR, ACTIONS))
+    for batch_size in (1, 3, 8):
+        assert sum(len(batch[0]) for batch in draw_inputs(tracer, batch_size)) >= 8
 
 
 def test_the_check_finds_outputs_in_another_order():
     """The two leaves look alike: only their values tell them apart."""
-    space = Tuple([Discrete(3), Discrete(3)])
     observation = keras.Input((6,))
     network = keras.Model(observation, (layers.Dense(6)(observation), layers.Dense(1)(observation)))
-    tracer = Tracer(network, Spaces(VECTOR, space))
-    traced = tracer.trace("step", BATCH)
-    probe = Probe(traced, draw_inputs(tracer, BATCH), network)
-    graph = to_litert(traced, probe, network)
+    graph, probe, traced = probe_of(network, Tuple([Discrete(3), Discrete(3)]))
     first, second, *rest = graph.outputs
     assert first != second
     assert probe.failing_weights(dataclasses.replace(graph, outputs=(second, first, *rest)), traced)
@@ -141,6 +123,7 @@ OBSERVATIONS = [
 
 
 @pytest.mark.parametrize("space", OBSERVATIONS, ids=str)
+@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_drawn_observations_are_valid(space, seed):
     (leaf,) = spaces.observation_structure(space).leaves
@@ -182,18 +165,15 @@ def test_inputs_are_leaves_noise_and_mask():
     assert len(drawn(space, action_space, masked=False)[0]) == 3
 
 
-def test_a_mask_leaf_holds_the_mask():
-    space = Dict({"action_mask": MultiBinary(4), "a": VECTOR})
+def test_a_mask_leaf_holds_the_mask_and_a_part_of_one_allows_everything():
+    whole = Dict({"action_mask": MultiBinary(4), "a": VECTOR})
     for masked in (True, False):
-        for _, action_mask, _, *mask in drawn(space, Discrete(4), masked):
+        for _, action_mask, _, *mask in drawn(whole, Discrete(4), masked):
             assert action_mask.any(axis=1).all()
             for given_mask in mask:
                 np.testing.assert_array_equal(action_mask, given_mask)
-
-
-def test_a_part_of_a_mask_allows_everything():
-    space = Dict({"action_mask": Tuple([MultiBinary(2), MultiBinary(3)]), "a": VECTOR})
-    for _, first, second, *_ in drawn(space, MultiDiscrete([2, 3]), masked=True):
+    parts = Dict({"action_mask": Tuple([MultiBinary(2), MultiBinary(3)]), "a": VECTOR})
+    for _, first, second, *_ in drawn(parts, MultiDiscrete([2, 3]), masked=True):
         assert first.all()
         assert second.all()
 

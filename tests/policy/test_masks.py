@@ -6,15 +6,16 @@ import keras
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from actor_learner.networks import default
 from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.export.verify import draw_mask
 from actor_learner.policy.policy import Policy
-from actor_learner.spaces import structure
 from actor_learner.spaces.spaces import Spaces
 from tests.support.exporting import give_draws, logits_network
+
+pytestmark = pytest.mark.slow
 
 # As pairs, because Gymnasium sorts the keys of a plain dict.
 CHOICES = Dict(
@@ -36,6 +37,21 @@ def plain():
     return export_policy(logits_network(3), Discrete(3), 4, masked=True)
 
 
+@pytest.fixture(scope="module")
+def unmasked():
+    return export_policy(logits_network(3), Discrete(3), 4)
+
+
+def with_a_mask(mask_space, columns=3):
+    return Dict({"action_mask": mask_space, "vector": Box(-9, 9, (columns,), np.float32)})
+
+
+@pytest.fixture(scope="module")
+def of_dicts():
+    space = with_a_mask(MultiBinary(3))
+    return Policy.from_network(logits_network(3), Discrete(3), observation_space=space, batch_size=2)
+
+
 def logits(rows, seed=0, columns=PARAMETERS, scale=3.0):
     return (scale * np.random.default_rng(seed).standard_normal((rows, columns))).astype(np.float32)
 
@@ -50,11 +66,11 @@ def chosen_columns(action):
     return np.column_stack([action["kind"], dials, action["last"] + 13])
 
 
-def test_a_million_masked_samples_are_allowed(exported):
+def test_masked_samples_are_allowed(exported):
     policy, rows = Policy(exported), np.arange(1000)[:, None]
     assert Spaces(None, CHOICES).masks.size == COLUMNS
     seen = np.zeros(COLUMNS, bool)
-    for seed in range(200):  # 1000 rows of five choices each
+    for seed in range(20):  # 1000 rows of five choices each
         mask = masks(1000, seed)
         # Some forbidden logits are the highest by far.
         action, log_prob = policy.step(logits(1000, seed, scale=3.0 if seed % 2 else 300.0), mask)
@@ -66,15 +82,13 @@ def test_a_million_masked_samples_are_allowed(exported):
 
 
 @pytest.mark.parametrize("draw", [0.0, 1 - 2**-24, 2**-24, 0.5])
-@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4, 1e25])
-def test_nothing_forbidden_at_the_edges_of_the_noise(exported, draw, scale):
+def test_nothing_forbidden_at_the_edges_of_the_noise(exported, draw):
     """The noise is 1, or the smallest above 0."""
-    policy = Policy(exported)
+    policy, mask = Policy(exported), masks(1000, 3)
     give_draws(policy._noise, [draw])
-    for rows in (1000, 7):
-        mask = masks(rows, 3)
-        columns = chosen_columns(policy.step(logits(rows, 4, scale=scale), mask)[0])
-        assert mask[np.arange(rows)[:, None], columns].all()
+    for scale in (0.0, 1.0, 1e4, 1e25):
+        columns = chosen_columns(policy.step(logits(1000, 4, scale=scale), mask)[0])
+        assert mask[np.arange(1000)[:, None], columns].all()
 
 
 def test_the_mode_is_allowed_and_the_best_of_what_is(plain):
@@ -100,36 +114,27 @@ def test_samples_have_the_distribution_of_what_is_left(plain):
     assert abs(share - np.e / (1 + np.e)) < 0.015
 
 
-def test_a_mask_that_allows_everything_changes_nothing():
-    network = default.default_network(Box(-1, 1, (4,)), CHOICES)
-    masked, unmasked = (export_policy(network, CHOICES, 4, Box(-1, 1, (4,)), masked=each) for each in (True, False))
-    assert (masked.masked, unmasked.masked) == (True, False)
+def test_a_mask_that_allows_everything_changes_nothing(plain, unmasked):
+    assert (plain.masked, unmasked.masked) == (True, False)
     for rows in (4, 9):
-        observation = logits(rows, columns=4)
+        observation = logits(rows, columns=3)
         results = [
-            Policy(masked, seed=1).step(observation, np.ones((rows, COLUMNS), bool)),
-            Policy(masked, seed=1).step(observation),
+            Policy(plain, seed=1).step(observation, np.ones((rows, 3), bool)),
+            Policy(plain, seed=1).step(observation),
             Policy(unmasked, seed=1).step(observation),
         ]
         for action, log_prob in results[1:]:
             np.testing.assert_array_equal(log_prob, results[0][1])
-            for key, leaf in action.items():
-                np.testing.assert_array_equal(leaf, results[0][0][key])
+            np.testing.assert_array_equal(action, results[0][0])
 
 
 def test_masks_of_either_form(exported):
     """A mask is flat, or mirrors the action space, as in Gymnasium's `sample(mask=...)`."""
     flat = masks(6, 5)
-    dials = flat[:, 4:13]
-    nests = [
-        {"kind": flat[:, :4], "dials": dials, "last": flat[:, 13:].astype(np.int8)},
-        {"kind": flat[:, :4], "dials": (dials[:, :3], dials[:, 3:4], dials[:, 4:]), "bits": None, "last": flat[:, 13:]},
-    ]
-    expected = Policy(exported, seed=2).step(logits(6), flat)
-    for nest in nests:
-        action, log_prob = Policy(exported, seed=2).step(logits(6), nest)
-        np.testing.assert_array_equal(log_prob, expected[1])
-        np.testing.assert_array_equal(action["dials"], expected[0]["dials"])
+    nest = {"kind": flat[:, :4], "dials": flat[:, 4:13], "bits": None, "last": flat[:, 13:].astype(np.int8)}
+    of_flat, of_nest = (Policy(exported, seed=2).step(logits(6), mask) for mask in (flat, nest))
+    np.testing.assert_array_equal(of_nest[1], of_flat[1])
+    np.testing.assert_array_equal(of_nest[0]["dials"], of_flat[0]["dials"])
     everywhere = Policy(exported, seed=2).step(logits(6), {"kind": flat[:, :4]})[0]
     assert flat[np.arange(6), everywhere["kind"]].all()
 
@@ -164,23 +169,22 @@ def test_masks_of_a_single_observation(exported, plain):
             assert (action["kind"], action["dials"].tolist(), action["last"]) == (3, [1, 0, 4], 0)
 
 
-@pytest.mark.parametrize("mask_space", [MultiBinary(3), Box(0, 1, (3,), np.int8), Box(0, 1, (3,), np.float32)])
-def test_the_mask_in_an_observation_is_read(mask_space):
-    space = Dict({"action_mask": mask_space, "vector": Box(-9, 9, (3,), np.float32)})
-    policy = Policy.from_network(logits_network(3), Discrete(3), observation_space=space)
-    vector, allowed = np.float32([5, 0, 9]), np.array([1, 1, 0], mask_space.dtype)
+def test_the_mask_in_an_observation_is_read(of_dicts):
+    vector, allowed = np.float32([5, 0, 9]), np.int8([1, 1, 0])
     observation = {"vector": vector, "action_mask": allowed}
-    assert policy.act(observation) == 0
-    assert policy.act(observation, action_mask=[0, 1, 1]) == 2  # the argument wins
+    assert of_dicts.act(observation) == 0
+    assert of_dicts.act(observation, action_mask=[0, 1, 1]) == 2  # the argument wins
     batch = {"vector": np.tile(vector, (500, 1)), "action_mask": np.tile(allowed, (500, 1))}
-    assert set(policy.step(batch)[0].tolist()) <= {0, 1}
-    assert policy.value(observation) == policy.value({**observation, "action_mask": 1 - allowed})
+    assert set(of_dicts.step(batch)[0].tolist()) <= {0, 1}
+    assert of_dicts.value(observation) == of_dicts.value({**observation, "action_mask": 1 - allowed})
+    leaves = np.ones((2, 3), np.int8), logits(2, columns=3)
+    action, _ = of_dicts.step_leaves(leaves, np.array([[1, 0, 0], [0, 0, 1]], bool))
+    assert action[0].tolist() == [0, 2]
 
 
 def test_a_nested_mask_in_an_observation_is_read():
     action_space = Tuple([Discrete(2), TORQUES, Discrete(3)])
-    mask_space = Tuple([MultiBinary(2), MultiBinary(1), MultiBinary(3)])
-    space = Dict({"action_mask": mask_space, "vector": Box(-9, 9, (7,), np.float32)})
+    space = with_a_mask(Tuple([MultiBinary(2), MultiBinary(1), MultiBinary(3)]), 7)
     policy = Policy.from_network(logits_network(7), action_space, observation_space=space)
     observation = {"vector": np.float32([9, 0, 0, 0, 9, 5, 0]), "action_mask": ([0, 1], [1], [0, 1, 1])}
     action = policy.act(observation)
@@ -206,62 +210,56 @@ def test_a_network_may_read_the_mask_too():
     assert policy.value(observation) != policy.value({**observation, "action_mask": np.array([1, 0, 1], np.int8)})
 
 
-class TestRefused:
-    def refused(self, policy, mask, observation):
-        messages = []
-        for call in (lambda: policy.step(observation, mask), lambda: policy.act(observation, action_mask=mask)):
-            with pytest.raises(ValueError) as caught:
-                call()
-            messages.append(str(caught.value))
-        assert messages[0] == messages[1]
-        assert "\n" not in messages[0]
-        return messages[0]
-
-    def test_a_row_in_which_nothing_is_allowed(self, plain):
-        mask = np.ones((5, 3), bool)
-        mask[3] = False
-        message = self.refused(Policy(plain), mask, logits(5, columns=3))
-        assert message == "`action_mask` must allow an action in every row. Received: none allowed in row 3"
-
-    def test_a_choice_in_which_nothing_is_allowed(self, exported):
-        mask = np.ones((5, COLUMNS), bool)
-        mask[2, 8:13] = False
-        message = self.refused(Policy(exported), mask, logits(5))
-        assert message.endswith("Received: none allowed in row 2, for choice 3 of 5")
-
-    def test_in_an_observation(self):
-        space = Dict({"action_mask": MultiBinary(3), "vector": Box(-9, 9, (3,), np.float32)})
-        policy = Policy.from_network(logits_network(3), Discrete(3), observation_space=space)
-        observation = {"vector": np.zeros(3, np.float32), "action_mask": np.zeros(3, np.int8)}
-        assert self.refused(policy, None, observation).startswith("`observation['action_mask']` must allow an action")
-
-    @pytest.mark.parametrize("mask", [np.ones((5, 4), bool), np.ones(3, bool), np.ones((4, 3), bool), [[True] * 3]])
-    def test_another_shape(self, plain, mask):
-        assert "`action_mask` must have 3 entries" in self.refused(Policy(plain), mask, logits(5, columns=3))
-
-    @pytest.mark.parametrize("value", [2, 0.5, np.nan])
-    def test_other_values(self, plain, value):
-        message = self.refused(Policy(plain), np.full((5, 3), value), logits(5, columns=3))
-        assert "`action_mask` must hold booleans, or 0 and 1" in message
-
-    def test_where_there_is_no_choice(self):
-        policy = Policy.from_network(logits_network(2), TORQUES)
-        assert not policy.exported.masked
-        message = self.refused(policy, np.ones((5, 1), bool), logits(5, columns=2))
-        assert message == "`action_mask` must be None: the action space has no discrete choice. Received: a ndarray"
-
-    def test_by_a_policy_that_was_exported_without(self):
-        policy = Policy(export_policy(logits_network(3), Discrete(3), 4))
-        message = self.refused(policy, np.ones((5, 3), bool), logits(5, columns=3))
-        assert "exported without masks; see `export_policy(..., masked=True)`" in message
+def refused(policy, mask, observation):
+    """Returns the one line with which a mask is refused."""
+    messages = []
+    for call in (lambda: policy.step(observation, mask), lambda: policy.act(observation, action_mask=mask)):
+        with pytest.raises(ValueError) as caught:
+            call()
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert "\n" not in messages[0]
+    return messages[0]
 
 
-def test_an_observation_with_a_key_of_that_name_but_no_choices_is_an_observation():
-    space = Dict({"action_mask": MultiBinary(3), "vector": Box(-1, 1, (2,), np.float32)})
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (np.arange(5)[:, None] != [3, 3, 3], "must allow an action in every row. Received: none allowed in row 3"),
+        (np.ones((5, 4)), "must have 3 entries"),
+        (np.full((5, 3), 2), "must hold booleans, or 0 and 1"),
+    ],
+)
+def test_what_is_no_mask_is_refused(plain, mask, message):
+    assert f"`action_mask` {message}" in refused(Policy(plain), mask, logits(5, columns=3))
+
+
+def test_a_choice_in_which_nothing_is_allowed_is_refused(exported, of_dicts):
+    mask = np.ones((5, COLUMNS), bool)
+    mask[2, 8:13] = False
+    message = refused(Policy(exported), mask, logits(5))
+    assert message.endswith("Received: none allowed in row 2, for choice 3 of 5")
+    observation = {"vector": np.zeros(3, np.float32), "action_mask": np.zeros(3, np.int8)}
+    assert refused(of_dicts, None, observation).startswith("`observation['action_mask']` must allow an action")
+
+
+def test_a_policy_that_was_exported_without_masks_takes_none(unmasked):
+    message = refused(Policy(unmasked), np.ones((5, 3), bool), logits(5, columns=3))
+    assert "exported without masks; see `export_policy(..., masked=True)`" in message
+
+
+def test_where_there_is_no_choice_there_is_no_mask():
+    """An entry of that name is an observation."""
+    space = with_a_mask(MultiBinary(3), columns=2)
     policy = Policy.from_network(logits_network(2), TORQUES, observation_space=space)
-    assert policy.act({"vector": np.float32([0.5, 0]), "action_mask": np.zeros(3, np.int8)}) == np.float32([0.5])
+    assert not policy.exported.masked
+    observation = {"vector": np.float32([0.5, 0]), "action_mask": np.zeros(3, np.int8)}
+    assert policy.act(observation) == np.float32([0.5])
+    message = refused(policy, np.ones(1, bool), observation)
+    assert message == "`action_mask` must be None: the action space has no discrete choice. Received: a ndarray"
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4), rows=st.integers(1, 20), seed=st.integers(0, 2**32 - 1)
 )
@@ -271,14 +269,3 @@ def test_drawn_masks_always_allow_something(sizes, rows, seed):
     assert (mask.shape, mask.dtype) == ((rows, 2 * sum(sizes)), "float32")
     assert set(np.unique(mask)) <= {0.0, 1.0}
     assert layout.first_empty(mask.astype(bool)) is None
-
-
-def test_a_mask_leaf_is_in_the_structure_of_observations():
-    """Leaves are counted with the mask, which the graph then leaves out."""
-    space = Dict({"action_mask": MultiBinary(3), "vector": Box(-9, 9, (3,), np.float32)})
-    policy = Policy.from_network(logits_network(3), Discrete(3), observation_space=space, batch_size=2)
-    leaves = structure.observation_structure(space).flatten(
-        {"action_mask": np.ones((2, 3), np.int8), "vector": logits(2, columns=3)}
-    )
-    action, _ = policy.step_leaves(leaves, np.array([[1, 0, 0], [0, 0, 1]], bool))
-    assert action[0].tolist() == [0, 2]

@@ -3,11 +3,14 @@
 import keras
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Discrete
 
 import actor_learner as al
+from actor_learner.networks.memory import Memories
+from actor_learner.policy.export.exporting import export_policy
 
-OBSERVATION = Box(-1, 1, (3,), np.float32)
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 
 
@@ -19,9 +22,14 @@ def network():
     return keras.Model(inputs, (4 * keras.layers.Dense(2)(hidden), keras.layers.Dense(1)(hidden)))
 
 
+@pytest.fixture(scope="module")
+def exported(network):
+    return export_policy(network, Discrete(2), 4)
+
+
 @pytest.fixture
-def policy(network):
-    return al.Policy.from_network(network, Discrete(2), batch_size=4)
+def policy(exported):
+    return al.Policy(exported)
 
 
 def observations(steps=5, rows=4):
@@ -58,20 +66,13 @@ def test_rows_are_reset_alone(policy):
 def test_start_resets_in_the_same_call(policy):
     seen = observations()
     policy.act(seen[0])
-    after_reset = policy.exported
-    assert after_reset.state_shapes == ((4,), (3,), (3,))
+    assert policy.exported.state_shapes == ((4,), (3,), (3,))
     policy.act(seen[1], start=[True, False, False, False])
     started = policy.state_leaves
     other = al.Policy(policy.exported)
     other.act(seen[1])
     np.testing.assert_allclose(started[0][0], other.state_leaves[0][0], atol=1e-7)
     assert not np.allclose(started[0][1], other.state_leaves[0][1])
-
-
-def test_rows_that_are_not_there_are_refused(policy):
-    policy.act(observations()[0])
-    with pytest.raises(ValueError, match=r"`rows` must be indices below 4, or 4 bools. Received: \[7\]"):
-        policy.reset([7])
 
 
 def test_sessions_keep_their_own_states(policy):
@@ -91,8 +92,6 @@ def test_sessions_keep_their_own_states(policy):
 
 
 def test_the_graph_does_what_the_network_does(policy, network):
-    from actor_learner.networks.memory import Memories
-
     memories = Memories(network)
     state = tuple(np.zeros((4, *shape), np.float32) for shape in memories.shapes)
     for step, observation in enumerate(observations()):
@@ -105,8 +104,10 @@ def test_the_graph_does_what_the_network_does(policy, network):
             np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
-def test_another_number_of_rows_is_refused_until_it_has_forgotten(policy):
+def test_other_rows_are_refused_until_it_has_forgotten(policy):
     policy.act(observations()[0])
+    with pytest.raises(ValueError, match=r"`rows` must be indices below 4, or 4 bools. Received: \[7\]"):
+        policy.reset([7])
     with pytest.raises(ValueError, match=r"`observation` must have 4 rows.*`reset\(\)`.*Received: 2 rows"):
         policy.act(observations()[0][:2])
     policy.reset()
@@ -128,11 +129,9 @@ def test_what_does_not_fit_is_refused(policy, arguments, message):
         policy.act(observations()[0], **arguments)
 
 
-def test_a_policy_without_memory_takes_no_state():
-    inputs = keras.Input((3,))
-    network = keras.Model(inputs, (keras.layers.Dense(2)(inputs), keras.layers.Dense(1)(inputs)))
-    policy = al.Policy.from_network(network, Discrete(2))
+def test_a_policy_without_memory_takes_no_state(gaussian):
+    policy = al.Policy(gaussian)
     policy.reset()
-    policy.act(np.zeros(3, np.float32), start=True)
+    policy.act(np.zeros(4, np.float32), start=True)
     with pytest.raises(ValueError, match="`state` must be None: there is no state"):
-        policy.act(np.zeros(3, np.float32), state=())
+        policy.act(np.zeros(4, np.float32), state=())

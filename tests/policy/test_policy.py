@@ -8,23 +8,14 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from scipy import stats
 
 from actor_learner.networks import default
+from actor_learner.policy.actions import leaf_to_env
 from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.exported import flatten_weights
+from actor_learner.policy.inputs import ObservationReader
 from actor_learner.policy.policy import Policy
-from tests.support.exporting import give_draws, logits_network
-from tests.support.policies import (
-    ACTIONS,
-    BATCH,
-    TORQUES,
-    VECTOR,
-    observations,
-)
-
-
-@pytest.fixture(scope="module")
-def five_actions():
-    """The observation is the logits; graphs for all 31 sets of possible actions at once, and for four rows."""
-    return [export_policy(logits_network(5), Discrete(5), batch_size) for batch_size in (31, 4)]
+from actor_learner.spaces.spaces import Spaces
+from tests.support.exporting import assert_agrees, give_draws, logits_network
+from tests.support.policies import ACTIONS, BATCH, TORQUES, VECTOR, observations
 
 
 def test_shapes_and_dtypes(exported, gaussian):
@@ -37,12 +28,15 @@ def test_shapes_and_dtypes(exported, gaussian):
     action, log_prob = policy.step(observations(1)[0])
     assert action.shape == log_prob.shape == policy.value(observations(1)[0]).shape == ()
     assert policy.act(observations(1)[0]).dtype == "int64"
+    assert policy.act(observations(1)[0]) in {5: "a", 6: "b", 7: "c"}  # environments use it as a key
     assert policy.step(observations(0))[0].shape == (0,)
     policy = Policy(gaussian)
     for rows in (BATCH, 1, 13):
         action, log_prob = policy.step(observations(rows))
         assert (action.shape, action.dtype, log_prob.shape) == ((rows, 2), "float32", (rows,))
     assert policy.act(observations(1)[0]).shape == (2,)
+    assert repr(Policy(exported)).startswith("Policy(Box(shape=")
+    assert " -> Discrete(n=" in repr(Policy(exported))
 
 
 def test_results_are_not_overwritten_by_the_next_step(exported):
@@ -76,11 +70,10 @@ def test_nothing_is_chosen_by_nan(exported):
 
 @pytest.mark.parametrize(("values", "received"), [([300, 5], "300"), ([-5, 2], "-5"), ([np.inf, 0], "inf")])
 def test_numbers_that_a_dtype_lacks_are_not_wrapped(values, received):
-    space = Box(0, 255, (2,), np.uint8)
-    policy = Policy.from_network(default.default_network(space, ACTIONS), ACTIONS)
+    reader = ObservationReader(Spaces(Box(0, 255, (2,), np.uint8), ACTIONS))
     with pytest.raises(ValueError, match=f"`observation` must have values of its space. Received: {received}"):
-        policy.act(np.array(values))
-    policy.act(np.array([255, 0]))
+        reader.read(np.array(values))
+    assert reader.read(np.array([255, 0]))[0][0].tolist() == [[255, 0]]
 
 
 def test_a_policy_is_made_of_an_exported_one(network):
@@ -139,19 +132,18 @@ def test_samples_have_the_normal_distribution():
     np.testing.assert_allclose(log_prob, stats.norm(mean, np.exp(log_std)).logpdf(action[:, 0]), atol=1e-5)
 
 
-@pytest.mark.parametrize("impossible", [-1e9, -np.inf, np.finfo(np.float32).min, -200.0])
-@pytest.mark.parametrize("draw", [0.0, 1 - 2**-24, 0.5, 2**-24])
-def test_an_action_of_probability_zero_is_never_chosen(five_actions, impossible, draw):
-    """The noise is 1 or the smallest above 0; the possible actions have every place."""
+def test_an_action_of_probability_zero_is_never_chosen():
+    """The noise is 1 or the smallest above 0; the observation is the logits; the possible actions have every place."""
     possible = np.array([[bits >> place & 1 for place in range(5)] for bits in range(1, 32)], bool)
-    logits = np.where(possible, np.float32(0.3), np.float32(impossible)).astype(np.float32)
-    for each in five_actions:
-        policy = Policy(each)
-        give_draws(policy._noise, [draw])
-        action, log_prob = policy.step(logits)
-        assert possible[np.arange(len(action)), action].all()
-        np.testing.assert_allclose(log_prob, -np.log(possible.sum(axis=1)), atol=1e-6)
-        assert possible[np.arange(len(action)), policy.act(logits)].all()
+    policy = Policy(export_policy(logits_network(5), Discrete(5), 31))
+    for impossible in (-1e9, -np.inf, np.finfo(np.float32).min, -200.0):
+        logits = np.where(possible, np.float32(0.3), np.float32(impossible)).astype(np.float32)
+        for draw in (0.0, 1 - 2**-24, 0.5, 2**-24):
+            give_draws(policy._noise, [draw])
+            action, log_prob = policy.step(logits)
+            assert possible[np.arange(31), action].all()
+            np.testing.assert_allclose(log_prob, -np.log(possible.sum(axis=1)), atol=1e-6)
+            assert possible[np.arange(31), policy.act(logits)].all()
 
 
 @pytest.mark.parametrize(
@@ -176,50 +168,32 @@ def test_an_action_of_probability_zero_is_never_chosen(five_actions, impossible,
     ],
 )
 def test_to_env(space, action, expected):
-    network = default.default_network(VECTOR, space)
-    result = Policy.from_network(network, space).to_env(action)
+    (leaf,) = Spaces(None, space).action.leaves
+    result = leaf_to_env(leaf, "gaussian")(action)
     np.testing.assert_array_equal(result, expected)
     assert result.dtype == expected.dtype
     assert all(space.contains(row) for row in (result if result.ndim > len(space.shape) else [result]))
 
 
-def test_what_the_environment_gets_is_in_its_space(exported, gaussian):
-    for each in (exported, gaussian):
-        policy = Policy(each)
-        for deterministic in (True, False):
-            for row in policy.act(observations(50), deterministic=deterministic):
-                assert policy.action_space.contains(row)
-
-
-def test_new_weights_reach_every_interpreter(network, exported):
+def test_new_weights_reach_every_interpreter(exported):
     policy, other = Policy(exported), default.default_network(VECTOR, ACTIONS, seed=1)
     for rows in (BATCH, 3):
         policy.value(observations(rows))
         policy.step(observations(rows))
     policy.set_weights(other.get_weights())
-    fresh = Policy(export_policy(other, ACTIONS, BATCH, VECTOR))
-    policy.reseed(3)
-    fresh.reseed(3)
     for rows in (BATCH, 3):
-        np.testing.assert_allclose(policy.value(observations(rows)), fresh.value(observations(rows)), atol=1e-6)
-        np.testing.assert_allclose(policy.step(observations(rows))[1], fresh.step(observations(rows))[1], atol=1e-6)
+        assert_agrees(policy, other, ACTIONS, observations(rows))
 
 
-def test_flat_weights_are_copied(exported):
-    policy = Policy(exported)
-    expected = policy.value(observations(BATCH))
-    flat = np.array(exported.weights)
-    policy.set_weights(flat)
-    flat[:] = np.nan
-    np.testing.assert_array_equal(policy.value(observations(BATCH)), expected)
-
-
-def test_flat_weights_are_the_same_as_weights(network, exported):
+def test_flat_weights_are_the_same_as_weights_and_copied(network, exported):
     first, second = Policy(exported), Policy(exported)
     other = [weight + np.float32(0.1) for weight in network.get_weights()]
+    flat = flatten_weights(other)
     first.set_weights(other)
-    second.set_weights(flatten_weights(other))
+    second.set_weights(flat)
+    flat[:] = np.nan
     np.testing.assert_array_equal(first.step(observations(BATCH))[1], second.step(observations(BATCH))[1])
+    np.testing.assert_array_equal(first.value(observations(BATCH)), second.value(observations(BATCH)))
 
 
 def test_wrong_weights_are_one_clear_error(network, exported):
@@ -230,17 +204,3 @@ def test_wrong_weights_are_one_clear_error(network, exported):
         policy.set_weights([weights[0].T, *weights[1:]])
     with pytest.raises(ValueError, match=r"`weights` must have shape.*Received: shape=\(3,\)"):
         policy.set_weights(np.zeros(3, np.float32))
-
-
-def test_a_policy_acts_in_a_simulator_of_the_readers_own(network):
-    """The policy is exported for one observation and takes any number."""
-    policy = Policy.from_network(network, ACTIONS, seed=0)
-    assert repr(policy).startswith("Policy(Box(shape=")
-    assert " -> Discrete(n=" in repr(policy)
-    for rows in (32, 32, 5, 1, 32):
-        action, log_prob = policy.step(observations(rows))
-        assert action.shape == log_prob.shape == (rows,)
-        assert policy.to_env(action).min() >= ACTIONS.start
-    before = policy.value(observations(32))
-    policy.set_weights([weight + 0.1 for weight in network.get_weights()])
-    assert not np.allclose(policy.value(observations(32)), before)

@@ -6,22 +6,24 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from keras import layers
 
-from actor_learner.networks import default
 from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.policy import Policy, load_policy
 from actor_learner.spaces.kinds import to_json
-from actor_learner.spaces.structure import observation_structure
 from actor_learner.system.files import write_manifest
 from actor_learner.system.keras_import import silent_stderr
-from tests.support.policies import ACTIONS, BATCH, TORQUES, VECTOR, observations
-from tests.support.trajectories import HYBRID, SENSES
+from tests.support.exporting import Inexpressible
+from tests.support.policies import ACTIONS, TORQUES, VECTOR, acted
+from tests.support.processes import patience
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_saved_and_loaded(tmp_path, exported, gaussian):
@@ -29,11 +31,7 @@ def test_saved_and_loaded(tmp_path, exported, gaussian):
         each.save(tmp_path / name / "policy")
         for directory in (tmp_path / name, tmp_path / name / "policy"):
             loaded, original = load_policy(directory, seed=4), Policy(each, seed=4)
-            for _ in range(5):
-                for ours, theirs in zip(
-                    loaded.step(observations(BATCH)), original.step(observations(BATCH)), strict=True
-                ):
-                    np.testing.assert_array_equal(ours, theirs)
+            assert acted(loaded) == acted(original)
             assert loaded.action_space == original.action_space
 
 
@@ -63,16 +61,21 @@ def test_loading_from_elsewhere_is_one_clear_error(tmp_path, exported):
         load_policy(tmp_path)
 
 
-ACT_IN_A_BARE_PROCESS = """
-import sys
-import numpy as np
+def printed(script, *arguments):
+    """Returns the lines that a script prints in a process of its own, and what it says on standard error."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=patience(60))
+    return done.stdout.splitlines(), done.stderr
+
+
+ACT = """
+import os, sys
+if sys.argv[1] == "closed":
+    os.close(2)
 from actor_learner.policy.policy import load_policy
-policy = load_policy(sys.argv[1], seed=9)
-observation = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
-for _ in range(5):
-    action, log_prob = policy.step(observation)
-    print(action.tolist(), [x.hex() for x in log_prob.astype(float).tolist()])
-print(policy.value(observation).tobytes().hex())
+from tests.support.policies import acted
+for folder in sys.argv[2:]:
+    print(acted(load_policy(folder, seed=9)).hex())
 loaded = [name for name in ("tensorflow", "keras") if name in sys.modules]
 mapped = [line for line in open("/proc/self/maps") if "tensorflow/" in line] if sys.platform == "linux" else []
 print(loaded, mapped)
@@ -80,49 +83,14 @@ print(loaded, mapped)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["exported", "gaussian"])
-def test_another_process_acts_the_same_without_tensorflow(tmp_path, kind, request):
-    each = request.getfixturevalue(kind)
-    each.save(tmp_path)
-    policy, observation = Policy(each, seed=9), observations(6)
-    expected = []
-    for _ in range(5):
-        action, log_prob = policy.step(observation)
-        expected.append(f"{action.tolist()} {[x.hex() for x in log_prob.astype(float).tolist()]}")
-    expected += [policy.value(observation).tobytes().hex(), "[] []"]
-    done = subprocess.run(
-        [sys.executable, "-c", ACT_IN_A_BARE_PROCESS, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines() == expected
-    assert done.stderr == ""
-
-
-ACT_ON_COMPOSITES = """
-import sys
-import numpy as np
-from actor_learner.policy.policy import load_policy
-policy = load_policy(sys.argv[1], seed=9)
-structure = policy.spaces.observation
-observation = structure.unflatten([np.ones((3, *leaf.shape), leaf.dtype) for leaf in structure.leaves])
-mask = {"kind": np.array([[0, 1, 0], [1, 0, 0], [0, 0, 1]])}
-action, log_prob = policy.step(observation, mask)
-assert action["kind"].tolist() == [1, 0, 2] == policy.act(observation, action_mask=mask)["kind"].tolist()
-print(log_prob.tobytes().hex(), "tensorflow" in sys.modules, "keras" in sys.modules)
-"""
-
-
-@pytest.mark.slow
-def test_composites_in_another_process(tmp_path):
-    network = default.default_network(SENSES, HYBRID, image_network="impala")
-    exported = export_policy(network, HYBRID, 3, SENSES, masked=True)
-    exported.save(tmp_path)
-    structure = observation_structure(SENSES)
-    observation = structure.unflatten([np.ones((3, *leaf.shape), leaf.dtype) for leaf in structure.leaves])
-    expected = Policy(exported, seed=9).step(observation, {"kind": np.array([[0, 1, 0], [1, 0, 0], [0, 0, 1]])})[1]
-    done = subprocess.run(
-        [sys.executable, "-c", ACT_ON_COMPOSITES, str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == [expected.tobytes().hex(), "False", "False"]
+@pytest.mark.parametrize("standard_error", ["open", "closed"])
+def test_another_process_acts_the_same_without_tensorflow(tmp_path, exported, gaussian, composite, standard_error):
+    policies = {"exported": exported, "gaussian": gaussian, "composite": composite}
+    for name, each in policies.items():
+        each.save(tmp_path / name)
+    lines, told = printed(ACT, standard_error, *(tmp_path / name for name in policies))
+    assert lines == [*(acted(Policy(each, seed=9)).hex() for each in policies.values()), "[] []"]
+    assert told == ""
 
 
 def test_silence_ends(capfd):
@@ -144,35 +112,7 @@ def test_silence_leaks_no_file_descriptor():
     assert len(os.listdir("/dev/fd")) == before
 
 
-@pytest.mark.slow
-def test_acts_with_standard_error_closed(tmp_path, exported):
-    exported.save(tmp_path)
-    script = """
-import os, sys
-os.close(2)
-import numpy as np
-from actor_learner.policy.policy import load_policy
-print(load_policy(sys.argv[1]).act(np.zeros(4)))
-"""
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert ACTIONS.contains(np.int64(done.stdout))
-
-
-@pytest.mark.slow
-def test_fallback_in_another_process(tmp_path):
-    """The process needs TensorFlow, but not the code of the layers, and sees no GPU."""
-
-    class Inexpressible(layers.Layer):
-        def call(self, x):
-            return x + keras.ops.cast(keras.ops.argmax(x, axis=-1, keepdims=True), "float32")
-
-    observation = keras.Input((4,))
-    hidden = Inexpressible()(observation)
-    network = keras.Model(observation, (layers.Dense(3)(hidden), layers.Dense(1)(hidden)))
-    with pytest.warns(UserWarning, match="LiteRT can't run"):
-        exported = export_policy(network, ACTIONS, BATCH, VECTOR)
-    exported.save(tmp_path)
-    script = """
+FALL_BACK = """
 import sys
 import numpy as np
 from actor_learner.policy.policy import load_policy
@@ -181,9 +121,17 @@ print(policy.value(np.ones((6, 4), np.float32)).tolist())
 import tensorflow as tf
 print(tf.config.get_visible_devices("GPU"))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    values = np.array(json.loads(done[0]))
-    np.testing.assert_allclose(values, Policy(exported).value(np.ones((6, 4), np.float32)), atol=1e-6)
-    assert done[1] == "[]"
+
+
+@pytest.mark.thorough
+def test_fallback_in_another_process(tmp_path):
+    """The process needs TensorFlow, but not the code of the layers, and sees no GPU."""
+    observation = keras.Input((4,))
+    hidden = Inexpressible()(observation)
+    network = keras.Model(observation, (layers.Dense(3)(hidden), layers.Dense(1)(hidden)))
+    with pytest.warns(UserWarning, match="LiteRT can't run"):
+        exported = export_policy(network, ACTIONS, 6, VECTOR)
+    exported.save(tmp_path)
+    (values, devices), _ = printed(FALL_BACK, tmp_path)
+    np.testing.assert_allclose(json.loads(values), Policy(exported).value(np.ones((6, 4), np.float32)), atol=1e-6)
+    assert devices == "[]"

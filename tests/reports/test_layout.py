@@ -95,25 +95,13 @@ def test_of_many_actors_the_range_is_shown():
     assert any("64 actors  10% to 73% CPU  50 to 113 MB" in line for line in lines)
 
 
-def test_before_the_first_update():
-    seen = Summary(CONFIG, "runs/mine").status(age=5.0)
-    lines, _ = drawn(seen, note="Waiting.")
-    assert lines[2:] == ["0 of 10,000 steps · 0:05 so far", "Waiting."]
-
-
-def test_a_replay_buffer_is_shown_with_what_is_owed():
-    rows = [row(1), row(2, buffer_rows=1500.0, gradient_steps=4000.0, updates_owed=2.0)]
-    lines, _ = drawn(status(rows))
-    assert "buffer 1,500 rows · 4,000 gradient steps (2 owed)" in " · ".join(lines)
-
-
-def test_what_went_wrong_stands_out():
-    rows = [row(1), row(2, undone=1.0, actor_restarts=3, actor_restart_causes=["actor 1 was killed by SIGKILL"])]
-    lines, _ = drawn(status(rows))
-    assert lines[-2:] == [
-        "policy lag 0.0 · 3 actor restarts · 1 undone update",
-        "last restart: actor 1 was killed by SIGKILL",
-    ]
+def test_a_replay_buffer_is_shown_with_what_is_owed_and_what_went_wrong_stands_out():
+    figures = {"buffer_rows": 1500.0, "gradient_steps": 4000.0, "updates_owed": 2.0}
+    wrong = {"undone": 1.0, "actor_restarts": 3, "actor_restart_causes": ["actor 1 was killed by SIGKILL"]}
+    lines, _ = drawn(status([row(1), row(2, **figures, **wrong)]))
+    for text in ("buffer 1,500 rows · 4,000 gradient steps (2 owed)", "3 actor restarts · 1 undone update"):
+        assert text in " · ".join(lines)
+    assert lines[-1] == "last restart: actor 1 was killed by SIGKILL"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +116,4 @@ def test_what_went_wrong_stands_out():
 )
 def test_sparklines(values, width, expected):
     assert sparkline(values, width) == expected
-
-
-def test_sparklines_in_ascii():
     assert sparkline([0, 7], 5, ascii_only=True) == "_#"

@@ -1,11 +1,10 @@
-import subprocess
 import sys
 import xml.etree.ElementTree
 from pathlib import Path
 
-import matplotlib.image
 import numpy as np
 import pytest
+from scipy import stats
 
 import actor_learner as al
 from actor_learner import cli
@@ -13,6 +12,7 @@ from actor_learner.reports.curves import interquartile_mean, read_curves, smooth
 from actor_learner.reports.plot import draw, plot
 from tests.support.run_files import append_metrics, create_run
 
+pytest.importorskip("matplotlib", reason="needs matplotlib")
 pytestmark = pytest.mark.slow
 
 
@@ -32,16 +32,11 @@ def make_run(run_dir, returns, *, first=0, every=100, seed=0, env="CartPole-v1",
 
 
 def test_mean_minimum_and_maximum_over_seeds():
-    make_run("a", np.full(20, 10.0), seed=0)
-    make_run("b", np.full(20, 30.0), seed=1)
-    make_run("c", np.full(20, 50.0), seed=2)
-    (curve,) = read_curves(["a", "b", "c"])
-    assert (curve.env, curve.metric, curve.num_runs, curve.label) == (
-        "CartPole-v1",
-        "episode_return",
-        3,
-        "PPO (3 runs)",
-    )
+    for seed, value in enumerate((10.0, 30.0, 50.0)):
+        make_run(f"run{seed}", np.full(20, value), seed=seed)
+    (curve,) = read_curves(["run0", "run1", "run2"])
+    assert (curve.env, curve.metric, curve.num_runs) == ("CartPole-v1", "episode_return", 3)
+    assert curve.label == "PPO (3 runs)"
     np.testing.assert_allclose(curve.middle, 30.0)
     np.testing.assert_allclose(curve.low, 10.0)
     np.testing.assert_allclose(curve.high, 50.0)
@@ -79,13 +74,6 @@ def test_groups_are_environments_and_algorithms():
     ]
 
 
-def test_updates_without_a_value_are_left_out():
-    make_run("a", [float("nan"), float("nan"), 3.0, 4.0])
-    (curve,) = read_curves(["a"])
-    assert curve.x[0] == 200
-    np.testing.assert_allclose(curve.middle[[0, -1]], [3.0, 4.0])
-
-
 def test_runs_with_different_metrics_are_one_line_that_names_the_run():
     make_run("a", [1.0, 2.0])
     append_metrics(create_run(al.TrainConfig(run_dir="b")), {"env_steps": 1, "updates": 1, "other": 2.0})
@@ -100,11 +88,12 @@ def test_seconds_begin_at_the_start_of_the_run():
         assert bool(figure.axes[0].get_xlim()[0] == 0) is left
 
 
-def test_seconds_and_updates_as_x():
-    make_run("a", [1.0, 2.0, 3.0], every=100)
+def test_seconds_and_updates_as_x_from_the_first_that_has_a_value():
+    make_run("a", [float("nan"), 2.0, 3.0], every=100)
     (seconds,), (updates,) = read_curves(["a"], x="seconds"), read_curves(["a"], x="updates")
-    assert (seconds.x[0], seconds.x[-1]) == (0, 4)
-    assert (updates.x[0], updates.x[-1]) == (1, 3)
+    assert (seconds.x[0], seconds.x[-1]) == (2, 4)
+    assert (updates.x[0], updates.x[-1]) == (2, 3)
+    np.testing.assert_allclose(updates.middle[[0, -1]], [2.0, 3.0])
 
 
 def test_groups_by_a_key_of_the_config_in_its_order():
@@ -125,13 +114,6 @@ def test_runs_with_other_settings_in_one_curve_are_warned_of():
         read_curves(["a", "b"])
 
 
-def test_a_curve_that_ends_with_its_shortest_run_says_so():
-    make_run("a", [1.0, 2.0], every=100)
-    make_run("b", np.arange(9.0), every=100, seed=1)
-    with pytest.warns(UserWarning, match="ends where its shortest run does, at 100 steps; the longest goes on to 800"):
-        read_curves(["a", "b"])
-
-
 def make_five_runs():
     for seed, value in enumerate((0.0, 100.0, 10.0, 20.0, 30.0)):
         make_run(f"run{seed}", np.full(3, value), seed=seed)
@@ -146,7 +128,6 @@ def test_quartiles_are_around_the_mean_of_the_middle_half():
 
 
 def test_the_interquartile_mean_is_that_of_scipy():
-    stats = pytest.importorskip("scipy.stats")
     values = np.random.default_rng(0).normal(size=(9, 4))
     for runs in range(1, 10):
         np.testing.assert_allclose(
@@ -155,7 +136,6 @@ def test_the_interquartile_mean_is_that_of_scipy():
 
 
 def test_the_bootstrap_interval_is_that_of_scipy():
-    stats = pytest.importorskip("scipy.stats")
     (curve,) = read_curves(make_five_runs(), band="bootstrap")
     expected = stats.bootstrap(
         ([0.0, 100.0, 10.0, 20.0, 30.0],),
@@ -227,18 +207,6 @@ def test_a_picture_says_what_it_shows():
         assert f"<!-- {text} -->" in comments, text
 
 
-def test_a_panel_for_each_environment():
-    make_run("a", [1.0, 2.0])
-    make_run("b", [1.0, 2.0], env="Acrobot-v1")
-    plot(["a"], "one.png")
-    plot(["a", "b"], "two.png")
-    (one_height, one_width, _), (two_height, two_width, _) = (
-        matplotlib.image.imread(name).shape for name in ("one.png", "two.png")
-    )
-    assert two_height == 2 * one_height
-    assert two_width == one_width
-
-
 def test_what_holds_for_several_panels_is_said_once():
     make_run("a", np.linspace(0, 100, 50))
     make_run("b", [1.0, 2.0], env="Acrobot-v1", algorithm=al.A2C())
@@ -249,31 +217,18 @@ def test_what_holds_for_several_panels_is_said_once():
     assert said.count("<!-- env steps -->") == 4
 
 
-def test_several_metrics():
-    make_run("a", [1.0, 2.0])
-    first, second = read_curves(["a"], ["loss", "episode_return"])
-    np.testing.assert_allclose(first.middle, 1.0)
-    assert (first.metric, second.metric) == ("loss", "episode_return")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"metrics": ["episode_retur"]},
-            r"'a' has no such metric \(did you mean 'episode_return'\?\). Received: m",
-        ),
-        ({"metrics": []}, "`metrics` must be a sequence of at least one name"),
+        ({"metrics": ["episode_retur"]}, r"'a' has no such metric \(did you mean 'episode_return'\?\). Received: m"),
         ({"metrics": "loss"}, "`metrics` must be a sequence of at least one name"),
         ({"x": "step"}, r"`x` must be one of 'steps', 'seconds', 'updates' \(did you mean 'steps'\?\)"),
         ({"band": "minmax"}, "`band` must be one of 'range', 'quartiles', 'bootstrap', 'none'"),
         ({"smoothing": 2.0}, "`smoothing` must be from 0 to 1"),
         ({"group_by": ["algorithm.gama"]}, r"`group_by` .* config.json \(did you mean 'algorithm.gamma'\?\). Received"),
         ({"output": "curve.bmp"}, r"`output` must be a file name that ends in .png, .svg, .pdf. Received"),
-        ({"output": "curve"}, r"`output` must be a file name that ends in .png, .svg, .pdf. Received"),
         ({"output": "no/such/folder/curve.png"}, "`output` can't be written: No such file or directory. Received"),
         ({"run_dirs": []}, "`run_dirs` must be at least one directory"),
-        ({"run_dirs": ["nowhere"]}, "`run_dir` holds no run"),
     ],
 )
 def test_what_cannot_be_plotted(arguments, message):
@@ -303,13 +258,8 @@ def test_the_command_line_draws_groups_of_several_metrics(capsys):
     assert capsys.readouterr().out == "curve.svg\n"
 
 
-def test_without_matplotlib_the_error_names_the_extra():
+def test_without_matplotlib_the_error_names_the_extra(monkeypatch):
     make_run("a", [1.0, 2.0])
-    program = (
-        "import sys; sys.modules['matplotlib'] = None\n"
-        "from actor_learner.reports.plot import plot\n"
-        "try:\n    plot(['a'], 'curve.png')\n"
-        "except ImportError as error:\n    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "actor-learner[plots]" in done.stdout
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"actor-learner\[plots\]"):
+        plot(["a"], "curve.png")

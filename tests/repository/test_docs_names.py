@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
+import functools
 import itertools
 import re
 import shlex
 from operator import attrgetter
 from pathlib import Path
-
-import pytest
 
 import actor_learner as al
 from actor_learner import algorithms, cli
@@ -17,9 +15,7 @@ from actor_learner.cli.parser import make_parser
 from actor_learner.config.presets import PRESETS
 from actor_learner.system.fields import ELSEWHERE
 from benchmarks.__main__ import TOPICS
-
-pytestmark = pytest.mark.slow
-
+from tests.repository.test_repository import FLOORS
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -30,6 +26,7 @@ OTHERS = {"--no-deps", "--logdir"}
 """Flags of pip and of tensorboard."""
 
 
+@functools.cache
 def flags():
     """Map each command to its flags, `train` with those of every algorithm."""
     found: dict[str, set[str]] = {}
@@ -54,45 +51,30 @@ def commands(page):
             yield ["train", *words] if match[1] == "scripts/train" else words
 
 
-def python_blocks(page):
-    return [block for block in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if re.search("^import ", block, re.M)]
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_commands_and_their_flags_exist(name):
-    known = flags()
-    for words in commands(PAGES[name]):
-        if words and not words[0].startswith("-"):
-            assert words[0] in known
-            used = {word.partition("=")[0] for word in words if word.startswith("--")}
-            assert used <= known[words[0]], words
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_flags_within_a_sentence_exist(name):
-    page = re.sub(r"^\| (?:[^|]|\\\|)* \|", "", PAGES[name], flags=re.M) if name == "coming_from.md" else PAGES[name]
-    sources = [
-        script.read_text(encoding="utf-8")
-        for script in (*(ROOT / "scripts").iterdir(), *(ROOT / "benchmarks").rglob("*.py"))
-    ]
-    of_scripts = {flag for source in sources for flag in re.findall(r"--[a-z][a-z-]*", source)}
-    known = set().union(*flags().values()) | of_scripts | OTHERS
-    page = re.sub(r"`scripts/(?!train)[^`]*`", "", page)
-    found = {flag for code in re.findall(r"`([^`\n]+)`", page) for flag in re.findall(r"(?<!\S)--[a-z][a-z-]*", code)}
-    assert found <= known
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_names_of_the_package_exist(name):
-    for dotted in set(re.findall(r"\bal\.([A-Za-z_][\w.]*\w)", PAGES[name])):
-        if dotted.partition(".")[0] not in ("py", "html"):
-            attrgetter(dotted)(al)
-
-
-def test_scripts_exist():
+def test_commands_and_their_flags_exist():
     for name, page in PAGES.items():
-        for script in set(re.findall(r"\bscripts/[\w./-]*\w", page)):
-            assert (ROOT / script).exists(), f"{name}: {script}"
+        for words in commands(page):
+            if words and not words[0].startswith("-"):
+                used = {word.partition("=")[0] for word in words if word.startswith("--")}
+                assert used <= flags()[words[0]], f"{name}: {words}"
+
+
+def test_flags_within_a_sentence_exist():
+    sources = [*(ROOT / "scripts").iterdir(), *(ROOT / "benchmarks").rglob("*.py")]
+    of_scripts = {flag for file in sources for flag in re.findall(r"--[a-z][a-z-]*", file.read_text(encoding="utf-8"))}
+    known = set().union(*flags().values()) | of_scripts | OTHERS
+    for name, page in PAGES.items():
+        ours = re.sub(r"^\| (?:[^|]|\\\|)* \|", "", page, flags=re.M) if name == "coming_from.md" else page
+        ours = re.sub(r"`scripts/(?!train)[^`]*`", "", ours)
+        quoted = " ".join(re.findall(r"`([^`\n]+)`", ours))
+        assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", quoted)) <= known, name
+
+
+def test_names_of_the_package_exist():
+    for page in PAGES.values():
+        for dotted in set(re.findall(r"\bal\.([A-Za-z_][\w.]*\w)", page)):
+            if dotted.partition(".")[0] not in ("py", "html"):
+                attrgetter(dotted)(al)
 
 
 def test_the_table_of_presets_is_complete():
@@ -105,17 +87,12 @@ def test_the_table_of_presets_is_complete():
         assert all(any(re.fullmatch(pattern, name) for name in presets) for pattern in patterns)
 
 
-def test_measured_topics_exist():
+def test_measured_topics_and_scripts_exist():
     topics = {topic for page in PAGES.values() for topic in re.findall(r"`scripts/measure ([a-z-]+)", page)}
     assert len(topics) > 5
     assert topics <= set(TOPICS)
-
-
-def test_python_that_is_not_run_is_python():
-    blocks = [block for page in PAGES.values() for block in python_blocks(page)]
-    assert len(blocks) >= 2
-    for block in blocks:
-        ast.parse("\n".join(line for line in block.splitlines() if not line.startswith("actor-learner ")))
+    scripts = {script for page in PAGES.values() for script in re.findall(r"\bscripts/[\w./-]*\w", page)}
+    assert [script for script in scripts if not (ROOT / script).exists()] == []
 
 
 def words(cell):
@@ -130,3 +107,21 @@ def test_coming_from_says_what_messages_say():
     for theirs, *_, ours in rows:
         checked |= {name for name in words(theirs) if ELSEWHERE.get(name) in words(ours)}
     assert set(ELSEWHERE) - checked <= {"lr", "clipnorm", "global_clipnorm"}  # which are Keras's
+
+
+def test_how_it_works_lists_the_floors_and_every_folder_of_the_package():
+    rows = re.findall(r"^\| (\d*) ?\| ((?:`[a-z/_.]+`(?:, )?)+) \|", PAGES["how_it_works.md"], re.MULTILINE)
+    floors, names = [], []
+    for number, cell in rows:
+        if number:
+            floors.insert(0, set())
+        listed = [name.rstrip("/").removesuffix(".py") for name in re.findall("`(.*?)`", cell)]
+        names += listed
+        floors[0] |= {name.partition("/")[0] for name in listed}
+    package = ROOT / "actor_learner"
+    assert {name for name in names if (package / name).is_dir()} == {
+        file.parent.relative_to(package).as_posix() for file in package.glob("*/**/__init__.py")
+    }
+    expected = [set(line.split()) - {"__init__"} for line in FLOORS.strip().splitlines()]
+    assert floors == expected
+    assert [number for number, _ in rows if number] == [str(number) for number in range(len(floors), 0, -1)]

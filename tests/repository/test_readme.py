@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import runpy
@@ -15,20 +16,26 @@ import pytest
 
 from actor_learner import cli
 from actor_learner.cli.train import train_config
+from tests.support.processes import patience
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
     path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
-pytestmark = [pytest.mark.usefixtures("without_xla"), pytest.mark.slow]
+README = PAGES[ROOT / "README.md"]
 
 COMMAND = [sys.executable, "-m", "actor_learner.cli"]
 
 
-def blocks(language):
+def blocks(language, pages):
     """Return all blocks of a language in order, each once."""
-    found = (block for page in PAGES.values() for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL))
+    found = (block for page in pages for block in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL))
     return list(dict.fromkeys(found))
+
+
+def of_pages(language):
+    """Return the blocks that aren't in the README."""
+    return [block for block in blocks(language, PAGES.values()) if block not in blocks(language, [README])]
 
 
 def without_numbers(text):
@@ -38,64 +45,92 @@ def without_numbers(text):
 def run(command, directory):
     environment = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
     done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=patience(240), check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.strip().splitlines()[0])
-def test_python_blocks(code, tmp_path, monkeypatch):
-    """Each block runs; only the first has an interpreter of its own, because importing TensorFlow takes long."""
-    (tmp_path / "example.py").write_text(code)
-    if code == blocks("python")[0]:
-        printed = run([sys.executable, "example.py"], tmp_path)
-        assert without_numbers(f"```\n\n```text\n{printed}```") in without_numbers(PAGES[ROOT / "README.md"])
-    else:
-        monkeypatch.chdir(tmp_path)
-        policy = keras.config.dtype_policy()
-        try:
-            runpy.run_path("example.py", run_name="__main__")
-        finally:
-            keras.config.set_dtype_policy(policy)  # a page shows another one
+@pytest.mark.slow
+def test_the_python_of_the_readme_prints_what_it_shows(tmp_path):
+    """For fewer steps than there."""
+    (code,) = blocks("python", [README])
+    assert "total_steps=50_000" in code
+    (tmp_path / "example.py").write_text(code.replace("total_steps=50_000", "total_steps=3_000"))
+    printed = run([sys.executable, "example.py"], tmp_path)
+    assert without_numbers(f"```\n\n```text\n{printed}```") in without_numbers(README)
 
 
-def shell_lines():
-    lines = [line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
-    return [line for line in lines if line and not line.startswith("git clone")]
-
-
-def test_shell_blocks(tmp_path, monkeypatch):
-    """The commands run one after the other. Some train, briefly; others that would train only parse their settings.
-
-    Only the first, and those on another backend, have a process of their own: importing TensorFlow takes long.
-    """
+@pytest.mark.usefixtures("without_xla")
+@pytest.mark.thorough
+@pytest.mark.parametrize("code", of_pages("python"), ids=lambda code: code.strip().splitlines()[0])
+def test_the_python_of_the_pages_runs(code, tmp_path, monkeypatch):
+    (tmp_path / "example.py").write_text(re.sub(r"total_steps=\d\d_000", "total_steps=3_000", code))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    pytest.importorskip("Box2D")
-    pytest.importorskip("mujoco")
-    pytest.importorskip("matplotlib")
+    policy = keras.config.dtype_policy()
+    try:
+        runpy.run_path("example.py", run_name="__main__")
+    finally:
+        keras.config.set_dtype_policy(policy)  # a page shows another one
+
+
+def run_lines(lines):
+    """Run commands one after the other, but for trainings after the third, whose settings are only parsed.
+
+    Those that train, train briefly, on another backend in a process of their own.
+    """
     trained = 0
-    for line in shell_lines():
+    for line in lines:
         words = shlex.split(line)
         if words[0].startswith("scripts/"):
             assert (ROOT / words[0]).exists()
-            words = ["actor-learner", Path(words[0]).name, *words[1:]]
+            if words[0] != "scripts/train":
+                continue
+            words = ["actor-learner", "train", *words[1:]]
         assert Path(words[0]).name == "actor-learner"
         if "--help" in words:
-            run([*COMMAND, *words[1:]], tmp_path)
+            run([*COMMAND, *words[1:]], Path())
         elif words[1] != "train" or "--resume" in words:
             assert cli.main(words[1:]) == 0
         elif trained < 3 or "--backend" in words:
             brief = [*words[1:], "--total-steps", "2000", "--quiet"]
-            if trained and "--backend" not in words:
-                assert cli.main(brief) == 0
+            if "--backend" in words:
+                run([*COMMAND, *brief], Path())
             else:
-                run([*COMMAND, *brief], tmp_path)
+                assert cli.main(brief) == 0
             trained += 1
         else:
             assert train_config(cli.parse(words[1:])).env == [*words, "CartPole-v1"][2]
-    assert (tmp_path / "curve.png").stat().st_size > 10_000
+
+
+def shell_lines(found):
+    lines = [line.partition("#")[0].strip() for block in found for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith("git clone")]
+
+
+@pytest.fixture(scope="module")
+def of_the_readme(tmp_path_factory, without_xla):
+    """A folder in which the commands of the README have run."""
+    for package in ("mujoco", "matplotlib"):
+        pytest.importorskip(package, reason=f"needs {package}")
+    folder = tmp_path_factory.mktemp("readme")
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))
+        run_lines(shell_lines(blocks("sh", [README])))
+    return folder
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run(of_the_readme):
+    assert (of_the_readme / "curve.png").stat().st_size > 10_000
+
+
+@pytest.mark.thorough
+def test_the_commands_of_the_pages_run(of_the_readme, monkeypatch):
+    pytest.importorskip("Box2D", reason="needs Box2D")
+    monkeypatch.chdir(of_the_readme)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    run_lines(shell_lines(of_pages("sh")))
 
 
 def test_links_and_pictures_exist():
@@ -108,16 +143,15 @@ def test_links_and_pictures_exist():
 
 def test_the_readme_is_short_and_its_figures_agree():
     """The first paragraph names the range of the ratios in the table; the rates are in the results of the peers."""
-    readme = PAGES[ROOT / "README.md"]
-    assert len(readme.encode()) <= 7_000
-    speed = readme.partition("## Speed")[2].partition("\n## ")[0]
+    assert len(README.encode()) <= 7_000
+    speed = README.partition("## Speed")[2].partition("\n## ")[0]
     rows = [line.split("|")[1:-1] for line in speed.splitlines() if " envs x " in line]
     assert len(rows) == 4
     peers = (ROOT / "benchmarks" / "peers" / "peers.md").read_text(encoding="utf-8")
     assert all(rate in peers for row in rows for cell in row[1:] for rate in re.findall(r"^ (\d[\d,]*)", cell))
     ratios = [[re.findall(r"([\d.]+)x\)", cell) for cell in row[1:]] for row in rows]
     sb3, jax = ([float(row[column][0]) for row in ratios if row[column]] for column in (1, 3))
-    opening = " ".join(readme.split("\n\n")[1].split())
+    opening = " ".join(README.split("\n\n")[1].split())
     assert f"{min(sb3[:-1]):.0f} to {max(sb3[:-1]):.0f} times as fast as Stable-Baselines3" in opening
     assert f"{sb3[-1]} times on Pong" in opening
     assert f"{min(jax)} to {max(jax)} times as fast as the fastest peer" in opening

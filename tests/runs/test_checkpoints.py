@@ -33,14 +33,15 @@ def test_there_and_back(tmp_path):
     path = Checkpoints(tmp_path, keep=3).write(STATE, save_learner)
     assert path.name == "0000000002"
     assert newest_whole(tmp_path) == (path, STATE, [])
-
-
-def test_a_folder_without_checkpoints(tmp_path):
     assert newest_whole(tmp_path / "nowhere") == (None, RunState(), [])
 
 
-def test_the_newest_are_kept(tmp_path):
-    write(Checkpoints(tmp_path, keep=2), 1, 2, 3, 11)
+def test_the_newest_are_kept_and_final_is_the_last(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for number in (1, 2, 3, 11):
+        write(checkpoints, number)
+        checkpoints.link_final()
+        assert RunState.read(tmp_path / "final").updates == number
     assert names(tmp_path) == ["3", "11"]
 
 
@@ -133,15 +134,6 @@ def test_the_same_update_is_written_again(tmp_path):
     write(checkpoints, 1)
     write(checkpoints, 1, env_steps=7)
     assert newest_whole(tmp_path)[1].env_steps == 7
-
-
-def test_final_is_the_newest(tmp_path):
-    checkpoints = Checkpoints(tmp_path, keep=2)
-    for number in (1, 2):
-        write(checkpoints, number)
-        checkpoints.link_final()
-        assert RunState.read(tmp_path / "final").updates == number
-    assert names(tmp_path) == ["1", "2"]
 
 
 def test_a_failure_leaves_those_that_are_there(tmp_path):

@@ -15,6 +15,8 @@ from actor_learner.runs.incidents import write_incident
 from tests.support.small_networks import linear_network, same_weights
 from tests.support.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
 
+pytestmark = pytest.mark.usefixtures("without_xla")
+
 
 @pytest.fixture(scope="module")
 def undone():
@@ -34,7 +36,6 @@ def bits(metrics):
     return {name: np.float64(value).tobytes() for name, value in metrics.items()}
 
 
-@pytest.mark.slow
 def test_an_incident_repeats_the_update_that_was_undone(tmp_path, undone):
     learner, batch, metrics = undone
     incident = write_incident(tmp_path / "incidents", learner, batch, metrics)

@@ -31,35 +31,19 @@ def test_metrics_there_and_back():
 
 
 @pytest.mark.slow
-def test_a_last_line_that_was_cut_off_is_left_out():
+def test_what_cannot_be_read_is_left_out_or_an_error():
+    """A last line that was cut off, what is no number, and a damaged line before the last."""
     run = create_run(al.TrainConfig(run_dir="mine"))
-    append_metrics(run, {"env_steps": 1})
+    with pytest.raises(ValueError, match="no metrics .*Received: run_dir='mine'"):
+        read_metrics("mine")
+    append_metrics(run, {"env_steps": 1, "actor_restart_causes": ["actor 0 was killed"]})
+    assert json.loads(run.metrics.read_text())["actor_restart_causes"] == ["actor 0 was killed"]
     with run.metrics.open("a") as file:
         file.write('{"env_steps": 2, "lo')
     assert read_metrics("mine") == [{"env_steps": 1}]
-
-
-@pytest.mark.slow
-def test_a_damaged_line_before_the_last_is_an_error():
-    run = create_run(al.TrainConfig(run_dir="mine"))
     run.metrics.write_text('{"env_st\n{"env_steps": 2}\n')
     with pytest.raises(ValueError, match="damaged in line 1"):
         read_metrics("mine")
-
-
-@pytest.mark.slow
-def test_a_run_without_metrics():
-    create_run(al.TrainConfig(run_dir="mine"))
-    with pytest.raises(ValueError, match="no metrics .*Received: run_dir='mine'"):
-        read_metrics("mine")
-
-
-@pytest.mark.slow
-def test_what_is_no_number_is_left_out_when_read():
-    run = create_run(al.TrainConfig(run_dir="mine"))
-    append_metrics(run, {"env_steps": 1, "actor_restart_causes": ["actor 0 was killed"]})
-    assert json.loads(run.metrics.read_text())["actor_restart_causes"] == ["actor 0 was killed"]
-    assert read_metrics("mine") == [{"env_steps": 1}]
 
 
 def test_rows_wait_while_the_disk_is_full_and_follow(tmp_path, caplog):
@@ -129,7 +113,4 @@ def test_an_edited_file_is_cut_at_the_row_of_the_checkpoint(rows):
     file.write_bytes(b'{"updates": 0, "note": "mine"}\n' + file.read_bytes())
     trim_metrics(file, 2, sizes[2])
     assert [json.loads(line)["updates"] for line in file.read_text().splitlines()] == [0, 1, 2]
-
-
-def test_nothing_to_trim(tmp_path):
-    assert trim_metrics(tmp_path / "metrics.jsonl", 3, 100) == 0
+    assert trim_metrics(file.with_name("nowhere"), 3, 100) == 0

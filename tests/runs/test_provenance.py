@@ -10,6 +10,8 @@ import pytest
 from actor_learner.runs.provenance import git_commit
 from actor_learner.system.machine import available_cores, cpu_model, machine
 
+NEEDS_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+
 
 def git(folder, *arguments):
     identity = ["-c", "user.name=A", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
@@ -18,7 +20,7 @@ def git(folder, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@NEEDS_GIT
 def test_the_commit_and_whether_files_differ_from_it(tmp_path):
     assert git_commit(tmp_path) is None
     git(tmp_path, "init")
@@ -37,6 +39,7 @@ def test_the_commit_and_whether_files_differ_from_it(tmp_path):
 
 
 @pytest.mark.slow
+@NEEDS_GIT
 def test_a_monitor_that_a_repository_names_is_not_run(tmp_path):
     git(tmp_path, "init")
     git(tmp_path, "commit", "--allow-empty", "-m", "first")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
-import numpy as np
 import pytest
 
 import actor_learner as al
@@ -12,6 +12,7 @@ from actor_learner.runs.checkpoints import RunState, checkpoint_folders
 from actor_learner.runs.metrics import read_metrics
 from tests.support.counting_env import CountingEnv
 from tests.support.small_disk import mounted
+from tests.support.small_networks import same_weights
 
 pytestmark = pytest.mark.usefixtures("without_xla")
 
@@ -37,10 +38,6 @@ def config(run_dir, **changes):
     return al.TrainConfig(**(fields | changes))
 
 
-def same(first, second):
-    return all(map(np.array_equal, first, second))
-
-
 class InfiniteInfo(CountingEnv):
     """Episodes of one step, whose `info` has a number that isn't finite in every second one."""
 
@@ -62,9 +59,7 @@ def test_what_is_not_finite_in_info_does_not_count(tmp_path):
 class OtherWeights(al.callbacks.Callback):
     """Puts other weights in at the end of each epoch, as averages are, and takes them out where another one begins."""
 
-    def __init__(self, fail_at=None):
-        super().__init__()
-        self.fail_at, self.learned = fail_at, None
+    learned = None
 
     def on_epoch_begin(self, epoch, logs=None):
         if self.learned is not None:
@@ -73,8 +68,6 @@ class OtherWeights(al.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self.learned = [weight.copy() for weight in self.model.get_weights()]
         self.model.set_weights([weight + 1 for weight in self.learned])
-        if epoch == self.fail_at:
-            raise ZeroDivisionError
 
 
 def test_the_last_checkpoint_has_what_was_learned_and_the_result_what_callbacks_left(tmp_path):
@@ -82,25 +75,23 @@ def test_the_last_checkpoint_has_what_was_learned_and_the_result_what_callbacks_
     result = al.train(config(tmp_path, callbacks=[callback]))
     saved = RunState.read(tmp_path / "checkpoints/final")
     assert saved.updates == result.metrics["updates"]
-    assert same(al.load_network(tmp_path / "checkpoints/final").get_weights(), callback.learned)
-    assert same(al.load_network(tmp_path).get_weights(), [weight + 1 for weight in callback.learned])
+    assert same_weights(al.load_network(tmp_path / "checkpoints/final").get_weights(), callback.learned)
+    assert same_weights(al.load_network(tmp_path).get_weights(), [weight + 1 for weight in callback.learned])
 
 
-def test_a_callback_that_fails_with_other_weights_leaves_no_checkpoint_of_them(tmp_path):
-    callback = OtherWeights(fail_at=1)
-    with pytest.raises(ZeroDivisionError):
-        al.train(config(tmp_path, callbacks=[callback]))
-    assert [int(path.name) for path in checkpoint_folders(tmp_path / "checkpoints")] == [1]
+@pytest.mark.parametrize("fails", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_a_callback_that_ends_the_run_with_other_weights_leaves_no_checkpoint_of_them(tmp_path, fails):
+    """It raises an error, or stops training."""
 
+    class Ends(OtherWeights):
+        def on_epoch_end(self, epoch, logs=None):
+            super().on_epoch_end(epoch, logs)
+            self.model.stop_training = epoch == 1
+            if fails and epoch == 1:
+                raise ZeroDivisionError
 
-class StopsWithOtherWeights(OtherWeights):
-    def on_epoch_end(self, epoch, logs=None):
-        super().on_epoch_end(epoch, logs)
-        self.model.stop_training = epoch == 1
-
-
-def test_a_callback_that_stops_with_other_weights_leaves_no_checkpoint_of_them(tmp_path):
-    al.train(config(tmp_path, callbacks=[StopsWithOtherWeights()]))
+    with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
+        al.train(config(tmp_path, callbacks=[Ends()]))
     assert [int(path.name) for path in checkpoint_folders(tmp_path / "checkpoints")] == [1]
 
 
@@ -122,7 +113,7 @@ def test_an_update_that_is_cut_short_is_not_saved(tmp_path, caplog):
     with pytest.raises(KeyboardInterrupt):
         al.train(config(tmp_path, callbacks=[callback]))
     assert RunState.read(tmp_path / "checkpoints/final").updates == 1
-    assert same(al.load_network(tmp_path).get_weights(), callback.learned)
+    assert same_weights(al.load_network(tmp_path).get_weights(), callback.learned)
     assert "update 2 was cut short; the saved network is that of" in caplog.text
     assert "the run was ended by KeyboardInterrupt" in (tmp_path / "logs/run.log").read_text()
 
@@ -138,11 +129,13 @@ class Improving(CountingEnv):
         return observation, float(self.episodes), *rest
 
 
+@pytest.mark.thorough
 def test_a_run_that_always_improves_keeps_a_few_checkpoints(tmp_path):
     al.train(config(tmp_path, env=Improving, total_steps=8 * 16, keep_checkpoints=1, keep_best_checkpoints=2))
     assert [int(path.name) for path in checkpoint_folders(tmp_path / "checkpoints")] == [8, 7]
 
 
+@pytest.mark.thorough
 def test_a_run_on_a_small_disk_loses_old_checkpoints_but_no_row_of_metrics(tmp_path):
     """Room for four checkpoints of 52 kB, or for two, 40 rows and the result."""
     with mounted(tmp_path, 240):

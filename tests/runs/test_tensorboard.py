@@ -124,31 +124,26 @@ def trained(config):
     return config.run_dir
 
 
-def test_a_run_writes_what_its_metrics_are(trained):
+def test_a_run_writes_what_its_metrics_are_and_histograms_of_the_weights_when_asked_for(trained):
+    """The event files of the run that it has replaced are gone."""
     rows, scalars = read_metrics(trained), scalars_of(trained)
     names = {name for row in rows for name in row} - {"env_steps"}
     assert scalars.keys() == names
     for name in names:
         expected = [(row["env_steps"], row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
         np.testing.assert_allclose(scalars[name], expected, rtol=1e-6, err_msg=name)
-
-
-def test_histograms_of_the_weights_when_asked_for(trained):
-    found = [
-        (event.step, value.tag) for event in events_of(trained) for value in event.summary.value if value.histo.num
-    ]
-    assert {step for step, _ in found} == {row["env_steps"] for row in read_metrics(trained) if not row["updates"] % 2}
+    values = [(event.step, value) for event in events_of(trained) for value in event.summary.value]
+    found = [(step, value.tag) for step, value in values if value.histo.num]
+    assert {step for step, _ in found} == {row["env_steps"] for row in rows if not row["updates"] % 2}
     assert any("kernel" in tag for _, tag in found)
-
-
-def test_a_run_that_is_replaced_takes_its_event_files_along(trained):
-    assert [file.name for file in trained.glob(f"{tensorboard.PREFIX}*")] != [STALE]
     assert not (trained / STALE).exists()
 
 
 def test_tensorboards_own_reader_agrees(trained, config):
-    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    hparams = pytest.importorskip("tensorboard.plugins.hparams.metadata")
+    accumulators = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard"
+    )
+    hparams = pytest.importorskip("tensorboard.plugins.hparams.metadata", reason="needs tensorboard")
     accumulator = accumulators.EventAccumulator(str(trained), size_guidance={"scalars": 0})
     accumulator.Reload()
     last = read_metrics(trained)[-1]

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +12,6 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text, Tuple
 from actor_learner.spaces import kinds, structure
 from actor_learner.spaces.spaces import Spaces
 from tests.support.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR
-
-DERIVED = ("observation", "action", "masks", "has_mask_leaf", "gymnasium")
 
 
 @pytest.mark.parametrize(("observation", "action"), [(VECTOR, TWO_ACTIONS), (VECTOR, TORQUES), (SENSES, HYBRID)])
@@ -26,24 +23,10 @@ def test_what_is_derived_is_that_of_each_space(observation, action):
     assert not spaces.has_mask_leaf
 
 
-def test_it_is_derived_once(monkeypatch):
-    calls = []
-    own, functions = sys.modules[Spaces.__module__], SimpleNamespace(**vars(structure))
-    monkeypatch.setattr(own, "structure", functions)
-    for name in ("observation_structure", "action_structure", "MaskLayout", "to_gymnasium"):
-        module = own if name == "MaskLayout" else functions
-        function = getattr(module, name)
-
-        def counted(*arguments, name=name, function=function):
-            calls.append(name)
-            return function(*arguments)
-
-        monkeypatch.setattr(module, name, counted)
-    spaces = Spaces.from_json(Spaces(SENSES, HYBRID).to_json())
-    assert not calls
-    for name in (*DERIVED, *DERIVED):
+def test_it_is_derived_once():
+    spaces = Spaces(SENSES, HYBRID)
+    for name in ("observation", "action", "masks", "gymnasium"):
         assert getattr(spaces, name) is getattr(spaces, name)
-    assert sorted(calls) == ["MaskLayout", "action_structure", "observation_structure", *["to_gymnasium"] * 2]
 
 
 def test_masks_have_columns_only_where_there_are_masks():

@@ -22,8 +22,6 @@ def test_the_spec_gives_every_field_its_shape_and_dtype():
     assert fields["valid"] == ((7, 4), np.bool_)
     assert fields["policy_version"] == ((4,), np.int64)
 
-
-def test_box_actions_keep_their_shape():
     spec = TrajectorySpec.from_spaces(Spaces(Discrete(3), Box(-1, 1, (2, 2))), unroll_length=1, num_envs=1)
     assert spec.fields()["action"] == ((1, 1, 2, 2), np.float32)
     assert spec.fields()["observation"] == ((2, 1), np.int32)

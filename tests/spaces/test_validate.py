@@ -32,11 +32,7 @@ def test_what_is_right_already_is_not_copied():
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        (
-            "observation",
-            lambda x: x[:-1],
-            r"`observation` must have shape \[4, 2, \.\.\.\], as .* Received: \(3, 2, 4\)",
-        ),
+        ("observation", lambda x: x[:-1], r"`observation` must have shape \[4, 2, .* Received: \(3, 2, 4\)"),
         ("observation", lambda x: x * np.nan, r"`observation` must be finite in valid rows. Received: nan in row 0"),
         ("observation", lambda x: x.astype(str), "`observation` must hold numbers"),
         ("action", lambda x: x[..., None], r"`action` must have shape \[3, 2\].*Received: \(3, 2, 1\)"),
@@ -55,17 +51,9 @@ def test_what_is_right_already_is_not_copied():
         ("action_mask", lambda x: np.ones((3, 2, 3), bool), r"`action_mask` must have shape \[3, 2, 2\].*\(3, 2, 3\)"),
         ("action_mask", lambda x: np.ones((3, 2, 2)), "`action_mask` must hold booleans. Received: dtype=float64"),
         ("action_mask", lambda x: np.full((3, 2, 2), 7), "`action_mask` must hold booleans, or 0 and 1. Received: 7"),
-        (
-            "action_mask",
-            lambda x: np.zeros((3, 2, 2), bool),
-            "must allow at least one choice.*in row 0",
-        ),
+        ("action_mask", lambda x: np.zeros((3, 2, 2), bool), "must allow at least one choice.*in row 0"),
         ("initial_state", lambda x: np.zeros(2), "`initial_state` must be a tuple of arrays"),
-        (
-            "initial_state",
-            lambda x: (np.full((2, 4), np.inf),),
-            "`initial_state` must be finite .* inf in column 0",
-        ),
+        ("initial_state", lambda x: (np.full((2, 4), np.inf),), "`initial_state` must be finite .* inf in column 0"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero")
@@ -133,29 +121,14 @@ def test_leaves_in_numpys_own_dtypes_are_brought_into_theirs():
             lambda x: x[:-1],
             r"`observation\['pair'\]\[0\]` must have shape \[4, 2, \.\.\.\]",
         ),
-        (
-            "observation",
-            ["pair", 0],
-            lambda x: x * np.nan,
-            r"`observation\['pair'\]\[0\]` must be finite.*nan in row 0",
-        ),
+        ("observation", ["pair", 0], lambda x: x * np.nan, r"`observation\['pair'\]\[0\]` must be .*nan in row 0"),
         ("observation", ["camera"], lambda x: x.astype(str), r"`observation\['camera'\]` must hold numbers"),
         ("action", [], lambda x: x["kind"], r"`action` must be a dict with the keys \['dials', 'force', 'kind'\]"),
         ("action", ["dials"], lambda x: x[:1], r"`action\['dials'\]` must be a tuple of 2 entries"),
         ("action", ["kind"], lambda x: x[..., None], r"`action\['kind'\]` must have shape \[3, 2\]"),
         ("action", ["kind"], lambda x: x + 3, r"`action\['kind'\]` must count from 0 and be below 3 in valid rows"),
-        (
-            "action",
-            ["dials", 0],
-            lambda x: x + np.array([0, 0, 4]),
-            r"`action\['dials'\]\[0\]`.*4 at entry \[2\]",
-        ),
-        (
-            "action",
-            ["dials", 0],
-            lambda x: x - np.array([0, 2, 0]),
-            r"below 2 at entry \[1\].*Received: -",
-        ),
+        ("action", ["dials", 0], lambda x: x + np.array([0, 0, 4]), r"`action\['dials'\]\[0\]`.*4 at entry \[2\]"),
+        ("action", ["dials", 0], lambda x: x - np.array([0, 2, 0]), r"below 2 at entry \[1\].*Received: -"),
         ("action", ["dials", 1], lambda x: x.astype(int) + 256, r"`action\['dials'\]\[1\]`.*below 2.*Received: 25[67]"),
         ("action", ["dials", 1], lambda x: x / 2, r"`action\['dials'\]\[1\]` must hold .*dtype=float"),
         ("action", ["force"], lambda x: x * np.inf, r"`action\['force'\]` must be finite in valid rows"),
@@ -191,19 +164,16 @@ def test_a_forbidden_action_is_refused_where_the_row_counts(leaf, column):
     validate_trajectory(right._replace(action_mask=mask, valid=valid), Spaces(None, space))
 
 
-def test_each_choice_must_leave_one():
-    right = random_trajectory(MultiDiscrete([2, 3]), steps=3, columns=2)
+def test_each_choice_must_leave_one_and_there_must_be_choices():
     mask = np.ones((3, 2, 5), bool)
     mask[2, 1, 2:] = False
-    with pytest.raises(ValueError, match="none of choice 1 in row 2 of column 1"):
-        validate_trajectory(right._replace(action_mask=mask), Spaces(None, MultiDiscrete([2, 3])))
-
-
-def test_a_mask_without_choices_is_refused():
-    with pytest.raises(ValueError, match="`action_mask` must be None: the actions have no discrete choice"):
-        validate_trajectory(
-            random_trajectory(TORQUES)._replace(action_mask=np.ones((16, 4, 0), bool)), Spaces(None, TORQUES)
-        )
+    for space, message in (
+        (MultiDiscrete([2, 3]), "none of choice 1 in row 2 of column 1"),
+        (TORQUES, "`action_mask` must be None: the actions have no discrete choice"),
+    ):
+        wrong = random_trajectory(space, steps=3, columns=2)._replace(action_mask=mask)
+        with pytest.raises(ValueError, match=message):
+            validate_trajectory(wrong, Spaces(None, space))
 
 
 def test_the_mask_leaf_is_read_where_no_mask_is_given():

@@ -1,4 +1,4 @@
-"""Updates of one backend, to be compared with another's: `python -m tests.support.backend_updates OUTPUT.npz`.
+"""Updates of one backend, to be compared with another's: `python -m tests.support.backend_updates OUTPUT.npz CASE ...`.
 
 Writes the weights before and after, the optimizer's variables and the metrics of each case. NumPy draws the first
 weights, because the backends' random streams differ.
@@ -26,7 +26,8 @@ BOUNDED = Box(-10, 10, (4,), np.float32)
 IMAGE = Box(0, 255, (44, 44, 4), np.uint8)
 NESTED = Dict(place=BOUNDED, kind=Discrete(3))
 PLANE = Box(-1, 1, (2,), np.float32)
-
+IN_PARTS = 1024
+"""The numbers of a chunk with which small batches of observations are evaluated in parts, too."""
 
 OFTEN = {"learning_starts": 0, "minibatch_size": 16, "updates_per_step": 0.05, "buffer_size": 2048}
 
@@ -50,6 +51,12 @@ def counting_network(observation_space, action_space, seed):
     x = keras.Input(observation_space.shape)
     h = keras.layers.Dense(16, "tanh")(Counting()(x))
     return keras.Model(x, (keras.layers.Dense(int(action_space.n))(h), keras.layers.Dense(1)(h)))
+
+
+def regularized_network(observation_space, action_space, seed):
+    x = keras.Input(observation_space.shape)
+    head = keras.layers.Dense(int(action_space.n), activity_regularizer=keras.regularizers.L2(0.01))
+    return keras.Model(x, (head(x), keras.layers.Dense(1)(x)))
 
 
 class ValueOnly(al.PPO):
@@ -109,6 +116,15 @@ CASES = {
         32,
         8,
         3,
+    ),
+    "regularized": (
+        BOUNDED,
+        Discrete(3),
+        {"make": regularized_network},
+        lambda: al.A2C(optimizer=keras.optimizers.SGD(0.01)),
+        8,
+        4,
+        2,
     ),
     "memory": (
         BOUNDED,
@@ -224,10 +240,10 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
     return learner
 
 
-def main(output):
+def main(output, *names):
     arrays = {}
-    batches.CHUNK_NUMBERS = 1024  # so that small batches of observations are evaluated in parts, too
-    for name in CASES:
+    batches.CHUNK_NUMBERS = IN_PARTS
+    for name in names:
         learn(name, arrays)
     np.savez(output, **arrays)
 

@@ -46,6 +46,24 @@ class BrokenLater(CountingEnv):
         return super().step(action)
 
 
+class FailsAt(CountingEnv):
+    """Raises in one step of its first episode, once in all processes: `folder` says that it has."""
+
+    def __init__(self, folder, step):
+        super().__init__(1000)
+        self.folder, self.failing = folder, step
+
+    def step(self, action):
+        if self.steps + 1 == self.failing:
+            try:
+                self.folder.mkdir()
+            except FileExistsError:
+                pass
+            else:
+                raise ZeroDivisionError("a state that the simulator can't take")
+        return super().step(action)
+
+
 class NotANumberLater(CountingEnv):
     def step(self, action):
         observation, reward, *rest = super().step(action)
@@ -106,16 +124,14 @@ class ClosingEnv(CountingEnv):
         Path(self.directory, f"{os.getpid()}").touch()
 
 
+class NeverReset(ClosingEnv):
+    def reset(self, **options):
+        raise ZeroDivisionError("a bad day")
+
+
 class LeanEnv(CountingEnv):
-    """Says in its observation whether something heavy is loaded in its process."""
+    """Says in its observation what heavy modules its process has loaded, and how many command-line arguments it has."""
 
     def _observation(self, action):
         heavy = {"tensorflow", "keras", "jax", "torch"} & set(sys.modules)
-        return np.array([len(heavy), 0, 0], np.float32)
-
-
-class ArgumentsEnv(CountingEnv):
-    """Says in its observation how many command-line arguments its process has."""
-
-    def _observation(self, action):
-        return np.array([len(sys.argv), 0, 0], np.float32)
+        return np.array([len(heavy), len(sys.argv), 0], np.float32)

@@ -38,17 +38,11 @@ TORQUES = Box(-1, 1, (2,), np.float32)
 NESTED = Dict(a=VECTOR, n=Discrete(5), image=IMAGE)
 DEFAULTS = {
     "several rows": (VECTOR, Discrete(2, start=3), {}, 16),
-    "one torque row": (VECTOR, TORQUES, {"normalize_observation": True}, 1),
     "Dict": (NESTED, Dict(kind=Discrete(4), box=TORQUES, bits=MultiBinary(3)), {"normalize_observation": True}, 5),
     "Tuple and masks": (Tuple([VECTOR, Discrete(4)]), MultiDiscrete([3, 5]), {"masked": True}, 5),
-    "nature": (Box(0, 255, (36, 36, 4), np.uint8), ACTIONS, {"image_network": "nature"}, 2),
     "int64": (Box(0, 9, (5,), np.int64), ACTIONS, {}, 2),
 }
-OF_USERS = [
-    "batch normalization before dense",
-    "attention",
-    "softplus(weight)",
-]
+OF_USERS = ["batch normalization before dense", "softplus(weight)"]
 
 
 def of_users(make, observation_space):

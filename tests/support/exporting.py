@@ -59,6 +59,16 @@ class Softplus(layers.Layer):
         return ops.matmul(x, ops.softplus(self.raw))
 
 
+class Half(layers.Layer):
+    """Uses a part of its kernel: the whole weight can't be written where the graph holds it."""
+
+    def build(self, input_shape):
+        self.kernel = self.add_weight(shape=(input_shape[-1], 12), name="kernel")
+
+    def call(self, x):
+        return ops.matmul(x, self.kernel[:, :6])
+
+
 class Counter(layers.Layer):
     """Reads one integer weight, and has another that it doesn't read."""
 
@@ -137,10 +147,10 @@ def attention():
     return heads(observation, layers.Flatten()(layers.MultiHeadAttention(2, 4)(tokens, tokens)))
 
 
-def siamese(scale=1.0):
+def siamese():
     observation = keras.Input((6,))
     shared = layers.Dense(8, "tanh")
-    return heads(observation, layers.Concatenate()([shared(observation[:, :3]), shared(observation[:, 3:] * scale)]))
+    return heads(observation, layers.Concatenate()([shared(observation[:, :3]), shared(observation[:, 3:] * 3.0)]))
 
 
 def with_policy(policy):
@@ -150,13 +160,18 @@ def with_policy(policy):
     return keras.Model(observation, (layers.Dense(3, dtype=policy)(normalized), layers.Dense(1, dtype=policy)(hidden)))
 
 
+def zeros(network):
+    """Returns the network with weights of zero: no change before a policy head of zeros shows in any output."""
+    network.set_weights([np.zeros_like(weight) for weight in network.get_weights()])
+    return network
+
+
 def conv(**kwargs):
     return layers.Conv2D(8, 3, 2, **kwargs)
 
 
 VECTOR_NETWORKS = {
     "dense": lambda: vector_network(layers.Dense(16, "relu")),
-    "dense, dense": lambda: vector_network(layers.Dense(16), layers.Dense(8)),
     "layer normalization": lambda: vector_network(layers.Dense(16, "tanh"), layers.LayerNormalization()),
     "batch normalization after dense": lambda: vector_network(layers.Dense(16), layers.BatchNormalization()),
     "batch normalization before dense": lambda: vector_network(layers.BatchNormalization(), layers.Dense(8)),
@@ -165,11 +180,14 @@ VECTOR_NETWORKS = {
     "lstm over a sequence": lambda: vector_network(layers.Reshape((3, 2)), layers.LSTM(5)),
     "attention": attention,
     "prelu": lambda: vector_network(layers.Dense(9), layers.PReLU()),
-    "siamese": siamese,
-    "siamese, one side scaled": lambda: siamese(3.0),
+    "siamese, one side scaled": siamese,
     "softplus(weight)": lambda: vector_network(Softplus()),
     "scale before dense": lambda: vector_network(Scale(), layers.Dense(8)),
     "scale after dense": lambda: vector_network(layers.Dense(8), Scale()),
+    "half of a kernel": lambda: vector_network(Half()),
+    "weights of zero": lambda: zeros(vector_network(Scale(), layers.Dense(8))),
+    # Patterns of weights would start at this number, were they not odd.
+    "a constant like a weight": lambda: vector_network(layers.Dense(8, "tanh"), layers.Rescaling(1 / 32)),
     "weight raw and folded": lambda: vector_network(layers.Dense(8), RawAndExponential()),
     "integer weights": lambda: vector_network(Counter()),
     "untracked variable": lambda: vector_network(Untracked()),

@@ -1,4 +1,4 @@
-"""Spaces of the exported policies that tests/policy shares, and observations for them."""
+"""Spaces of the exported policies that tests/policy shares, observations for them, and what a policy does."""
 
 from __future__ import annotations
 
@@ -13,3 +13,12 @@ BATCH = 6
 
 def observations(rows, seed=0):
     return np.random.default_rng(seed).standard_normal((rows, 4)).astype(np.float32)
+
+
+def acted(policy):
+    """Returns the bytes of what a policy does in five steps."""
+    rng, structure = np.random.default_rng(0), policy.spaces.observation
+    leaves = tuple(rng.integers(0, 2, (BATCH, *leaf.shape)).astype(leaf.dtype) for leaf in structure.leaves)
+    steps = [policy.step_leaves(leaves) for _ in range(5)]
+    arrays = [array for actions, log_prob in steps for array in (*actions, log_prob)]
+    return b"".join(array.tobytes() for array in (*arrays, policy.value_leaves(leaves)))

@@ -1,4 +1,4 @@
-"""What tests look up about processes, in /proc."""
+"""What tests look up about processes, in /proc, and how long they wait for them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from actor_learner.system.machine import available_cores
 
 
 def children() -> set[int]:
@@ -28,9 +30,14 @@ def is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether `condition` becomes true within so many seconds."""
-    deadline = time.monotonic() + seconds
+def patience(seconds: float) -> float:
+    """Seconds to wait for what takes at most `seconds` on a quiet machine: as many times more as this one is busy."""
+    return seconds * min(10.0, max(1.0, 2.0 * os.getloadavg()[0] / available_cores()))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    """Whether `condition` becomes true within so many seconds of a quiet machine."""
+    deadline = time.monotonic() + patience(seconds)
     while not condition():
         if time.monotonic() > deadline:
             return False

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from actor_learner.system.child import start_python
+from tests.support.processes import patience, wait_until
 
 MODULE = """
 import os, sys, time
@@ -37,7 +38,7 @@ def test_a_child_gets_arguments_search_path_and_environment():
         environment={"OF_THE_CHILD": "yes"},
         stdout=subprocess.PIPE,
     )
-    output, _ = child.communicate(timeout=60)
+    output, _ = child.communicate(timeout=patience(60))
     assert output == b"('a b', '7') yes True True\n"
     assert child.returncode == 0
 
@@ -50,18 +51,19 @@ def test_a_child_ends_with_the_thread_that_started_it():
     over = threading.Event()
 
     def start():
-        children.append(start_python("module_of_a_child:sleep", (60,), name="child-0"))
+        children.append(start_python("module_of_a_child:sleep", (600,), name="child-0"))
         over.wait()
 
     thread = threading.Thread(target=start)
     thread.start()
-    while not children:
-        over.wait(0.01)
-    with pytest.raises(subprocess.TimeoutExpired):
-        children[0].wait(1)
-    over.set()
-    thread.join()
-    assert children[0].wait(30) == -9
+    try:
+        assert wait_until(lambda: children)
+        with pytest.raises(subprocess.TimeoutExpired):
+            children[0].wait(1)
+    finally:
+        over.set()
+        thread.join()
+    assert children[0].wait(patience(30)) == -9
 
 
 def test_python_s_own_path_must_be_known(monkeypatch):

@@ -1,7 +1,6 @@
 """What XLA compiled is kept, checked, and never in the way."""
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -129,11 +128,9 @@ def test_an_error_of_the_caller_is_raised_at_once(folder, monkeypatch):
         ({"ACTOR_LEARNER_CACHE": ""}, None),
         ({"XDG_CACHE_HOME": "/caches"}, "/caches/actor_learner/xla"),
         ({"HOME": "/home/me"}, "/home/me/.cache/actor_learner/xla"),
-        ({"HOME": "/home/a b"}, None),
         ({"ACTOR_LEARNER_CACHE": "/the re"}, None),
         ({"ACTOR_LEARNER_CACHE": "there"}, None),
         ({"XDG_CACHE_HOME": "/a\tb"}, None),
-        ({"XDG_CACHE_HOME": "caches"}, None),
     ],
 )
 def test_where_it_is(monkeypatch, tmp_path, variables, path):
@@ -156,30 +153,26 @@ def test_flags_and_threads_have_caches_of_their_own(monkeypatch):
     assert len({before, compile_cache._compiled_with(1), compile_cache._compiled_with(4)}) == 3
 
 
-TRAIN = """
-import sys, json
-import actor_learner as al
-config = al.TrainConfig(
-    env="CartPole-v1", algorithm=al.PPO(minibatch_size=16, epochs=1), num_actors=0, envs_per_actor=2,
-    unroll_length=8, hidden_sizes=(4,), total_steps=32, run_dir=sys.argv[1], quiet=True,
-)
-result = al.train(config)
-print(json.dumps([weight.tolist() for weight in result.network.get_weights()]))
+PROGRAM_OF_XLA = """
+from actor_learner.system import compile_cache
+compile_cache.begin(1)
+import tensorflow as tf
+function = tf.function(lambda x: tf.math.tanh(x @ x), jit_compile=True)
+print(compile_cache.call(function, tf.random.stateless_normal((8, 8), (1, 2))).numpy().tolist())
 """
 
 
-@pytest.mark.slow
-def test_runs_are_the_same_bit_for_bit_with_and_without_what_was_kept(tmp_path):
-    def train(name, **environment):
-        command = [sys.executable, "-c", TRAIN, tmp_path / name]
-        environment = {**os.environ, "ACTOR_LEARNER_CACHE": str(tmp_path / "cache"), **environment}
-        return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+@pytest.mark.thorough
+def test_results_are_the_same_bit_for_bit_with_and_without_what_was_kept(tmp_path):
+    def run():
+        command = [sys.executable, "-c", PROGRAM_OF_XLA]
+        environment = {**os.environ, "ACTOR_LEARNER_CACHE": str(tmp_path / "cache")}
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
-    first = train("first")
-    (program,) = (tmp_path / "cache").rglob("*.pb.*")
-    written = program.stat().st_mtime_ns
-    assert train("second") == first
-    (program,) = (tmp_path / "cache").rglob("*.pb.*")
-    assert program.stat().st_mtime_ns == written
-    assert list(program.parent.glob("*-*/")) == []
-    assert not list(tmp_path.glob("second/**/*.pb*"))
+    first = run()
+    (kept,) = (tmp_path / "cache").rglob("*.pb.*")
+    written = kept.stat().st_mtime_ns
+    assert run() == first
+    (kept,) = (tmp_path / "cache").rglob("*.pb.*")
+    assert kept.stat().st_mtime_ns == written
+    assert list(kept.parent.glob("*-*/")) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -67,13 +68,16 @@ def test_a_file_is_whole_or_not_there(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_line_and_keeps_what_was_there(tmp_path):
+def test_a_full_disk_is_one_line_and_keeps_what_was_there(saved, tmp_path):
     file = tmp_path / "state"
     file.write_text("first")
-    with pytest.raises(OSError, match=r"can't save .*state: No space left on device; .* is kept") as error:
-        write_atomically(file, lambda partial: Path("/dev/full").write_text("second"))
-    assert error.value.errno == errno.ENOSPC
+    for write, path in ((write_atomically, file), (write_folder_atomically, saved)):
+        with pytest.raises(OSError, match=rf"can't save {path}: No space left on device; .* is kept") as error:
+            write(path, lambda partial: Path("/dev/full").write_text("second"))
+        assert error.value.errno == errno.ENOSPC
     assert file.read_text() == "first"
+    assert read_folder(saved) == CONTENTS
+    assert names(tmp_path) == ["saved", "state"]
 
 
 def test_a_link_in_the_way_is_not_written_through(tmp_path):
@@ -128,25 +132,7 @@ def test_a_failure_leaves_the_folder_as_it_was(saved, failure):
     assert names(saved.parent) == ["saved"]
 
 
-@pytest.mark.slow
-def test_a_full_disk_is_one_line_that_names_the_folder(saved):
-    """A limit on the size of files stands in for the end of the disk: both are an OSError in the middle of a write."""
-    program = (
-        "import resource, sys\n"
-        "from actor_learner.system.files import write_folder_atomically\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "try:\n"
-        "    write_folder_atomically(sys.argv[1], lambda folder: (folder / 'large').write_bytes(bytes(2000)))\n"
-        "except OSError as error:\n"
-        "    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program, saved], capture_output=True, text=True, check=True)
-    assert done.stdout == f"[Errno 27] can't save {saved}: File too large; what was saved before is kept\n"
-    assert read_folder(saved) == CONTENTS
-    assert names(saved.parent) == ["saved"]
-
-
-def test_what_somebody_else_keeps_there_is_never_removed(tmp_path):
+def test_what_somebody_else_keeps_there_is_never_removed(saved, tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis").write_text("precious")
     with pytest.raises(FileExistsError, match=r"holds something else \('thesis'\), so it isn't replaced; give another"):
@@ -154,10 +140,7 @@ def test_what_somebody_else_keeps_there_is_never_removed(tmp_path):
     with pytest.raises(FileExistsError, match="a file of this name is there"):
         write_folder_atomically(tmp_path / "home" / "thesis", fill)
     assert (tmp_path / "home" / "thesis").read_text() == "precious"
-    assert names(tmp_path) == ["home"]
-
-
-def test_notes_beside_the_saved_files_are_not_removed(saved):
+    assert names(tmp_path) == ["home", "saved"]
     (saved / "notes").write_text("precious")
     with pytest.raises(FileExistsError, match="'notes'"):
         write_folder_atomically(saved, fill)
@@ -187,35 +170,33 @@ from actor_learner.system.files import write_folder_atomically
 def write(folder):
     (folder / "half").write_text("half")
     print("writing", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 
 write_folder_atomically(sys.argv[1], write)
 """
 
 
-def writing(folder):
-    """A process in the middle of a write."""
-    writer = subprocess.Popen([sys.executable, "-c", WRITE, folder], stdout=subprocess.PIPE, text=True)
-    assert writer.stdout.readline() == "writing\n"
-    return writer
+@contextlib.contextmanager
+def running(program, folder):
+    """A process that writes, killed in the end, and the first line that it printed."""
+    with subprocess.Popen([sys.executable, "-c", program, folder], stdout=subprocess.PIPE, text=True) as writer:
+        try:
+            yield writer, writer.stdout.readline()
+        finally:
+            writer.kill()
 
 
 @pytest.mark.slow
 def test_what_a_killed_writer_left_is_removed_and_a_living_one_left_alone(saved):
-    killed, living = writing(saved), writing(saved.with_name("another"))
-    try:
-        killed.kill()
-        killed.wait()
+    with running(WRITE, saved.with_name("another")) as (_, said):
+        assert said == "writing\n"
+        with running(WRITE, saved) as (_, said):
+            assert said == "writing\n"
         assert len(names(saved.parent)) == 3
         write_folder_atomically(saved.with_name("third"), fill)
         (partial,) = saved.parent.glob(".partial-*")
         assert names(partial) == ["half"]  # of the living one
         assert read_folder(saved) == CONTENTS
-    finally:
-        for writer in (killed, living):
-            writer.kill()
-            writer.wait()
-            writer.stdout.close()
     write_folder_atomically(saved.with_name("third"), fill)
     assert names(saved.parent) == ["saved", "third"]
 
@@ -238,25 +219,20 @@ for number in itertools.count(1):
 def test_killed_at_any_moment_a_whole_folder_is_there(tmp_path):
     """The last one whose write returned, or the one that was being put in its place."""
     folder = tmp_path / "saved"
-    for moment in np.linspace(0, 0.05, 8):
-        writer = subprocess.Popen([sys.executable, "-c", WRITE_ON, folder], stdout=subprocess.PIPE, text=True)
-        writer.stdout.readline()
-        time.sleep(moment)
-        writer.send_signal(signal.SIGKILL)
-        finished = [1, *map(int, writer.stdout.read().split())]
-        writer.stdout.close()
-        writer.wait()
+    for moment in np.linspace(0, 0.05, 5):
+        with running(WRITE_ON, folder) as (writer, _):
+            time.sleep(moment)
+            writer.send_signal(signal.SIGKILL)
+            finished = [1, *map(int, writer.stdout.read().split())]
         (number,) = set(read_folder(folder).values())
         assert int(number) in (finished[-1], finished[-1] + 1)
 
 
 @pytest.mark.slow
 def test_a_reader_never_sees_files_of_two_writes(tmp_path):
-    folder = tmp_path / "saved"
-    writer = subprocess.Popen([sys.executable, "-c", WRITE_ON, folder], stdout=subprocess.PIPE, text=True)
-    try:
-        assert writer.stdout.readline() == "1\n"
-        seen = set()
+    folder, seen = tmp_path / "saved", set()
+    with running(WRITE_ON, folder) as (_, said):
+        assert said == "1\n"
         while len(seen) < 4:
             try:
                 (number,) = set(read_folder(folder).values())
@@ -264,10 +240,6 @@ def test_a_reader_never_sees_files_of_two_writes(tmp_path):
                 assert "missing" not in str(error)  # noqa: PT017
                 continue
             seen.add(number)
-    finally:
-        writer.kill()
-        writer.wait()
-        writer.stdout.close()
 
 
 # Damage
@@ -321,17 +293,14 @@ ENTRY = {"sha256": "0" * 64, "size": 0}
         ("[]", "is no manifest"),
         ("[" * 100_000, "is no manifest"),
         ('{"format": 1}', "is no manifest"),
-        ('{"format": 1, "files": [1]}', "is no manifest"),
         (manifest(weights={"size": 256}), "is no manifest"),
         (" " * (1 << 21) + manifest(), "is no manifest"),
         (manifest(weights={**ENTRY, "size": "256"}), "has 256 bytes instead of 256"),
         (manifest(weights={"sha256": None, "size": 256}), "its SHA-256 differs"),
         (manifest(missing=ENTRY), "'missing' is missing"),
         (manifest(**{"../precious": ENTRY}), r"lists '\.\./precious', which is no plain file name"),
-        (manifest(**{"/etc/passwd": ENTRY}), "lists '/etc/passwd', which is no plain"),
         (manifest(**{"a/b": ENTRY}), "no plain file name"),
         (manifest(**{"..": ENTRY}), "no plain file name"),
-        (manifest(**{"": ENTRY}), "no plain file name"),
         (manifest(**{"manifest.json": ENTRY}), "no plain file name"),
         (manifest(**{"a\0b": ENTRY}), "no plain file name"),
         (manifest(**{"\ud800": ENTRY}), "can't be read"),
@@ -397,7 +366,7 @@ ARRAYS = st.dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(arrays=ARRAYS)
 def test_arrays_there_and_back(tmp_path_factory, arrays):
     file = tmp_path_factory.getbasetemp() / "arrays.npz"

@@ -1,4 +1,3 @@
-import math
 import os
 import subprocess
 import sys
@@ -12,42 +11,11 @@ from actor_learner.system.machine import (
     TENSORFLOW_THREADS as THREADS,
     available_cores,
     cpu_pressure,
-    cpu_quota,
     current_core,
     learner_cores,
     renew_suggestion,
     suggest_threads,
 )
-
-
-@pytest.fixture
-def cgroups(tmp_path):
-    """A tree of cgroups, and the file that says this process is in the innermost."""
-    (tmp_path / "mounted" / "outer" / "inner").mkdir(parents=True)
-    own = tmp_path / "own"
-    own.write_text("0::/outer/inner\n")
-    return tmp_path / "mounted", own
-
-
-def test_the_quota_of_the_own_cgroup(cgroups):
-    mounted, own = cgroups
-    (mounted / "outer" / "inner" / "cpu.max").write_text("150000 100000\n")
-    assert cpu_quota(mounted, own) == 1.5
-
-
-def test_the_smallest_quota_of_those_around_holds(cgroups):
-    mounted, own = cgroups
-    (mounted / "outer" / "inner" / "cpu.max").write_text("400000 100000\n")
-    (mounted / "outer" / "cpu.max").write_text("200000 100000\n")
-    (mounted / "cpu.max").write_text("max 100000\n")
-    assert cpu_quota(mounted, own) == 2.0
-
-
-def test_no_quota(cgroups, tmp_path):
-    mounted, own = cgroups
-    (mounted / "outer" / "cpu.max").write_text("max 100000\n")
-    assert cpu_quota(mounted, own) == math.inf
-    assert cpu_quota(tmp_path / "nowhere", tmp_path / "nothing") == math.inf
 
 
 def test_the_pressure_is_the_kernels_figure_or_that_of_the_load(tmp_path):

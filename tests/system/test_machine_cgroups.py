@@ -105,12 +105,20 @@ def test_the_memory_limit_of_version_1(system):
     assert cgroup_limit(system.root) == 5e9
 
 
-@pytest.mark.parametrize(("quota", "cores"), [("150000", 1.5), ("-1", math.inf)])
-def test_the_cpu_quota_of_version_1(system, quota, cores):
-    system.is_in("3:cpu,cpuacct:/job")
-    system.write("cpu/job/cpu.cfs_quota_us", quota)
-    system.write("cpu/job/cpu.cfs_period_us", "100000")
-    system.write("cpu/cpu.cfs_quota_us", "-1")
+@pytest.mark.parametrize(
+    ("version", "files", "cores"),
+    [
+        (1, {"cpu/job/cpu.cfs_quota_us": "150000", "cpu/job/cpu.cfs_period_us": "100000"}, 1.5),
+        (1, {"cpu/job/cpu.cfs_quota_us": "-1", "cpu/job/cpu.cfs_period_us": "100000"}, math.inf),
+        (2, {"job/cpu.max": "150000 100000"}, 1.5),
+        (2, {"job/cpu.max": "400000 100000", "cpu.max": "200000 100000"}, 2.0),
+        (2, {"cpu.max": "max 100000"}, math.inf),
+    ],
+)
+def test_the_smallest_cpu_quota_of_those_around_holds(system, version, files, cores):
+    system.is_in("3:cpu,cpuacct:/job" if version == 1 else "0::/job")
+    for name, text in files.items():
+        system.write(name, text)
     assert cpu_quota(system.mounted, system.own) == cores
 
 

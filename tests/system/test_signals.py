@@ -65,7 +65,7 @@ def test_threads_leave_handlers_alone():
 
     thread = threading.Thread(target=enter)
     thread.start()
-    thread.join(timeout=10)
+    thread.join()
     assert seen == [before]
 
 

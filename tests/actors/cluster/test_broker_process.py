@@ -9,12 +9,16 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
+import pytest
+
 from actor_learner.actors.cluster import broker_process
 from actor_learner.actors.cluster.broker_process import BrokerProcess
+from tests.support.processes import patience
 
 MESSAGES = 2000
 
 
+@pytest.mark.slow
 def test_what_was_sent_before_the_end_arrives(monkeypatch):
     """A connection that is closed in the middle of a message raised a TypeError in the thread that sent it."""
     received, reading = [], []
@@ -36,6 +40,6 @@ def test_what_was_sent_before_the_end_arrives(monkeypatch):
     broker.start()
     for number in range(MESSAGES):
         broker.send("end", number)
-    broker.close(time.monotonic() + 30)
-    reading[0].join(30)
+    broker.close(time.monotonic() + patience(30))
+    reading[0].join(patience(30))
     assert received == [("end", number) for number in range(MESSAGES)]

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from actor_learner import cli
+from tests.actors.cluster.conftest import needs_ray
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.thorough
 def test_it_tells_what_an_actor_on_each_machine_does(machines, capsys):
     machines.are(own=2, far=1)
     cli.main(["doctor", "--no-self-test", "--json", "--ray", "auto"])
@@ -21,6 +21,8 @@ def test_it_tells_what_an_actor_on_each_machine_does(machines, capsys):
     assert "env steps/s" in found["host this machine"]
 
 
+@needs_ray
+@pytest.mark.slow
 def test_a_cluster_that_is_not_there_is_a_problem(capsys):
     assert cli.main(["doctor", "--no-self-test", "--json", "--ray", "127.0.0.1:1"]) == 1
     problems = json.loads(capsys.readouterr().out)["problems"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import json
 import subprocess
 import tempfile
@@ -13,18 +12,17 @@ import pytest
 
 from benchmarks import hosts
 from benchmarks.cluster import faults
+from tests.actors.cluster.conftest import needs_ray
+from tests.support.processes import patience
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray isn't installed"),
-    pytest.mark.skipif(hosts.unavailable() is not None, reason=str(hosts.unavailable())),
-]
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900), needs_ray]
 
 
 @pytest.fixture(autouse=True)
 def alone():
     """There is one network of pretended hosts on a machine, and other tests may want it."""
+    if reason := hosts.unavailable():
+        pytest.skip(reason)
     with (Path(tempfile.gettempdir()) / "actor-learner-hosts.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -44,7 +42,9 @@ def two_hosts(alone):
 
 def train(*words):
     command = hosts.inside("A", "actor-learner", "train", *map(str, words))
-    return subprocess.run(command, env=hosts.environment(), capture_output=True, text=True, timeout=200, check=True)
+    return subprocess.run(
+        command, env=hosts.environment(), capture_output=True, text=True, timeout=patience(200), check=True
+    )
 
 
 def test_a_run_on_two_hosts_goes_on_without_them(two_hosts, tmp_path):

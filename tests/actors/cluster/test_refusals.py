@@ -8,11 +8,13 @@ import pytest
 
 import actor_learner as al
 from actor_learner.actors.cluster import group
+from tests.actors.cluster.conftest import needs_ray
 from tests.support.cluster_envs import needs_a_package
 
 pytestmark = pytest.mark.filterwarnings("ignore:There are more actors than cores")
 
 
+@needs_ray
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -56,14 +58,7 @@ def test_ray_must_be_installed_in_a_version_that_works(version, message, monkeyp
         al.TrainConfig(ray_address="auto")
 
 
-@pytest.mark.slow
-def test_an_address_where_nobody_listens():
-    with pytest.raises(
-        RuntimeError, match=r"No Ray cluster answers there \(.*\); .* Received: ray_address='127.0.0.1:1'"
-    ):
-        al.ActorPool("CartPole-v1", ray_address="127.0.0.1:1")
-
-
+@needs_ray
 def test_a_run_looks_for_the_cluster_before_anything_else(tmp_path):
     config = al.TrainConfig(env="CartPole-v1", ray_address="127.0.0.1:1", run_dir=tmp_path / "run")
     with pytest.raises(RuntimeError, match=r"answers there .*; `--ray none` \(ray_address=None\) runs without"):
@@ -71,45 +66,42 @@ def test_a_run_looks_for_the_cluster_before_anything_else(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@needs_ray
 @pytest.mark.parametrize("address", ["raycluster-kuberay-head-svc:6379", "raymachine:6379", "auto"])
 def test_names_that_begin_like_the_client_are_addresses(address):
     assert al.TrainConfig(ray_address=address).ray_address == address
 
 
 @pytest.mark.slow
-def test_a_limit_of_each_machine_is_named_where_it_is_what_is_short(machines):
-    machines.are(a=4)
-    text = "4 CPUs are free on the cluster's 1 machine, and `actors_per_host` gives each machine 1 after 0.3 s"
-    with pytest.raises(RuntimeError, match=text), machines.pool("CartPole-v1", ray_wait=0.3, actors_per_host=1):
+@pytest.mark.parametrize(
+    ("cpus", "options", "message"),
+    [
+        ({"a": 2, "b": 1}, {}, "3 CPUs are free on the cluster's 2 machines after 0.3 s, too few for all actors"),
+        (
+            {"a": 4},
+            {"actors_per_host": 1},
+            "4 CPUs are free on the cluster's 1 machine, and `actors_per_host` gives each machine 1 after 0.3 s",
+        ),
+    ],
+)
+def test_too_few_cpus_are_refused_after_the_wait(machines, cpus, options, message):
+    machines.are(**cpus)
+    text = f"{message}.* Received: num_actors=4"
+    with pytest.raises(RuntimeError, match=text), machines.pool("CartPole-v1", ray_wait=0.3, **options):
         pass
 
 
-@pytest.mark.slow
-def test_too_few_cpus_are_refused_after_the_wait(machines):
-    machines.are(a=2, b=1)
-    text = "3 CPUs are free on the cluster's 2 machines after 0.3 s, too few for all actors. Received: num_actors=4"
-    with pytest.raises(RuntimeError, match=text), machines.pool("CartPole-v1", ray_wait=0.3):
-        pass
-
-
-@pytest.mark.slow
-def test_the_wait_ends_when_machines_join(machines):
-    machines.are(a=4)
-    with machines.pool("CartPole-v1", ray_wait=0.0) as pool:
-        assert pool.collect().valid.shape == (8, 8)
-
-
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_too_few_cpus_are_named_where_the_run_starts_all_the_same(machines, caplog):
-    machines.are(a=3)
-    with machines.pool("CartPole-v1") as pool:
+    machines.are(a=2)
+    with machines.pool("CartPole-v1", num_actors=3, envs_per_actor=1) as pool:
         pool.collect()
     assert (
-        "3 of 4 actors have a CPU of their own: 3 CPUs are free on the cluster's 1 machine; the others" in caplog.text
+        "2 of 3 actors have a CPU of their own: 2 CPUs are free on the cluster's 1 machine; the others" in caplog.text
     )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_another_version_on_a_machine(machines, monkeypatch):
     machines.are(a=4)
     monkeypatch.setattr(group, "identity", lambda: {"actor_learner": "9.9", "Python": "3.11"})
@@ -120,7 +112,7 @@ def test_another_version_on_a_machine(machines, monkeypatch):
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_an_environment_without_its_package_on_a_machine_names_both(machines):
     machines.are(far=4)
     with (

@@ -124,6 +124,7 @@ def test_an_unwritten_row_is_found(block):
 def test_episodes_come_in_order_of_row_and_column(block):
     for name in ("episode_return", "episode_length", "episode/is_success", "episode/speed"):
         block.arrays[name][...] = np.nan
+    assert {name: values.shape for name, values in block.episodes().items()} == {"return": (0,), "length": (0,)}
     left, right = block.columns(0, 3), block.columns(3, 6)
     right.episode_return[1, 0], right.episode_length[1, 0] = 20.0, 2
     left.episode_return[1, 2], left.episode_length[1, 2] = 10.0, 1
@@ -134,13 +135,6 @@ def test_episodes_come_in_order_of_row_and_column(block):
     np.testing.assert_array_equal(episodes["return"], [10, 20, 30])
     np.testing.assert_array_equal(episodes["length"], [1, 2, 3])
     np.testing.assert_array_equal(episodes["is_success"], [1])
-
-
-def test_without_a_finished_episode_the_arrays_are_empty(block):
-    block.arrays["episode_length"][...] = np.nan
-    episodes = block.episodes()
-    assert list(episodes) == ["return", "length"]
-    assert episodes["return"].shape == episodes["length"].shape == (0,)
 
 
 def test_the_parts_of_an_arena_do_not_overlap(arena):
@@ -158,15 +152,6 @@ def test_the_parts_of_an_arena_do_not_overlap(arena):
     assert parts[1].shape == (100,)
     assert parts[2].shape == (3, 10)
     assert all(part.ctypes.data % ALIGNMENT == 0 for part in parts)
-
-
-def test_blocks_are_apart(arena):
-    plan = make_plan()
-    arena.reserve(plan.size)
-    first, second = plan.blocks(arena)
-    first.arrays["reward"][...] = 1
-    second.arrays["reward"][...] = 2
-    assert (first.views()["reward"] == 1).all()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import actor_learner as al
 from actor_learner.learner.tf.fused_adam import fuse
 from tests.support.trajectories import TWO_ACTIONS, VECTOR, random_trajectory
 
+pytestmark = pytest.mark.slow
+
 
 def stepped(optimizer, steps=20):
     """Weights and moments after steps with one gradient each time for a matrix, a vector and rows of a table."""
