@@ -14,6 +14,7 @@ import functools
 import gc
 import os
 import pkgutil
+import re
 import signal
 import sys
 import threading
@@ -55,6 +56,16 @@ def is_quick(item):
     """Whether a test starts no process and trains nothing; `without_xla` is for those that train."""
     marks = {mark.name for mark in item.iter_markers()}
     return not marks & {"slow", "xla", "thorough"} and "without_xla" not in item.fixturenames
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Spare `--quick` the import of files that are marked as a whole."""
+    if config.getoption("quick") and collection_path.match("test_*.py"):
+        marked = re.search(
+            r"^pytestmark = .*\b(slow|xla|thorough|without_xla)\b", collection_path.read_text("utf-8"), re.M
+        )
+        return True if marked else None
+    return None
 
 
 def pytest_collection_modifyitems(config, items):

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import time
+from importlib.util import find_spec
 from unittest.mock import Mock
 from xml.etree import ElementTree
 
@@ -439,7 +440,11 @@ def test_the_command_measures_and_writes(tmp_path, monkeypatch, capsys):
         ("--output picture.txt", "ends in .png, .svg, .pdf"),
         ("--trace nowhere/trace.json", "in a folder that can be written"),
         ("--num-actors 1 -2", "`num_actors` must be an integer of at least 0"),
-        ("--num-actors 1 2 --output x.svg", "can't be combined with several `--num-actors`"),
+        pytest.param(
+            "--num-actors 1 2 --output x.svg",
+            "can't be combined with several `--num-actors`",
+            marks=pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib"),
+        ),
         ("--compare-devices cpu --trace x", "`--trace` can't be combined with `--compare-devices`"),
         ("--total-steps 5", "There is no such flag"),
         (".", "holds no run"),
