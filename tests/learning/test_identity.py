@@ -12,13 +12,8 @@ pytestmark = [pytest.mark.usefixtures("without_xla"), pytest.mark.slow]
 
 FORCE = Box(-1.0, 1.0, (2,))
 SPACES = {
-    "discrete": (Discrete(4), {}),
     "masked": (Discrete(4), {"masked": True}),
     "from-3": (Discrete(3, start=3), {}),
-    "multi-discrete": (MultiDiscrete([3, 2, 4]), {}),
-    "multi-binary": (MultiBinary(4), {}),
-    "box": (FORCE, {}),
-    "box-squashed": (FORCE, {}),
     "dict": (Dict(gear=Discrete(3), switches=MultiBinary(2), force=Box(-1.0, 1.0, (1,))), {}),
     "tuple-squashed": (Tuple([MultiDiscrete([2, 3]), Dict(force=FORCE), Discrete(2)]), {}),
 }
