@@ -54,6 +54,7 @@ def run(peer, **task):
     return peer_runs.run_peer(peer, Path(sys.executable), {"seconds": 0.0, **task})
 
 
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs /dev/shm")
 def test_a_run_ends_when_enough_was_measured_and_nothing_is_left_of_it(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPARED_BY", str(tmp_path / "mark"))
     program = (
