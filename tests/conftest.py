@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import children, open_descriptors
 from tests.support.quick_xla import QUICK_XLA
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -52,19 +53,20 @@ def pytest_configure():
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+SLOW_MARKS = ("slow", "xla", "thorough")
+
+
 def is_quick(item):
     """Whether a test starts no process and trains nothing; `without_xla` is for those that train."""
-    marks = {mark.name for mark in item.iter_markers()}
-    return not marks & {"slow", "xla", "thorough"} and "without_xla" not in item.fixturenames
+    return not any(map(item.get_closest_marker, SLOW_MARKS)) and "without_xla" not in item.fixturenames
 
 
 def pytest_ignore_collect(collection_path, config):
     """Spare `--quick` the import of files that are marked as a whole."""
     if config.getoption("quick") and collection_path.match("test_*.py"):
-        marked = re.search(
-            r"^pytestmark = .*\b(slow|xla|thorough|without_xla)\b", collection_path.read_text("utf-8"), re.M
-        )
-        return True if marked else None
+        words = "|".join((*SLOW_MARKS, "without_xla"))
+        if re.search(rf"^pytestmark = .*\b({words})\b", collection_path.read_text("utf-8"), re.M):
+            return True
     return None
 
 
@@ -74,8 +76,8 @@ def pytest_collection_modifyitems(config, items):
     quick, thorough, rest = map(config.getoption, ("quick", "all", "rest"))
 
     def runs(item):
-        if quick or rest:
-            return is_quick(item) == quick and (thorough or not item.get_closest_marker("thorough"))
+        if (quick or rest) and is_quick(item) != quick:
+            return False
         return thorough or item.nodeid.startswith(named) or not item.get_closest_marker("thorough")
 
     config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
@@ -127,7 +129,10 @@ class QuickTests:
 
     @contextlib.contextmanager
     def running(self, item):
-        """Fail `item` after this phase of it if something in it, or an earlier set-up of its fixtures, was slow."""
+        """Fail a quick `item` after this phase if something in it, or an earlier set-up of its fixtures, was slow."""
+        if not is_quick(item):
+            yield
+            return
         self._test, self._found = item.nodeid, []
         try:
             yield
@@ -150,12 +155,12 @@ class QuickTests:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item):
         self.watch_learners()
-        with self.running(item) if is_quick(item) else contextlib.nullcontext():
+        with self.running(item):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item):
-        with self.running(item) if is_quick(item) else contextlib.nullcontext():
+        with self.running(item):
             return (yield)
 
 
@@ -182,3 +187,13 @@ def _with_xla(request, monkeypatch):
     if request.node.get_closest_marker("xla"):
         for rule, value in request.getfixturevalue("without_xla").items():
             monkeypatch.setattr(rule, value)
+
+
+@pytest.fixture
+def nothing_is_left():
+    """A test ends with no child and no descriptor that wasn't there before."""
+    processes, descriptors = children(), open_descriptors()
+    yield
+    gc.collect()
+    assert children() <= processes
+    assert open_descriptors() == descriptors

@@ -122,10 +122,7 @@ FAULTS = (
         "learner/replay.py",
         "self._targets_at = max(self._targets_at, env_steps)",
         "self._targets_at = env_steps - env_steps % 64",
-        (
-            "learner/test_replay.py::test_targets_move_at_multiples_of_their_interval",
-            "learner/test_replay.py",
-        ),
+        ("learner/test_replay.py::test_targets_move_at_multiples_of_their_interval",),
     ),
     Fault(
         "JAX's gradients leave out the losses of layers",

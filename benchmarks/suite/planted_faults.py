@@ -1,6 +1,6 @@
 """Plants small faults (benchmarks/suite/faults.py) in copies of the project, one each, and says which tests catch them.
 
-    scripts/measure planted-faults --output benchmarks/suite/planted_faults.json    # an hour on two cores
+    scripts/measure planted-faults --output benchmarks/suite/planted_faults.json
 
 The tests that are nearest run first, in each tier; where none of them fails, the rest of their files, then the whole
 tier, until some do. A test catches a fault if it fails twice with it, and not without it. Read the result before tests

@@ -4,7 +4,6 @@ import pytest
 
 from actor_learner.networks import default
 from tests.faults.failing_envs import QuietEnv
-from tests.support.processes import children, open_descriptors
 
 
 @pytest.fixture(scope="module")
@@ -14,9 +13,5 @@ def network():
 
 
 @pytest.fixture
-def nothing_is_left(network):
-    """A test ends with no child and no descriptor that wasn't there before."""
-    processes, descriptors = children(), open_descriptors()
-    yield
-    assert children() <= processes
-    assert open_descriptors() == descriptors
+def nothing_is_left(network, nothing_is_left):
+    """The one of all tests, once the network has opened what it opens."""

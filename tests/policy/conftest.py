@@ -5,6 +5,8 @@ Policies are converted here, whatever earlier runs have left in the cache.
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from actor_learner.networks import default
@@ -14,17 +16,22 @@ from tests.support.policies import ACTIONS, BATCH, TORQUES, VECTOR
 from tests.support.trajectories import HYBRID, SENSES
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _without_cache():
-    """For a module only: a fixture of these tests' package would last for the whole session."""
+@contextlib.contextmanager
+def without_cache():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache, "key_of", lambda *_: None)
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _without_cache():
+    """For a module only: a fixture of these tests' package would last for the whole session."""
+    with without_cache():
+        yield
+
+
 def converted(*arguments, **options):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache, "key_of", lambda *_: None)
+    with without_cache():
         return export_policy(*arguments, **options)
 
 

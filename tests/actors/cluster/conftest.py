@@ -13,7 +13,8 @@ from actor_learner.actors.pool import ActorPool
 from tests.support.processes import children, patience, wait_until
 
 SECONDS = 60.0
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
+HAS_RAY = importlib.util.find_spec("ray") is not None
+needs_ray = pytest.mark.skipif(not HAS_RAY, reason="needs Ray")
 
 
 class Machines:
@@ -41,7 +42,7 @@ class Machines:
 
 @pytest.fixture
 def machines(tmp_path, monkeypatch):
-    if importlib.util.find_spec("ray") is None:  # a pool refuses a cluster without it
+    if not HAS_RAY:  # a pool refuses a cluster without it
         pytest.skip("needs Ray")
     file = tmp_path / "machines.json"
     monkeypatch.setenv("LOOPBACK_CLUSTER", str(file))
