@@ -100,7 +100,7 @@ def test_a_run_saves_the_policy_that_its_network_gives_and_converts_nothing_for_
 
 @pytest.mark.thorough
 def test_a_callback_may_replace_the_networks_weights_by_others(tmp_path):
-    result = train(tmp_path, env="CartPole-v1", callbacks=[Quantizes()])
+    result = train(tmp_path, env="CartPole-v1", hidden_sizes=(8,), callbacks=[Quantizes()])
     saved = al.load_policy(result.run_dir)
     expected = al.Policy.from_network(result.network, saved.action_space)
     observation = np.float32([0.1, 0.2, 0.3, 0.4])

@@ -19,11 +19,11 @@ STEPS, ROWS = 7, 3
 SPACE, ACTIONS = Box(-3, 3, (2,), np.float64), Discrete(5, start=2)
 
 
-@pytest.fixture(scope="module", params=["lstm", pytest.param("attention", marks=pytest.mark.thorough)])
-def run(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
     """A run, with observations `[T, N, 2]`, starts `[T, N]`, and what its LiteRT policy does."""
     keras.utils.set_random_seed(4)
-    network = default.default_network(SPACE, ACTIONS, memory=request.param, memory_size=8, hidden_sizes=(8,))
+    network = default.default_network(SPACE, ACTIONS, memory="lstm", memory_size=8, hidden_sizes=(8,))
     rng = np.random.default_rng(2)
     network.set_weights([weight + 0.8 * rng.standard_normal(weight.shape) for weight in network.get_weights()])
     path = create_ended_run(tmp_path_factory.mktemp("runs") / "run", SPACE, ACTIONS, network)

@@ -40,7 +40,7 @@ def run(run_dir, algorithm=DQN, env="CartPole-v1", **fields):
     ("algorithm", "env", "actors"),
     [
         (DQN, "CartPole-v1", (0, 2)),
-        pytest.param(SAC, "Pendulum-v1", (0, 0, 2), marks=pytest.mark.thorough),
+        pytest.param(SAC, "Pendulum-v1", (0, 2), marks=pytest.mark.thorough),
     ],
 )
 def test_the_number_of_actors_changes_no_byte(algorithm, env, actors, tmp_path):

@@ -107,6 +107,7 @@ def test_in_lock_step_the_actors_of_the_callers_core_are_woken_last(simulate, mo
     assert {actor: given[0].start for actor, given in simulation.at_work.items()} == {0: 0, 1: 2, 2: 4, 3: 6}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), num_actors=st.integers(1, 5), lag=st.integers(2, 5))
 def test_whoever_is_fast_no_batch_is_older_than_the_lag_and_nobody_waits_for_ever(data, num_actors, lag):

@@ -68,6 +68,7 @@ def test_the_simulation_reaches_the_roof_where_all_compute_or_have_cores_of_thei
 COST = st.floats(0.05, 3.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.builds(

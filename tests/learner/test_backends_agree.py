@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import subprocess
 import sys
@@ -19,31 +18,27 @@ pytest.importorskip("jax", reason="needs jax")
 SMALLEST = "regularized"
 ROUNDING = {"td3/after/2": 2e-5}
 """Greater differences. Adam divides a gradient by its own size: one number's first, 5e-8, is rounding for a part."""
-OTHERS = tuple(case for case in CASES if case != SMALLEST)
 
 
-@pytest.fixture(scope="module")
-def found(without_xla, tmp_path_factory):
-    """A function that gives what each backend has learned in a case; both run at the same time, this one here."""
+@pytest.fixture
+def learn_on_both(without_xla, tmp_path, monkeypatch):
+    """A function that gives what each backend has learned in some cases; both run at the same time, this one here."""
+    monkeypatch.setattr(batch, "CHUNK_NUMBERS", IN_PARTS)
 
-    @functools.cache
-    def learned(cases):
-        file = tmp_path_factory.mktemp("backends") / "jax.npz"
-        command = [sys.executable, "-m", "tests.support.backend_updates", file, *cases]
+    def learned(*cases):
+        command = [sys.executable, "-m", "tests.support.backend_updates", tmp_path / "jax.npz", *cases]
         process = subprocess.Popen(command, env={**os.environ, "KERAS_BACKEND": "jax"})
         by_tensorflow = {}
         try:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(batch, "CHUNK_NUMBERS", IN_PARTS)
-                for case in cases:
-                    learn(case, by_tensorflow)
+            for case in cases:
+                learn(case, by_tensorflow)
             assert process.wait(timeout=patience(280)) == 0
         finally:
             process.kill()
             process.wait()
-        return {"tensorflow": by_tensorflow, "jax": dict(np.load(file))}
+        return {"tensorflow": by_tensorflow, "jax": dict(np.load(tmp_path / "jax.npz"))}
 
-    return lambda case: learned((SMALLEST,) if case == SMALLEST else OTHERS)
+    return learned
 
 
 def part(found, prefix):
@@ -53,47 +48,53 @@ def part(found, prefix):
     return [(name, found["tensorflow"][name], found["jax"][name]) for name in names]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(SMALLEST, marks=pytest.mark.slow),
-        *(pytest.param(case, marks=pytest.mark.thorough) for case in OTHERS),
-    ],
-)
-def test_weights_optimizer_and_metrics(found, case):
-    arrays = found(case)
+def assert_agree(found, case):
+    """Weights, optimizer and metrics, of which some have changed."""
     changes = [
-        np.abs(one - arrays["jax"][name.replace("before", "after")]).max()
-        for name, _, one in part(arrays, f"{case}/before/")
+        np.abs(one - found["jax"][name.replace("before", "after")]).max()
+        for name, _, one in part(found, f"{case}/before/")
     ]
-    assert max(changes) > 1e-5
+    assert max(changes) > 1e-5, case
     if "float16" in case:
         return
-    for name, expected, actual in [*part(arrays, f"{case}/after/"), *part(arrays, f"{case}/optimizer/")]:
+    for name, expected, actual in [*part(found, f"{case}/after/"), *part(found, f"{case}/optimizer/")]:
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=ROUNDING.get(name, 1e-6), err_msg=name)
-    for name, expected, actual in part(arrays, f"{case}/metrics/"):
+    for name, expected, actual in part(found, f"{case}/metrics/"):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.slow
+def test_losses_of_layers(learn_on_both):
+    assert_agree(learn_on_both(SMALLEST), SMALLEST)
+
+
 @pytest.mark.thorough
-def test_an_update_is_undone_on_both(found):
-    for backend in found("mlp").values():
+def test_weights_optimizer_and_metrics(learn_on_both):
+    """One test for all cases: each backend starts once."""
+    cases = [case for case in CASES if case != SMALLEST]
+    found = learn_on_both(*cases)
+    for case in cases:
+        assert_agree(found, case)
+    assert_that_an_update_was_undone(found)
+    assert_that_layers_may_assign_wherever_they_are_called(found)
+    for case in ("unused", "unused, float16"):
+        assert_that_weights_without_a_gradient_do_not_decay(found["jax"], case)
+
+
+def assert_that_an_update_was_undone(found):
+    for backend in found.values():
         assert backend["mlp/undone"].astype(bool).tolist() == [False, False, True, False]
 
 
-@pytest.mark.thorough
-def test_variables_that_a_layer_assigns_wherever_it_is_called(found):
+def assert_that_layers_may_assign_wherever_they_are_called(found):
     """In the loss, in parts of a batch and for last observations, which are evaluated by branches and loops."""
-    counts = {name: float(arrays["counting/after/0"]) for name, arrays in found("counting").items()}
+    counts = {name: float(arrays["counting/after/0"]) for name, arrays in found.items()}
     assert counts["jax"] == counts["tensorflow"] > 3
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("case", ["unused", "unused, float16"])
-def test_weights_that_the_loss_ignores_do_not_decay(found, case):
-    """Their gradient is None, not zero."""
-    arrays = found(case)["jax"]
+def assert_that_weights_without_a_gradient_do_not_decay(arrays, case):
+    """The gradient of what the loss ignores is None, not zero."""
     names = [name for name in arrays if name.startswith(f"{case}/before/")]
     same = [np.array_equal(arrays[name], arrays[name.replace("before", "after")]) for name in names]
-    assert any(same)
-    assert not all(same)
+    assert any(same), case
+    assert not all(same), case

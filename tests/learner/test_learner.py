@@ -182,18 +182,13 @@ def acted_by(network, actions):
 PPO = al.PPO(minibatch_size=3, epochs=1)
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [al.Impala(), *(pytest.param(each, marks=pytest.mark.thorough) for each in (PPO, al.A2C()))],
-    ids=lambda algorithm: algorithm.name,
-)
-def test_no_ratio_of_an_invalid_row_overflows(algorithm):
+def test_no_ratio_of_an_invalid_row_overflows():
     """Zeros are so improbable under 24 narrow Gaussians that their ratio is infinite, and 0 x inf is NaN."""
     actions = Box(-1, 1, (24,), np.float32)
     network = al.default_network(VECTOR, actions, hidden_sizes=(4,), initial_log_std=-5.0)
     trajectory = acted_by(network, actions)
     trajectory.valid[0, 0] = False
-    learner = al.Learner(network, algorithm, action_space=actions)
+    learner = al.Learner(network, al.Impala(), action_space=actions)
     assert "undone" not in learner.update(trajectory)
 
 
@@ -397,19 +392,6 @@ def test_reward_scaling_and_clipping_reach_the_targets_only(options):
     learner = al.Learner(linear_network(), al.A2C(**options), action_space=TWO_ACTIONS)
     assert learner.update(trajectory)["value_loss"] < 100
     np.testing.assert_array_equal(trajectory.reward, raw)
-
-
-@pytest.mark.thorough
-@pytest.mark.xla
-def test_repeated_runs_are_byte_identical():
-    def run():
-        network = al.default_network(VECTOR, TWO_ACTIONS, seed=3, hidden_sizes=(64,))
-        learner = al.Learner(network, al.PPO(), action_space=TWO_ACTIONS, seed=5)
-        for seed in range(3):
-            learner.update(random_trajectory(seed=seed))
-        return network.get_weights()
-
-    assert same_weights(run(), run())
 
 
 def test_xla_and_plain_tensorflow_agree():

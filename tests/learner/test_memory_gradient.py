@@ -114,7 +114,6 @@ class ScannedGRUCell(keras.layers.GRUCell):
         (keras.layers.LSTMCell, ScannedLSTMCell, {}, 2),
         (keras.layers.GRUCell, ScannedGRUCell, {}, 1),
         pytest.param(keras.layers.LSTMCell, ScannedLSTMCell, {"use_bias": False}, 2, marks=pytest.mark.thorough),
-        pytest.param(keras.layers.GRUCell, ScannedGRUCell, {"use_bias": False}, 1, marks=pytest.mark.thorough),
     ],
 )
 def test_written_out_gradients_are_those_of_the_scanned_cell(cell, scanned, options, leaves):

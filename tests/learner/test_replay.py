@@ -442,7 +442,7 @@ def test_several_calls_of_an_update_draw_the_same_rows_twice(monkeypatch):
     assert one[-1]["gradient_steps"] == 96
 
 
-@pytest.mark.parametrize("make", [dqn, *(pytest.param(make, marks=pytest.mark.thorough) for make in (td3, sac))])
+@pytest.mark.parametrize("make", [dqn, *(pytest.param(make, marks=pytest.mark.thorough) for make in (td3,))])
 def test_a_call_of_many_gradient_steps_is_as_many_calls_of_one(make, monkeypatch):
     """Of the same rows: what moves targets, delays policies or draws noise counts gradient steps, not calls.
 

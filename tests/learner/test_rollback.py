@@ -62,11 +62,6 @@ def a2c(xla):
     return compiled(al.Learner(linear_network(), al.A2C(), action_space=TWO_ACTIONS), xla)
 
 
-def impala():
-    network = al.default_network(VECTOR, TORQUES, normalize_observation=True, hidden_sizes=(16,), seed=1)
-    return compiled(al.Learner(network, al.Impala(normalize_reward=True), action_space=TORQUES), False)
-
-
 def mixed_precision(policy, xla=False, **options):
     keras.mixed_precision.set_global_policy(policy)
     try:
@@ -93,10 +88,7 @@ MAKERS = {
     "float16-target-kl": lambda: mixed_precision("mixed_float16", minibatch_size=16, target_kl=0.5),
 }
 FURTHER = {
-    "ppo-xla": lambda: scheduled_ppo(True),
     "ppo-target-kl": with_target_kl,
-    "impala": impala,
-    "bfloat16": lambda: mixed_precision("mixed_bfloat16"),
     "float16-xla": lambda: mixed_precision("mixed_float16", xla=True),
 }
 

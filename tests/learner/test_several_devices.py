@@ -17,18 +17,7 @@ from tests.support.backend_updates import CASES
 from tests.support.processes import patience
 from tests.support.quick_xla import QUICK_XLA
 
-SHARED = ("mlp", "normalization", "images", "memory")
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """What one device and two have learned, by case."""
-    pytest.importorskip("jax", reason="needs jax")
-    file = tmp_path_factory.mktemp("devices") / "found.json"
-    environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": f"{QUICK_XLA} --xla_force_host_platform_device_count=2"}
-    command = [sys.executable, "-m", "tests.support.shared_updates", str(file), *SHARED]
-    subprocess.run(command, env={**os.environ, **environment}, timeout=patience(290), check=True)
-    return json.loads(file.read_text())
+SHARED = ("mlp", "images", "memory")
 
 
 def sizes(shapes):
@@ -37,29 +26,29 @@ def sizes(shapes):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("case", SHARED)
-def test_two_devices_learn_what_one_does(found, case):
-    """Weights, optimizer and metrics; an undone update, the end by target_kl and rows that are left out among them."""
-    assert found[case]["difference"] < 2e-6
-
-
-@pytest.mark.thorough
-def test_each_device_does_half_of_the_work(found):
-    """A minibatch of 64 rows is two of 32; values of 65 steps of 8 columns are two of 65 of 4."""
+def test_two_devices_learn_what_one_does_each_with_half_of_the_work(tmp_path):
+    """Weights, optimizer and metrics are the same, with an undone update and rows that are left out among them."""
+    pytest.importorskip("jax", reason="needs jax")
+    environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": f"{QUICK_XLA} --xla_force_host_platform_device_count=2"}
+    command = [sys.executable, "-m", "tests.support.shared_updates", str(tmp_path / "found.json"), *SHARED]
+    subprocess.run(command, env={**os.environ, **environment}, timeout=patience(290), check=True)
+    found = json.loads((tmp_path / "found.json").read_text())
+    for case in SHARED:
+        assert found[case]["difference"] < 2e-6, case
+        assert_that_no_observation_leaves_its_device(found[case]["gathered"], case)
+    # A minibatch of 64 rows is two of 32; values of 65 steps of 8 columns are two of 65 of 4.
     assert CASES["mlp"][3]().minibatch_size == 64
     rows = sizes(found["mlp"]["products"])
     assert {32, 65 * 4} <= rows
     assert not {64 * 8, 65 * 8} & rows
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("case", SHARED)
-def test_no_observation_leaves_its_device(found, case):
+def assert_that_no_observation_leaves_its_device(gathered, case):
     """Weights' gradients are added up; nothing with a row's axes is gathered, but vectors of columns and of flags."""
     steps, columns = CASES[case][4:6]
-    for shape in found[case]["gathered"]:
+    for shape in gathered:
         numbers = [int(number) for number in re.findall(r"\d+", shape.partition("[")[2])]
-        assert math.prod(numbers) < steps * columns // 2, shape
+        assert math.prod(numbers) < steps * columns // 2, (case, shape)
 
 
 def test_minibatches_that_devices_cannot_share_are_refused():

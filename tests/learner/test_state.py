@@ -88,8 +88,6 @@ ALGORITHMS = {
         normalize_reward=True, learning_rate="linear_1e-3", clip_range="linear", epochs=2, minibatch_size=24
     ),
     "ppo-desired-kl": al.PPO(desired_kl=0.01, epochs=2, minibatch_size=24),
-    "a2c": al.A2C(normalize_reward=True),
-    "impala": al.Impala(learning_rate="linear"),
 }
 
 
@@ -97,8 +95,7 @@ ALGORITHMS = {
     "name",
     [
         "ppo-schedules",
-        pytest.param("impala", marks=[pytest.mark.xla, pytest.mark.thorough]),
-        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("ppo-desired-kl", "a2c")),
+        pytest.param("ppo-desired-kl", marks=pytest.mark.thorough),
     ],
 )
 def test_updates_a_file_and_more_updates_are_as_many_without_it_byte_for_byte(tmp_path, name):

@@ -13,7 +13,6 @@ pytestmark = [pytest.mark.usefixtures("without_xla"), pytest.mark.slow]
 FORCE = Box(-1.0, 1.0, (2,))
 SPACES = {
     "masked": (Discrete(4), {"masked": True}),
-    "from-3": (Discrete(3, start=3), {}),
     "dict": (Dict(gear=Discrete(3), switches=MultiBinary(2), force=Box(-1.0, 1.0, (1,))), {}),
     "tuple-squashed": (Tuple([MultiDiscrete([2, 3]), Dict(force=FORCE), Discrete(2)]), {}),
 }

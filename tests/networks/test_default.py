@@ -407,6 +407,7 @@ def test_the_mask_leaf_is_no_input():
     check_network(network, Spaces(space, TWO_ACTIONS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "space",
     [
@@ -461,6 +462,7 @@ def test_in_16_bits_the_outputs_are_in_32(precision):
     assert np.abs(np.asarray(outputs(network, sample(VECTOR))["parameters"])[:, 2] - 300.7).max() < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["lstm", "gru", "attention"])
 def test_memory_stands_behind_a_shared_trunk(memory):
     vector, image = Box(-1, 1, (3,), np.float32), Box(0, 255, (40, 40, 4), np.uint8)

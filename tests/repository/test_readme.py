@@ -74,8 +74,8 @@ def test_the_python_of_the_pages_runs(code, tmp_path, monkeypatch):
         keras.config.set_dtype_policy(policy)  # a page shows another one
 
 
-def run_lines(lines):
-    """Run commands one after the other, but for trainings after the third, whose settings are only parsed.
+def run_lines(lines, trainings):
+    """Run commands one after the other, but for trainings after so many, whose settings are only parsed.
 
     Those that train, train briefly, on another backend in a process of their own.
     """
@@ -92,7 +92,7 @@ def run_lines(lines):
             run([*COMMAND, *words[1:]], Path())
         elif words[1] != "train" or "--resume" in words:
             assert cli.main(words[1:]) == 0
-        elif trained < 3 or "--backend" in words:
+        elif trained < trainings or "--backend" in words:
             brief = [*words[1:], "--total-steps", "2000", "--quiet"]
             if "--backend" in words:
                 run([*COMMAND, *brief], Path())
@@ -116,7 +116,7 @@ def of_the_readme(tmp_path_factory, without_xla):
     folder = tmp_path_factory.mktemp("readme")
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", list(sys.path))
-        run_lines(shell_lines(blocks("sh", [README])))
+        run_lines(shell_lines(blocks("sh", [README])), trainings=2)
     return folder
 
 
@@ -130,7 +130,7 @@ def test_the_commands_of_the_pages_run(of_the_readme, monkeypatch):
     pytest.importorskip("Box2D", reason="needs Box2D")
     monkeypatch.chdir(of_the_readme)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    run_lines(shell_lines(of_pages("sh")))
+    run_lines(shell_lines(of_pages("sh")), trainings=1)
 
 
 def test_links_and_pictures_exist():

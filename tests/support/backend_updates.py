@@ -86,10 +86,8 @@ CASES = {
         8,
         5,
     ),
-    "masks": (BOUNDED, Discrete(4), {}, lambda: al.PPO(minibatch_size=64, epochs=2), 32, 8, 3),
-    "dict": (NESTED, MultiDiscrete([3, 2]), {}, lambda: al.PPO(minibatch_size=64, epochs=2), 32, 8, 3),
-    "impala": (BOUNDED, Discrete(3), {}, al.Impala, 20, 32, 6),
-    "adamw": (BOUNDED, Discrete(3), {}, lambda: al.PPO(optimizer=adamw_ema()), 32, 8, 3),
+    "dict and masks": (NESTED, MultiDiscrete([3, 2]), {}, lambda: al.PPO(minibatch_size=64, epochs=2), 32, 8, 3),
+    "impala, adamw": (BOUNDED, Discrete(3), {}, lambda: al.Impala(optimizer=adamw_ema()), 20, 32, 6),
     "unused": (
         BOUNDED,
         Discrete(3),
@@ -220,7 +218,7 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
             seed=update,
             invalid_rate=0.1,
             observation_space=observation_space,
-            masked=name == "masks",
+            masked="masks" in name,
         )
         if isinstance(algorithm, al.algorithms.OffPolicy):
             batch = batch._replace(observation=np.nan_to_num(batch.observation, posinf=0.0, neginf=0.0))

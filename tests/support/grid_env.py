@@ -1,4 +1,4 @@
-"""Grids of codes as environments give them: one-hot planes of bytes or bits, or codes in a space up to 255."""
+"""Grids of codes as environments give them: one-hot planes of bytes, or a picture beside a vector."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
-SHAPES = {"planes": (4, 4, 16), "bits": (10, 10, 4), "codes": (7, 7, 3), "beside a vector": (16, 16, 3)}
+SHAPES = {"planes": (4, 4, 16), "beside a vector": (16, 16, 3)}
 SPACES = {
     "planes": Box(0, 1, SHAPES["planes"], np.uint8),
-    "bits": Box(0, 1, SHAPES["bits"], np.bool_),
-    "codes": Box(0, 255, SHAPES["codes"], np.uint8),
     "beside a vector": Dict(camera=Box(0, 255, SHAPES["beside a vector"], np.uint8), joints=Box(-1, 1, (2,))),
 }
 
@@ -36,10 +34,10 @@ class GridEnv(gym.Env):
         height, width, depth = SHAPES[self._kind]
         row, column = (int(self.np_random.integers(size)) for size in (height, width))
         self._quarter = 2 * (2 * row >= height) + (2 * column >= width)
-        if self._kind in ("planes", "bits"):
+        if self._kind == "planes":
             codes = self.np_random.integers(depth - 1, size=(height, width))
             codes[row, column] = depth - 1
-            return (codes[..., None] == np.arange(depth)).astype(self.observation_space.dtype)
+            return (codes[..., None] == np.arange(depth)).astype(np.uint8)
         grid = self.np_random.integers(3, size=(height, width, depth)).astype(np.uint8)
-        grid[row, column, 0] = 10 if self._kind == "codes" else 255
-        return grid if self._kind == "codes" else {"camera": grid, "joints": np.zeros(2, np.float32)}
+        grid[row, column, 0] = 255
+        return {"camera": grid, "joints": np.zeros(2, np.float32)}

@@ -1,7 +1,7 @@
 """Updates that two processes share, as two hosts would: `python -m tests.support.hosts ADDRESS INDEX OUTPUT CASE ...`.
 
-Each process learns from its half of the columns. With ADDRESS "none" it is one process with two devices of the CPU,
-which takes the rows in the same order.
+Each process learns from its half of the columns. With ADDRESS "none" it is one process with one device, which takes
+the rows in the same order.
 """
 
 from __future__ import annotations
@@ -28,10 +28,18 @@ def half(batch, index):
 
 
 def in_the_order_of_hosts(learner):
-    """Let one process with two devices permute the rows of each as the host with this device does."""
+    """Let one device take the minibatches that hosts would take, each with a random stream of its own."""
+    from tests.support.shared_updates import as_two_would
+
     share = learner.algorithm.source().share(HOSTS)
     streams = itertools.cycle([learner._rng, np.random.Generator(learner._rng.bit_generator.jumped(1))])
-    learner._share = SimpleNamespace(order=lambda valid, rng: share.order(valid, next(streams)), shape=share.shape)
+    learner._share = as_two_would(
+        SimpleNamespace(
+            order=lambda valid, rng: share.order(valid, next(streams)),
+            shape=share.shape,
+            longest_sequence=share.longest_sequence,
+        )
+    )
 
 
 def main(address, index, output, *names):
@@ -42,7 +50,7 @@ def main(address, index, output, *names):
     arrays = {}
     for name in names:
         if address == "none":
-            learn(name, arrays, in_the_order_of_hosts, devices=HOSTS)
+            learn(name, arrays, in_the_order_of_hosts)
         else:
             learn(name, arrays, devices=HOSTS, part=lambda batch: half(batch, int(index)))
     np.savez(output, **arrays)

@@ -17,10 +17,12 @@ from tests.support.backend_updates import learn
 
 def in_the_order_of_two(learner):
     """Let a learner of one device take the minibatches that two would take."""
-    learner._share = _as_two_would(learner.algorithm.source().share(2))
+    learner._share = as_two_would(learner.algorithm.source().share(2))
 
 
-def _as_two_would(share):
+def as_two_would(share):
+    """The order of rows in which one device takes what two, each with half of the columns, would take."""
+
     def order(valid, rng):
         parts = [share.order(part, rng) for part in np.split(valid, 2, axis=1)]
         columns = valid.shape[1]
@@ -35,7 +37,7 @@ def _as_two_would(share):
         return minibatches, 2 * size
 
     def of_sequences(length):
-        return _as_two_would(share.of_sequences(length))
+        return as_two_would(share.of_sequences(length))
 
     return SimpleNamespace(order=order, shape=shape, longest_sequence=share.longest_sequence, of_sequences=of_sequences)
 
