@@ -14,6 +14,7 @@ TOPICS = {
     "speed": "benchmarks.speed.speed",
     "roof": "benchmarks.speed.speed:roof",
     "startup": "benchmarks.speed.startup",
+    "same-bytes": "benchmarks.speed.same_bytes",
     "update": "benchmarks.speed.update",
     "actor": "benchmarks.speed.pool:actor",
     "acting": "benchmarks.speed.pool:acting",

@@ -75,20 +75,10 @@ def test_a_run_leaves_all_that_it_should(tmp_path):
     assert al.load_policy(result.run_dir).act(observation) == int(ops.argmax(logits[0]))
 
 
-@pytest.mark.parametrize(
-    ("actors", "changes"),
-    [
-        ((1, 3), {"env": "Pendulum-v1", "max_policy_lag": 1, "algorithm": SCALING}),
-        pytest.param((0, 3), {"memory": "gru"}, marks=pytest.mark.thorough),
-    ],
-)
-def test_the_number_of_actors_changes_no_byte(tmp_path, actors, changes):
+def test_the_number_of_actors_changes_no_byte(tmp_path):
     options = {"num_envs": 4, "envs_per_actor": None, "vectorization": "sync", "normalize_observation": True}
-    options |= {"total_steps": 320, "seed": 3, **changes}
-    runs = [
-        al.train(config(tmp_path, num_actors=count, run_dir=tmp_path / str(number), **options))
-        for number, count in enumerate(actors)
-    ]
+    options |= {"env": "Pendulum-v1", "max_policy_lag": 1, "algorithm": SCALING, "total_steps": 320, "seed": 3}
+    runs = [al.train(config(tmp_path, num_actors=count, run_dir=tmp_path / str(count), **options)) for count in (1, 3)]
     for run in runs[1:]:
         assert same_weights(runs[0].network.get_weights(), run.network.get_weights())
         assert all(runs[0].metrics.get(name) == run.metrics.get(name) for name in ("loss", "episode_return"))
@@ -302,10 +292,10 @@ def deterministic_environments(num_envs):
 
 @pytest.mark.thorough
 def test_batches_whose_rows_only_reset_are_passed_over(tmp_path):
-    one = {"num_actors": 1, "envs_per_actor": 1, "unroll_length": 1, "total_steps": 24, "max_policy_lag": 1}
+    one = {"num_actors": 1, "envs_per_actor": 1, "unroll_length": 1, "total_steps": 8, "max_policy_lag": 1}
     result = al.train(config(tmp_path, env=deterministic_environments, algorithm=al.A2C(), **one))
     rows = read_metrics(result.run_dir)
-    assert [row["env_steps"] for row in rows] == list(range(1, 25))
+    assert [row["env_steps"] for row in rows] == list(range(1, 9))
     assert all("loss" in row for row in rows)
 
 

@@ -23,7 +23,7 @@ ENVS = 2
 
 
 def test_a_soak_in_small(tmp_path):
-    words = ["--minutes", "0.15", "--fault-every", "0.6", "--actors", "2", "--actor-timeout", str(patience(2.0))]
+    words = ["--minutes", "0.12", "--fault-every", "0.8", "--actors", "2", "--actor-timeout", str(patience(2.0))]
     command = [sys.executable, "-m", "benchmarks", "soak", *words, "--output", tmp_path / "soak"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience(200))
     assert done.returncode == 0, done.stderr

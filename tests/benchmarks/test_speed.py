@@ -62,7 +62,7 @@ def test_python_imports_the_commit_that_was_asked_for(repository, tmp_path):
     printed = [
         subprocess.run(
             [sys.executable, "-P", "-c", program],
-            env={**os.environ, "PYTHONPATH": str(tree)},
+            env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
             check=True,

@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from actor_learner import cli
 from actor_learner.cli.train import train_config
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import read_metrics
-from tests.support.processes import patience, wait_until
+from tests.support.processes import patience
 
 COMMAND = [sys.executable, "-P", "-m", "actor_learner.cli"]
 
@@ -407,23 +406,3 @@ def test_a_finished_run_goes_on_when_more_steps_are_asked_for(trained, tmp_path,
     assert after[: len(before)] == before
     assert after[-1]["env_steps"] >= 2000
     assert read_config("copy")["total_steps"] == 2000
-
-
-@pytest.mark.thorough
-def test_ctrl_c_ends_the_run_with_all_saved(tmp_path):
-    small = "--preset none --num-actors 1 --envs-per-actor 2 --unroll-length 16 --minibatch-size 16 --epochs 1"
-    arguments = ["train", *small.split(), "--hidden-sizes", "8", "--run-dir", "run", "--total-steps", "100_000_000"]
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
-        try:
-            assert wait_until(lambda: metrics.exists() or run.poll() is not None, 120)
-            run.send_signal(signal.SIGINT)
-            errors = run.communicate(timeout=patience(60))[1]
-        finally:
-            run.kill()
-    assert run.returncode == 130, errors
-    assert "Traceback" not in errors
-    assert "the run is saved in run" in errors
-    assert "interrupted; " in errors
-    assert al.load_network("run").count_params() > 0
-    assert al.evaluate("run", episodes=1).mean > 0

@@ -124,10 +124,7 @@ GRID = np.arange(9, dtype=np.uint8).reshape(3, 3)
                 (Box(0, 255, (7, 7, 3), np.uint8), Discrete(6), {}, 5),
                 (Box(0, 1, (10, 10, 4), np.bool_), Discrete(6), {}, 5),
                 (Box(0 * GRID, GRID, dtype=np.uint8), Discrete(6), {}, 5),
-                *(
-                    (Box(0, 10, (6,), dtype), Discrete(4), {}, 5)
-                    for dtype in (np.float16, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)
-                ),
+                *((Box(0, 10, (6,), dtype), Discrete(4), {}, 5) for dtype in (np.float16, np.int8, np.uint32)),
             ]
         ),
     ],

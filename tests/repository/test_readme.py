@@ -65,7 +65,7 @@ def test_the_python_of_the_readme_prints_what_it_shows(tmp_path):
 @pytest.mark.thorough
 @pytest.mark.parametrize("code", of_pages("python"), ids=lambda code: code.strip().splitlines()[0])
 def test_the_python_of_the_pages_runs(code, tmp_path, monkeypatch):
-    (tmp_path / "example.py").write_text(re.sub(r"total_steps=\d\d_000", "total_steps=3_000", code))
+    (tmp_path / "example.py").write_text(re.sub(r"total_steps=\d\d_000", "total_steps=1_500", code))
     monkeypatch.chdir(tmp_path)
     policy = keras.config.dtype_policy()
     try:

@@ -156,6 +156,12 @@ CASES = {
 }
 
 
+def draw_no_weights():
+    """Let Keras's initializers give zeros in place of random numbers: JAX compiles each operation for each shape."""
+    for kind in (keras.initializers.Orthogonal, keras.initializers.VarianceScaling):
+        kind.__call__ = lambda self, shape, dtype=None, **_: keras.ops.zeros(shape, dtype)
+
+
 def first_weights(network, rng):
     """Random weights of usual sizes; scales and counts stay as they are."""
     for weight in network.weights:
@@ -240,6 +246,7 @@ def learn(name, arrays, prepare=None, part=lambda batch: batch, **options):
 
 def main(output, *names):
     arrays = {}
+    draw_no_weights()
     batches.CHUNK_NUMBERS = IN_PARTS
     for name in names:
         learn(name, arrays)

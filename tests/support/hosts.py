@@ -45,9 +45,10 @@ def in_the_order_of_hosts(learner):
 def main(address, index, output, *names):
     if address != "none":
         jax.distributed.initialize(address, HOSTS, int(index), initialization_timeout=120)
-    from tests.support.backend_updates import learn
+    from tests.support.backend_updates import draw_no_weights, learn
 
     arrays = {}
+    draw_no_weights()
     for name in names:
         if address == "none":
             learn(name, arrays, in_the_order_of_hosts)

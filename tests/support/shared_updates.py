@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from tests.support.backend_updates import learn
+from tests.support.backend_updates import draw_no_weights, learn
 
 
 def in_the_order_of_two(learner):
@@ -55,6 +55,7 @@ def greatest_difference(name):
 
 def main(output, *names):
     found = {}
+    draw_no_weights()
     for name in names:
         difference, text = greatest_difference(name)
         found[name] = {
