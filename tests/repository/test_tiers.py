@@ -66,7 +66,8 @@ UNFAIR = {"test_process", "test_caught", "test_thread", "test_fork", "test_fixtu
 def test_unmarked_tests_that_start_a_process_or_learn_fail_in_every_tier(tmp_path):
     (tmp_path / "test_file.py").write_text(TESTS)
     (tmp_path / "test_learns.py").write_text(LEARNS)
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-rA", "--tb=no"]
+    plugins = ["-p", "tests.conftest", "-p", "no:cacheprovider", "-p", "no:randomly"]  # in the order of the file
+    command = [sys.executable, "-m", "pytest", *plugins, "-rA", "--tb=no"]
     fair = {"": {"test_quiet", "test_slow"}, "--quick": {"test_quiet"}, "--rest": {"test_slow"}}
     for tier, expected in {**fair, "--all": {"test_quiet", "test_slow", "test_thorough"}}.items():
         files = [tmp_path / name for name in ("test_file.py", "test_learns.py")[: 1 if tier else 2]]
