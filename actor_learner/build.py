@@ -19,6 +19,7 @@ from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.pool import ActorPool
 from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.config.config import TrainConfig
+from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.factory import resolve_env
 from actor_learner.networks.saving import load_network, save_network
 from actor_learner.policy.exported import ExportedPolicy
@@ -105,11 +106,8 @@ def start_actors(config: TrainConfig, start: Start) -> ActorPool:
 
 def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
     """Starts the actors that a config describes. network: as for `ActorPool`."""
-    names = """vectorization num_actors envs_per_actor num_envs unroll_length max_policy_lag info_keys
-        autoreset_mode start_timeout actor_timeout on_env_error max_restarts acting device
-        ray_address actors_per_host ray_wait"""
-    fields = {name: getattr(config, name) for name in names.split()}
-    return ActorPool(config.env, network, env_kwargs=dict(config.env_kwargs), seed=seed, logs_dir=logs_dir, **fields)
+    settings = {name: getattr(config, name) for name in names_of(PoolSettings)} | {"seed": seed}
+    return ActorPool(config.env, network, env_kwargs=dict(config.env_kwargs), logs_dir=logs_dir, **settings)
 
 
 def batch_rows(config: TrainConfig) -> int:

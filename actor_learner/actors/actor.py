@@ -15,6 +15,7 @@ from actor_learner.actors.transport.batches import ArenaPlan, Columns
 from actor_learner.actors.transport.messages import Assignment, Done
 from actor_learner.actors.transport.shared_memory import Arena, Array
 from actor_learner.actors.transport.weights import read_weights
+from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, CallError
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.episodes import Episodes
@@ -59,11 +60,14 @@ class Startup:
         return np.random.SeedSequence([self.seed, self.incarnation]).spawn(2)
 
 
-def make_startups(env_counts: Sequence[int], **common: Any) -> list[Startup]:
+def make_startups(env_counts: Sequence[int], settings: PoolSettings, niceness: int = 0) -> list[Startup]:
     """Return the descriptions of actors that have these numbers of environments."""
+    common = settings.info_keys, settings.autoreset_mode, settings.seed
     pairs = enumerate(zip(env_counts, first_envs(env_counts), strict=True))
-    common["all_envs"] = sum(env_counts)
-    return [Startup(num_envs=count, actor=actor, first_env=first, **common) for actor, (count, first) in pairs]
+    return [
+        Startup(count, *common, actor, first, niceness=niceness, all_envs=sum(env_counts))
+        for actor, (count, first) in pairs
+    ]
 
 
 class Position(NamedTuple):

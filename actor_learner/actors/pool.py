@@ -11,14 +11,13 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from actor_learner.actors.actor import make_startups
 from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.cluster.group import ClusterActors
-from actor_learner.actors.cluster.options import ClusterOptions
 from actor_learner.actors.group import ActorGroup, DeviceStep, HostStatus, Plan, Schedule
 from actor_learner.actors.local import LocalActors
 from actor_learner.actors.processes.group import ProcessActors
@@ -28,24 +27,14 @@ from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.actors.transport.weights import check_finite
+from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, TrajectorySpec, map_leaves, nest
-from actor_learner.system.fields import (
-    ACTING,
-    DEVICES,
-    check_choice,
-    check_count,
-    check_info_keys,
-    check_seconds,
-    env_counts,
-    first_envs,
-    refusal,
-)
+from actor_learner.system.fields import check_info_keys, first_envs
 from actor_learner.system.keras_import import import_keras
-from actor_learner.system.ray_address import check_cluster
 
 if TYPE_CHECKING:
     import keras
@@ -165,78 +154,59 @@ class ActorPool:
             MemoryError: The batches, or so many actors, don't fit into memory.
             TimeoutError: Actors weren't ready in time.
         """
-        _check_sizes(num_actors, envs_per_actor, num_envs, unroll_length, max_policy_lag, seed)
-        counts = env_counts(num_actors, envs_per_actor, num_envs, equal=max_policy_lag > 1)
-        num_actors = min(num_actors, len(counts))
-        info_keys = tuple(dict.fromkeys(check_info_keys(info_keys)))
-        check_seconds("start_timeout", start_timeout)
-        check_seconds("actor_timeout", actor_timeout)
-        check_choice("on_env_error", on_env_error, get_args(OnEnvError))
-        check_count("max_restarts", max_restarts, 0)
-        check_choice("acting", acting, ACTING)
-        check_choice("device", device, DEVICES)
-        check_cluster(ray_address, actors_per_host, ray_wait, num_actors=num_actors, acting=acting)
-        factory = resolve_env(env, env_kwargs, vectorization, check_pickle=num_actors > 0)
+        arguments = {**locals(), "info_keys": dict.fromkeys(check_info_keys(info_keys))}
+        self._settings = settings = PoolSettings(**{name: arguments[name] for name in names_of(PoolSettings)})
+        counts = settings.env_counts
+        num_actors = min(settings.num_actors, len(counts))
+        factory = resolve_env(env, env_kwargs, settings.vectorization, check_pickle=num_actors > 0)
         self.env_name = factory.name
         self.episodes: dict[str, Array] = {}
         self.timings: dict[str, float] = {}
         self.unrolls: list[Done] = []
         self.restarts: list[Restart] = []
-        self._env_counts, self._lag = counts, max_policy_lag
+        self._env_counts = counts
         self._blocks: Sequence[Block] = ()
         self._trajectories: list[Trajectory] = []
         if group is None and ray_address is None:
             check_memory(num_actors)
-        common = {"info_keys": info_keys, "autoreset_mode": autoreset_mode, "seed": seed}
-        startups = make_startups(counts, **common, niceness=NICENESS if max_policy_lag else 0)
-        settings: dict[str, Any] = {
-            "logs_dir": None if logs_dir is None else Path(logs_dir),
-            "start_timeout": start_timeout,
-            "actor_timeout": actor_timeout,
-            "on_env_error": on_env_error,
-            "max_restarts": max_restarts,
-        }
+        startups = make_startups(counts, settings, niceness=NICENESS if settings.max_policy_lag else 0)
+        logs = None if logs_dir is None else Path(logs_dir)
         if group is not None:
             self._group = group
         elif num_actors == 0:
             self._group = LocalActors(factory, startups[0])
         elif ray_address is not None:
-            options = ClusterOptions(ray_address, actors_per_host, ray_wait, reserved=min(max_policy_lag, 1))
-            self._group = ClusterActors(factory.dumps(), startups, options, **settings)
+            self._group = ClusterActors(factory.dumps(), startups, settings, logs)
         else:
-            self._group = ProcessActors(factory.dumps(), startups, **settings)
+            self._group = ProcessActors(factory.dumps(), startups, settings, logs_dir=logs)
         self._process = os.getpid()
         self._end = weakref.finalize(self, self._group.close)  # at the interpreter's end, too
         try:
             self._group.start()
-            self._begin(network, seed, start_timeout, unroll_length, info_keys, device if acting == "device" else None)
+            self._begin(network)
         except BaseException:
             self.close()
             raise
 
-    def _begin(
-        self,
-        network: Any,
-        seed: int,
-        start_timeout: float,
-        unroll_length: int,
-        info_keys: tuple[str, ...],
-        acting_device: str | None,
-    ) -> None:
+    def _begin(self, network: Any) -> None:
         """Build everything that depends on the environments' spaces, and give the group its plan."""
         _import_learner_side()
-        spaces = self._group.spaces(start_timeout).gymnasium
+        settings = self._settings
+        spaces = self._group.spaces(settings.start_timeout).gymnasium
         self.uses_masks = spaces.masked
         self.observation_space, self.action_space = spaces.observation_space, spaces.action_space
-        self.network = _build_network(network, spaces, seed)
-        counts, lag = self._env_counts, self._lag
+        self.network = _build_network(network, spaces, settings.seed)
+        counts, lag = self._env_counts, settings.max_policy_lag
         self.exported = _export(self.network, spaces, max(counts))
         spec = TrajectorySpec.from_spaces(
-            spaces, unroll_length=unroll_length, num_envs=sum(counts), state_shapes=self.exported.state_shapes
+            spaces,
+            unroll_length=settings.unroll_length,
+            num_envs=sum(counts),
+            state_shapes=self.exported.state_shapes,
         )
-        self.layout = BlockLayout.of(spec, info_keys)
+        self.layout = BlockLayout.of(spec, settings.info_keys)
         versions_read = len(counts) if lag > 1 else lag + 1
-        step = None if acting_device is None else _device_step(self.network, spaces, acting_device)
+        step = _device_step(self.network, spaces, settings.device) if settings.acting == "device" else None
         plan = Plan(self.layout, counts, lag + 1, versions_read, self.exported, step)
         kind = FreeRunning if lag > 1 else LockStep
         self._schedule: Schedule = kind(self._group, counts, lag=lag, first_alone=_waits_for_statistics(self.network))
@@ -438,25 +408,6 @@ class ActorPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_sizes(
-    num_actors: int,
-    envs_per_actor: int | None,
-    num_envs: int | None,
-    unroll_length: int,
-    max_policy_lag: int,
-    seed: int,
-) -> None:
-    check_count("num_actors", num_actors, 0)
-    check_count("envs_per_actor", envs_per_actor, 1, optional=True)
-    check_count("num_envs", num_envs, 1, optional=True)
-    check_count("unroll_length", unroll_length, 1)
-    check_count("max_policy_lag", max_policy_lag, 0)
-    check_count("seed", seed, 0)
-    if num_actors == 0 and max_policy_lag > 1:
-        expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
-        raise refusal("max_policy_lag", expected, max_policy_lag)
 
 
 def _import_learner_side() -> None:

@@ -165,8 +165,7 @@ def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Sa
 
 def _part_processes(system: System) -> PartProcesses:
     config, actors = system.config, system.actors
-    common = {name: getattr(config, name) for name in ("info_keys", "autoreset_mode", "seed")}
-    startups = make_startups(config.env_counts, **common)
+    startups = make_startups(config.env_counts, config)
     factory = resolve_env(config.env, config.env_kwargs, config.vectorization)
     return PartProcesses(factory, startups, actors.exported, actors.layout, config.actor_timeout)
 

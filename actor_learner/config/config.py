@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import numbers
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.base import Algorithm
@@ -24,54 +22,15 @@ from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.config import references
 from actor_learner.config.references import algorithm_class, callable_name
+from actor_learner.config.settings import PoolSettings, choice, count, flag, number, setting, with_help
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.keras_import import BACKENDS, use_backend
-from actor_learner.system.ray_address import check_address, check_cluster
-
-T = TypeVar("T")
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 
-_LARGEST_INTEGER = 2**53  # a float, the type of metrics, holds every integer up to this one
-
-Check = Callable[[str, Any], Any]
-"""Name and value of a field -> the value in its final form; raises ValueError if it can't be used."""
-
 RECORDED = ("versions", "machine", "git", "chosen", "finished")
 """Entries of config.json beside the fields of the config."""
-
-
-def _field(default: Any, group: str = "run", help: str | None = None, check: Check | None = None) -> Any:
-    """Return a dataclass field. group: its flag's heading; help: its flag's text, if the docstring's doesn't fit."""
-    metadata = {"group": group, "check": check} | ({} if help is None else {"help": help})
-    if callable(default):
-        return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-def _count(default: int | None, least: int | None, group: str = "run", help: str | None = None) -> Any:
-    """Return a field for an integer of at least `least`; it may be None if the default is."""
-    check = functools.partial(checks.check_count, least=least, most=_LARGEST_INTEGER, optional=default is None)
-    return _field(default, group, help, check)
-
-
-def _flag(default: bool | None, group: str = "run") -> Any:
-    """Return a field for a flag; None is its value until the algorithm's own default takes its place."""
-    return _field(default, group, check=checks.check_flag if default is not None else _open_flag)
-
-
-def _open_flag(name: str, value: Any) -> bool | None:
-    return None if value is None else checks.check_flag(name, value)
-
-
-def _choice(choices: tuple[Any, ...], group: str = "run") -> Any:
-    """Return a field for one of the choices; the first is the default."""
-    return _field(choices[0], group, check=functools.partial(checks.check_choice, choices=choices))
-
-
-def _number(default: float | None, group: str = "run", **bounds: Any) -> Any:
-    return _field(default, group, check=functools.partial(checks.check_number, **bounds))
 
 
 def _env(name: str, value: Any) -> Any:
@@ -110,13 +69,6 @@ def _critics(name: str, value: Any) -> Any:
     return value
 
 
-def _info_keys(name: str, value: Any) -> tuple[str, ...]:
-    keys = checks.check_info_keys(value)
-    if not all(keys) or len(set(keys)) < len(keys):
-        raise refusal(name, "different, non-empty strings", keys)
-    return keys
-
-
 def _callbacks(name: str, value: Any) -> tuple[Any, ...]:
     if value is not None and not isinstance(value, Iterable):
         raise refusal(name, "a list of keras.callbacks.Callback objects", value)
@@ -131,53 +83,29 @@ def _env_kwargs(name: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _with_help(cls: type[T]) -> type[T]:
-    """Copy the docstring's text of each field into its metadata, for `--help` and the comments of config files."""
-    texts = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.cleandoc(cls.__doc__ or ""), re.MULTILINE)
-    for name, text in texts:
-        field = cls.__dict__[name]
-        flag_text = " ".join(text.split()).removesuffix(".").replace("`", "")
-        flag_text = flag_text.replace("None: ", "default: " if field.default is None else "none: ")
-        field.metadata = {"help": flag_text, **field.metadata}
-    return cls
-
-
 @dataclass(frozen=True, kw_only=True)
-@_with_help
-class TrainConfig(checks.NamedFields):
-    """All settings of a run. Every field but `callbacks` is a flag of `actor-learner train`.
+@with_help
+class TrainConfig(checks.NamedFields, PoolSettings):
+    """All settings of a run, those of its actors included: `PoolSettings`.
 
+    Every field but `callbacks` is a flag of `actor-learner train`.
     An unusable value raises ValueError here, before anything is started or written.
 
     Attributes:
         env: Gymnasium id, "module:Id-v0", "package.module:factory", or a callable. A callable with a parameter named
             `num_envs` returns a VectorEnv; any other (a class too) returns an Env.
         env_kwargs: keyword arguments for the environment.
-        vectorization: "auto" uses the id's own vector environment if it has one; "sync" never does.
-        autoreset_mode: mode of a vector environment that names none: "next_step", "same_step" or "disabled".
-        info_keys: entries of the last step's `info` to report, as the metrics `episode/<key>`.
         algorithm: hyperparameters: `PPO(...)`, `A2C(...)`, `Impala(...)`, `DQN(...)`, `SAC(...)`, `TD3(...)`, or
             a dataclass of your own.
         total_steps: env steps to train for, over all environments.
-        num_actors: actor processes; 0 steps the environments in this process, for debuggers.
-        envs_per_actor: environments of each actor; None: 8, or its share of `num_envs`.
-        num_envs: environments of all actors together, split as evenly as possible; None: `envs_per_actor` for each.
         unroll_length: env steps of each environment in a batch; None: 128, or 4 with a replay buffer.
         sequence_length: env steps of the sequences from which a network with memory learns; None: whole unrolls, or
             the longest equal parts of them that a minibatch holds. What happened longer before, it can use but not
             learn to remember.
         burn_in: first rows of each sequence that have no loss: they bring the state up to date.
-        max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
-            on weights at most n versions old (see `ActorPool`).
-        acting: "actors": each actor runs the policy on its core; "device": the learner's device runs it, in one call
-            for half of the environments, which suits networks that are too large for a core.
-        ray_address: Ray cluster whose machines run the actors, beside this one: "auto" or "host:port"; None: this one.
-        actors_per_host: actors of each of the cluster's machines; None: as many as it has free CPUs.
-        ray_wait: seconds to wait until the cluster has a free CPU for each actor, then refuse; None: start at once.
         learner_threads: cores that the learner computes on, fixed once the backend has started; None: at the command
             line all in lock-step, else those that the actors leave; in Python the backend's own setting.
         seed: seed of networks, environments, sampling and shuffling.
-        device: "auto" uses a GPU if the backend sees one; "gpu" requires one; "cpu".
         devices: GPUs that share each update, by the columns of a batch; above 1 on JAX only.
         backend: backend that Keras runs on, fixed once it is imported: "tensorflow" or "jax"; None: KERAS_BACKEND, else
             "tensorflow".
@@ -196,10 +124,6 @@ class TrainConfig(checks.NamedFields):
         checkpoint_buffer: whether checkpoints hold the replay buffer; without it, a resumed run first fills a tenth of
             it anew, with the loaded policy.
         milestone_steps: env steps between checkpoints that are kept forever; None: no milestones.
-        on_env_error: after an exception in an environment, "restart" replaces its actor, "raise" ends the run.
-        max_restarts: most actors to replace in a run; the next failure ends it with the cause.
-        actor_timeout: seconds without a sign of life until an actor is replaced; longer than any env step.
-        start_timeout: seconds for an actor to start, and to make and reset its environments.
         max_undone_updates: updates in a row that end the run if all were undone, because they weren't finite.
         undone_rate_factor: factor on the learning rate after each undone update.
         tensorboard: write TensorBoard's event files into the run's directory.
@@ -237,87 +161,65 @@ class TrainConfig(checks.NamedFields):
 
     WHOSE: ClassVar[str] = "TrainConfig"
 
-    env: str | Callable[..., Any] = _field(
+    env: str | Callable[..., Any] = setting(
         "CartPole-v1", "environment", "Gymnasium id, module:Id-v0 or module:factory", check=_env
     )
-    env_kwargs: Mapping[str, Any] = _field(dict, "environment", check=_env_kwargs)
-    vectorization: Literal["auto", "sync"] = _choice(("auto", "sync"), "environment")
-    autoreset_mode: Literal["next_step", "same_step", "disabled"] | None = _choice(
-        (None, "next_step", "same_step", "disabled"), "environment"
+    env_kwargs: Mapping[str, Any] = setting(dict, "environment", check=_env_kwargs)
+    algorithm: Any = setting(PPO, "algorithm", "ppo, a2c, impala, dqn, sac, td3 or module:Class")
+    total_steps: int = count(500_000, 1, effect="pace")
+    unroll_length: int = count(None, 1, "actors")
+    sequence_length: int | None = count(None, 1, "algorithm")
+    burn_in: int = count(0, 0, "algorithm")
+    learner_threads: int | None = count(
+        None,
+        1,
+        "actors",
+        "cores that the learner computes on; default: all with lag 0, else those that actors leave",
+        "pace",
     )
-    info_keys: tuple[str, ...] = _field(("is_success",), "environment", check=_info_keys)
-    algorithm: Any = _field(PPO, "algorithm", "ppo, a2c, impala, dqn, sac, td3 or module:Class")
-    total_steps: int = _count(500_000, 1)
-    num_actors: int = _count(2, 0, "actors")
-    envs_per_actor: int | None = _count(
-        None, 1, "actors", "environments of each actor; default: 8, or as num_envs says"
-    )
-    num_envs: int | None = _count(
-        None, 1, "actors", "environments of all actors together, split evenly; default: envs_per_actor for each"
-    )
-    unroll_length: int = _count(None, 1, "actors")
-    sequence_length: int | None = _count(None, 1, "algorithm")
-    burn_in: int = _count(0, 0, "algorithm")
-    max_policy_lag: int = _count(
-        0, 0, "actors", "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely"
-    )
-    acting: Literal["actors", "device"] = _choice(checks.ACTING, "actors")
-    ray_address: str | None = _field(None, "actors", check=check_address)
-    actors_per_host: int | None = _count(None, 1, "actors")
-    ray_wait: float | None = _number(None, "actors", least=0, optional=True)
-    learner_threads: int | None = _count(
-        None, 1, "actors", "cores that the learner computes on; default: all with lag 0, else those that actors leave"
-    )
-    seed: int = _field(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1))
-    device: Literal["auto", "cpu", "gpu"] = _choice(checks.DEVICES)
-    devices: int = _count(1, 1)
-    backend: Literal["tensorflow", "jax"] | None = _choice((None, *BACKENDS))
-    run_dir: str | os.PathLike[str] | None = _field(None, check=_path)
-    overwrite: bool = _flag(False)
-    init_from: str | os.PathLike[str] | None = _field(None, check=_path)
-    init_from_count: int | None = _count(None, 1)
-    init_buffer: str | os.PathLike[str] | None = _field(None, check=_path)
-    updates_per_epoch: int | None = _count(None, 1)
-    checkpoint_minutes: float | None = _number(1.0, "checkpoints", above=0, optional=True)
-    checkpoint_updates: int | None = _count(None, 1, "checkpoints")
-    keep_checkpoints: int = _count(3, 1, "checkpoints")
-    keep_best_checkpoints: int = _count(1, 0, "checkpoints")
-    milestone_steps: int | None = _count(None, 1, "checkpoints")
-    checkpoint_buffer: bool = _flag(True, "checkpoints")
-    on_env_error: Literal["restart", "raise"] = _choice(("restart", "raise"), "faults")
-    max_restarts: int = _count(1000, 0, "faults")
-    actor_timeout: float = _field(60.0, "faults", check=checks.check_seconds)
-    start_timeout: float = _field(120.0, "faults", check=checks.check_seconds)
-    max_undone_updates: int = _count(10, 1, "faults")
-    undone_rate_factor: float = _number(1.0, "faults", above=0, most=1)
-    tensorboard: bool = _flag(True)
-    histogram_updates: int | None = _count(None, 1)
-    quiet: bool = _flag(False)
-    verbose: bool = _flag(False)
-    hidden_sizes: tuple[int, ...] = _field(None, "network", check=_hidden_sizes)
-    activation: str = _field(None, "network", check=_activation)
-    orthogonal_init: bool = _flag(None, "network")
-    initial_log_std: float = _number(0.0, "network")
-    image_network: Literal["auto", "nature", "impala", "small"] = _choice(
+    seed: int = setting(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1))
+    devices: int = count(1, 1)
+    backend: Literal["tensorflow", "jax"] | None = choice((None, *BACKENDS))
+    run_dir: str | os.PathLike[str] | None = setting(None, check=_path, effect="none")
+    overwrite: bool = flag(False, effect="none")
+    init_from: str | os.PathLike[str] | None = setting(None, check=_path)
+    init_from_count: int | None = count(None, 1)
+    init_buffer: str | os.PathLike[str] | None = setting(None, check=_path)
+    updates_per_epoch: int | None = count(None, 1, effect="none")
+    checkpoint_minutes: float | None = number(1.0, "checkpoints", "none", above=0, optional=True)
+    checkpoint_updates: int | None = count(None, 1, "checkpoints", effect="none")
+    keep_checkpoints: int = count(3, 1, "checkpoints", effect="none")
+    keep_best_checkpoints: int = count(1, 0, "checkpoints", effect="none")
+    milestone_steps: int | None = count(None, 1, "checkpoints", effect="none")
+    checkpoint_buffer: bool = flag(True, "checkpoints", "none")
+    max_undone_updates: int = count(10, 1, "faults", effect="none")
+    undone_rate_factor: float = number(1.0, "faults", "pace", above=0, most=1)
+    tensorboard: bool = flag(True, effect="none")
+    histogram_updates: int | None = count(None, 1, effect="none")
+    quiet: bool = flag(False, effect="none")
+    verbose: bool = flag(False, effect="none")
+    hidden_sizes: tuple[int, ...] = setting(None, "network", check=_hidden_sizes)
+    activation: str = setting(None, "network", check=_activation)
+    orthogonal_init: bool = flag(None, "network")
+    initial_log_std: float = number(0.0, "network")
+    image_network: Literal["auto", "nature", "impala", "small"] = choice(
         ("auto", "nature", "impala", "small"), "network"
     )
-    channel_axis: int | None = _count(None, None, "network")
-    normalize_observation: bool = _flag(False, "network")
-    distribution: str = _choice(("gaussian", "squashed"), "network")
-    noise_hold: int = _count(1, 1, "network")
-    memory: Literal["lstm", "gru", "attention"] | None = _choice((None, *checks.MEMORIES), "network")
-    memory_size: int = _count(128, 1, "network")
-    precision: Literal["float32", "bfloat16", "float16"] | None = _choice((None, *PRECISIONS), "network")
-    network: Any = _field(None, "network", "module:callable(observation_space, action_space) -> keras.Model")
-    critics: Any = _field(
+    channel_axis: int | None = count(None, None, "network")
+    normalize_observation: bool = flag(False, "network")
+    distribution: str = choice(("gaussian", "squashed"), "network")
+    noise_hold: int = count(1, 1, "network")
+    memory: Literal["lstm", "gru", "attention"] | None = choice((None, *checks.MEMORIES), "network")
+    memory_size: int = count(128, 1, "network")
+    precision: Literal["float32", "bfloat16", "float16"] | None = choice((None, *PRECISIONS), "network")
+    network: Any = setting(None, "network", "module:callable(observation_space, action_space) -> keras.Model")
+    critics: Any = setting(
         None, "network", "module:callable(observation_space, action_space) -> keras.Model", check=_critics
     )
-    callbacks: Sequence[Any] = _field(tuple, "code", check=_callbacks)
+    callbacks: Sequence[Any] = setting(tuple, "code", check=_callbacks, effect="none")
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if (check := field.metadata["check"]) is not None:
-                object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
+        self._check_fields()
         object.__setattr__(self, "backend", use_backend(self.backend))
         self._take_defaults()
         self._check_algorithm()
@@ -325,12 +227,8 @@ class TrainConfig(checks.NamedFields):
         self._record_precision()
         if self.quiet and self.verbose:
             raise ValueError("`quiet` and `verbose` exclude each other. Received: quiet=True, verbose=True")
-        if self.max_policy_lag > 1 and not self.num_actors:
-            expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
-            raise refusal("max_policy_lag", expected, self.max_policy_lag)
+        self._check_pool()
         self._split_environments()
-        cluster = self.ray_address, self.actors_per_host, self.ray_wait
-        check_cluster(*cluster, num_actors=self.num_actors, acting=self.acting)
         self._check_devices()
         self._check_sequences()
 
@@ -384,12 +282,6 @@ class TrainConfig(checks.NamedFields):
         if self.num_envs is not None:  # fewer actors or environments than asked for
             object.__setattr__(self, "num_actors", min(self.num_actors, len(counts)))
             object.__setattr__(self, "num_envs", sum(counts))
-
-    @property
-    def env_counts(self) -> tuple[int, ...]:
-        """The number of environments of each actor."""
-        equal = self.max_policy_lag > 1
-        return checks.env_counts(self.num_actors, self.envs_per_actor, self.num_envs, equal=equal)
 
     def _check_algorithm(self) -> None:
         is_instance = dataclasses.is_dataclass(self.algorithm) and not isinstance(self.algorithm, type)

@@ -190,17 +190,13 @@ def _group_name(keys: Sequence[str], values: Sequence[Value]) -> str:
     )
 
 
-_HOW_MUCH = ("total_steps", "num_actors", "envs_per_actor", "num_envs")
-"""Settings that differ beside the one that matters."""
-
-
 def _warn_of_differences(groups: dict[str, list[_Run]], keys: Sequence[str]) -> None:
     """Warn of groups whose runs differ in other settings than the seed."""
     aside = {*ASIDE, "seed", *keys}
     for name, runs in groups.items():
         known = dict.fromkeys(key for run in runs for key in run.config if key.partition(".")[0] not in aside)
         differ = [key for key in known if len({repr(run.config[key]) for run in runs if key in run.config}) > 1]
-        differ.sort(key=_HOW_MUCH.__contains__)
+        differ.sort(key=names_of(TrainConfig, "pace").__contains__)  # the one that matters is first
         if differ:
             warnings.warn(
                 f"the {len(runs)} runs of {runs[0].env} in one curve, {name}, differ in {', '.join(differ[:5])}: "

@@ -6,15 +6,11 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-WITHOUT_EFFECT = frozenset(
-    """run_dir overwrite quiet callbacks device acting info_keys updates_per_epoch checkpoint_minutes checkpoint_updates
-    keep_checkpoints keep_best_checkpoints milestone_steps checkpoint_buffer on_env_error
-    max_restarts actor_timeout start_timeout max_undone_updates tensorboard histogram_updates""".split()
-)
-"""Fields of the config that don't change what is learned."""
+from actor_learner.config.config import RECORDED, TrainConfig
+from actor_learner.config.settings import names_of
 
-ASIDE = WITHOUT_EFFECT | {"versions", "machine", "git", "chosen", "finished"}
-"""Those fields, and what config.json records beside the config."""
+ASIDE = names_of(TrainConfig, "none") | set(RECORDED)
+"""Fields of the config that don't change what is learned, and what config.json records beside the config."""
 
 Value = bool | int | float | str
 

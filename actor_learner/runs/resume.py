@@ -1,6 +1,6 @@
 """Resuming a run: checks that it can be resumed, finds the checkpoint, and removes what was written after it.
 
-The config must be the run's own, except for fields that don't change what is learned (`MAY_DIFFER`). `num_actors`,
+The config must be the run's own, except for fields that don't change what is learned. `num_actors`,
 `envs_per_actor` and `num_envs` may change if the number of all environments stays: then the rows of a batch, and the
 environments that reward scaling tracks, stay as well.
 """
@@ -20,9 +20,9 @@ from typing import Any
 
 from actor_learner.actors.processes.restarts import ActorError
 from actor_learner.config.config import TrainConfig
+from actor_learner.config.settings import names_of
 from actor_learner.runs import directory
 from actor_learner.runs.checkpoints import FINAL, RunState, checkpoint_folders, newest_whole, remove_folder
-from actor_learner.runs.config_table import WITHOUT_EFFECT
 from actor_learner.runs.directory import RunDirectory
 from actor_learner.runs.lock import check_unlocked, run_lock
 from actor_learner.runs.log import run_log
@@ -32,11 +32,6 @@ from actor_learner.runs.tensorboard import PREFIX
 from actor_learner.system.aborts import native_log
 from actor_learner.system.files import DamagedError, one_line
 
-MAY_DIFFER = WITHOUT_EFFECT | {
-    *("verbose", "learner_threads", "num_actors", "envs_per_actor", "num_envs", "total_steps", "undone_rate_factor"),
-    *("ray_address", "actors_per_host", "ray_wait"),
-}
-"""Fields of the config that may differ when a run is resumed."""
 _log = logging.getLogger("actor_learner")
 
 
@@ -153,10 +148,11 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
     """Raises ValueError, listing the differences, if the run of a config.json can't be resumed with `config`."""
     given = RecordedConfig(json.loads(json.dumps(config.to_json())))
     given["algorithm"] = _known_to(recorded.get("algorithm"), given["algorithm"])
+    may_differ = names_of(TrainConfig, "none", "pace")
     differences = [
         _difference(name, recorded[name], value)
         for name, value in given.items()
-        if name in recorded and name not in MAY_DIFFER and not _equal(recorded[name], value)
+        if name in recorded and name not in may_differ and not _equal(recorded[name], value)
     ]
     steps = recorded.integer("total_steps")
     if steps is not None and config.total_steps < steps:

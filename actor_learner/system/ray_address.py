@@ -6,7 +6,7 @@ import importlib.metadata
 import socket
 from typing import Any
 
-from actor_learner.system.fields import check_count, check_number, refusal
+from actor_learner.system.fields import refusal
 
 _OLDEST = (2, 55)
 _MOST_PORT = 65535
@@ -48,24 +48,3 @@ def check_listens(address: str | None) -> None:
             f"No Ray cluster answers there ({error}); `--ray none` (ray_address=None) runs without. "
             f"Received: ray_address={address!r}"
         ) from None
-
-
-def check_cluster(ray_address: Any, actors_per_host: Any, ray_wait: Any, *, num_actors: int, acting: str) -> None:
-    """Raise ValueError for options of a cluster that can't be used, or that have none."""
-    check_address("ray_address", ray_address)
-    check_count("actors_per_host", actors_per_host, 1, optional=True)
-    check_number("ray_wait", ray_wait, least=0, optional=True)
-    if ray_address is None:
-        for name, value in {"actors_per_host": actors_per_host, "ray_wait": ray_wait}.items():
-            if value is not None:
-                raise ValueError(f"`{name}` needs `ray_address` (--ray ADDRESS). Received: {name}={value!r}")
-        return
-    if not num_actors:
-        raise ValueError(
-            f"A cluster needs actors: num_actors of at least 1. Received: ray_address={ray_address!r}, num_actors=0"
-        )
-    if acting == "device":
-        raise ValueError(
-            "acting='device' needs all actors on the learner's machine. "
-            f"Received: acting='device', ray_address={ray_address!r}"
-        )

@@ -16,6 +16,7 @@ from actor_learner_envs.latency import StepTime
 
 import actor_learner as al
 from actor_learner.actors.actor import make_startups
+from actor_learner.config.settings import PoolSettings
 from actor_learner.system.fields import ACTING, DEVICES
 from actor_learner.system.memory import own_memory
 from benchmarks.harness import Found, in_turns, make_parser, origin, ratio_of, report
@@ -184,7 +185,7 @@ def seed_with_one_slow_actor() -> int:
     step_time = StepTime(slow_fraction=1 / ACTORS)
 
     def slow(seed: int) -> int:
-        startups = make_startups([ENVS] * ACTORS, info_keys=(), autoreset_mode=None, seed=seed)
+        startups = make_startups([ENVS] * ACTORS, PoolSettings(info_keys=(), seed=seed))
         return sum(step_time.is_slow(startup.env_seed()) for startup in startups)
 
     return next(seed for seed in range(1000) if slow(seed) == 1)

@@ -26,6 +26,7 @@ from actor_learner.actors.transport.batches import ArenaPlan, Block, BlockLayout
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.weights import WeightSlots
+from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import resolve_env
 from actor_learner.networks.default import default_network
@@ -261,8 +262,8 @@ def test_a_replaced_actor_has_streams_of_its_own(exported):
 
 
 def test_an_environment_has_the_same_streams_in_any_actor(exported):
-    (alone,) = make_startups([6], info_keys=(), autoreset_mode=None, seed=3)
-    parts = make_startups([4, 2], info_keys=(), autoreset_mode=None, seed=3)
+    (alone,) = make_startups([6], PoolSettings(seed=3))
+    parts = make_startups([4, 2], PoolSettings(seed=3))
     assert [alone.env_seed() + 4, alone.env_seed()] == [parts[1].env_seed(), parts[0].env_seed()]
     policies = [startup.make_policy(exported) for startup in (alone, *parts)]
     for _ in range(200):  # more than are drawn ahead

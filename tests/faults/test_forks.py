@@ -60,11 +60,12 @@ LOCAL = """
 import functools, sys
 import numpy as np
 from actor_learner.actors.actor import make_environments, make_startups
+from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.factory import resolve_env
 from tests.faults.failing_envs import ForkingEnv
 
 factory = resolve_env(functools.partial(ForkingEnv, "return", sys.argv[1]))
-(startup,) = make_startups([1], info_keys=(), autoreset_mode=None, seed=0)
+(startup,) = make_startups([1], PoolSettings())
 environments, _ = make_environments(factory, startup)
 rewards = [environments.step(np.zeros(1, np.int64)).reward[0] for _ in range(32)]
 print("rewards:", np.unique(rewards), flush=True)

@@ -52,11 +52,11 @@ main()
 ACTORS = """
 from actor_learner.actors.actor import make_startups
 from actor_learner.actors.processes.group import ProcessActors
+from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.factory import resolve_env
 
-settings = {"logs_dir": None, "start_timeout": 600.0, "actor_timeout": 600.0, "on_env_error": "raise"}
-startups = make_startups([1], info_keys=(), autoreset_mode=None, seed=0)
-actors = ProcessActors(resolve_env(LeanEnv).dumps(), startups, max_restarts=0, **settings)
+settings = PoolSettings(start_timeout=600.0, actor_timeout=600.0, on_env_error="raise", max_restarts=0)
+actors = ProcessActors(resolve_env(LeanEnv).dumps(), make_startups([1], settings), settings)
 try:
     actors.start()
     print("actions:", actors.spaces(600.0).gymnasium.action_space)

@@ -19,7 +19,7 @@ from actor_learner.runs.checkpoints import Checkpoints, RunState, checkpoint_fol
 from actor_learner.runs.directory import RunDirectory, read_config
 from actor_learner.runs.lock import run_lock
 from actor_learner.runs.recorded_config import RecordedConfig
-from actor_learner.runs.resume import MAY_DIFFER, check_fits, check_resume, event_files, trim_event_files
+from actor_learner.runs.resume import check_fits, check_resume, event_files, trim_event_files
 from tests.support.event_reading import scalars_of
 from tests.support.run_files import append_metrics, create_run
 from tests.support.small_networks import Unserializable, same_weights
@@ -252,7 +252,6 @@ def test_what_does_not_change_what_is_learned_may_differ(runs):
     recorded = read_config(runs / "killed")
     given = config("elsewhere", quiet=False, device="cpu", keep_checkpoints=9, actor_timeout=5.0, total_steps=STEPS * 2)
     check_fits(recorded, given)
-    assert set(MAY_DIFFER) <= set(given.to_json())
 
 
 def test_a_run_of_a_version_with_fewer_hyperparameters_goes_on(runs):

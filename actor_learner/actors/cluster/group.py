@@ -22,18 +22,18 @@ from actor_learner.actors.cluster.broker_process import BrokerProcess
 from actor_learner.actors.cluster.columns import Columns
 from actor_learner.actors.cluster.host import HostStart, encode_plan, identity, read_error
 from actor_learner.actors.cluster.link import Found, HostLink
-from actor_learner.actors.cluster.options import ClusterOptions
 from actor_learner.actors.cluster.placement import Share, describe_room, divide
 from actor_learner.actors.cluster.shares import HostShare, Shares
 from actor_learner.actors.cluster.wire import Frame, Kind
 from actor_learner.actors.group import ActorGroup, HostStatus, Plan, Schedule
 from actor_learner.actors.processes.child import LogFile
 from actor_learner.actors.processes.group import ProcessActors
-from actor_learner.actors.processes.restarts import REQUESTED, TAKEN_OVER, ActorError, OnEnvError, Restart
+from actor_learner.actors.processes.restarts import REQUESTED, TAKEN_OVER, ActorError, Restart
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment, Done
 from actor_learner.actors.transport.shared_memory import Array
+from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, Calls, encode
 from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.spaces import Spaces
@@ -60,22 +60,12 @@ class ClusterActors(ActorGroup):
         self,
         factory: bytes,
         startups: Sequence[Startup],
-        options: ClusterOptions,
-        *,
+        settings: PoolSettings,
         logs_dir: Path | None,
-        start_timeout: float,
-        actor_timeout: float,
-        on_env_error: OnEnvError,
-        max_restarts: int,
     ) -> None:
-        self._factory, self._startups, self._options = factory, startups, options
-        self._max_restarts = max_restarts
-        self._settings: dict[str, Any] = {
-            "start_timeout": start_timeout,
-            "actor_timeout": actor_timeout,
-            "on_env_error": on_env_error,
-            "max_restarts": max_restarts,
-        }
+        assert settings.ray_address is not None
+        self._factory, self._startups, self._settings = factory, startups, settings
+        self._reserved = min(settings.max_policy_lag, 1)  # CPUs of this machine that no actor gets
         self._logs_dir = logs_dir
         self._logs: dict[int, LogFile] = {}
         if logs_dir is not None:
@@ -83,7 +73,7 @@ class ClusterActors(ActorGroup):
         self.lock = self._condition = threading.Condition()
         self.calls = Calls()
         self._memory = ArenaMemory()
-        self._broker = BrokerProcess(options.address)
+        self._broker = BrokerProcess(settings.ray_address)
         self._shares = Shares(self._start_host, lambda host: self._broker.send("end", host))
         self._token = secrets.token_bytes(32)
         self._incarnations: Counter[int] = Counter()
@@ -145,16 +135,16 @@ class ClusterActors(ActorGroup):
 
     def _divide(self, waited: float) -> None:
         """Divide the actors among the machines, once there are enough or no more time is left."""
-        options, count, nodes = self._options, len(self._startups), self._shares.nodes
-        shares = divide(nodes, count, options.actors_per_host, options.reserved)
+        settings, count, nodes = self._settings, len(self._startups), self._shares.nodes
+        shares = divide(nodes, count, settings.actors_per_host, self._reserved)
         placed = sum(share.actors for share in shares if share.node is not None)
         if placed < count:
-            text = describe_room(nodes, options)
-            if options.wait is not None:
-                if waited < options.wait:
+            text = describe_room(nodes, settings.actors_per_host, self._reserved)
+            if (wait := settings.ray_wait) is not None:
+                if waited < wait:
                     return
-                received = f"num_actors={count}, ray_wait={options.wait:g}"
-                raise RuntimeError(f"{text} after {options.wait:g} s, too few for all actors. Received: {received}")
+                received = f"num_actors={count}, ray_wait={wait:g}"
+                raise RuntimeError(f"{text} after {wait:g} s, too few for all actors. Received: {received}")
             _log.warning(
                 "%s of %s actors have a CPU of their own: %s; the others share CPUs until machines join",
                 *(placed, count, text),
@@ -169,7 +159,7 @@ class ClusterActors(ActorGroup):
             first = actors.stop
             if share.own:
                 self._local = self._make_local(actors)
-                self._broker.send("reserve", share.actors + self._options.reserved)
+                self._broker.send("reserve", share.actors + self._reserved)
             else:
                 self._shares.add(actors, share.node)
 
@@ -177,7 +167,7 @@ class ClusterActors(ActorGroup):
         return ProcessActors(
             self._factory,
             [self._startups[actor] for actor in actors],
-            **self._settings,
+            self._settings,
             logs_dir=self._logs_dir,
             memory=self._memory,
             condition=self._condition,
@@ -196,7 +186,7 @@ class ClusterActors(ActorGroup):
             dataclasses.replace(self._startups[actor], incarnation=self._incarnations[actor] + takes_over)
             for actor in share.actors
         ]
-        content = HostStart(startups, self._factory, self._token, tuple(sys.argv), **self._settings)
+        content = HostStart(startups, self._factory, self._token, tuple(sys.argv), self._settings)
         self._broker.send("start", link.number, cloudpickle.dumps(content), cpus, node)
 
     # Called by the hosts' links, each in its own thread
@@ -282,8 +272,8 @@ class ClusterActors(ActorGroup):
     def _count_faults(self, count: int, text: str, actor: int) -> None:
         """End the pool where more actors than `max_restarts` were lost."""
         self._faults += count
-        if self._faults > self._max_restarts:
-            self._fail(ActorError(f"Only max_restarts={self._max_restarts} actors are replaced. {text}", actor))
+        if self._faults > (limit := self._settings.max_restarts):
+            self._fail(ActorError(f"Only max_restarts={limit} actors are replaced. {text}", actor))
 
     def lost(self, link: HostLink, reason: str) -> None:
         with self._condition:
@@ -311,7 +301,7 @@ class ClusterActors(ActorGroup):
     # Called by the pool
 
     def spaces(self, seconds: float) -> Spaces:
-        deadline, divided = time.monotonic() + seconds + (self._options.wait or 0.0), False
+        deadline, divided = time.monotonic() + seconds + (self._settings.ray_wait or 0.0), False
         while not self._wait(self._are_ready):
             if self._divided and not divided:
                 deadline, divided = time.monotonic() + seconds, True

@@ -24,9 +24,10 @@ from actor_learner.actors.cluster.columns import Columns
 from actor_learner.actors.cluster.wire import BEAT_SECONDS, Buffer, Connection, Frame, Kind, pack, unpack
 from actor_learner.actors.group import Plan, Schedule
 from actor_learner.actors.processes.group import ProcessActors
-from actor_learner.actors.processes.restarts import ActorError, OnEnvError
+from actor_learner.actors.processes.restarts import ActorError
 from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
+from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import decode
 from actor_learner.environments.errors import EnvError
 from actor_learner.policy.exported import ExportedPolicy
@@ -48,10 +49,7 @@ class HostStart:
     factory: bytes
     token: bytes
     argv: Sequence[str]
-    start_timeout: float
-    actor_timeout: float
-    on_env_error: OnEnvError
-    max_restarts: int
+    settings: PoolSettings
 
 
 def identity() -> dict[str, str]:
@@ -79,15 +77,7 @@ class NodeHost:
         self._blocks_of: dict[tuple[int, int], int] = {}  # by actor and batch
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self._group = _HostActors(
-                start.factory,
-                start.startups,
-                logs_dir=None,
-                start_timeout=start.start_timeout,
-                actor_timeout=start.actor_timeout,
-                on_env_error=start.on_env_error,
-                max_restarts=start.max_restarts,
-            )
+            self._group = _HostActors(start.factory, start.startups, start.settings)
         self._warnings = [str(warning.message) for warning in caught]
         self._group.start()
 
@@ -119,7 +109,7 @@ class NodeHost:
 
     def _accept(self, server: socket.socket) -> Connection:
         """Return the connection of the learner; others may try meanwhile."""
-        deadline = time.monotonic() + self._start.start_timeout
+        deadline = time.monotonic() + self._start.settings.start_timeout
         while (remaining := deadline - time.monotonic()) > 0:
             server.settimeout(remaining)
             connected, _ = server.accept()
@@ -189,7 +179,7 @@ class NodeHost:
 
     def _send_spaces(self, connection: Connection) -> bool:
         """Send the spaces once all actors are ready; return False if they failed."""
-        deadline = time.monotonic() + self._start.start_timeout
+        deadline = time.monotonic() + self._start.settings.start_timeout
         for line in self._warnings:
             connection.send_json(Kind.LINES, [[self._start.startups[0].actor, line]])
         while self._spaces is None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from actor_learner.actors.cluster.options import ClusterOptions
-
 
 class Node(NamedTuple):
     """A machine of the cluster."""
@@ -47,15 +45,15 @@ def divide(nodes: Sequence[Node], num_actors: int, actors_per_host: int | None, 
     return shares
 
 
-def describe_room(nodes: Sequence[Node], options: ClusterOptions) -> str:
+def describe_room(nodes: Sequence[Node], actors_per_host: int | None, reserved: int) -> str:
     """Return what the machines have for actors, for a message."""
     free = sum(int(node.free) for node in nodes)
     text = f"{free} CPU{_plural(free)} {'are' if free != 1 else 'is'} free"
     text += f" on the cluster's {len(nodes)} machine{_plural(len(nodes))}"
-    if options.reserved and any(node.own for node in nodes):
-        text += f", {options.reserved} of them for the learner"
-    if options.actors_per_host is not None:
-        text += f", and `actors_per_host` gives each machine {options.actors_per_host}"
+    if reserved and any(node.own for node in nodes):
+        text += f", {reserved} of them for the learner"
+    if actors_per_host is not None:
+        text += f", and `actors_per_host` gives each machine {actors_per_host}"
     return text
 
 

@@ -19,13 +19,14 @@ from actor_learner.actors.capacity import check_rest, starts_with_one
 from actor_learner.actors.group import ActorGroup, Plan, Schedule
 from actor_learner.actors.processes.acting_thread import ActingError, ActingThread
 from actor_learner.actors.processes.heartbeats import Heartbeats
-from actor_learner.actors.processes.restarts import REQUESTED, ActorError, OnEnvError, Restart, RestartPolicy
+from actor_learner.actors.processes.restarts import REQUESTED, ActorError, Restart, RestartPolicy
 from actor_learner.actors.processes.supervisor import ActorEnd, Supervisor
 from actor_learner.actors.shared_step import SharedStep
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment, Done, Message
 from actor_learner.actors.transport.shared_memory import Array
+from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Calls, encode
 from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.spaces import Spaces
@@ -45,12 +46,9 @@ class ProcessActors(ActorGroup):
         self,
         factory: bytes,
         startups: Sequence[Startup],
+        settings: PoolSettings,
         *,
-        logs_dir: Path | None,
-        start_timeout: float,
-        actor_timeout: float,
-        on_env_error: OnEnvError,
-        max_restarts: int,
+        logs_dir: Path | None = None,
         memory: ArenaMemory | None = None,
         condition: threading.Condition | None = None,
     ) -> None:
@@ -62,8 +60,8 @@ class ProcessActors(ActorGroup):
         _warn_of_crowding(len(startups))
         self._startups, self._factory = {startup.actor: startup for startup in startups}, factory
         self._first = startups[0].actor
-        self._restarts = RestartPolicy(on_env_error, max_restarts)
-        self._heartbeats = Heartbeats(actor_timeout, start_timeout)
+        self._restarts = RestartPolicy(settings.on_env_error, settings.max_restarts)
+        self._heartbeats = Heartbeats(settings.actor_timeout, settings.start_timeout)
         self._has_begun, self._one_first = False, starts_with_one(len(startups))
         self._starting: set[int] = set()
         self._ready: set[int] = set()

@@ -1,0 +1,187 @@
+"""Settings: fields of dataclasses that say, once, their default, help, check, and what depends on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from actor_learner.system import fields as checks
+from actor_learner.system.fields import refusal
+from actor_learner.system.ray_address import check_address
+
+T = TypeVar("T")
+
+_MAX_INTEGER = 2**53  # a float, the type of metrics, holds every integer up to this one
+
+Check = Callable[[str, Any], Any]
+"""Name and value of a field -> the value in its final form; raises ValueError if it can't be used."""
+
+Effect = Literal["learning", "pace", "none"]
+"""What a field changes: what is learned; only how fast, or how far; or neither, so that reports leave it out."""
+
+
+def setting(
+    default: Any,
+    group: str = "run",
+    help: str | None = None,
+    check: Check | None = None,
+    effect: Effect = "learning",
+) -> Any:
+    """Return a dataclass field. group: its flag's heading; help: its flag's text, if the docstring's doesn't fit."""
+    metadata = {"group": group, "check": check, "effect": effect} | ({} if help is None else {"help": help})
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def count(
+    default: int | None, least: int | None, group: str = "run", help: str | None = None, effect: Effect = "learning"
+) -> Any:
+    """Return a field for an integer of at least `least`; it may be None if the default is."""
+    check = functools.partial(checks.check_count, least=least, most=_MAX_INTEGER, optional=default is None)
+    return setting(default, group, help, check, effect)
+
+
+def flag(default: bool | None, group: str = "run", effect: Effect = "learning") -> Any:
+    """Return a field for a flag; None is its value until the algorithm's own default takes its place."""
+    return setting(default, group, None, checks.check_flag if default is not None else _open_flag, effect)
+
+
+def _open_flag(name: str, value: Any) -> bool | None:
+    return None if value is None else checks.check_flag(name, value)
+
+
+def choice(choices: tuple[Any, ...], group: str = "run", effect: Effect = "learning") -> Any:
+    """Return a field for one of the choices; the first is the default."""
+    return setting(choices[0], group, None, functools.partial(checks.check_choice, choices=choices), effect)
+
+
+def number(default: float | None, group: str = "run", effect: Effect = "learning", **bounds: Any) -> Any:
+    """Return a field for a number within bounds."""
+    return setting(default, group, None, functools.partial(checks.check_number, **bounds), effect)
+
+
+def with_help(cls: type[T]) -> type[T]:
+    """Copy the docstring's text of each field into its metadata, for `--help` and the comments of config files.
+
+    The fields of base classes are added to the docstring.
+    """
+    texts = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.cleandoc(cls.__doc__ or ""), re.MULTILINE)
+    for name, text in texts:
+        field = cls.__dict__[name]
+        flag_text = " ".join(text.split()).removesuffix(".").replace("`", "")
+        flag_text = flag_text.replace("None: ", "default: " if field.default is None else "none: ")
+        field.metadata = {"help": flag_text, **field.metadata}
+    docs = "\n".join(base.__doc__ or "" for base in cls.__bases__)
+    others = re.finditer(r"^ {8}(\w+): .+\n(?: {12}.+\n)*", docs, re.MULTILINE)
+    inherited = "".join(other[0] for other in others if other[1] not in dict(texts))
+    cls.__doc__ = (cls.__doc__ or "").replace("Attributes:\n", f"Attributes:\n{inherited}", 1)
+    return cls
+
+
+def names_of(settings: type[Any], *effects: Effect) -> frozenset[str]:
+    """Return the names of the fields, or of those that have these effects."""
+    fields = dataclasses.fields(settings)
+    return frozenset(field.name for field in fields if not effects or field.metadata["effect"] in effects)
+
+
+def _info_keys(name: str, value: Any) -> tuple[str, ...]:
+    keys = checks.check_info_keys(value)
+    if not all(keys) or len(set(keys)) < len(keys):
+        raise refusal(name, "different, non-empty strings", keys)
+    return keys
+
+
+@dataclass(frozen=True, kw_only=True)
+@with_help
+class PoolSettings:
+    """Settings of a pool of actors, checked; they reach the actors' processes and hosts as they are.
+
+    Attributes:
+        vectorization: "auto" uses the id's own vector environment if it has one; "sync" never does.
+        autoreset_mode: mode of a vector environment that names none: "next_step", "same_step" or "disabled".
+        info_keys: entries of the last step's `info` to report, as the metrics `episode/<key>`.
+        num_actors: actor processes; 0 steps the environments in this process, for debuggers.
+        envs_per_actor: environments of each actor; None: 8, or its share of `num_envs`.
+        num_envs: environments of all actors together, split as evenly as possible; None: `envs_per_actor` for each.
+        unroll_length: env steps of each environment in a batch; T in `[T, B]`.
+        max_policy_lag: 0: actors wait for each update; 1: they collect the next batch meanwhile; n > 1: they run freely
+            on weights at most n versions old (see `ActorPool`).
+        acting: "actors": each actor runs the policy on its core; "device": the learner's device runs it, in one call
+            for half of the environments, which suits networks that are too large for a core.
+        ray_address: Ray cluster whose machines run the actors, beside this one: "auto" or "host:port"; None: this one.
+        actors_per_host: actors of each of the cluster's machines; None: as many as it has free CPUs.
+        ray_wait: seconds to wait until the cluster has a free CPU for each actor, then refuse; None: start at once.
+        seed: seed of environments, actions and the default network.
+        device: "auto" uses a GPU if the backend sees one; "gpu" requires one; "cpu".
+        on_env_error: after an exception in an environment, "restart" replaces its actor, "raise" ends the run.
+        max_restarts: most actors to replace in a run; the next failure ends it with the cause.
+        actor_timeout: seconds without a sign of life until an actor is replaced; longer than any env step.
+        start_timeout: seconds for an actor to start, and to make and reset its environments.
+    """
+
+    vectorization: Literal["auto", "sync"] = choice(("auto", "sync"), "environment")
+    autoreset_mode: Literal["next_step", "same_step", "disabled"] | None = choice(
+        (None, "next_step", "same_step", "disabled"), "environment"
+    )
+    info_keys: tuple[str, ...] = setting(("is_success",), "environment", check=_info_keys, effect="none")
+    num_actors: int = count(2, 0, "actors", effect="pace")
+    envs_per_actor: int | None = count(
+        None, 1, "actors", "environments of each actor; default: 8, or as num_envs says", "pace"
+    )
+    num_envs: int | None = count(
+        None, 1, "actors", "environments of all actors together, split evenly; default: envs_per_actor for each", "pace"
+    )
+    unroll_length: int = count(128, 1, "actors")
+    max_policy_lag: int = count(
+        0, 0, "actors", "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely"
+    )
+    acting: Literal["actors", "device"] = choice(checks.ACTING, "actors", "none")
+    ray_address: str | None = setting(None, "actors", check=check_address, effect="pace")
+    actors_per_host: int | None = count(None, 1, "actors", effect="pace")
+    ray_wait: float | None = number(None, "actors", "pace", least=0, optional=True)
+    seed: int = setting(0, check=functools.partial(checks.check_count, least=0))
+    device: Literal["auto", "cpu", "gpu"] = choice(checks.DEVICES, effect="none")
+    on_env_error: Literal["restart", "raise"] = choice(("restart", "raise"), "faults", "none")
+    max_restarts: int = count(1000, 0, "faults", effect="none")
+    actor_timeout: float = setting(60.0, "faults", check=checks.check_seconds, effect="none")
+    start_timeout: float = setting(120.0, "faults", check=checks.check_seconds, effect="none")
+
+    def __post_init__(self) -> None:
+        self._check_fields()
+        self._check_pool()
+
+    def _check_fields(self) -> None:
+        """Give each field its final form."""
+        for field in dataclasses.fields(self):
+            if (check := field.metadata["check"]) is not None:
+                object.__setattr__(self, field.name, check(field.name, getattr(self, field.name)))
+
+    def _check_pool(self) -> None:
+        """Check the fields of a pool together."""
+        if self.max_policy_lag > 1 and not self.num_actors:
+            expected = "0 or 1 with num_actors=0, where nothing runs beside the learner"
+            raise refusal("max_policy_lag", expected, self.max_policy_lag)
+        if self.ray_address is None:
+            for name in ("actors_per_host", "ray_wait"):
+                if (value := getattr(self, name)) is not None:
+                    raise ValueError(f"`{name}` needs `ray_address` (--ray ADDRESS). Received: {name}={value!r}")
+            return
+        received = f"ray_address={self.ray_address!r}"
+        if not self.num_actors:
+            raise ValueError(f"A cluster needs actors: num_actors of at least 1. Received: {received}, num_actors=0")
+        if self.acting == "device":
+            raise ValueError(
+                "acting='device' needs all actors on the learner's machine. Received: acting='device', " + received
+            )
+
+    @property
+    def env_counts(self) -> tuple[int, ...]:
+        """The number of environments of each actor."""
+        equal = self.max_policy_lag > 1
+        return checks.env_counts(self.num_actors, self.envs_per_actor, self.num_envs, equal=equal)
