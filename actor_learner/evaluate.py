@@ -20,11 +20,11 @@ from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.system.fields import check_count
+from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
     import keras
 
-Array = np.ndarray[Any, Any]
 _Env = str | Callable[..., Any] | EnvFactory
 _Episode = tuple[float, float, dict[str, float]]  # return, length, entries of the last step's info
 MOST_ENVS = 8  # stepped together by default

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 from actor_learner.actors.processes.restarts import Restart
 from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
-from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.system.types import Array
 
 
 class DeviceStep(Protocol):

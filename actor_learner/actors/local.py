@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from actor_learner.actors.actor import Actor, Leaves, Startup, make_environments
+from actor_learner.actors.actor import Actor, Startup, make_environments
 from actor_learner.actors.group import ActorGroup, Plan, Schedule
 from actor_learner.actors.shared_step import SharedStep
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment
-from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.actors.transport.step_rows import RemoteStep
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.system.types import Array, Leaves
 
 
 class LocalActors(ActorGroup):

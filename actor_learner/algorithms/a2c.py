@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actor_learner.algorithms import optimizers
 from actor_learner.algorithms.actor_critic import ActorCritic
 from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.schedules import Schedule
+from actor_learner.system.types import Tensor
 
 if TYPE_CHECKING:
     import keras
-
-Tensor = Any
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from actor_learner.algorithms.base import Algorithm, Evaluate
 from actor_learner.algorithms.hyperparameters import RewardOptions, hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.algorithms.source import ShuffledEpochs
 from actor_learner.system.fields import check_clip_reward, check_count, check_flag, check_number
+from actor_learner.system.types import Tensor
 
 if TYPE_CHECKING:
     from actor_learner.algorithms.returns import VTrace
-
-Tensor = Any
 
 
 @dataclass(frozen=True, kw_only=True)

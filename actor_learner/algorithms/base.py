@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.source import ShuffledEpochs, Source
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 
 class Evaluated(NamedTuple):

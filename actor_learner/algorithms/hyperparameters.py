@@ -16,11 +16,10 @@ from actor_learner.algorithms import optimizers, schedules
 from actor_learner.algorithms.optimizers import Optimizer
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import NamedFields, check_number, refusal
+from actor_learner.system.types import Tensor
 
 if TYPE_CHECKING:
     import keras
-
-Tensor = Any
 
 
 def hyperparameter(default: Any, documentation: str) -> Any:

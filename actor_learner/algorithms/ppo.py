@@ -11,8 +11,7 @@ from actor_learner.algorithms.actor_critic import ActorCritic, divergence_metric
 from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import check_flag
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 ADAPTED_RATES = (1e-5, 1e-2)
 """The range in which `desired_kl` moves the learning rate: RSL-RL's (rl_games' begins at 1e-6)."""

@@ -5,11 +5,11 @@ The recurrences are linear, so they run as parallel scans: log2(T) vectorized st
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras import ops
 
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 
 def gae(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 
 class Source(Protocol):

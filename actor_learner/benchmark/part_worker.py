@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from actor_learner.actors.actor import Leaves, Startup, make_environments
+from actor_learner.actors.actor import Startup, make_environments
 from actor_learner.actors.transport.batches import Block, BlockLayout, Columns
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.benchmark.clocks import Stopwatch
@@ -20,6 +20,7 @@ from actor_learner.benchmark.roofline import Cost
 from actor_learner.environments.errors import describe_error
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.trajectory import map_leaves
+from actor_learner.system.types import Leaves
 
 PARTS = ("env", "acting", "copying")
 

@@ -11,9 +11,7 @@ from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.masks import with_batch_axis
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure, observation_structure
-
-Array = np.ndarray[Any, Any]
-Leaves = tuple[Array, ...]
+from actor_learner.system.types import Array, Leaves
 
 
 class ActionMasks:

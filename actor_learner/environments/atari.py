@@ -12,8 +12,7 @@ from gymnasium.vector import VectorWrapper
 
 from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.errors import EnvError
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 LIFE_LOST = "life_lost"  # key of `infos`: bool `[b]`, True where `terminated` marks a lost life in a game that goes on
 _LIFE_OPTIONS = ("episodic_life", "life_loss_info")

@@ -11,8 +11,7 @@ from gymnasium.spaces import Space
 from actor_learner.spaces.kinds import Discrete, MultiBinary, MultiDiscrete
 from actor_learner.spaces.structure import MASK_KEY, Leaf, Structure
 from actor_learner.spaces.validate import require_values
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 _INTEGERS = np.dtype(np.int64)
 

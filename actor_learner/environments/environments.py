@@ -24,9 +24,8 @@ from actor_learner.environments.episodes import Episodes, EpisodeStatistics
 from actor_learner.environments.errors import EnvError, short
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
+from actor_learner.system.types import Array, Leaves
 
-Array = np.ndarray[Any, Any]
-Leaves = tuple[Array, ...]
 # Gymnasium's vector RecordEpisodeStatistics zeroes every row at a masked reset, and before 1.4 it omits the first step
 # of each episode with SAME_STEP. In other modes than these, `Environments` ignores its episodes.
 _RECORDING_MODES = {AutoresetMode.NEXT_STEP}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 
 class Episodes(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -13,9 +12,7 @@ from actor_learner.learner.cost import multiplications
 from actor_learner.learner.weights import split_weights
 from actor_learner.networks.step import PolicyStep
 from actor_learner.spaces.spaces import Spaces
-
-Array = np.ndarray[Any, Any]
-Tensor = Any
+from actor_learner.system.types import Array, Tensor
 
 
 class DeviceStep:

@@ -36,9 +36,7 @@ from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import validate_trajectory
 from actor_learner.system.fields import check_count, check_sequences
 from actor_learner.system.files import Entry, write_folder_atomically
-
-Tensor = Any
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array, Tensor
 
 
 class _Prefetched(NamedTuple):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from keras import ops, tree
 
 from actor_learner.learner import backend
 from actor_learner.spaces.trajectory import Trajectory
+from actor_learner.system.types import Nest, Tensor
 
-Tensor = Any
-Nest = Any
 """A tensor, or dicts and tuples of these."""
 
 CHUNK_NUMBERS = 2**22

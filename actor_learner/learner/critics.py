@@ -17,8 +17,7 @@ from actor_learner.networks import contract
 from actor_learner.networks.default import critic_seeds, default_critic
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.fields import refusal
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 _TRIED_ROWS = 64
 """So many that some unit of a layer of ReLUs is active in one of them."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import keras
 from keras import ops
 
 from actor_learner.learner import backend
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 SMALL = 2**16
 """Tensors of at most so many numbers are copied side by side rather than checked one by one."""

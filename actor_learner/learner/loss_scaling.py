@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 from keras import ops
 
 from actor_learner.networks.contract import all_layers
 from actor_learner.system.files import one_line
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 LARGEST_SCALE = 2.0**127
 """The largest power of two in float32. Keras would double it to infinity, which no halving brings back."""

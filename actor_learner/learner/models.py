@@ -14,9 +14,7 @@ from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, OffPolicy
 from actor_learner.networks import contract
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
-
-Tensor = Any
-Nest = Any
+from actor_learner.system.types import Nest, Tensor
 
 
 class TrainedModels:

@@ -35,8 +35,7 @@ from actor_learner.spaces.validate import check_trajectory_type, validate_trajec
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import DamagedError, Entry, one_line, write_folder_atomically
 from actor_learner.system.machine import require_memory
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 _MOST_STEPS = 64
 """Gradient steps in one call: beyond, a call costs no less a step, and priorities grow old."""

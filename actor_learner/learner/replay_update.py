@@ -14,9 +14,7 @@ from actor_learner.learner import backend
 from actor_learner.learner.finite import all_finite, have_finite_squares
 from actor_learner.learner.models import TrainedModels
 from actor_learner.learner.rollback import Snapshot
-
-Tensor = Any
-Nest = Any
+from actor_learner.system.types import Nest, Tensor
 
 _CHECKED_ROWS = 128
 

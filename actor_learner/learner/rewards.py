@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 from keras import ops
 
 from actor_learner.algorithms.returns import forward_sum
 from actor_learner.networks.layers import merge_statistics
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 SCALED_REWARD_CLIP = 10.0
 SCALING_EPSILON = 1e-8

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import keras
 
 from actor_learner.learner import backend
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 
 class Snapshot:

@@ -13,8 +13,6 @@ from keras import ops
 from actor_learner.algorithms.base import Algorithm, Evaluated
 from actor_learner.learner import backend
 from actor_learner.learner.batch import (
-    Nest,
-    Tensor,
     in_sequences,
     minibatch_of,
     sequences_of,
@@ -30,6 +28,7 @@ from actor_learner.learner.rollback import Snapshot
 from actor_learner.networks import contract
 from actor_learner.networks.memory import going_on
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.system.types import Nest, Tensor
 
 ROWS_FOR_EACH_CHECKED = 64
 """The new network is called with one row for each 64 that it learned from: half a percent of the arithmetic."""

@@ -12,8 +12,8 @@ from keras import ops
 
 from actor_learner.networks.memory import Memory
 from actor_learner.system.fields import HEADS, check_count, check_heads
+from actor_learner.system.types import Tensor
 
-Tensor = Any
 State = tuple[Tensor, Tensor]
 
 _HIDDEN = 3e4  # float16 holds it

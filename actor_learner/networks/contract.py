@@ -25,9 +25,8 @@ from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure
 from actor_learner.system.fields import refusal
+from actor_learner.system.types import Nest, Tensor
 
-Tensor = Any
-Nest = Any
 """A tensor, or dicts, tuples and lists of these."""
 
 CHECKED_ROWS = 2  # of the batch that a network is checked with: not 1, which could be the size of another axis

@@ -30,8 +30,7 @@ from actor_learner.networks.memory import GateBias, Recurrent
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.kinds import Box, Discrete, MultiDiscrete
 from actor_learner.system.fields import MEMORIES, check_choice, check_count, check_heads, refusal
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 _LOG_STDS = (-20.0, 2.0)
 """The bounds of log standard deviations that depend on the observation: SB3's."""

@@ -15,8 +15,8 @@ from keras import layers, ops
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.structure import Leaf, Structure, observation_structure
 from actor_learner.system.fields import refusal
+from actor_learner.system.types import Tensor
 
-Tensor = Any
 Initialize = Callable[[float], keras.initializers.Initializer]
 """Returns the initializer of a kernel of this gain."""
 

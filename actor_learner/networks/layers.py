@@ -16,8 +16,7 @@ from actor_learner.networks.distributions import GREEDY, NAMES, distribution_for
 from actor_learner.spaces.kinds import Box, from_json
 from actor_learner.spaces.structure import Leaf, action_structure
 from actor_learner.system.fields import check_choice, check_number
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 _CLIP = 10.0
 _EPSILON = 1e-8

@@ -18,9 +18,8 @@ from keras import layers, ops, tree
 
 from actor_learner.networks.unrolling import Scan, written_out
 from actor_learner.system.fields import refusal
+from actor_learner.system.types import Nest, Tensor
 
-Tensor = Any
-Nest = Any
 """A tensor, or dicts, tuples and lists of these."""
 
 

@@ -24,8 +24,8 @@ from actor_learner.networks.contract import (
 from actor_learner.networks.memory import Memories
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
+from actor_learner.system.types import Tensor
 
-Tensor = Any
 _FLOAT = np.dtype(np.float32)
 NOISE, START = "noise", "start"
 

@@ -12,7 +12,8 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-Tensor = Any
+from actor_learner.system.types import Tensor
+
 State = Any
 """A tensor, or a tuple or list of these."""
 

@@ -16,11 +16,11 @@ from actor_learner.networks.untrusted import check_graph
 from actor_learner.policy.graph import Constant, Graph
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.files import DamagedError, one_line, read_array, read_folder, write_folder_atomically
+from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
     import keras
 
-Array = np.ndarray[Any, Any]
 
 _VERSION = 2
 _SUFFIX = {"litert": "tflite", "tensorflow": "pb"}

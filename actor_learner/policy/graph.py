@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.policy.exported import Array
 from actor_learner.spaces.kinds import Box, Dict, Discrete, MultiDiscrete
 from actor_learner.spaces.masks import with_batch_axis
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.spaces.validate import check_values
+from actor_learner.system.types import Array
 
 
 class ObservationReader:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.policy.exported import Array, ExportedPolicy
+from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.system.types import Array
 
 Seed = int | np.random.SeedSequence | None
 _STEPS, _NUMBERS = 64, 2**18  # the most that are drawn ahead, because a call of a generator costs more than a number

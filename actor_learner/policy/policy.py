@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner.policy.actions import leaf_to_env
-from actor_learner.policy.exported import Array, ExportedPolicy
+from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.inputs import ObservationReader
 from actor_learner.policy.noise import Noise, Seed
 from actor_learner.policy.runtime import load_graph
 from actor_learner.policy.state import State, read_start
 from actor_learner.system.fields import check_count
+from actor_learner.system.types import Array, Leaves
 
 if TYPE_CHECKING:
     import keras
     from gymnasium.spaces import Space
-
-Leaves = tuple[Array, ...]
 
 
 class Policy:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actor_learner.policy.exported import ExportedPolicy
-from actor_learner.policy.graph import Array, Constant, Graph, LoadedGraph
+from actor_learner.policy.graph import Constant, Graph, LoadedGraph
 from actor_learner.policy.tensorflow_graph import TensorFlowGraph
 from actor_learner.system.keras_import import silent_stderr
+from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import Interpreter

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.policy.exported import Array
+from actor_learner.system.types import Array
 
 
 def read_start(start: Any, rows: int) -> Array | None:

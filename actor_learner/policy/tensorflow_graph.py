@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from actor_learner.policy.graph import Array, Graph, LoadedGraph
+from actor_learner.policy.graph import Graph, LoadedGraph
 from actor_learner.system.keras_import import check_installed
+from actor_learner.system.types import Array
 
 
 class TensorFlowGraph(LoadedGraph):

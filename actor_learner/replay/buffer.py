@@ -24,8 +24,7 @@ from actor_learner.spaces.validate import check_values, validate_trajectory
 from actor_learner.system.fields import check_clip_reward, check_count, check_flag, check_number, refusal
 from actor_learner.system.files import write_folder_atomically
 from actor_learner.system.machine import require_memory, size_text
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 _MUCH = 2**28  # bytes; for fewer, memory isn't looked at
 

@@ -12,8 +12,7 @@ from actor_learner.replay.rows import Frames, Rows, of_columns, rows_of
 from actor_learner.replay.targets import Targets
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 
 class Columns:

@@ -11,8 +11,7 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import Leaf, Structure
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.spaces.validate import check_values
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 _NEAR_BOUNDS = 1 - 1e-6
 """The largest tanh that is undone: beyond, an action hardly changes, but what it is the tanh of grows without bound."""

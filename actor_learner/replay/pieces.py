@@ -10,8 +10,7 @@ import numpy as np
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 
 def pieces(trajectory: Trajectory, steps: int) -> Iterator[Trajectory]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 _BLOCK = 64
 """Rows whose sum is kept. With a million rows, drawing 128 minibatches of 64 and renewing their priorities takes half

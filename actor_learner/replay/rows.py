@@ -9,8 +9,7 @@ import numpy as np
 
 from actor_learner.spaces.frames import repeated, stack_axis
 from actor_learner.system.memory import release
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 _COLOURS = 3
 _FEWEST_REPEATED = 0.5  # of the rows; images of which fewer show the frames of the row before aren't stacks

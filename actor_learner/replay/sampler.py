@@ -9,8 +9,7 @@ import numpy as np
 
 from actor_learner.replay.priorities import Priorities
 from actor_learner.replay.rows import of_columns
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 _MOST_REJECTED = 0.75  # of the rows; above, drawing lists those that can be drawn
 

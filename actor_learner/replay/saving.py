@@ -25,8 +25,7 @@ from actor_learner.system.files import (
     read_file,
     write_arrays,
 )
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 DESCRIPTION = "replay-buffer.json"
 _MARKS = "replay-marks.npz"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from actor_learner.spaces.trajectory import Trajectory
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 
 class Targets(NamedTuple):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actor_learner.reports.curves import SMOOTHING, Array, series, smooth, smoothing_window
+from actor_learner.reports.curves import SMOOTHING, series, smooth, smoothing_window
 from actor_learner.reports.plot import STYLE
+from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from actor_learner.config.config import TrainConfig
+from actor_learner.config.settings import names_of
 from actor_learner.runs.config_table import ASIDE, Value, flat_config
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import read_metrics
 from actor_learner.system.fields import check_choice, close_match, refusal
-
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 X_AXES = {"steps": "env_steps", "seconds": "time_seconds", "updates": "updates"}
 """The choices for the x-axis, and the metric of each."""

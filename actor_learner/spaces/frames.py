@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 _MOST_FRAMES = 16  # an axis of images is one of frames or of channels up to here
 _MOST_ROWS = 0.25  # with fewer rows that only add a frame, keeping frames once saves little

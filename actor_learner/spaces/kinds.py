@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from actor_learner.system.types import Array
+
 if TYPE_CHECKING:
     from gymnasium.spaces import Space
 
     AnySpace: TypeAlias = Space[Any] | "Kind"
 
-Array = np.ndarray[Any, Any]
 
 SUPPORTED = "Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of these"
 

@@ -9,11 +9,10 @@ import numpy as np
 
 from actor_learner.spaces.kinds import MultiDiscrete
 from actor_learner.spaces.structure import Structure, children, choice_counts, choices
+from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
     from actor_learner.spaces.kinds import AnySpace
-
-Array = np.ndarray[Any, Any]
 
 
 class Choice(NamedTuple):

@@ -14,8 +14,8 @@ import numpy as np
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import Structure
 from actor_learner.system.files import DamagedError, one_line, read_arrays, write_arrays, write_atomically
+from actor_learner.system.types import Array
 
-Array = np.ndarray[Any, Any]
 Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name -> shape, dtype
 
 FINAL = "final_"  # prefix of the names of the leaves of `final_observation`

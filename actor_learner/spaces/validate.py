@@ -12,7 +12,8 @@ from actor_learner.spaces.kinds import MultiBinary
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
-from actor_learner.spaces.trajectory import Array, Trajectory, map_leaves
+from actor_learner.spaces.trajectory import Trajectory, map_leaves
+from actor_learner.system.types import Array
 
 _FLAGS = ("terminated", "truncated", "valid")
 _NUMBERS = ("reward", "behaviour_log_prob", "truncation_value")

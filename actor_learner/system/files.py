@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1

@@ -32,11 +32,11 @@ from actor_learner.actors.processes.restarts import REQUESTED, TAKEN_OVER, Actor
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment, Done
-from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, Calls, encode
 from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.system.types import Array
 
 _log = logging.getLogger("actor_learner")
 

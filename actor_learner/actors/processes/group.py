@@ -25,12 +25,12 @@ from actor_learner.actors.shared_step import SharedStep
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment, Done, Message
-from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Calls, encode
 from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.machine import available_cores
+from actor_learner.system.types import Array
 
 _SHOW_SECONDS = 0.2  # the interval at which the actors' output is shown while the caller waits
 _SWEEP_SECONDS = 1.0

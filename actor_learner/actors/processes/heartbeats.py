@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from actor_learner.actors.transport.shared_memory import Array
+from actor_learner.system.types import Array
 
 STARTING, STEPPING, ACTING = "making or resetting its environments", "in env.step", "outside of env.step"
 

@@ -10,7 +10,7 @@ import traceback
 from collections import deque
 from typing import Any
 
-from actor_learner.actors.actor import Actor, Leaves, Startup, Stopped, make_environments
+from actor_learner.actors.actor import Actor, Startup, Stopped, make_environments
 from actor_learner.actors.transport.messages import Channel, Failure, Message, read_all
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.step_rows import RemoteStep, StepRows
@@ -19,6 +19,7 @@ from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError, describe_error, text_of
 from actor_learner.system.aborts import show_stacks
 from actor_learner.system.machine import lower_priority
+from actor_learner.system.types import Leaves
 
 _LARGEST_TRACEBACK = 64 * 1024
 _PARENT_CHECK_SECONDS = 5.0

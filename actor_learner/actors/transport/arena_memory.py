@@ -10,9 +10,10 @@ import numpy as np
 from actor_learner.actors.group import Plan
 from actor_learner.actors.transport.batches import ArenaPlan, Block
 from actor_learner.actors.transport.messages import Assignment
-from actor_learner.actors.transport.shared_memory import Arena, Array
+from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.step_rows import StepRows
 from actor_learner.actors.transport.weights import WeightSlots
+from actor_learner.system.types import Array
 
 _SPARE_SLOTS = 2  # slots beside those that actors may be reading: for the newest version, and for the one being written
 

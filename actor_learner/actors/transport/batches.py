@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena, Array, align
+from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena, align
 from actor_learner.spaces.trajectory import FINAL, STATE, Fields, TrajectorySpec
+from actor_learner.system.types import Array
 
 EPISODE_RETURN, EPISODE_LENGTH, _EPISODE_INFO = "episode_return", "episode_length", "episode/"
 _STEPS = "steps/"

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from actor_learner.system.machine import available_memory, size_text
+from actor_learner.system.types import Array
 
-Array = np.ndarray[Any, Any]
 ALIGNMENT = 64  # bytes: every array starts on a cache line of its own, so that no two writers share one
 _POISON = 0xFF  # bytes of fresh memory: NaN in every float, -1 or the maximum in integers
 

@@ -7,10 +7,10 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from actor_learner.actors.transport.shared_memory import Array
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.spaces.trajectory import Fields
+from actor_learner.system.types import Array
 
 _INPUT, _OUTPUT = "input/", "output/"
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from actor_learner.actors.transport.shared_memory import Array
+from actor_learner.system.types import Array
 
 
 class Version(NamedTuple):

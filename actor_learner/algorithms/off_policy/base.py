@@ -11,9 +11,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from actor_learner.algorithms.hyperparameters import Hyperparameters, hyperparameter
 from actor_learner.system.fields import check_clip_reward, check_count, check_number
+from actor_learner.system.types import Nest, Tensor
 
-Tensor = Any
-Nest = Any
 """A tensor, or dicts and tuples of these."""
 
 NETWORK, CRITICS = "network", "critics"

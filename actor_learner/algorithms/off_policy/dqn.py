@@ -11,8 +11,7 @@ from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.off_policy.base import NETWORK, Loss, LossGroup, Models, OffPolicy
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import check_choice, check_count, check_flag, check_number
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 _FORBIDDEN = -1e30
 _FEW_STEPS = 16

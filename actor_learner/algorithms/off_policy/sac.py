@@ -11,8 +11,7 @@ from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, Loss, LossGroup, Models, OffPolicy
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import check_count, check_number, refusal
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 _TEMPERATURE = "log_ent_coef"
 _AUTO = "auto"

@@ -10,8 +10,7 @@ from actor_learner.algorithms.hyperparameters import hyperparameter
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, Loss, LossGroup, Models, OffPolicy
 from actor_learner.algorithms.schedules import Schedule
 from actor_learner.system.fields import check_count, check_number
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from keras import tree
 
 from actor_learner.learner.jax.convolutions import in_canonical_order
+from actor_learner.system.types import Nest, Tensor
 
-Tensor = Any
-Nest = Any
 Variables = Sequence[keras.Variable]
 
 AXIS = "devices"

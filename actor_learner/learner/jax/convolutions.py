@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax._src.lax import convolution
 
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 
 @contextlib.contextmanager

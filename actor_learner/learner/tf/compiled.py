@@ -12,9 +12,8 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from actor_learner.system import compile_cache
+from actor_learner.system.types import Nest, Tensor
 
-Tensor = Any
-Nest = Any
 Variables = Sequence[keras.Variable]
 
 gather = tf.gather

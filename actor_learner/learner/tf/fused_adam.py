@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import keras
 import tensorflow as tf
 
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 
 def fuse(optimizer: keras.Optimizer) -> None:

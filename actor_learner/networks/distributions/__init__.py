@@ -24,8 +24,8 @@ from actor_learner.networks.distributions.discrete import Bernoulli, Categorical
 from actor_learner.spaces.kinds import Box, Discrete, MultiBinary, MultiDiscrete
 from actor_learner.spaces.structure import Leaf, Structure
 from actor_learner.system.fields import check_choice
+from actor_learner.system.types import Tensor
 
-Tensor = Any
 Part = Categorical | MultiCategorical | Bernoulli | Gaussian | SquashedGaussian
 
 GREEDY = "greedy"

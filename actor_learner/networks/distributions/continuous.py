@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from keras import ops
 
 from actor_learner.networks.distributions.columns import Columns
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 # Trapezoidal rule in standard deviations: for a smooth function under a normal density it converges exponentially,
 # and it stays accurate at stds where a Gauss-Hermite rule of as many nodes, most of them far out, doesn't.

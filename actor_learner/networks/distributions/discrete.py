@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from keras import ops
 
 from actor_learner.networks.distributions.columns import Columns
-
-Tensor = Any
-Array = np.ndarray[Any, Any]
+from actor_learner.system.types import Array, Tensor
 
 _FORBIDDEN = -1e30
 """Logit of a forbidden choice: its probability is exactly 0, and unlike infinity it leaves no NaN in gradients."""

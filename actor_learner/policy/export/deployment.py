@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -18,8 +17,7 @@ from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure, observation_structure
-
-Tensor = Any
+from actor_learner.system.types import Tensor
 
 
 def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:

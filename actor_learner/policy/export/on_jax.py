@@ -17,9 +17,9 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from actor_learner.networks.step import Spec
 from actor_learner.policy.export.traced import Function, InexpressibleError, Traced
-from actor_learner.policy.exported import Array
 from actor_learner.system.files import one_line
 from actor_learner.system.keras_import import silent_stderr
+from actor_learner.system.types import Array
 
 
 class JaxFunction(Traced):

@@ -14,10 +14,10 @@ import tensorflow as tf
 from actor_learner.networks.contract import all_layers
 from actor_learner.networks.step import Spec
 from actor_learner.policy.export.traced import Function, InexpressibleError, Traced
-from actor_learner.policy.exported import Array
 from actor_learner.policy.graph import Graph
 from actor_learner.system.files import one_line
 from actor_learner.system.keras_import import silent_stderr
+from actor_learner.system.types import Array
 
 
 class TensorFlowFunction(Traced):

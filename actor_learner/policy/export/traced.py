@@ -10,8 +10,8 @@ import numpy as np
 
 from actor_learner.networks.step import Spec
 from actor_learner.policy.export.weight_table import patterns
-from actor_learner.policy.exported import Array
 from actor_learner.policy.graph import Graph
+from actor_learner.system.types import Array
 
 Function = Callable[..., tuple[Any, ...]]
 """A function of tensors: the inputs, then the weights."""

@@ -13,13 +13,13 @@ import numpy as np
 from actor_learner.policy.export.trace import Tracer
 from actor_learner.policy.export.traced import Traced
 from actor_learner.policy.export.weight_table import patterns
-from actor_learner.policy.exported import Array
 from actor_learner.policy.graph import Graph
 from actor_learner.policy.runtime import LiteRTGraph
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.system.keras_import import silent_stderr
+from actor_learner.system.types import Array
 
 ROWS = 8  # the least number to compare
 _STEPS = 3  # after which states are compared

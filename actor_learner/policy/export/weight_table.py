@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from actor_learner.policy.exported import Array
 from actor_learner.policy.graph import Constant
+from actor_learner.system.types import Array
 
 # Patterns are positive floats from 1/32 on. The odd start keeps a network's own constants (such as 1/32) from looking
 # like a weight. A distance of 8 units in the last place keeps patterns distinct after multiplication by a constant.
