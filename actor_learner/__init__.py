@@ -86,7 +86,7 @@ sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name on first use (PEP 562)."""
+    """Import a public name on first use (PEP 562)."""
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOME:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def check_run(config: TrainConfig, *, resume: bool) -> None:
-    """Raises an error if a run can't start, and writes nothing. Prepares the compile cache."""
+    """Raise an error if a run can't start, and write nothing. Prepare the compile cache."""
     if resume:
         check_resume(config)
     else:
@@ -65,7 +65,7 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
 
 
 def _check_one_process() -> None:
-    """Raises ValueError where `jax.distributed` joins several processes."""
+    """Raise ValueError where `jax.distributed` joins several processes."""
     from actor_learner.learner.backend import process_count
 
     if (processes := process_count()) > 1:
@@ -76,7 +76,7 @@ def _check_one_process() -> None:
 
 
 def _check_optimizer(config: TrainConfig) -> None:
-    """Raises ValueError for an optimizer that can't scale the loss of a network that will compute in float16.
+    """Raise ValueError for an optimizer that can't scale the loss of a network that will compute in float16.
 
     A network that isn't built yet will do so if Keras's global policy does.
     """
@@ -96,7 +96,7 @@ def _check_optimizer(config: TrainConfig) -> None:
 
 
 def start_actors(config: TrainConfig, start: Start) -> ActorPool:
-    """Starts the actors of a run. The actors of a resumed run don't play its first episodes again."""
+    """Start the actors of a run. The actors of a resumed run don't play its first episodes again."""
     network = functools.partial(make_network, config, start.checkpoint)
     seed, updates = config.seed, start.state.updates
     if updates:
@@ -105,20 +105,20 @@ def start_actors(config: TrainConfig, start: Start) -> ActorPool:
 
 
 def make_pool(config: TrainConfig, network: Any, *, seed: int, logs_dir: Path | None) -> ActorPool:
-    """Starts the actors that a config describes. network: as for `ActorPool`."""
+    """Start the actors that a config describes. network: as for `ActorPool`."""
     settings = {name: getattr(config, name) for name in names_of(PoolSettings)} | {"seed": seed}
     return ActorPool(config.env, network, env_kwargs=dict(config.env_kwargs), logs_dir=logs_dir, **settings)
 
 
 def batch_rows(config: TrainConfig) -> int:
-    """Returns the env steps in a batch."""
+    """Return the env steps in a batch."""
     return sum(config.env_counts) * config.unroll_length
 
 
 def make_network(
     config: TrainConfig, checkpoint: Path | None, observation_space: Space[Any], action_space: Space[Any]
 ) -> keras.Model:
-    """Returns the network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
+    """Return the network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
     import keras
 
     from actor_learner.learner.backend import resolve_device
@@ -166,7 +166,7 @@ def _chosen_by_algorithm(config: TrainConfig, action_space: Space[Any]) -> dict[
 
 
 def _beginning(config: TrainConfig, network: keras.Model) -> keras.Model:
-    """Returns a new network with the probability of random actions that a run begins with."""
+    """Return a new network with the probability of random actions that a run begins with."""
     from actor_learner.networks.contract import set_epsilon
 
     if isinstance(config.algorithm, OffPolicy) and network.built:
@@ -175,7 +175,7 @@ def _beginning(config: TrainConfig, network: keras.Model) -> keras.Model:
 
 
 def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
-    """Sets the number of TensorFlow's threads by the observations and the config, before its first operation."""
+    """Set the number of TensorFlow's threads by the observations and the config, before its first operation."""
     from actor_learner.learner.threads import use_threads
 
     renew_suggestion(_learner_cores(config, observation_space))
@@ -183,7 +183,7 @@ def settle_threads(config: TrainConfig, observation_space: Space[Any]) -> None:
 
 
 def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
-    """Returns one core for a network so small that a second one only disturbs the actors."""
+    """Return one core for a network so small that a second one only disturbs the actors."""
     from actor_learner.learner.cost import is_small
     from actor_learner.networks.images import is_image
 
@@ -199,7 +199,7 @@ def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
 
 
 def make_learner(config: TrainConfig, checkpoint: Path | None, actors: ActorPool) -> Learner:
-    """Returns the learner of a checkpoint, or a new one that the config describes, of the actors' network."""
+    """Return the learner of a checkpoint, or a new one that the config describes, of the actors' network."""
     from actor_learner.learner.learner import Learner
     from actor_learner.learner.threads import warn_of_threads
 
@@ -217,7 +217,7 @@ _OF_LEARNER = ("total_steps", "seed", "device", "devices", "sequence_length", "b
 
 
 def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
-    """Returns a new learner that a config describes, of the actors' network."""
+    """Return a new learner that a config describes, of the actors' network."""
     from actor_learner.learner.learner import Learner
 
     fields: dict[str, Any] = {name: getattr(config, name) for name in _OF_LEARNER}
@@ -237,7 +237,7 @@ def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
 
 
 def _saved_learner(config: TrainConfig) -> Path | None:
-    """Returns the folder of the learner of the run that `init_from` names; None if there is none."""
+    """Return the folder of the learner of the run that `init_from` names; None if there is none."""
     return None if config.init_from is None else learner_folder(Path(config.init_from))
 
 
@@ -251,7 +251,7 @@ def _starting_anew(what: str) -> Iterator[None]:
 
 
 def _critics(config: TrainConfig) -> Any:
-    """Returns the function that makes a critic, or gives one of `init_from`; None for algorithms without any."""
+    """Return the function that makes a critic, or gives one of `init_from`; None for algorithms without any."""
     if config.critics is not None or not config.algorithm.NUM_CRITICS:
         return config.critics
     if len(saved := _saved_critics(config)) == config.algorithm.NUM_CRITICS:
@@ -271,7 +271,7 @@ def _critics(config: TrainConfig) -> Any:
 
 
 def _saved_critics(config: TrainConfig) -> list[keras.Model]:
-    """Returns the critics of the run that `init_from` names, none if it has none. Warns if they can't be read."""
+    """Return the critics of the run that `init_from` names, none if it has none. Warns if they can't be read."""
     if (folder := _saved_learner(config)) is None:
         return []
     from actor_learner.learner.state import read_critics
@@ -298,7 +298,7 @@ def _initial_buffer(config: TrainConfig, folder: str | os.PathLike[str]) -> Repl
 
 
 def _with_buffer(config: TrainConfig, learner: Learner, actors: ActorPool) -> Learner:
-    """Returns the learner with a replay buffer, if it needs one, and says how large it is."""
+    """Return the learner with a replay buffer, if it needs one, and say how large it is."""
     if isinstance(config.algorithm, OffPolicy):
         from actor_learner.learner.replay import ReplayLearner
 
@@ -312,7 +312,7 @@ def _with_buffer(config: TrainConfig, learner: Learner, actors: ActorPool) -> Le
 
 
 def _return_statistics(config: TrainConfig) -> ReturnStatistics:
-    """Returns the statistics by which the run that `init_from` names scaled rewards, new ones if this run doesn't.
+    """Return the statistics by which the run that `init_from` names scaled rewards, new ones if this run doesn't.
 
     Warns if only one of them does.
     """
@@ -337,7 +337,7 @@ def _return_statistics(config: TrainConfig) -> ReturnStatistics:
 
 
 def export_result(actors: ActorPool) -> ExportedPolicy:
-    """Returns the policy that a run saves, for one observation; `save_result` replaces its weights.
+    """Return the policy that a run saves, for one observation; `save_result` replaces its weights.
 
     The actors' own graphs serve if they take one observation, too, and masks where there are choices.
     """
@@ -351,7 +351,7 @@ def export_result(actors: ActorPool) -> ExportedPolicy:
 
 
 def save_result(run: RunDirectory, actors: ActorPool, exported: ExportedPolicy | None) -> None:
-    """Writes a run's network, and its policy, which needs no TensorFlow.
+    """Write a run's network, and its policy, which needs no TensorFlow.
 
     exported: an earlier result of `export_result`, of which only the weights have to be replaced.
     """
@@ -363,7 +363,7 @@ def save_result(run: RunDirectory, actors: ActorPool, exported: ExportedPolicy |
 
 
 def finished_network(config: TrainConfig, run: RunDirectory) -> keras.Model:
-    """Returns the network of a run that has taken all its steps."""
+    """Return the network of a run that has taken all its steps."""
     if not config.quiet:
         print(f"The run in {run.path} has finished: it took its {config.total_steps:,} steps.")
     if config.network is None:

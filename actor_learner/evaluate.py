@@ -65,7 +65,7 @@ class Evaluation:
         return float(self.lengths.mean())
 
     def confidence_interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Returns the low and high end of an interval for the mean return; NaN for both after a single episode.
+        """Return the low and high end of an interval for the mean return; NaN for both after a single episode.
 
         Percentiles of the means of 10,000 bootstrap resamples with a fixed seed, as in rliable (arXiv:2108.13264). The
         interval stays within the range of the returns, and is too narrow for fewer than ten episodes.
@@ -142,7 +142,7 @@ def evaluate(
 
 
 def check_playable(policy: Policy, factory: EnvFactory, autoreset_mode: str | None = None) -> None:
-    """Makes an environment and closes it. Raises ValueError if it has other spaces than the policy."""
+    """Make an environment and close it. Raises ValueError if it has other spaces than the policy."""
     with contextlib.closing(factory.make_about(1, 0)) as vector_env:
         environments = Environments(vector_env, autoreset_mode=autoreset_mode, name=factory.name)
         _Player(policy, environments, deterministic=True)
@@ -151,7 +151,7 @@ def check_playable(policy: Policy, factory: EnvFactory, autoreset_mode: str | No
 def run_environment(
     config: Mapping[str, Any], env: _Env | None, env_kwargs: Mapping[str, Any] | None
 ) -> tuple[_Env, Mapping[str, Any] | None]:
-    """Returns the environment to evaluate on and its keyword arguments: the given ones, else the run's.
+    """Return the environment to evaluate on and its keyword arguments: the given ones, else the run's.
 
     Raises ValueError if none is given and the run's was a callable: config.json holds only its name.
     """
@@ -202,7 +202,7 @@ class _Player:
         self._inputs = [(place, leaf.dtype) for place, leaf in zip(places, ours, strict=True)]
 
     def choose(self, observation: tuple[Array, ...], start: Array | None) -> Any:
-        """Returns the actions for the environments' observation leaves. start: Where episodes start; None: nowhere."""
+        """Return the actions for the environments' observation leaves. start: Where episodes start; None: nowhere."""
         policy, mask = self.policy, self.environments.action_mask
         leaves = tuple(observation[place].astype(dtype, copy=False) for place, dtype in self._inputs)
         if self._deterministic:
@@ -211,7 +211,7 @@ class _Player:
 
 
 def _places(ours: Sequence[Leaf], spaces: Spaces) -> list[int] | None:
-    """Returns the place of each of the policy's leaves among the environment's; None if they don't match.
+    """Return the place of each of the policy's leaves among the environment's; None if they don't match.
 
     The environment may have a mask leaf that the policy doesn't take.
     """
@@ -225,7 +225,7 @@ def _places(ours: Sequence[Leaf], spaces: Spaces) -> list[int] | None:
 
 
 def _fits(ours: Leaf, theirs: Leaf) -> bool:
-    """True if a policy can take an environment's leaf: same shape, castable dtype, as many discrete values.
+    """Return whether a policy can take an environment's leaf: same shape, castable dtype, as many discrete values.
 
     A policy whose space was derived from the network's inputs takes any number of discrete values.
     """
@@ -239,14 +239,14 @@ def _describe(leaf: Leaf) -> str:
 
 
 def _outline(description: Any) -> Any:
-    """Returns a described space without bounds and dtypes, which may differ between policy and environment."""
+    """Return a described space without bounds and dtypes, which may differ between policy and environment."""
     if isinstance(description, dict):
         return {key: _outline(part) for key, part in description.items() if key not in ("low", "high", "dtype")}
     return [_outline(part) for part in description] if isinstance(description, list) else description
 
 
 def _play(player: _Player, quotas: list[int], seed: int) -> list[_Episode]:
-    """Returns the first `quotas[i]` episodes of each environment i."""
+    """Return the first `quotas[i]` episodes of each environment i."""
     played: list[list[_Episode]] = [[] for _ in quotas]
     for index, episode in _episodes(player, seed):
         if len(played[index]) < quotas[index]:
@@ -257,7 +257,7 @@ def _play(player: _Player, quotas: list[int], seed: int) -> list[_Episode]:
 
 
 def _episodes(player: _Player, seed: int) -> Iterator[tuple[int, _Episode]]:
-    """Yields finished episodes without end, each with the number of its environment."""
+    """Yield finished episodes without end, each with the number of its environment."""
     policy, environments = player.policy, player.environments
     observation = environments.reset(seed)
     policy.renew_noise()

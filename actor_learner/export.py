@@ -34,7 +34,7 @@ def export(
     format: str = "litert",
     network: keras.Model | None = None,
 ) -> Path:
-    """Writes the policy of a run into a new folder, for use elsewhere, and returns the folder.
+    """Write the policy of a run into a new folder, for use elsewhere, and return the folder.
 
     `al.load_policy` reads "litert" with NumPy and ai-edge-litert alone. Each of the others holds one model, from the
     environment's observations to deterministic actions for it (normalization, masks, clipping and scaling inside), and
@@ -89,7 +89,7 @@ def export(
 
 
 def _check_packages(format: str) -> None:
-    """Raises ImportError if a package that the format needs is missing, before anything is loaded."""
+    """Raise ImportError if a package that the format needs is missing, before anything is loaded."""
     if format != "litert":
         keras_backend()
         check_installed("tensorflow", f"`format={format!r}`")
@@ -103,7 +103,7 @@ def _write_litert(exported: ExportedPolicy, folder: Path) -> None:
 
 
 def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, format: str, folder: Path) -> None:
-    """Writes the acting network in float32 as one model. masked: True if masks are an input."""
+    """Write the acting network in float32 as one model. masked: True if masks are an input."""
     from actor_learner.networks.precision import computing_in_float32
     from actor_learner.policy.export.deployment import acting_network
 
@@ -120,7 +120,7 @@ def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, f
 
 
 def _convert(model: keras.Model, format: str, folder: Path) -> None:
-    """Raises ValueError if the format can't express the network, OSError if the folder can't be written."""
+    """Raise ValueError if the format can't express the network, OSError if the folder can't be written."""
     try:
         with _quietly():
             if format == "saved_model":

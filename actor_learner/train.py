@@ -48,7 +48,7 @@ class _Run:
         interrupts.quiet = config.quiet or self.progress.shows_interrupts
 
     def updates(self) -> Iterator[dict[str, float]]:
-        """The loop. Yields the metrics of each update; publishes the weights when the caller asks for the next one."""
+        """Run the loop: yield the metrics of each update; publish the weights when the caller asks for the next one."""
         actors, learner, recorder = self.actors, self.learner, self.recorder
         copies_ahead = self.config.max_policy_lag == 1 and "GPU" in learner.device
         earlier_updates = recorder.begin()  # the actors' versions begin at 0, also in a run that was resumed
@@ -76,7 +76,7 @@ class _Run:
         return learner.env_steps < self.config.total_steps and not stopped
 
     def train(self) -> Result:
-        """Runs the loop to its end. Saves the network and the policy, however the loop ends."""
+        """Run the loop to its end. Saves the network and the policy, however the loop ends."""
         metrics: dict[str, float] = {}
         try:
             self.callbacks.begin()
@@ -92,7 +92,7 @@ class _Run:
         return Result(self.learner.network, metrics or last_metrics(self.start.run.metrics), self.start.run.path)
 
     def _end_update(self, metrics: dict[str, float]) -> None:
-        """Calls the callbacks, then records the update, ends the epoch and writes a checkpoint where each is due."""
+        """Call the callbacks, then record the update, end the epoch and write a checkpoint where each is due."""
         recorder, callbacks, undone = self.recorder, self.callbacks, "undone" in metrics
         if not undone and not self.start.confirmed:
             self.start.confirm(

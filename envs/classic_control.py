@@ -161,7 +161,7 @@ class AcrobotVectorEnv(NumpyVectorEnv):
         return after
 
     def _derivatives(self, state: Array, torque: Array) -> Array:
-        """The equations of Sutton and Barto's book; masses, lengths and inertias as in `AcrobotEnv`."""
+        """Return the derivatives by Sutton and Barto's book; masses, lengths and inertias are `AcrobotEnv`'s."""
         env = self.single
         theta1, theta2, theta1_dot, theta2_dot = state
         mass, length, center, inertia, g = env.LINK_MASS_2, env.LINK_LENGTH_1, env.LINK_COM_POS_2, env.LINK_MOI, 9.8

@@ -25,7 +25,7 @@ _COLOURS = {
 
 
 def check_picture(path: str | os.PathLike[str]) -> None:
-    """Raises ValueError if a picture can't be written there; ImportError if matplotlib is missing."""
+    """Raise ValueError if a picture can't be written there; ImportError if matplotlib is missing."""
     if Path(path).suffix not in FORMATS:
         raise refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(path))
     check_folder("output", path)
@@ -33,7 +33,7 @@ def check_picture(path: str | os.PathLike[str]) -> None:
 
 
 def check_folder(name: str, path: str | os.PathLike[str]) -> None:
-    """Raises ValueError if no file can be written there."""
+    """Raise ValueError if no file can be written there."""
     folder = Path(path).parent
     if not folder.is_dir() or not os.access(folder, os.W_OK) or Path(path).is_dir():
         raise refusal(name, "a file in a folder that can be written", str(path))

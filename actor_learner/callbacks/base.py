@@ -17,7 +17,7 @@ class RunHooks(Protocol):
     """All callbacks of a run, in their order."""
 
     def call(self, hook: str, *args: Any) -> None:
-        """Calls a hook of each callback, as in `call("on_test_begin", {})`."""
+        """Call a hook of each callback, as in `call("on_test_begin", {})`."""
 
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]

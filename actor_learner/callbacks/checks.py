@@ -16,7 +16,7 @@ _RATE_SETTING = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLR
 
 
 def check_callbacks(callbacks: Iterable[Any]) -> None:
-    """Raises ValueError for an object that isn't a Keras callback."""
+    """Raise ValueError for an object that isn't a Keras callback."""
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
             hint = f"; pass an object: {callback.__name__}(...)" if isinstance(callback, type) else ""
@@ -27,7 +27,7 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
 
 
 def check_rate(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None:
-    """Raises ValueError if a callback sets a learning rate that the algorithm or the optimizer sets too."""
+    """Raise ValueError if a callback sets a learning rate that the algorithm or the optimizer sets too."""
     setting = next((callback for callback in callbacks if isinstance(callback, _RATE_SETTING)), None)
     if setting is None:
         return
@@ -47,7 +47,7 @@ def check_rate(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None
 
 
 def check_averages(callbacks: Iterable[Any], optimizer: Any) -> None:
-    """Raises ValueError for SwapEMAWeights with an optimizer that keeps no averages."""
+    """Raise ValueError for SwapEMAWeights with an optimizer that keeps no averages."""
     keeps = getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", True)
     if not keeps and any(isinstance(callback, keras.callbacks.SwapEMAWeights) for callback in callbacks):
         raise ValueError(
@@ -57,7 +57,7 @@ def check_averages(callbacks: Iterable[Any], optimizer: Any) -> None:
 
 
 def check_backup(callbacks: Iterable[Any], algorithm: Any) -> None:
-    """Raises ValueError for BackupAndRestore with an algorithm whose critics, targets and buffer it doesn't keep."""
+    """Raise ValueError for BackupAndRestore with an algorithm whose critics, targets and buffer it doesn't keep."""
     if isinstance(algorithm, OffPolicy) and any(isinstance(it, keras.callbacks.BackupAndRestore) for it in callbacks):
         raise ValueError(
             f"BackupAndRestore keeps no critics, targets or replay buffer, which {type(algorithm).__name__} needs: use "
@@ -66,7 +66,7 @@ def check_backup(callbacks: Iterable[Any], algorithm: Any) -> None:
 
 
 def check_packages(callbacks: Iterable[Any]) -> None:
-    """Raises ImportError for Keras's TensorBoard callback without the package tensorboard."""
+    """Raise ImportError for Keras's TensorBoard callback without the package tensorboard."""
     boards = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in callbacks)
     if boards and importlib.util.find_spec("tensorboard") is None:
         raise ImportError(
@@ -105,7 +105,7 @@ def reported(callbacks: Iterable[Any]) -> dict[str, str | None]:
 
 
 def resolve_monitors(callbacks: Iterable[Any], names: Collection[str]) -> None:
-    """Sets the `mode` of callbacks with `mode="auto"`.
+    """Set the `mode` of callbacks with `mode="auto"`.
 
     Raises ValueError for a metric that isn't among `names`, or whose better direction is unknown.
     """

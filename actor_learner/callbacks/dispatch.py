@@ -110,7 +110,7 @@ class RunCallbacks:
         self.call("on_train_batch_begin", batch, logs={})
 
     def update_ended(self, metrics: dict[str, float]) -> None:
-        """Ends an update, and adds the metrics that callbacks report to `metrics`."""
+        """End an update, and add the metrics that callbacks report to `metrics`."""
         if "undone" in metrics:
             self._update_undone(metrics)
             return
@@ -124,13 +124,13 @@ class RunCallbacks:
         self._reported |= found
 
     def _update_undone(self, metrics: dict[str, float]) -> None:
-        """Calls TerminateOnNaN alone: an undone update is no batch, but may have to end the run."""
+        """Call TerminateOnNaN alone: an undone update is no batch, but may have to end the run."""
         others = [one for one in self._callbacks if not isinstance(one, keras.callbacks.TerminateOnNaN)]
         batch = self._learner.updates % self._updates_per_epoch
         self.call("on_train_batch_end", batch, logs={"loss": math.nan, **metrics}, but=others)
 
     def epoch_ended(self, metrics: dict[str, float]) -> None:
-        """Ends an epoch, perhaps early because the run ends."""
+        """End an epoch, perhaps early because the run ends."""
         epoch = (self._learner.updates - 1) // self._updates_per_epoch
         if self._learner.env_steps < self._config.total_steps:  # rows that only reset add epochs to the plan
             self._params["epochs"] = max(self._params["epochs"], epoch + 2)
@@ -138,7 +138,7 @@ class RunCallbacks:
         self._reported.clear()
 
     def end(self, metrics: dict[str, float], *, interrupted: bool) -> None:
-        """Ends the run. The network's weights afterwards are the result."""
+        """End the run. The network's weights afterwards are the result."""
         if not self.epoch_is_over:
             self.epoch_ended(metrics)
         if not any(getattr(one, "_ema_weights_in_model", False) for one in self._callbacks):
@@ -147,7 +147,7 @@ class RunCallbacks:
         self.call("on_train_end", dict(metrics), but=backups if interrupted else ())
 
     def call(self, hook: str, *args: Any, but: Iterable[Any] = (), **kwargs: Any) -> None:
-        """Calls a hook of each callback except those of `but`."""
+        """Call a hook of each callback except those of `but`."""
         left_out = {id(callback) for callback in but}
         for callback in self._callbacks:
             if id(callback) in left_out:

@@ -61,7 +61,7 @@ class Evaluate(Callback):
         """The newest result."""
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
-        """Resolves the environment, and exports the policy, of which evaluations replace only the weights."""
+        """Resolve the environment, and export the policy, of which evaluations replace only the weights."""
         self._source = self.config.env if self.env is None else self.env
         own = self.env is None or self.env == self.config.env
         self._kwargs = dict(self.config.env_kwargs) if own and self.env_kwargs is None else dict(self.env_kwargs or {})

@@ -33,7 +33,7 @@ CHECKED_ROWS = 2  # of the batch that a network is checked with: not 1, which co
 
 
 def call_network(network: keras.Model, observation: Nest) -> dict[str, Tensor]:
-    """Returns the network's outputs as a dict: `parameters [N, P]`, `value [N]`, both float32, and any others.
+    """Return the network's outputs as a dict: `parameters [N, P]`, `value [N]`, both float32, and any others.
 
     Calls it with `training=False`, for the learner too, so that learner and actors agree.
 
@@ -46,7 +46,7 @@ def call_network(network: keras.Model, observation: Nest) -> dict[str, Tensor]:
 
 
 def has_value(network: keras.Model, spaces: Spaces) -> bool:
-    """Returns True if a built network returns a value; one of an algorithm with critics may not."""
+    """Return True if a built network returns a value; one of an algorithm with critics may not."""
     zeros = keras.tree.map_structure(ops.convert_to_tensor, spaces.observation.zeros(CHECKED_ROWS))
     return "value" in _named_outputs(network(arrange(network, zeros), training=False))
 
@@ -54,7 +54,7 @@ def has_value(network: keras.Model, spaces: Spaces) -> bool:
 def call_with_weights(
     network: keras.Model, observation: Nest, weights: Iterable[Tensor], others: Iterable[tuple[keras.Variable, Any]]
 ) -> dict[str, Tensor]:
-    """Returns what `call_network` does, computed with other values of the variables, which stay untouched.
+    """Return what `call_network` does, computed with other values of the variables, which stay untouched.
 
     weights: Float32 tensors for `network.weights`, in their order. others: Values of other variables, such as the
     states of random generators; see `other_variables`.
@@ -69,7 +69,7 @@ def call_with_weights(
 
 
 def other_variables(network: keras.Model) -> list[tuple[keras.Variable, Any]]:
-    """Returns the variables that aren't weights, with their values as arrays."""
+    """Return the variables that aren't weights, with their values as arrays."""
     weights = {id(weight) for weight in network.weights}
     others = (variable for variable in network.variables if id(variable) not in weights)
     return [(variable, np.asarray(variable.value)) for variable in others]  # `numpy()` warns on JAX
@@ -103,13 +103,13 @@ def arrange(network: keras.Model, observation: Nest) -> Nest:
 
 
 def takes_mask(network: keras.Model) -> bool:
-    """Returns True if the network declares an input for the mask leaf of observations."""
+    """Return True if the network declares an input for the mask leaf of observations."""
     inputs = getattr(network, "_inputs_struct", None)
     return inputs is not None and any(tensor.name == MASK_KEY for tensor in keras.tree.flatten(inputs))
 
 
 def named_leaves(observation: Nest, path: tuple[Any, ...] = ()) -> dict[str, Any]:
-    """Returns the leaves of a nest by their keys and indices joined by dots; a leaf itself is called ""."""
+    """Return the leaves of a nest by their keys and indices joined by dots; a leaf itself is called ""."""
     if not isinstance(observation, (dict, tuple, list)):
         return {".".join(map(str, path)): observation}
     parts = observation.items() if isinstance(observation, dict) else enumerate(observation)
@@ -117,7 +117,7 @@ def named_leaves(observation: Nest, path: tuple[Any, ...] = ()) -> dict[str, Any
 
 
 def _structure(nest: Nest) -> Any:
-    """Returns a nest with None in place of its leaves and lists in place of tuples."""
+    """Return a nest with None in place of its leaves and lists in place of tuples."""
     if isinstance(nest, dict):
         return {key: _structure(part) for key, part in nest.items()}
     return list(map(_structure, nest)) if isinstance(nest, (tuple, list)) else None
@@ -138,19 +138,19 @@ def _named_outputs(outputs: Any) -> dict[str, Tensor]:
 
 
 def check_network(network: keras.Model, spaces: Spaces) -> None:
-    """Checks the network, as `check_contract` does, on observations of a space."""
+    """Check the network, as `check_contract` does, on observations of a space."""
     check_contract(network, spaces.observation.zeros(CHECKED_ROWS), spaces)
 
 
 def require_model(network: Any) -> keras.Model:
-    """Returns the network. Raises ValueError for anything but a Keras model."""
+    """Return the network. Raises ValueError for anything but a Keras model."""
     if not isinstance(network, keras.Model):
         raise refusal("network", "a keras.Model", network)
     return network
 
 
 def check_contract(network: keras.Model, observation: Nest, spaces: Spaces, *, needs_value: bool = False) -> None:
-    """Builds the network on an observation of `CHECKED_ROWS` rows and checks that it keeps the contract.
+    """Build the network on an observation of `CHECKED_ROWS` rows and check that it keeps the contract.
 
     needs_value: whether an output `value` must be there.
 
@@ -187,7 +187,7 @@ def check_contract(network: keras.Model, observation: Nest, spaces: Spaces, *, n
 
 
 def check_outputs(network: keras.Model, outputs: dict[str, Tensor], rows: int, spaces: Spaces) -> None:
-    """Raises ValueError if the parameters or values of `rows` observations have another shape."""
+    """Raise ValueError if the parameters or values of `rows` observations have another shape."""
     columns = network_distribution(network, spaces).parameter_size
     for name, allowed, expected in (
         ("value", ((rows,), (rows, 1)), "[B] or [B, 1]"),
@@ -201,7 +201,7 @@ def check_outputs(network: keras.Model, outputs: dict[str, Tensor], rows: int, s
 
 
 def reason(error: Exception) -> str:
-    """Returns the line that says why a call failed; Keras writes it below a heading, in colours."""
+    """Return the line that says why a call failed; Keras writes it below a heading, in colours."""
     lines = re.sub(r"\x1b\[\d*m", "", str(error)).strip().splitlines() or [type(error).__name__]
     reasons = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
     return (reasons or lines)[0]
@@ -215,29 +215,29 @@ def _describe(observation: Nest) -> str:
 
 
 def set_epsilon(network: keras.Model, epsilon: float | None) -> None:
-    """Assigns the probability of random actions to the network's ActionDistribution layer; None: assigns nothing."""
+    """Assign the probability of random actions to the network's ActionDistribution layer; None: assigns nothing."""
     for layer in all_layers(network):
         if epsilon is not None and isinstance(layer, ActionDistribution) and layer.distribution == GREEDY:
             layer.epsilon.assign([epsilon])
 
 
 def training_dependent_layers(network: keras.Model) -> list[str]:
-    """Returns the names of the layers that would behave differently in training; they run as in inference."""
+    """Return the names of the layers that would behave differently in training; they run as in inference."""
     return [layer.name for layer in all_layers(network) if isinstance(layer, (BatchNormalization, Dropout))]
 
 
 def all_layers(network: keras.Model) -> Iterator[keras.layers.Layer]:
-    """Yields every layer of a network, those of nested models included."""
+    """Yield every layer of a network, those of nested models included."""
     yield from network._flatten_layers(include_self=False)
 
 
 def normalization_layers(network: keras.Model) -> list[ObservationNormalization]:
-    """Returns the layers whose statistics the learner updates."""
+    """Return the layers whose statistics the learner updates."""
     return [layer for layer in all_layers(network) if isinstance(layer, ObservationNormalization)]
 
 
 def normalized_leaf(layer: ObservationNormalization, observation: Nest) -> Tensor:
-    """Returns the leaf that a layer normalizes: the one that it names, or the only one; else raises ValueError."""
+    """Return the leaf that a layer normalizes: the one that it names, or the only one; else raises ValueError."""
     leaves = {name: leaf for name, leaf in named_leaves(observation).items() if name != MASK_KEY}
     if layer.leaf in leaves:
         return leaves[layer.leaf]
@@ -257,12 +257,12 @@ def cap_statistics(network: keras.Model, count: int) -> keras.Model:
 
 
 def network_distribution(network: keras.Model, spaces: Spaces) -> Distribution:
-    """Returns the distribution that `distribution_and_hold` finds. Raises ValueError if it doesn't fit the space."""
+    """Return the distribution that `distribution_and_hold` finds. Raises ValueError if it doesn't fit the space."""
     return distribution_for(spaces.action, distribution_and_hold(network)[0])
 
 
 def distribution_and_hold(network: keras.Model) -> tuple[str, int]:
-    """Returns `distribution` and `noise_hold` of the network's ActionDistribution layer, or this layer's defaults.
+    """Return `distribution` and `noise_hold` of the network's ActionDistribution layer, or this layer's defaults.
 
     Raises ValueError if several of these layers differ.
     """
@@ -276,20 +276,20 @@ def distribution_and_hold(network: keras.Model) -> tuple[str, int]:
 
 
 def epsilon_ladder(network: keras.Model) -> float:
-    """Returns the exponent of the ladder of epsilons over environments, 0 without one."""
+    """Return the exponent of the ladder of epsilons over environments, 0 without one."""
     found = [layer.epsilon_ladder for layer in all_layers(network) if isinstance(layer, ActionDistribution)]
     return max(found, default=0.0)
 
 
 def check_noise_hold(noise_hold: int, action: Structure) -> None:
-    """Raises ValueError if noise is to be held and no action is continuous."""
+    """Raise ValueError if noise is to be held and no action is continuous."""
     if noise_hold > 1 and not any(isinstance(leaf.space, Box) for leaf in action.leaves):
         expected = "`noise_hold` holds the noise of continuous actions; it must be 1 for an action space without a Box"
         raise ValueError(f"{expected}. Received: noise_hold={noise_hold} with {action.space}")
 
 
 def tensor_names(names: Iterable[str]) -> list[str]:
-    """Returns names that TensorFlow doesn't change: of plain characters, different beyond their case."""
+    """Return names that TensorFlow doesn't change: of plain characters, different beyond their case."""
     unique: list[str] = []
     for index, name in enumerate(names):
         plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name.replace("/", "."))

@@ -60,7 +60,7 @@ def default_network(
     epsilon_ladder: float = 0.0,
     seed: int = 0,
 ) -> keras.Model:
-    """Returns a network for these spaces: separate MLP trunks for policy and value, or a shared trunk for images.
+    """Return a network for these spaces: separate MLP trunks for policy and value, or a shared trunk for images.
 
     With `memory` ("lstm", "gru" or "attention") the trunk is shared, too, and `memory_size` units that remember follow.
 
@@ -122,7 +122,7 @@ def default_network(
 
 
 def critic_seeds(seed: int, count: int) -> list[int]:
-    """Returns a seed for each of `count` critics."""
+    """Return a seed for each of `count` critics."""
     return [int(word) for word in np.random.SeedSequence([seed, 0xC217]).generate_state(count)]
 
 
@@ -138,7 +138,7 @@ def default_critic(
     channel_axis: int | None = None,
     seed: int = 0,
 ) -> keras.Model:
-    """Returns a model of an action's value, from (observation, action) to `[N, 1]`, for algorithms with critics.
+    """Return a model of an action's value, from (observation, action) to `[N, 1]`, for algorithms with critics.
 
     The action is `[N, d]`, scaled to -1 and 1. Features of the observation are those of `default_network`; an MLP of
     `hidden_sizes` follows. The other options are as there.
@@ -162,7 +162,7 @@ def _features(
     channel_axis: int | None,
     normalize_observation: bool,
 ) -> tuple[list[Tensor], list[bool]]:
-    """Returns features `[N, size]` of each leaf, and whether it is an image."""
+    """Return features `[N, size]` of each leaf, and whether it is an image."""
     _check_activation(activation)
     check_image_network(image_network)
     check_channel_axis(structure, channel_axis)
@@ -190,7 +190,7 @@ def _warn_of_stacks(structure: spaces.Structure, memory: str, image_network: str
 
 
 def with_normalization(network: keras.Model, observation_space: Space[Any]) -> keras.Model:
-    """Returns `network` behind `ObservationNormalization` layers, one for each vector of numbers.
+    """Return `network` behind `ObservationNormalization` layers, one for each vector of numbers.
 
     Raises ValueError if it has such a layer already, or if there is no vector of numbers.
     """
@@ -212,7 +212,7 @@ def with_normalization(network: keras.Model, observation_space: Space[Any]) -> k
 
 
 def _check_takes_floats(network: keras.Model, arranged: Any) -> None:
-    """Raises ValueError for an input of integers in a place of floats, to which Keras would round them."""
+    """Raise ValueError for an input of integers in a place of floats, to which Keras would round them."""
     for tensor, wanted in zip(keras.tree.flatten(arranged), getattr(network, "inputs", None) or (), strict=False):
         if keras.backend.is_float_dtype(tensor.dtype) and not keras.backend.is_float_dtype(wanted.dtype):
             raise ValueError(
@@ -222,7 +222,7 @@ def _check_takes_floats(network: keras.Model, arranged: Any) -> None:
 
 
 def _inputs(structure: spaces.Structure) -> list[Tensor]:
-    """Returns a symbolic input for each leaf, with the names of `named_leaves`."""
+    """Return a symbolic input for each leaf, with the names of `named_leaves`."""
     names = [_leaf_name(leaf) or structure.root for leaf in structure.leaves]
     pairs = zip(structure.leaves, names, strict=True)
     return [keras.Input(leaf.shape, dtype=str(leaf.dtype), name=name) for leaf, name in pairs]
@@ -233,7 +233,7 @@ def _leaf_name(leaf: spaces.Leaf) -> str:
 
 
 def _prefix(structure: spaces.Structure, leaf: spaces.Leaf) -> str:
-    """Returns the prefix of the names of a leaf's layers: "" for the only leaf, else letters that TensorFlow takes."""
+    """Return the prefix of the names of a leaf's layers: "" for the only leaf, else letters that TensorFlow takes."""
     if structure.plain:
         return ""
     name = _leaf_name(leaf)
@@ -249,7 +249,7 @@ def _check_activation(activation: str) -> None:
 
 
 def _normalizable(structure: spaces.Structure, images: Sequence[bool]) -> list[bool]:
-    """Returns for each leaf whether it is a vector of numbers. Raises ValueError if none is."""
+    """Return for each leaf whether it is a vector of numbers. Raises ValueError if none is."""
     found = [
         isinstance(leaf.space, Box) and not image and leaf.path != (spaces.MASK_KEY,)
         for leaf, image in zip(structure.leaves, images, strict=True)
@@ -281,14 +281,14 @@ class _Builder:
         return keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform", seed=seed)
 
     def name(self, name: str) -> str:
-        """Returns `name`, or another if an observation has a key of that name."""
+        """Return `name`, or another if an observation has a key of that name."""
         return f"{name}_layer" if name in self._taken else name
 
     def dense(self, x: Tensor, size: int, gain: float, name: str, **options: Any) -> Tensor:
         return layers.Dense(size, kernel_initializer=self.initializer(gain), name=self.name(name), **options)(x)
 
     def head(self, x: Tensor, size: int, gain: float, name: str) -> Tensor:
-        """An output of the network, in float32 whatever the precision of the other layers is."""
+        """Return an output of the network, in float32 whatever the precision of the other layers is."""
         return self.dense(x, size, gain, name, dtype="float32")
 
     def mlp(self, x: Tensor, hidden_sizes: Sequence[int], activation: str, name: str) -> Tensor:
@@ -316,7 +316,7 @@ class _Builder:
 
 
 def _vector_features(observation: Tensor, leaf: spaces.Leaf, normalize: bool, prefix: str) -> Tensor:
-    """Computes features of a leaf that isn't an image: `[N, *shape]` -> float32 `[N, size]`."""
+    """Compute features of a leaf that isn't an image: `[N, *shape]` -> float32 `[N, size]`."""
     space = leaf.space
     if isinstance(space, Discrete):
         return ops.one_hot(observation, int(space.n), dtype="float32")
@@ -341,7 +341,7 @@ def _trunks(
     shared: bool,
     all_images: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the features for the heads of policy and value: a trunk each, or a shared one.
+    """Return the features for the heads of policy and value: a trunk each, or a shared one.
 
     The features of a single image are a trunk.
     """
@@ -355,7 +355,7 @@ def _trunks(
 
 
 def _action_values(x: Tensor, of_state: Tensor | None, structure: spaces.Structure, build: _Builder) -> Tensor:
-    """Returns the values of a Discrete space's choices; of_state: features of the state's own value, if it is apart."""
+    """Return the values of a Discrete space's choices; of_state: features of the state's own value, if it is apart."""
     columns = spaces.leaf_parameter_size(structure.leaves[0].space)
     if of_state is None:
         return build.head(x, columns, 1.0, "action_values")
@@ -380,7 +380,7 @@ def _policy_head(
 def _head_of_box(
     build: _Builder, initial_log_std: float, state_dependent_std: bool, action_noise: float | None
 ) -> Callable[[Tensor, spaces.Leaf, str], list[Tensor]]:
-    """Returns a function from features to the mean and the log standard deviation of a Box, as columns."""
+    """Return a function from features to the mean and the log standard deviation of a Box, as columns."""
 
     def alone(x: Tensor, leaf: spaces.Leaf, prefix: str) -> list[Tensor]:
         mean = build.head(x, math.prod(leaf.shape), 0.01, f"{prefix}mean")

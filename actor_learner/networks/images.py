@@ -27,12 +27,12 @@ _ANY_BYTE = 255
 
 
 def is_grid(space: Any) -> bool:
-    """Returns True for a leaf of bytes or bits in rank 2 to 4: an image or a board."""
+    """Return True for a leaf of bytes or bits in rank 2 to 4: an image or a board."""
     return isinstance(space, Box) and space.dtype in (np.uint8, np.bool_) and 2 <= len(space.shape) <= 4
 
 
 def is_image(space: Any, image_network: str = "auto", channel_axis: int | None = None) -> bool:
-    """Returns True for a leaf that the default network treats as images; with "auto", smaller grids are vectors."""
+    """Return True for a leaf that the default network treats as images; with "auto", smaller grids are vectors."""
     if not is_grid(space) or image_network != "auto":
         return is_grid(space)
     if sorted(space.shape[-3:])[-2] < _SMALLEST_FRAME:
@@ -42,7 +42,7 @@ def is_image(space: Any, image_network: str = "auto", channel_axis: int | None =
 
 
 def describe_image(space: Space[Any], channel_axis: int | None = None, image_network: str = "auto") -> str:
-    """Describes in a sentence for each grid its network and the axis of its channels; empty without any."""
+    """Describe in a sentence for each grid its network and the axis of its channels; empty without any."""
     structure = observation_structure(space)
     check_channel_axis(structure, channel_axis)
     grids = [leaf for leaf in structure.leaves if is_grid(leaf.space)]
@@ -63,7 +63,7 @@ def _describe_leaf(leaf: Leaf, plain: bool, image_network: str, channel_axis: in
 
 
 def check_channel_axis(structure: Structure, channel_axis: int | None) -> None:
-    """Raises ValueError if `channel_axis` is given and all images are of rank 2, which have no such axis."""
+    """Raise ValueError if `channel_axis` is given and all images are of rank 2, which have no such axis."""
     images = [leaf for leaf in structure.leaves if is_grid(leaf.space)]
     if channel_axis is not None and images and all(len(leaf.shape) == 2 for leaf in images):
         expected = "`channel_axis` is for images of rank 3 or 4; an image of rank 2 has a single channel"
@@ -75,7 +75,7 @@ def check_channel_axis(structure: Structure, channel_axis: int | None) -> None:
 def image_features(
     image: Tensor, leaf: Leaf, image_network: str, channel_axis: int | None, initialize: Initialize, prefix: str
 ) -> Tensor:
-    """Computes features of images: `[N, *leaf.shape]` bytes -> `[N, 512]` ("nature"), `[N, 256]` or `[N, 128]`.
+    """Compute features of images: `[N, *leaf.shape]` bytes -> `[N, 512]` ("nature"), `[N, 256]` or `[N, 128]`.
 
     Warns of a guessed channel axis. Raises ValueError for an ambiguous one, or an image too small for its network.
     """
@@ -100,7 +100,7 @@ def stacks_frames(leaf: Leaf, channel_axis: int | None) -> bool:
 
 
 def check_image_network(image_network: str) -> None:
-    """Raises ValueError for an unknown network."""
+    """Raise ValueError for an unknown network."""
     if image_network not in ("auto", *_IMAGE_NETWORKS):
         raise refusal("image_network", f"one of {['auto', *_IMAGE_NETWORKS]}", image_network)
 
@@ -124,7 +124,7 @@ def scaled(grid: Tensor, leaf: Leaf, prefix: str, *, pixels: bool) -> Tensor:
 
 
 def _channels_last(image: Tensor, leaf: Leaf, axis: int | None, prefix: str) -> Tensor:
-    """Moves the channels last: `[N, *shape]` -> `[N, height, width, channels]`; stacked frames join the channels."""
+    """Move the channels last: `[N, *shape]` -> `[N, height, width, channels]`; stacked frames join the channels."""
     shape = leaf.shape
     if axis is None:
         return layers.Reshape((*shape, 1), name=f"{prefix}channels_last")(image)
@@ -138,7 +138,7 @@ def _channels_last(image: Tensor, leaf: Leaf, axis: int | None, prefix: str) -> 
 
 
 def _frame(leaf: Leaf, channel_axis: int | None) -> tuple[int, int, int | None]:
-    """Returns height, width and the axis of the channels in a frame, 0 or 2, or None for rank 2: one channel.
+    """Return height, width and the axis of the channels in a frame, 0 or 2, or None for rank 2: one channel.
 
     `channel_axis` counts axes of the whole shape, a stack of frames included.
     """
@@ -164,7 +164,7 @@ def _given_channel_axis(leaf: Leaf, channel_axis: int) -> int:
 
 
 def _guess_channel_axis(shape: tuple[int, ...]) -> tuple[int | None, bool]:
-    """Returns 0 or 2, a frame's first or last axis, or None, and False if the other one may be meant as well.
+    """Return 0 or 2, a frame's first or last axis, or None, and False if the other one may be meant as well.
 
     It is the one that isn't a side of a square, or the only one of at most 16, or the smaller; of a cube the last.
     """
@@ -177,7 +177,7 @@ def _guess_channel_axis(shape: tuple[int, ...]) -> tuple[int | None, bool]:
 
 
 def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
-    """The network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
+    """Return the network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
     height, width = x.shape[1:3]
     if min(height, width) < _NATURE_FRAME:
         needed = f"images of at least {_NATURE_FRAME} x {_NATURE_FRAME} pixels; image_network='auto' takes smaller ones"
@@ -191,7 +191,7 @@ def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
 
 
 def _impala(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
-    """The residual network of IMPALA (arXiv:1802.01561, figure 3), without its LSTM."""
+    """Return the residual network of IMPALA (arXiv:1802.01561, figure 3), without its LSTM."""
     gain = math.sqrt(2)
 
     def convolve(x: Tensor, filters: int, activation: str | None = None) -> Tensor:
@@ -208,7 +208,7 @@ def _impala(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
 
 
 def _small(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
-    """The network of MinAtar (arXiv:1903.03176) for frames of few pixels."""
+    """Return the network of MinAtar (arXiv:1903.03176) for frames of few pixels."""
     gain = math.sqrt(2)
     padding = "valid" if min(x.shape[1:3]) >= 3 else "same"
     kernel, name = initialize(gain), f"{prefix}convolution_1"

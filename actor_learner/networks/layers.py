@@ -58,7 +58,7 @@ class ObservationNormalization(layers.Layer):  # type: ignore[misc]
         return {**super().get_config(), "leaf": self.leaf}
 
     def update(self, observation: Tensor, valid: Tensor) -> None:
-        """Merges the rows of `observation [N, ...]` where `valid [N]` into the statistics (Chan et al. 1979)."""
+        """Merge the rows of `observation [N, ...]` where `valid [N]` into the statistics (Chan et al. 1979)."""
         weight = ops.reshape(ops.cast(valid, "float32"), (-1,) + (1,) * len(self.mean.shape))
         added = ops.sum(weight)
         rows = ops.cast(observation, "float32")
@@ -73,7 +73,7 @@ class ObservationNormalization(layers.Layer):  # type: ignore[misc]
 
 
 def merge_statistics(running: Sequence[Tensor], batch: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Merges a batch's (mean, sum of squares, count) into the running (mean, population variance, count).
+    """Merge a batch's (mean, sum of squares, count) into the running (mean, population variance, count).
 
     An empty batch changes nothing. Chan, Golub and LeVeque 1979, eq. 2.1.
     """
@@ -217,7 +217,7 @@ class EnvironmentAction(layers.Layer):  # type: ignore[misc]
 
 
 def _to_env(leaf: Leaf, action: Tensor, distribution: str) -> Tensor:
-    """Converts actions as `policy.actions.leaf_to_env` does, in float32, then casts to the dtype of the space."""
+    """Convert actions as `policy.actions.leaf_to_env` does, in float32, then cast to the dtype of the space."""
     dtype = str(leaf.space.dtype)
     if not isinstance(leaf.space, Box):
         return ops.cast(action, dtype) if leaf.start is None else ops.cast(action, dtype) + leaf.start.astype(dtype)

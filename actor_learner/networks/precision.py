@@ -24,7 +24,7 @@ def building_in(precision: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def computing_in_float32(network: keras.Model) -> Iterator[None]:
-    """Makes all layers compute in float32 while they are traced; weights keep their dtype."""
+    """Make all layers compute in float32 while they are traced; weights keep their dtype."""
     found = (layer for layer in (network, *all_layers(network)) if layer.compute_dtype != "float32")
     changed = [(layer, layer._dtype_policy) for layer in found]
     try:

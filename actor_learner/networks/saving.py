@@ -30,7 +30,7 @@ _can_be_rebuilt: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyD
 
 
 def save_network(network: keras.Model, directory: str | os.PathLike[str]) -> Path:
-    """Saves a network as network.keras, or as network.weights.h5 if Keras can't rebuild it from a file.
+    """Save a network as network.keras, or as network.weights.h5 if Keras can't rebuild it from a file.
 
     A write that fails, for example on a full disk, leaves the previous file as it was. Returns the file: for
     network.weights.h5, `load_network` needs `network=`.
@@ -39,12 +39,12 @@ def save_network(network: keras.Model, directory: str | os.PathLike[str]) -> Pat
 
 
 def write_network(network: keras.Model, folder: Path, name: str = _NAME) -> Path:
-    """Saves a network, as `save_network` does, into a folder that `write_folder_atomically` fills, under a name."""
+    """Save a network, as `save_network` does, into a folder that `write_folder_atomically` fills, under a name."""
     return _save(network, folder, lambda file, write: write(file), name)
 
 
 def check_can_be_saved(network: keras.Model, folder: Path) -> None:
-    """Saves a network in `folder`, deletes it, and warns if only its weights can be saved."""
+    """Save a network in `folder`, delete it, and warn if only its weights can be saved."""
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as directory:
         whole = save_network(network, directory).suffix == ".keras"
     if not whole:
@@ -57,7 +57,7 @@ def check_can_be_saved(network: keras.Model, folder: Path) -> None:
 
 
 def load_network(path: str | os.PathLike[str], network: keras.Model | None = None) -> keras.Model:
-    """Loads the Keras model that a run trained, with this package's custom layers registered.
+    """Load the Keras model that a run trained, with this package's custom layers registered.
 
     Args:
         path: a run directory, a saved learner, any directory that holds network.keras, or a file.
@@ -79,7 +79,7 @@ def network_of(
     path: str | os.PathLike[str],
     name: str = _NAME,
 ) -> keras.Model:
-    """Loads a network, as `load_network` does, from the contents of a folder's files; messages name `path`."""
+    """Load a network, as `load_network` does, from the contents of a folder's files; messages name `path`."""
     name = _first_name(contents.__contains__, path, name)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / name
@@ -88,7 +88,7 @@ def network_of(
 
 
 def network_file(path: Path) -> Path:
-    """Returns the file of the network in a directory, or `path` itself if it is a file; else raises ValueError."""
+    """Return the file of the network in a directory, or `path` itself if it is a file; else raises ValueError."""
     return path if path.is_file() else path / _first_name(lambda name: (path / name).exists(), path)
 
 
@@ -176,7 +176,7 @@ def _write_weights(network: keras.Model, file: Path) -> None:
 
 @contextlib.contextmanager
 def _temporary_files_in(folder: Path) -> Iterator[None]:
-    """Makes Keras put its folder for assets in `folder`: where it is killed or fails, it leaves the folder behind."""
+    """Make Keras put its folder for assets in `folder`: where it is killed or fails, it leaves the folder behind."""
     previous = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as tempfile.tempdir:
         try:
@@ -200,7 +200,7 @@ def _without_optimizer(network: keras.Model) -> Iterator[None]:
 
 
 def _check_reads_back(network: keras.Model, file: Path) -> None:
-    """Raises ValueError if a copy from the file differs, or if only this script could load it."""
+    """Raise ValueError if a copy from the file differs, or if only this script could load it."""
     import keras
 
     before, after = network.get_weights(), keras.saving.load_model(file, compile=False).get_weights()
@@ -210,5 +210,5 @@ def _check_reads_back(network: keras.Model, file: Path) -> None:
 
 
 def _is_own(layer: keras.layers.Layer) -> bool:
-    """Returns True for a layer of the user's own class."""
+    """Return True for a layer of the user's own class."""
     return type(layer).__module__.partition(".")[0] not in ("keras", "actor_learner")

@@ -39,7 +39,7 @@ _OUTSIDE = ("Dataset", "Debug", "File", "Proto", "PyFunc", "Reader", "Remote", "
 
 
 def check_network_file(file: Path) -> None:
-    """Raises ValueError, or any error of zipfile, json and h5py, for a damaged or hostile network file.
+    """Raise ValueError, or any error of zipfile, json and h5py, for a damaged or hostile network file.
 
     The parts of network.keras have checksums; network.weights.h5 has none.
     """
@@ -58,7 +58,7 @@ def check_network_file(file: Path) -> None:
 
 
 def check_graph(definition: Any) -> None:
-    """Raises ValueError if a TensorFlow GraphDef has an operation that does more than compute."""
+    """Raise ValueError if a TensorFlow GraphDef has an operation that does more than compute."""
     from tensorflow.python.framework import op_def_registry
 
     functions = definition.library.function
@@ -92,11 +92,11 @@ def _dicts(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _check_weights(file: Path | IO[bytes]) -> None:
-    """Raises ValueError for an HDF5 file that takes arrays from other files."""
+    """Raise ValueError for an HDF5 file that takes arrays from other files."""
     import h5py
 
     def find_outside(name: str, item: Any) -> str | None:
-        """Returns the name of a link or array that lies in another file, which ends the visit."""
+        """Return the name of a link or array that lies in another file, which ends the visit."""
         if isinstance(item, h5py.Dataset):
             return name if item.external or item.is_virtual else None
         return name if isinstance(item, h5py.ExternalLink) else None

@@ -12,7 +12,7 @@ from actor_learner.spaces.structure import Leaf
 
 
 def leaf_to_env(leaf: Leaf, distribution: str) -> Callable[[Any], Any]:
-    """Returns the function that converts one leaf of an action or of a batch of actions.
+    """Return the function that converts one leaf of an action or of a batch of actions.
 
     Discrete and MultiDiscrete actions are counted from the space's `start`. Box actions are clipped to the bounds;
     those of the distribution "squashed" become low + (tanh(u) + 1) / 2 x (high - low). All get the space's dtype.

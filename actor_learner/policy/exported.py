@@ -64,7 +64,7 @@ class ExportedPolicy:
     """False if the network returns no value: the value graph then returns 0."""
 
     def as_vector(self, weights: Sequence[Any] | Array) -> Array:
-        """Returns the arrays of `network.get_weights()`, or a vector of them, as one float32 vector.
+        """Return the arrays of `network.get_weights()`, or a vector of them, as one float32 vector.
 
         Raises ValueError if their number or a shape differs from the network's.
         """
@@ -82,11 +82,11 @@ class ExportedPolicy:
         return flatten_weights(weights)
 
     def fits(self, network: keras.Model) -> bool:
-        """True if the network has weights of the exported one's shapes."""
+        """Return whether the network has weights of the exported one's shapes."""
         return self.weight_shapes == tuple(tuple(weight.shape) for weight in network.weights)
 
     def with_weights(self, network: keras.Model) -> ExportedPolicy:
-        """Returns the policy of another network of the same architecture."""
+        """Return the policy of another network of the same architecture."""
         names = tuple(weight.path for weight in network.weights)
         return replace(self, weights=flatten_weights(network.get_weights()), weight_names=names)
 
@@ -99,7 +99,7 @@ class ExportedPolicy:
         return "tensorflow" in (self.step_graph.format, self.value_graph.format)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes `policy.json`, the two graphs and `weights.npy`, with a manifest, as the folder `directory`.
+        """Write `policy.json`, the two graphs and `weights.npy`, with a manifest, as the folder `directory`.
 
         A previous folder is replaced as a whole, or stays as it was; see `files.write_folder_atomically`. Raises
         OSError for a disk that is full or can't be written, FileExistsError if the directory holds anything else.
@@ -107,12 +107,12 @@ class ExportedPolicy:
         write_folder_atomically(directory, self.write)
 
     def write(self, folder: Path) -> None:
-        """Writes the files of `save` into a folder that `write_folder_atomically` fills."""
+        """Write the files of `save` into a folder that `write_folder_atomically` fills."""
         for name, content in self.contents().items():
             (folder / name).write_bytes(content)
 
     def contents(self) -> dict[str, bytes]:
-        """Returns the files of `save`, by their names."""
+        """Return the files of `save`, by their names."""
         description, contents = {"version": _VERSION, **vars(self)}, {}
         del description["weights"]
         for name in _GRAPHS:
@@ -127,7 +127,7 @@ class ExportedPolicy:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> ExportedPolicy:
-        """Reads the folder that `save` wrote; compares each file with the manifest before it parses one.
+        """Read the folder that `save` wrote; compares each file with the manifest before it parses one.
 
         Raises ValueError if `directory` holds no exported policy, one of another version, or a damaged one.
         """
@@ -144,7 +144,7 @@ class ExportedPolicy:
 
     @classmethod
     def from_contents(cls, contents: Mapping[str, bytes]) -> ExportedPolicy:
-        """Returns the policy of the files that `contents` returned. Raises an error of any kind for others."""
+        """Return the policy of the files that `contents` returned. Raises an error of any kind for others."""
         description = json.loads(contents[_DESCRIPTION])
         if (version := description.pop("version", None)) != _VERSION:
             raise ValueError(f"it was written by another version ({version!r}); export it again")
@@ -154,7 +154,7 @@ class ExportedPolicy:
 
 
 def _with_tuples(description: dict[str, Any]) -> dict[str, Any]:
-    """Converts lists, nested ones too, to the tuples that they were before JSON; spaces keep theirs."""
+    """Convert lists, nested ones too, to the tuples that they were before JSON; spaces keep theirs."""
 
     def convert(value: Any) -> Any:
         return tuple(convert(item) for item in value) if isinstance(value, list) else value

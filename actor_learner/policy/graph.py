@@ -48,13 +48,13 @@ class LoadedGraph(abc.ABC):
         self._batch_size = batch_size
 
     def run(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on any number of rows and returns new arrays. The exported batch size is the fastest."""
+        """Run on any number of rows and return new arrays. The exported batch size is the fastest."""
         if len(inputs[0]) == self._batch_size:
             return self._run_batch(inputs, outputs)
         return self._run_rows(inputs, outputs)
 
     def _run_rows(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs in chunks of the exported batch size, the last one padded with zeros."""
+        """Run in chunks of the exported batch size, the last one padded with zeros."""
         rows, size = len(inputs[0]), self._batch_size
         padding = -rows % size if rows else size
         padded = [np.concatenate([array, np.zeros((padding, *array.shape[1:]), array.dtype)]) for array in inputs]
@@ -64,11 +64,11 @@ class LoadedGraph(abc.ABC):
 
     @abc.abstractmethod
     def _run_batch(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
-        """Runs on the exported batch size."""
+        """Run on the exported batch size."""
 
     @abc.abstractmethod
     def renew(self) -> None:
-        """Reads the weights again, now."""
+        """Read the weights again, now."""
 
     @abc.abstractmethod
     def discard(self) -> None:

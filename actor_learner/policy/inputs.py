@@ -26,7 +26,7 @@ class ObservationReader:
         self._plain_box = (first.dtype, first.shape) if plain_box else None
 
     def read(self, observation: Any, *, from_environment: bool = False) -> tuple[tuple[Array, ...], bool]:
-        """Returns the leaves, `[N, ...]` each as in a trajectory, and True for a single observation.
+        """Return the leaves, `[N, ...]` each as in a trajectory, and True for a single observation.
 
         from_environment: True if discrete values are counted from their space's `start`, not from 0.
 
@@ -46,13 +46,13 @@ class ObservationReader:
         return (tuple(array[None] for array in leaves), True) if rows is None else (tuple(leaves), False)
 
     def check_numbers(self, leaves: tuple[Array, ...]) -> None:
-        """Raises ValueError for NaN, naming the leaf."""
+        """Raise ValueError for NaN, naming the leaf."""
         for leaf, array in zip(self._structure.leaves, leaves, strict=True):
             if np.isnan(array).any():
                 raise ValueError(f"`{leaf.label}` must hold numbers. Received: NaN")
 
     def read_mask(self, observation: Any, action_mask: Any, rows: int, single: bool) -> Array | None:
-        """Returns the given mask, else the observation's, as bool `[rows, M]`; None if there is neither.
+        """Return the given mask, else the observation's, as bool `[rows, M]`; None if there is neither.
 
         Raises ValueError for a mask that doesn't fit the action space or forbids all of a choice.
         """
@@ -72,7 +72,7 @@ class ObservationReader:
         return mask
 
     def _common_rows(self, leaves: list[Array]) -> int | None:
-        """Returns the number of rows that all leaves have; None for a single observation."""
+        """Return the number of rows that all leaves have; None for a single observation."""
         first, *others = self._structure.leaves
         rows = _rows(first, leaves[0])
         for leaf, array in zip(others, leaves[1:], strict=True):
@@ -93,7 +93,7 @@ def _rows(leaf: Leaf, array: Array) -> int | None:
 
 
 def _as_in_trajectory(leaf: Leaf, array: Array, from_environment: bool) -> Array:
-    """Converts a leaf to the trajectory's dtype, discrete values counted from 0."""
+    """Convert a leaf to the trajectory's dtype, discrete values counted from 0."""
     if array.dtype.kind == "f" and leaf.dtype.kind in "iu" and not (array == np.round(array)).all():
         wrong = array[array != np.round(array)].reshape(-1)[0]
         raise ValueError(f"`{leaf.label}` must hold whole numbers. Received: {wrong}")
@@ -108,7 +108,7 @@ def _as_in_trajectory(leaf: Leaf, array: Array, from_environment: bool) -> Array
 
 
 def _check_range(leaf: Leaf, array: Array, lowest: Array, from_environment: bool) -> None:
-    """Raises ValueError for values outside the space, for which a graph may return anything."""
+    """Raise ValueError for values outside the space, for which a graph may return anything."""
     highest = lowest + np.reshape(choice_counts(leaf.space), leaf.shape) - 1
     wrong = (array < lowest) | (array > highest)
     if wrong.any():

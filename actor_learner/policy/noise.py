@@ -53,7 +53,7 @@ class Noise:
             vars(self).update(before)
 
     def renew(self, rows: Array | None = None) -> None:
-        """Makes the next draw new for `rows` (bool [N]; None: all)."""
+        """Make the next draw new for `rows` (bool [N]; None: all)."""
         self._ages[... if rows is None or len(rows) != len(self._ages) else rows] = self._hold
 
     def draw(self, rows: int) -> Array:
@@ -67,7 +67,7 @@ class Noise:
         return drawn
 
     def _keep_held(self, normals: Array) -> None:
-        """Replaces normals by those that are still held, and holds the others."""
+        """Replace normals by those that are still held, and hold the others."""
         if len(self._held) != len(normals):
             self._held, self._ages = np.empty_like(normals), np.full(len(normals), self._hold)
         due = self._ages >= self._hold
@@ -97,7 +97,7 @@ class Noise:
             self._ahead[:, known:, 0] **= np.float32(1) / (1 + self._ladder * environment).astype(np.float32)
 
     def _new_stream(self, row: int) -> tuple[Any, Any]:
-        """Returns a row's generators of uniforms and of normals: two, so that steps may be drawn in any portions."""
+        """Return a row's generators of uniforms and of normals: two, so that steps may be drawn in any portions."""
         key = (*self._sequence.spawn_key, self._first_stream + row)
         parts = np.random.SeedSequence(self._sequence.entropy, spawn_key=key).spawn(2)
         # Named, because NumPy may change the generator behind default_rng.

@@ -94,7 +94,7 @@ class Policy:
         batch_size: int = 1,
         observation_space: Space[Any] | None = None,
     ) -> Policy:
-        """Exports `network` and returns a policy that acts with it. See `set_weights`.
+        """Export `network` and return a policy that acts with it. See `set_weights`.
 
         `batch_size` is the number of observations of a usual call. Raises ValueError if `observation_space` is None
         and the network doesn't declare the shapes and dtypes of its inputs.
@@ -125,16 +125,16 @@ class Policy:
 
     @contextlib.contextmanager
     def reseeded(self, seed: Seed) -> Iterator[None]:
-        """Samples with noise from `seed`, and without memories, in a `with` block; afterwards both are as before."""
+        """Sample with noise from `seed`, and without memories, in a `with` block; afterwards both are as before."""
         with self._noise.reseeded(seed), self._state.forgotten():
             yield
 
     def renew_noise(self, rows: Array | None = None) -> None:
-        """Makes the next step draw new noise for `rows` (bool [N]; None: all), even if `noise_hold` would keep it."""
+        """Make the next step draw new noise for `rows` (bool [N]; None: all), even if `noise_hold` would keep it."""
         self._noise.renew(rows)
 
     def step(self, observation: Any, action_mask: Any = None, start: Any = None) -> tuple[Any, Array]:
-        """Samples actions for a Trajectory; `to_env` converts them for the environment.
+        """Sample actions for a Trajectory; `to_env` converts them for the environment.
 
         Takes observations [N, ...], or one [...], as in a Trajectory: discrete ones counted from 0. Returns actions
         [N, ...] and their log-probabilities, float32 [N]; without N for a single observation. start: As for `act`.
@@ -155,7 +155,7 @@ class Policy:
         start: Any = None,
         state: Sequence[Any] | None = None,
     ) -> Any:
-        """Returns the environment's actions, [N, ...], or one for a single observation [...].
+        """Return the environment's actions, [N, ...], or one for a single observation [...].
 
         They are the most probable ones, or samples with `deterministic=False`. Discrete observations are counted from
         their space's `start` (from 0 if the network's inputs define the space).
@@ -187,13 +187,13 @@ class Policy:
         self._state.reset(rows)
 
     def initial_state(self, rows: int | None = None) -> tuple[Array, ...]:
-        """Returns a state for the first `act(..., start=True, state=...)`: `[rows, ...]` each; None: of one row."""
+        """Return a state for the first `act(..., start=True, state=...)`: `[rows, ...]` each; None: of one row."""
         shapes = self.exported.state_shapes
         check_count("rows", rows, optional=True)
         return tuple(np.zeros(shape if rows is None else (rows, *shape), np.float32) for shape in shapes)
 
     def value(self, observation: Any) -> Array:
-        """Returns values, float32 [N], of observations [N, ...] as `step` takes them; a scalar for a single one.
+        """Return values, float32 [N], of observations [N, ...] as `step` takes them; a scalar for a single one.
 
         Raises ValueError if the network returns none: values of SAC and TD3 are their critics', which aren't exported.
         """
@@ -207,13 +207,13 @@ class Policy:
         return value
 
     def to_env(self, action: Any) -> Any:
-        """Converts one action of `step`, or a batch, to the environment's; see `actions.leaf_to_env`."""
+        """Convert one action of `step`, or a batch, to the environment's; see `actions.leaf_to_env`."""
         return self.env_action(self._actions.flatten(action))
 
     def step_leaves(
         self, leaves: Leaves, action_mask: Array | None = None, start: Array | None = None
     ) -> tuple[Leaves, Array]:
-        """Samples as `step` does, from leaves [N, ...] in the trajectory's dtypes and a mask, bool [N, M].
+        """Sample as `step` does, from leaves [N, ...] in the trajectory's dtypes and a mask, bool [N, M].
 
         start: Bool [N], True where an episode starts; None: nowhere. Checks nothing but that a policy that was exported
         without masks gets none, and that the state is of so many rows (else ValueError).
@@ -223,17 +223,17 @@ class Policy:
         return tuple(action), log_prob
 
     def mode_leaves(self, leaves: Leaves, action_mask: Array | None = None, start: Array | None = None) -> Leaves:
-        """Returns the most probable actions, as `step_leaves` returns actions; draws no noise."""
+        """Return the most probable actions, as `step_leaves` returns actions; draw no noise."""
         noise = np.zeros((len(leaves[0]), self.exported.noise_uniform + self.exported.noise_normal), np.float32)
         return tuple(self._run(self._inputs(leaves, noise, action_mask, start), self._modes))
 
     def _run(self, inputs: Leaves, outputs: tuple[int, ...]) -> list[Array]:
-        """Runs the step graph; returns its outputs but for the state, which it keeps."""
+        """Run the step graph; returns its outputs but for the state, which it keeps."""
         found = self._step_graph.run(inputs, outputs)
         return self._state.take(found) if self._state else found
 
     def value_leaves(self, leaves: Leaves) -> Array:
-        """Returns values, float32 [N], of leaves [N, ...], which are seen in the present state."""
+        """Return values, float32 [N], of leaves [N, ...], which are seen in the present state."""
         return self._value_graph.run((*leaves, *self._state.inputs(len(leaves[0]))), (0,))[0]
 
     @property
@@ -242,13 +242,13 @@ class Policy:
         return self._state.leaves
 
     def env_action(self, leaves: Leaves) -> Any:
-        """Converts the leaves of actions to the environment's actions, nested like the action space."""
+        """Convert the leaves of actions to the environment's actions, nested like the action space."""
         if self._actions.plain:
             return self._to_env[0](leaves[0])
         return self._actions.unflatten([to_env(leaf) for to_env, leaf in zip(self._to_env, leaves, strict=True)])
 
     def set_weights(self, weights: Sequence[Any] | Array) -> None:
-        """Replaces the weights by the arrays of `network.get_weights()`, or by one float32 vector of them all.
+        """Replace the weights by the arrays of `network.get_weights()`, or by one float32 vector of them all.
 
         Raises ValueError if their number or a shape differs from the exported network's.
         """
@@ -279,7 +279,7 @@ class Policy:
 
 
 def load_policy(directory: str | os.PathLike[str], seed: Seed = 0) -> Policy:
-    """Loads the policy of a run directory, or of the `policy` folder in it, without TensorFlow.
+    """Load the policy of a run directory, or of the `policy` folder in it, without TensorFlow.
 
     Raises ValueError if there is none.
     """

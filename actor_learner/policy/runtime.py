@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def load_graph(graph: Graph, exported: ExportedPolicy, weights: Array) -> LoadedGraph:
-    """Returns a graph whose weights are views on the flat vector `weights`."""
+    """Return a graph whose weights are views on the flat vector `weights`."""
     ends = np.cumsum([math.prod(shape) for shape in exported.weight_shapes], dtype=np.int64)
     places = zip(ends, exported.weight_shapes, strict=True)
     views = [weights[end - math.prod(shape) : end].reshape(shape) for end, shape in places]
@@ -72,7 +72,7 @@ class LiteRTGraph(LoadedGraph):
         return [interpreter.get_tensor(self._output_indices[output]) for output in outputs]
 
     def _build(self, rows: int) -> Interpreter:
-        """Returns an interpreter with the present weights, for so many rows."""
+        """Return an interpreter with the present weights, for so many rows."""
         for target, source, factor in self._copies:
             if factor == 1.0:
                 np.copyto(target, source)
@@ -90,7 +90,7 @@ class LiteRTGraph(LoadedGraph):
         return interpreter
 
     def _find_tensors(self, interpreter: Interpreter) -> None:
-        """Looks up tensor numbers by name, and the inputs' shapes, once: they are the same for all weights."""
+        """Look up tensor numbers by name, and the inputs' shapes, once: they are the same for all weights."""
         details = {detail["name"]: detail for detail in interpreter.get_input_details()}
         numbers = {name: detail["index"] for name, detail in details.items()}
         names = enumerate(self._input_names)
@@ -102,7 +102,7 @@ class LiteRTGraph(LoadedGraph):
 
 
 def _copy_pair(content: bytearray, constant: Constant, weights: Sequence[Array]) -> tuple[Array, Array, np.float32]:
-    """Returns (view on the graph's bytes, view on the weight in the same shape, factor)."""
+    """Return (view on the graph's bytes, view on the weight in the same shape, factor)."""
     source = weights[constant.weight].transpose(constant.permutation)
     target = np.frombuffer(content, np.float32, source.size, constant.offset).reshape(source.shape)
     return target, source, np.float32(constant.factor)
@@ -112,7 +112,7 @@ _delegate_announced = False
 
 
 def _new_interpreter(content: bytes) -> Interpreter:
-    """Returns an interpreter of one thread, and hides what the first one of a process logs about its delegate."""
+    """Return an interpreter of one thread, and hide what the first one of a process logs about its delegate."""
     global _delegate_announced
     from ai_edge_litert.interpreter import Interpreter
 

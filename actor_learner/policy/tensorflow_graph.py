@@ -42,12 +42,12 @@ class TensorFlowGraph(LoadedGraph):
 
 
 def parse_graph(content: bytes) -> Any:
-    """Returns the GraphDef that a graph's bytes hold."""
+    """Return the GraphDef that a graph's bytes hold."""
     return _import_tensorflow().compat.v1.GraphDef.FromString(content)
 
 
 def _import_tensorflow() -> Any:
-    """Returns TensorFlow; imports it with one thread and no GPU, unless the process has imported it already."""
+    """Return TensorFlow; import it with one thread and no GPU, unless the process has imported it already."""
     if "tensorflow" in sys.modules:
         return sys.modules["tensorflow"]
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

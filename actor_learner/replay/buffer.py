@@ -137,7 +137,7 @@ class ReplayBuffer:
         return self._stored.nbytes + self._sampler.nbytes
 
     def __len__(self) -> int:
-        """The rows that can be drawn."""
+        """Return the rows that can be drawn."""
         return self._sampler.count
 
     def add(self, trajectory: Trajectory) -> Array:

@@ -29,12 +29,12 @@ class Display(Protocol):
     gone: bool
 
     def draw(self, status: Callable[[], RunStatus], note: str = "") -> None:
-        """Shows the run as it is now, with a sentence below. Calls `status` only when it is time to draw."""
+        """Show the run as it is now, with a sentence below. Calls `status` only when it is time to draw."""
 
     def say(self, text: str) -> None: ...
 
     def close(self, status: RunStatus | None, note: str = "") -> None:
-        """Shows the final status, if there is one, and releases the stream."""
+        """Show the final status, if there is one, and release the stream."""
 
 
 class Lines:
@@ -99,7 +99,7 @@ class Terminal:
         self._write(lambda: self._console.out(text, highlight=False))
 
     def pause(self) -> None:
-        """Removes the view for a prompt."""
+        """Remove the view for a prompt."""
         with self._lock:
             self._prompted = True
             self._write(self._remove)
@@ -121,7 +121,7 @@ class Terminal:
             redirection.finish()
 
     def _ask(self, prompt: object = "", /) -> str:
-        """Replaces `input`, which on a terminal writes its prompt past `sys.stdout`."""
+        """Replace `input`, which on a terminal writes its prompt past `sys.stdout`."""
         self.pause()
         return self._input(prompt)
 
@@ -163,7 +163,7 @@ class _Redirection:
         self._unfinished = ""
 
     def write(self, text: str) -> int:
-        """Prints whole lines; of a line that a carriage return overwrites, the last version."""
+        """Print whole lines; of a line that a carriage return overwrites, the last version."""
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         if lines:
             self._terminal.say("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines))
@@ -173,7 +173,7 @@ class _Redirection:
         self.write("".join(lines))
 
     def flush(self) -> None:
-        """Shows an unfinished line as a prompt, unless it is a progress bar, which the next write overwrites."""
+        """Show an unfinished line as a prompt, unless it is a progress bar, which the next write overwrites."""
         if self._unfinished and not {"\r", "\b"} & set(self._unfinished):
             self._terminal.pause()
             self.finish()

@@ -68,7 +68,7 @@ class Progress:
             self._display.draw(self._status)
 
     def close(self) -> None:
-        """Shows the run as a whole: its mean speed and the time that it took."""
+        """Show the run as a whole: its mean speed and the time that it took."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join()
@@ -97,7 +97,7 @@ class Progress:
 
 
 def verbose_line(status: RunStatus, row: Mapping[str, Any]) -> str:
-    """Returns the metrics of an update, except shares of time, memory and CPU."""
+    """Return the metrics of an update, except shares of time, memory and CPU."""
     more = [
         f"{name}={value:.4g}"
         for name, value in row.items()

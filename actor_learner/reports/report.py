@@ -49,7 +49,7 @@ class Share(NamedTuple):
 
 
 def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
-    """Describes a run in one HTML file, whether it is finished, stopped or still going. Returns the file.
+    """Describe a run in one HTML file, whether it is finished, stopped or still going. Returns the file.
 
     Args:
         run_dir: the run's directory.
@@ -80,7 +80,7 @@ def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | Non
 
 
 def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
-    """Returns the values of the template. Relative links start from `folder`, that of the page.
+    """Return the values of the template. Relative links start from `folder`, that of the page.
 
     Raises ValueError for a config.json that can't be read.
     """
@@ -194,7 +194,7 @@ def _last_values(rows: Sequence[Mapping[str, Any]], prefix: str) -> list[tuple[s
 
 
 def _video(file: Path, run: RunDirectory, folder: Path) -> dict[str, Any]:
-    """Returns a video inside the report, whose source is a data URI, or beside it, with a relative link."""
+    """Return a video inside the report, whose source is a data URI, or beside it, with a relative link."""
     name = str(file.relative_to(run.path))
     content = artifacts.read_plain(file, _LARGEST_EMBEDDED + 1) or b""
     if 0 < len(content) <= _LARGEST_EMBEDDED:
@@ -217,7 +217,7 @@ def _commands(run: RunDirectory, state: str) -> list[tuple[str, str]]:
 
 
 def _settings(flat: Mapping[str, Value]) -> dict[str, list[dict[str, Any]]]:
-    """Returns the tables of hyperparameters and of other settings. Nothing that the config names is imported."""
+    """Return the tables of hyperparameters and of other settings. Nothing that the config names is imported."""
     known = algorithms.BY_NAME.get(str(flat.get("algorithm.name")))
     defaults = flat_config((TrainConfig(algorithm=known()) if known else TrainConfig()).to_json())
     tables: dict[str, list[dict[str, Any]]] = {"hyperparameters": [], "run": []}
@@ -232,7 +232,7 @@ def _settings(flat: Mapping[str, Value]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _surroundings(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the entries of config.json beside the config: versions, the machine, settings chosen by rule."""
+    """Return the entries of config.json beside the config: versions, the machine, settings chosen by rule."""
     own = {*TrainConfig().to_json(), "finished"}
     flat = flat_config({name: value for name, value in config.items() if name not in own})
     return [(name.removeprefix("versions."), str(value)) for name, value in flat.items()]

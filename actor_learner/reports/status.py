@@ -96,7 +96,7 @@ class Summary:
         self._undone, self._cause, self.rows = 0, "", 0
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Takes the next row: numbers, and the list `actor_restart_causes`. Ignores a row without steps or time."""
+        """Take the next row: numbers, and the list `actor_restart_causes`. Ignores a row without steps or time."""
         if not all(math.isfinite(row.get(name, math.nan)) for name in ("env_steps", "time_seconds")):
             return
         seconds = row["time_seconds"] - self._row.get("time_seconds", 0.0)
@@ -116,7 +116,7 @@ class Summary:
             self._returns.add(value)
 
     def status(self, age: float = 0.0, *, over: bool = False) -> RunStatus:
-        """Returns the run `age` seconds after its last row (or, without rows, its beginning), or when it is over."""
+        """Return the run `age` seconds after its last row (or, without rows, its beginning), or when it is over."""
         row = self._row
         means = (self._overall if over else self._recent).values()
         steps, seconds = row.get("env_steps", 0), row.get("time_seconds", 0.0)
@@ -159,7 +159,7 @@ class Summary:
         )
 
     def _left(self, age: float) -> float:
-        """Returns the seconds until the end, at the speed since the update that was compiled."""
+        """Return the seconds until the end, at the speed since the update that was compiled."""
         if not self._row:
             return math.nan
         seconds, steps = self._row["time_seconds"] - self._first[0], self._row["env_steps"] - self._first[1]
@@ -168,12 +168,12 @@ class Summary:
 
 
 def begins_to_learn(row: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Returns whether a row, and not the one before it, has gradient steps: those of a replay buffer begin late."""
+    """Return whether a row, and not the one before it, has gradient steps: those of a replay buffer begin late."""
     return bool(row.get("gradient_steps", 0) > 0 and not before.get("gradient_steps", 0))
 
 
 def summarize(config: RecordedConfig, rows: Iterable[Mapping[str, Any]]) -> RunStatus:
-    """Returns the status of a whole run. For shares of time, the updates count after the one that was compiled."""
+    """Return the status of a whole run. For shares of time, the updates count after the one that was compiled."""
     summary = Summary(config, "")
     for row in rows:
         summary.add(row)
@@ -248,14 +248,14 @@ def times(status: RunStatus) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """Returns a text such as `0:05` or `1:00:00`."""
+    """Return a text such as `0:05` or `1:00:00`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def printable(text: object) -> str:
-    """Returns the text without control characters, which a file from elsewhere may hold and a terminal would obey."""
+    """Return the text without control characters, which a file from elsewhere may hold and a terminal would obey."""
     return "".join(character if character.isprintable() else "?" for character in str(text))
 
 
@@ -270,7 +270,7 @@ def _integer(config: RecordedConfig, name: str) -> int:
 
 
 def _processes(row: Mapping[str, float]) -> list[Process]:
-    """Returns the learner, then the actors by number."""
+    """Return the learner, then the actors by number."""
     names = [name[7:-3] for name in row if name.startswith("memory/") and name.endswith("_mb")]
     actors = sorted((int(name[6:]), name) for name in names if name.startswith("actor_") and name[6:].isdecimal())
     ordered = [name for name in names if name == "learner"] + [name for _, name in actors]

@@ -19,7 +19,7 @@ SILENT_SECONDS = 30.0  # after this time without an update, the view says so
 
 
 def watch(run_dir: str | os.PathLike[str], interval: float = 1.0) -> None:
-    """Shows a run on stdout until it ends, then its final status. If it has ended, shows only the latter.
+    """Show a run on stdout until it ends, then its final status. If it has ended, show only the latter.
 
     Meanwhile the run may begin, be resumed from a checkpoint, or be replaced by another run.
 
@@ -55,7 +55,7 @@ class WatchedRun:
         self._read_config()
 
     def refresh(self) -> bool:
-        """Reads new rows. Returns False if the run has ended."""
+        """Read new rows. Returns False if the run has ended."""
         self._lives = is_locked(self._run.path)  # first, so that rows written before the end are read below
         if _changed_at(self._run.config) != self._config_time:
             self._read_config()
@@ -70,7 +70,7 @@ class WatchedRun:
         return self._summary.status(self._age() if self._lives else 0.0, over=not self._lives)
 
     def note(self) -> str:
-        """Returns a sentence about the run as a whole."""
+        """Return a sentence about the run as a whole."""
         if self._lives and not self._summary.rows:
             return "Waiting for the first update."
         if self._lives:
@@ -83,7 +83,7 @@ class WatchedRun:
         return f"The run {how}; `actor-learner train --resume {printable(self._run.path)}` continues it."
 
     def _age(self) -> float:
-        """Returns the seconds since the last change of the run's files."""
+        """Return the seconds since the last change of the run's files."""
         files = (self._run.metrics, self._run.config, self._run.path / NAME)
         return max(0.0, time.time() - max(map(_changed_at, files)) / 1e9)
 
@@ -99,7 +99,7 @@ class WatchedRun:
 
 
 def _changed_at(file: Path) -> int:
-    """Returns the time in nanoseconds since 1970; 0 if there is no such file."""
+    """Return the time in nanoseconds since 1970; 0 if there is no such file."""
     with contextlib.suppress(OSError):
         return file.stat().st_mtime_ns
     return 0

@@ -22,7 +22,7 @@ _LARGEST = 1 << 16  # bytes of a description or of the end of the log
 
 
 def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None:
-    """Returns at most `size` bytes of a plain file; None if there is none or it can't be read."""
+    """Return at most `size` bytes of a plain file; None if there is none or it can't be read."""
     try:
         descriptor = open_plain(file)
     except OSError:
@@ -39,7 +39,7 @@ def log_lines(run: RunDirectory, count: int) -> list[str]:
 
 
 def incidents(run: RunDirectory) -> list[dict[str, Any]]:
-    """Returns the descriptions of the incidents, ordered by update; "folder" is the folder's name."""
+    """Return the descriptions of the incidents, ordered by update; "folder" is the folder's name."""
     found = []
     if run.incidents.is_dir() and not run.incidents.is_symlink():
         for folder in sorted(run.incidents.iterdir())[: 2 * MAXIMUM_INCIDENTS]:
@@ -50,7 +50,7 @@ def incidents(run: RunDirectory) -> list[dict[str, Any]]:
 
 
 def videos(run: RunDirectory, count: int) -> list[Path]:
-    """Returns the newest videos in the directory, the newest first."""
+    """Return the newest videos in the directory, the newest first."""
     files = [Path(parent, name) for parent, _, names in os.walk(run.path) for name in names]
     files = [file for file in files if file.suffix.lower() in _VIDEO_SUFFIXES and stat.S_ISREG(file.lstat().st_mode)]
     return sorted(files, key=lambda file: (-file.lstat().st_mtime, file))[:count]

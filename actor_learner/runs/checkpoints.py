@@ -52,7 +52,7 @@ class RunState:
 
     @classmethod
     def read(cls, folder: Path) -> RunState:
-        """Returns a checkpoint's state.
+        """Return a checkpoint's state.
 
         Raises DamagedError for a damaged file, ValueError if it can't be read or another version wrote it.
         """
@@ -75,12 +75,12 @@ class RunState:
         return state
 
     def write(self, folder: Path) -> None:
-        """Writes the state into a checkpoint's folder."""
+        """Write the state into a checkpoint's folder."""
         text = json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, allow_nan=False)
         (folder / RUN_FILE).write_text(text, encoding="utf-8")
 
     def _check(self) -> None:
-        """Raises ValueError or TypeError for values that no run has."""
+        """Raise ValueError or TypeError for values that no run has."""
         for name in ("env_steps", "updates", "actor_restarts", "metrics_size"):
             if type(getattr(self, name)) is not int or getattr(self, name) < 0:
                 raise ValueError(f"{name} must be a count")
@@ -111,11 +111,11 @@ class Checkpoints:
         self._was_full = False
 
     def path(self, updates: int) -> Path:
-        """Returns the path of the checkpoint after so many updates, written or not."""
+        """Return the path of the checkpoint after so many updates, written or not."""
         return self.folder / f"{updates:010}"
 
     def write(self, state: RunState, save_learner: SaveLearner) -> Path:
-        """Writes a checkpoint, then removes old ones. Returns its folder.
+        """Write a checkpoint, then remove old ones. Return its folder.
 
         save_learner: writes into a folder; gets the newest checkpoint, too, whose files it may link. Returns the
         manifest's entries of these.
@@ -146,7 +146,7 @@ class Checkpoints:
         os.replace(partial, self.folder / FINAL)
 
     def with_room(self, write: Callable[[], T]) -> T:
-        """Calls `write` and returns its result; while the disk is full, removes a checkpoint and calls it again.
+        """Call `write` and return its result; while the disk is full, remove a checkpoint and call it again.
 
         The oldest checkpoint goes first, the best one last; milestones and the newest one stay. Raises what `write`
         raises once none is left that may go.
@@ -159,7 +159,7 @@ class Checkpoints:
                     raise
 
     def _make_room(self) -> bool:
-        """Removes a checkpoint. Returns False if none may go, or if it can't be removed."""
+        """Remove a checkpoint. Returns False if none may go, or if it can't be removed."""
         found = self._removable(1, self._keep_best) or self._removable(1, 0)
         if not found:
             return False
@@ -170,7 +170,7 @@ class Checkpoints:
         return not found[0].exists()
 
     def _removable(self, keep: int, keep_best: int) -> list[Path]:
-        """Returns the checkpoints that are neither among the newest, nor among the best, nor milestones; oldest first.
+        """Return the checkpoints that are neither among the newest, nor among the best, nor milestones; oldest first.
 
         A process that resumes the run reads the marks. One that can't be read stays, for somebody to look at.
         """
@@ -187,14 +187,14 @@ class Checkpoints:
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
-    """Returns the checkpoints in a folder, newest first, whole or damaged; links are left out."""
+    """Return the checkpoints in a folder, newest first, whole or damaged; links are left out."""
     entries = folder.iterdir() if folder.is_dir() else ()
     found = [path for path in entries if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
     return sorted(found, reverse=True)
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError]]:
-    """Returns the newest undamaged checkpoint, its state, and the damages of newer ones.
+    """Return the newest undamaged checkpoint, its state, and the damages of newer ones.
 
     Raises ValueError if a checkpoint can't be read at present, or was written by another version.
     """
@@ -213,7 +213,7 @@ def newest_whole(folder: Path) -> tuple[Path | None, RunState, list[DamagedError
 
 
 def learner_folder(path: Path) -> Path | None:
-    """Returns the saved learner of the network at `path`: its own folder, or the newest whole checkpoint of its run.
+    """Return the saved learner of the network at `path`: its own folder, or the newest whole checkpoint of its run.
 
     None: there is none. Raises ValueError as `newest_whole` does.
     """
@@ -226,7 +226,7 @@ def _damage(folder: Path, problem: str) -> DamagedError:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a checkpoint, renamed first so that none is half removed. If it can't be renamed, it stays."""
+    """Remove a checkpoint, renamed first so that none is half removed. If it can't be renamed, it stays."""
     removed = path.with_name(".removed")
     shutil.rmtree(removed, ignore_errors=True)  # left by a killed process
     try:

@@ -16,7 +16,7 @@ Value = bool | int | float | str
 
 
 def flat_config(data: Mapping[str, Any], *, skip: Collection[str] = ()) -> dict[str, Value]:
-    """Returns the values of a config.json by dotted names: `{"env": "CartPole-v1", "algorithm.gamma": 0.99}`.
+    """Return the values of a config.json by dotted names: `{"env": "CartPole-v1", "algorithm.gamma": 0.99}`.
 
     Lists become text with commas, None becomes "none", a callable its name.
 

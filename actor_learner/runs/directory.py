@@ -58,7 +58,7 @@ class RunDirectory:
 
 
 def claim_run(config: TrainConfig) -> RunDirectory:
-    """Returns the run's directory: `run_dir`, or a free name, whose folder is made here so that no other run takes it.
+    """Return the run's directory: `run_dir`, or a free name, whose folder is made here so that no other run takes it.
 
     Raises ValueError as `check_run_dir` does.
     """
@@ -69,7 +69,7 @@ def claim_run(config: TrainConfig) -> RunDirectory:
 
 
 def begin_run(run: RunDirectory, config: TrainConfig) -> None:
-    """Writes config.json into a claimed directory.
+    """Write config.json into a claimed directory.
 
     With `config.overwrite`, an earlier run in the directory is set aside: `abandon_run` restores it, `confirm_run`
     deletes it.
@@ -85,14 +85,14 @@ def begin_run(run: RunDirectory, config: TrainConfig) -> None:
 
 
 def write_config(run: RunDirectory, config: TrainConfig, **more: Any) -> None:
-    """Writes config.json. Raises ValueError if the directory can't be written."""
+    """Write config.json. Raises ValueError if the directory can't be written."""
     data = {**config.to_json(), "run_dir": str(run.path), **provenance(), **more}
     with writing(run.path):
         _write_json(run.config, data)
 
 
 def check_run_dir(config: TrainConfig) -> None:
-    """Checks the directories of a new run, and writes nothing.
+    """Check the directories of a new run, and write nothing.
 
     Raises ValueError if `run_dir` holds a run that may not be overwritten or can't be written, if `init_from` holds no
     network, or `init_buffer` no buffer.
@@ -119,17 +119,17 @@ def check_run_dir(config: TrainConfig) -> None:
 
 
 def replaces_another(run: RunDirectory) -> bool:
-    """Returns whether the directory holds the run that the new one replaces, until the new one has learned."""
+    """Return whether the directory holds the run that the new one replaces, until the new one has learned."""
     return (run.path / _REPLACED).is_dir()
 
 
 def confirm_run(run: RunDirectory) -> None:
-    """Deletes the run that the new one replaces: the new one has learned something."""
+    """Delete the run that the new one replaces: the new one has learned something."""
     shutil.rmtree(run.path / _REPLACED, ignore_errors=True)
 
 
 def abandon_run(run: RunDirectory) -> None:
-    """Removes a run that learned nothing, and restores the run that it would have replaced.
+    """Remove a run that learned nothing, and restore the run that it would have replaced.
 
     If it replaces none, the actors' output stays; all of the run stays if it has undone updates.
     """
@@ -151,7 +151,7 @@ def abandon_run(run: RunDirectory) -> None:
 
 
 def open_run(path: str | os.PathLike[str]) -> RunDirectory:
-    """Returns the run in a directory. Raises ValueError if there is none, or if a part of it is a link or a pipe."""
+    """Return the run in a directory. Raises ValueError if there is none, or if a part of it is a link or a pipe."""
     run = RunDirectory(Path(path))
     if not run.config.exists():
         runs = run.path.parent.parent.glob("*/*/config.json") if len(run.path.parts) > 2 else ()
@@ -166,7 +166,7 @@ def open_run(path: str | os.PathLike[str]) -> RunDirectory:
 
 
 def read_config(path: str | os.PathLike[str]) -> RecordedConfig:
-    """Returns a run's config.json. Raises ValueError if there is none, or if it isn't readable."""
+    """Return a run's config.json. Raises ValueError if there is none, or if it isn't readable."""
     file = open_run(path).config
     try:
         data = parse_json(file.read_text(encoding="utf-8"))
@@ -178,19 +178,19 @@ def read_config(path: str | os.PathLike[str]) -> RecordedConfig:
 
 
 def record_choices(run: RunDirectory, **choices: Any) -> None:
-    """Adds choices made by rule (compilation, epoch length) to config.json, under "chosen"."""
+    """Add choices made by rule (compilation, epoch length) to config.json, under "chosen"."""
     data = read_config(run.path)
     data["chosen"] = {**data.chosen, **choices}
     _write_json(run.config, data)
 
 
 def record_finished(run: RunDirectory, env_steps: int) -> None:
-    """Records in config.json that the run took all its steps, and that network and policy are the last ones."""
+    """Record in config.json that the run took all its steps, and that network and policy are the last ones."""
     _write_json(run.config, {**read_config(run.path), "finished": {"env_steps": env_steps}})
 
 
 def check_no_links(run: RunDirectory) -> None:
-    """Raises ValueError if a part of the run is a link: writing or removing there could reach any file."""
+    """Raise ValueError if a part of the run is a link: writing or removing there could reach any file."""
     logs = [f"{run.logs.name}/{entry.name}" for entry in run.logs.iterdir()] if run.logs.is_dir() else []
     for name in (*_contents(run.path), _REPLACED, *logs):
         if (run.path / name).is_symlink():
@@ -202,7 +202,7 @@ def check_no_links(run: RunDirectory) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns an OSError into a ValueError that names the argument."""
+    """Turn an OSError into a ValueError that names the argument."""
     try:
         yield
     except FileExistsError:
@@ -259,7 +259,7 @@ def _remove_contents(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises ValueError if a directory can't be made or written, as far as permissions show."""
+    """Raise ValueError if a directory can't be made or written, as far as permissions show."""
     with writing(path):
         existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
         if not existing.is_dir():

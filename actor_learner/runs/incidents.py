@@ -31,7 +31,7 @@ _NOT_REPEATED = "no: the rows were drawn from a replay buffer, which isn't saved
 
 
 def write_incident(folder: Path, learner: Learner, trajectory: Trajectory, metrics: Mapping[str, float]) -> Path | None:
-    """Saves an update that `learner` has just undone; call it before the learner changes.
+    """Save an update that `learner` has just undone; call it before the learner changes.
 
     Returns the incident's folder, `<updates>-<n>`, written whole or not at all. Returns None, and writes nothing, if
     there are `MAXIMUM_INCIDENTS` already. Raises OSError if the disk is full or can't be written.

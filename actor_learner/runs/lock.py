@@ -19,7 +19,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # some network file 
 
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Holds the lock while entered. The kernel releases it when the process ends; actors never inherit it.
+    """Hold the lock while entered. The kernel releases it when the process ends; actors never inherit it.
 
     Makes the folder if needed, and removes it if it stays empty. On a file system without locks, nothing is checked.
 
@@ -43,7 +43,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 
 def check_unlocked(folder: Path) -> None:
-    """Raises ValueError if a living run holds the folder's lock. Writes nothing."""
+    """Raise ValueError if a living run holds the folder's lock. Writes nothing."""
     try:
         descriptor = open_plain(folder / NAME)
     except OSError:
@@ -55,7 +55,7 @@ def check_unlocked(folder: Path) -> None:
 
 
 def is_locked(folder: Path) -> bool:
-    """Returns True if a living run holds the folder's lock. Without locks: if a run has begun and not ended.
+    """Return True if a living run holds the folder's lock. Without locks: if a run has begun and not ended.
 
     Writes nothing, and delays other processes for a moment at most.
     """
@@ -73,7 +73,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def _lock(folder: Path) -> int | None:
-    """Returns the descriptor of the locked file; None if its last owner has just removed it."""
+    """Return the descriptor of the locked file; None if its last owner has just removed it."""
     descriptor = open_plain(folder / NAME, os.O_RDWR | os.O_CREAT)
     try:
         _take(descriptor, folder)

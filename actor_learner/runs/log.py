@@ -17,7 +17,7 @@ NAME = "run.log"
 
 @contextlib.contextmanager
 def run_log(folder: Path, *, verbose: bool = False) -> Iterator[None]:
-    """Appends log records to run.log in `folder` while entered, and shows warnings at the terminal.
+    """Append log records to run.log in `folder` while entered, and show warnings at the terminal.
 
     The file is created with its first line. If the program has set up logging itself, its handlers show the warnings.
     With `verbose`, the terminal shows information, too.

@@ -37,7 +37,7 @@ class MetricsFile:
         self._lost, self._failed = 0, False
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Appends a row of numbers (null if not finite) and lists of strings."""
+        """Append a row of numbers (null if not finite) and lists of strings."""
         values = {name: _json(value) for name, value in row.items()}
         self._waiting.append((json.dumps(values, allow_nan=False) + "\n").encode())
         try:
@@ -51,7 +51,7 @@ class MetricsFile:
             self._failed = True
 
     def sync(self) -> int:
-        """Writes all rows to the disk. Returns the file's length in bytes. Raises OSError if they can't be written."""
+        """Write all rows to the disk. Returns the file's length in bytes. Raises OSError if they can't be written."""
         self._flush()
         if not self.file.exists():
             return 0
@@ -60,7 +60,7 @@ class MetricsFile:
             return os.fstat(file.fileno()).st_size
 
     def close(self) -> None:
-        """Writes the waiting rows; warns of lost ones."""
+        """Write the waiting rows; warns of lost ones."""
         with contextlib.suppress(OSError):
             self._flush()
         if lost := self._lost + len(self._waiting):
@@ -75,7 +75,7 @@ class MetricsFile:
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:
-    """Returns the rows of a run's metrics.jsonl, null as NaN, without other values and without a cut-off last line.
+    """Return the rows of a run's metrics.jsonl, null as NaN, without other values and without a cut-off last line.
 
     Raises ValueError if the directory has no metrics, or if a line before the last is damaged.
     """
@@ -95,7 +95,7 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, float]]:
 
 
 def last_metrics(file: Path) -> dict[str, float]:
-    """Returns the last row of a metrics.jsonl; {} if there is no such file."""
+    """Return the last row of a metrics.jsonl; {} if there is no such file."""
     return read_metrics(file.parent)[-1] if file.exists() else {}
 
 
@@ -111,7 +111,7 @@ class MetricsReader:
         """Counts how often rows that were read have been removed; the next `read` starts with the first row then."""
 
     def read(self) -> list[dict[str, Any]]:
-        """Returns the new rows: numbers (NaN if not finite), and `actor_restart_causes`."""
+        """Return the new rows: numbers (NaN if not finite), and `actor_restart_causes`."""
         try:
             descriptor = open_plain(self._file)
         except OSError:
@@ -136,7 +136,7 @@ class MetricsReader:
 
 
 def _row(line: bytes) -> dict[str, Any]:
-    """Returns the row of a line; {} if it is damaged."""
+    """Return the row of a line; {} if it is damaged."""
     try:
         values = dict(parse_json(line))
         finite = {name: value if math.isfinite(value) else math.nan for name, value in _numbers(values).items()}
@@ -147,7 +147,7 @@ def _row(line: bytes) -> dict[str, Any]:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the numbers of a row, null as NaN, without integers beyond floats."""
+    """Return the numbers of a row, null as NaN, without integers beyond floats."""
     values = {name: math.nan if value is None else value for name, value in values.items()}
     return {
         name: value
@@ -157,7 +157,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def trim_metrics(file: Path, updates: int, size: int) -> int:
-    """Removes rows that were written after a checkpoint, and a cut-off last line. Returns their number.
+    """Remove rows that were written after a checkpoint, and a cut-off last line. Returns their number.
 
     updates, size: The updates and the bytes of the file at the checkpoint. If no row of the checkpoint ends there (the
     file was edited, or lost its end in a power failure), rows are compared by their `updates`.
@@ -180,7 +180,7 @@ def _ends_with_row(content: bytes, updates: int) -> bool:
 
 
 def _size_until(content: bytes, updates: int) -> int:
-    """Returns the bytes of the first whole rows up to a checkpoint's updates."""
+    """Return the bytes of the first whole rows up to a checkpoint's updates."""
     size = 0
     for line in content.splitlines(keepends=True):
         found = _updates(line)

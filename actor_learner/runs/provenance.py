@@ -17,7 +17,7 @@ _GIT_SECONDS = 5.0
 
 
 def provenance() -> dict[str, Any]:
-    """Returns versions, machine and git commit of this process."""
+    """Return versions, machine and git commit of this process."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -26,7 +26,7 @@ def provenance() -> dict[str, Any]:
 
 
 def git_commit(folder: Path | None = None) -> dict[str, Any] | None:
-    """Returns the commit of a folder (default: the working directory), and whether tracked files differ from it.
+    """Return the commit of a folder (default: the working directory), and whether tracked files differ from it.
 
     Returns None without a repository, a commit or git, and if git takes too long.
     """

@@ -13,7 +13,7 @@ class RecordedConfig(dict[str, Any]):
     """The entries of a config.json. `TrainConfig.from_json` makes a config of them."""
 
     def integer(self, *path: str) -> int | None:
-        """Returns the integer at nested names, such as `integer("finished", "env_steps")`; None if there is none."""
+        """Return the integer at nested names, such as `integer("finished", "env_steps")`; None if there is none."""
         value: Any = self
         for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None

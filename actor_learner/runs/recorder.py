@@ -39,7 +39,7 @@ _log = logging.getLogger("actor_learner")
 
 
 def metric_names(config: TrainConfig, learned: Iterable[str]) -> list[str]:
-    """Returns the names of all metrics that a row may have; a metric without a value is absent from a row.
+    """Return the names of all metrics that a row may have; a metric without a value is absent from a row.
 
     learned: The names of the metrics that `Learner.update` returns.
     """
@@ -90,7 +90,7 @@ class Recorder:
         """The rows that this process has written."""
 
     def begin(self) -> int:
-        """Takes over the counters when training begins. Returns updates minus the actors' policy version."""
+        """Take over the counters when training begins. Returns updates minus the actors' policy version."""
         self._env_steps = self._learner.env_steps
         self._ahead = self._learner.updates - self._actors.version
         return self._ahead
@@ -98,7 +98,7 @@ class Recorder:
     def row(
         self, trajectory: Trajectory, losses: Mapping[str, float], collecting: float, learning: float
     ) -> dict[str, float]:
-        """Returns the metrics of the last update, before its weights are published.
+        """Return the metrics of the last update, before its weights are published.
 
         collecting, learning: Seconds that the learner waited for the batch, and that the update took.
         """
@@ -126,7 +126,7 @@ class Recorder:
         }
 
     def record(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Appends a row to metrics.jsonl, with the causes of restarted actors, and returns it."""
+        """Append a row to metrics.jsonl, with the causes of restarted actors, and return it."""
         row: dict[str, Any] = dict(metrics)
         if causes := [f"actor {restart.actor} {restart.cause}" for restart in self._actors.restarts]:
             row["actor_restart_causes"] = causes
@@ -137,16 +137,16 @@ class Recorder:
         return row
 
     def begin_update(self) -> None:
-        """Marks the start of an update: until its row is recorded, no checkpoint of the learner is written."""
+        """Mark the start of an update: until its row is recorded, no checkpoint of the learner is written."""
         self._updating = True
 
     def end_epoch(self) -> None:
-        """Copies the learned weights, for checkpoints: callbacks may now put in averages or the best ones."""
+        """Copy the learned weights, for checkpoints: callbacks may now put in averages or the best ones."""
         if self._learned is None:
             self._learned = self._learner.get_weights()
 
     def learned(self, trajectory: Trajectory, losses: Mapping[str, float]) -> bool:
-        """Returns False for an undone update, which is saved as an incident and lowers the learning rate."""
+        """Return False for an undone update, which is saved as an incident and lowers the learning rate."""
         if "undone" not in losses:
             self._undone_in_a_row = 0
             return True
@@ -162,7 +162,7 @@ class Recorder:
         return False
 
     def check_undone(self) -> None:
-        """Raises RuntimeError after `max_undone_updates` in a row."""
+        """Raise RuntimeError after `max_undone_updates` in a row."""
         if self._undone_in_a_row >= self._config.max_undone_updates:
             raise RuntimeError(
                 f"{self._undone_in_a_row} updates in a row were not finite and were undone "
@@ -172,7 +172,7 @@ class Recorder:
             )
 
     def checkpoint_if_due(self) -> None:
-        """Writes a checkpoint after the first update, and when minutes, updates or a milestone require it."""
+        """Write a checkpoint after the first update, and when minutes, updates or a milestone require it."""
         minutes, updates = self._config.checkpoint_minutes, self._config.checkpoint_updates
         by_time = minutes is not None and time.monotonic() - self._tried_at >= 60 * minutes
         by_updates = updates is not None and self._learner.updates - self._tried_updates >= updates
@@ -180,7 +180,7 @@ class Recorder:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Writes a checkpoint, unless this update has one, nothing was learned, or callbacks put in other weights."""
+        """Write a checkpoint, unless this update has one, nothing was learned, or callbacks put in other weights."""
         if self._learner.updates == self._saved.updates if self._has_checkpoint else not self.rows:
             return
         if self._updating:
@@ -207,7 +207,7 @@ class Recorder:
         return self._learner.write_checkpoint(folder, earlier, with_buffer=self._config.checkpoint_buffer)
 
     def close(self) -> None:
-        """Writes the last checkpoint, its link and the waiting rows. Undoes an update that was cut short.
+        """Write the last checkpoint, its link and the waiting rows. Undo an update that was cut short.
 
         An exception that ends the run gets a note that says where it is saved.
         """
@@ -226,7 +226,7 @@ class Recorder:
             self._events.close(finished=self._learner.env_steps >= self._config.total_steps)
 
     def ends_finite(self) -> bool:
-        """Returns True if the network's weights are finite, or were replaced by the last checkpoint's."""
+        """Return True if the network's weights are finite, or were replaced by the last checkpoint's."""
         if all(np.isfinite(weight).all() for weight in self._learner.get_weights()):
             return True
         reason = "a callback left weights that are not finite"
@@ -297,5 +297,5 @@ class Recorder:
 
 
 def _first_names(names: Sequence[str]) -> str:
-    """Returns the first five names, and the number of others."""
+    """Return the first five names, and the number of others."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")

@@ -58,7 +58,7 @@ class Start:
                 _go_back(self, config)
 
     def confirm(self, *, learned: bool, **choices: Any) -> None:
-        """Writes the choices made by rule into config.json after the first update; deletes the replaced run.
+        """Write the choices made by rule into config.json after the first update; deletes the replaced run.
 
         learned: False after an update that only filled a replay buffer: then a run that replaces another one waits.
         """
@@ -103,7 +103,7 @@ def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
 
 
 def _log_end(error: BaseException) -> None:
-    """Logs one line for an error that explains itself, a traceback for others."""
+    """Log one line for an error that explains itself, a traceback for others."""
     described = " ".join((f"{type(error).__name__}: {one_line(error)}", *getattr(error, "__notes__", ())))
     if isinstance(error, KeyboardInterrupt | SystemExit):
         _log.info("the run was ended by %s", described)
@@ -113,7 +113,7 @@ def _log_end(error: BaseException) -> None:
 
 
 def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
-    """Returns the point from which the run in `config.run_dir` can be resumed; writes nothing.
+    """Return the point from which the run in `config.run_dir` can be resumed; writes nothing.
 
     Raises ValueError if there is no run, if it has another config or holds links, if a living process trains it (with
     `lock`), or if it has checkpoints of which none is whole or one can't be read.
@@ -145,7 +145,7 @@ def _named_run(config: TrainConfig) -> RunDirectory:
 
 
 def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
-    """Raises ValueError, listing the differences, if the run of a config.json can't be resumed with `config`."""
+    """Raise ValueError, listing the differences, if the run of a config.json can't be resumed with `config`."""
     given = RecordedConfig(json.loads(json.dumps(config.to_json())))
     given["algorithm"] = _known_to(recorded.get("algorithm"), given["algorithm"])
     may_differ = names_of(TrainConfig, "none", "pace")
@@ -181,19 +181,19 @@ def _difference(name: str, before: Any, now: Any) -> str:
 
 
 def _to_text(value: Any) -> str:
-    """Returns JSON, with a callable written as on the command line."""
+    """Return JSON, with a callable written as on the command line."""
     if isinstance(value, Mapping) and set(value) == {"callable"}:
         value = value["callable"]
     return json.dumps(value, sort_keys=True)
 
 
 def _equal(before: Any, now: Any) -> bool:
-    """Compares as JSON, so that NaN equals itself; a callable equals its name on the command line."""
+    """Compare as JSON, so that NaN equals itself; a callable equals its name on the command line."""
     return _to_text(before) == _to_text(now) or before == now or _may_be_callable(before, now)
 
 
 def _may_be_callable(before: Any, now: Any) -> bool:
-    """True if a recorded callable that can't be imported may be the one given now."""
+    """Return whether a recorded callable that can't be imported may be the one given now."""
     if not (isinstance(before, Mapping) and set(before) == {"callable"}) or now is None:
         return False
     module, _, name = str(before["callable"]).partition(":")
@@ -223,14 +223,14 @@ def _go_back(start: Start, config: TrainConfig) -> None:
 
 
 def _set_aside(file: Path) -> None:
-    """Renames a file to the first free name of `<name>.1`, `<name>.2`, ..."""
+    """Rename a file to the first free name of `<name>.1`, `<name>.2`, ..."""
     if file.exists():
         names = (file.with_name(f"{file.name}.{number}") for number in itertools.count(1))
         file.rename(next(name for name in names if not os.path.lexists(name)))
 
 
 def _set_damaged_aside(run: RunDirectory, updates: int) -> None:
-    """Renames checkpoints after `updates`, which are damaged, so that they are kept but not read."""
+    """Rename checkpoints after `updates`, which are damaged, so that they are kept but not read."""
     for path in checkpoint_folders(run.checkpoints):
         if int(path.name) > updates:
             aside = path.with_name(f"{path.name}.damaged")
@@ -240,12 +240,12 @@ def _set_damaged_aside(run: RunDirectory, updates: int) -> None:
 
 
 def event_files(folder: Path) -> dict[str, int]:
-    """Returns the sizes of TensorBoard's event files in a folder and below, by relative path."""
+    """Return the sizes of TensorBoard's event files in a folder and below, by relative path."""
     return {str(file.relative_to(folder)): file.stat().st_size for file in _event_files(folder)}
 
 
 def trim_event_files(folder: Path, sizes: Mapping[str, int]) -> None:
-    """Removes event files that aren't in `sizes`, and cuts others to their size."""
+    """Remove event files that aren't in `sizes`, and cut others to their size."""
     for file in _event_files(folder):
         size = sizes.get(str(file.relative_to(folder)))
         if size is None:
@@ -255,7 +255,7 @@ def trim_event_files(folder: Path, sizes: Mapping[str, int]) -> None:
 
 
 def _event_files(folder: Path) -> list[Path]:
-    """Returns the event files, without those of other runs below, and without links, which may lead out of it."""
+    """Return the event files, without those of other runs below, and without links, which may lead out of it."""
     files = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not Path(parent, name, "config.json").exists()]

@@ -50,7 +50,7 @@ class EventFile:
         self._file, self._size, self._failed = Path(), 0, False
 
     def append(self, env_steps: int, row: Mapping[str, float]) -> None:
-        """Adds the finite numbers of a row of metrics."""
+        """Add the finite numbers of a row of metrics."""
         event = _event(env_steps)
         add = event.summary.value.add
         for name, value in row.items():
@@ -61,7 +61,7 @@ class EventFile:
             self.flush()
 
     def append_histograms(self, env_steps: int, arrays: Iterable[tuple[str, np.ndarray[Any, Any]]]) -> None:
-        """Adds a histogram of each named array, 30 buckets of equal width."""
+        """Add a histogram of each named array, 30 buckets of equal width."""
         event = _event(env_steps)
         for name, values in arrays:
             finite = np.asarray(values, np.float64)[np.isfinite(values)]
@@ -75,7 +75,7 @@ class EventFile:
         self._waiting.append(event.SerializeToString())
 
     def flush(self) -> None:
-        """Writes the waiting rows. After a failure, which is logged once, they are tried again with later rows."""
+        """Write the waiting rows. After a failure, which is logged once, they are tried again with later rows."""
         self._written_at = time.monotonic()
         if not self._waiting:
             return
@@ -96,7 +96,7 @@ class EventFile:
             self._waiting.clear()
 
     def close(self, *, finished: bool) -> None:
-        """Ends the file. finished: True if the run has taken all its steps."""
+        """End the file. finished: True if the run has taken all its steps."""
         data = _message("HParamsPluginData")()
         data.session_end_info.status = _SUCCESS if finished else _UNKNOWN
         data.session_end_info.end_time_secs = time.time()
@@ -107,7 +107,7 @@ class EventFile:
             self._writer = None
 
     def _open(self) -> None:
-        """Opens a file whose name follows those of all others, whatever the time is."""
+        """Open a file whose name follows those of all others, whatever the time is."""
         others = [_timestamp(file.name) for file in self._folder.glob(f"{PREFIX}*")]
         stamp = max([int(time.time()), *(other + 1 for other in others)])
         self._file, self._size = self._folder / f"{PREFIX}{stamp:010}.{os.uname().nodename}.{os.getpid()}", 0
@@ -242,13 +242,13 @@ def _pool() -> Any:
 
 
 def _record(data: bytes) -> bytes:
-    """Returns a record of TensorFlow's format TFRecord: length, its checksum, the data, its checksum."""
+    """Return a record of TensorFlow's format TFRecord: length, its checksum, the data, its checksum."""
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", _masked_crc(length)) + data + struct.pack("<I", _masked_crc(data))
 
 
 def _masked_crc(data: bytes) -> int:
-    """Returns the CRC-32C of data (RFC 3720, appendix B.4), rotated and shifted as TFRecord wants it."""
+    """Return the CRC-32C of data (RFC 3720, appendix B.4), rotated and shifted as TFRecord wants it."""
     table, crc = _crc_table(), 0xFFFFFFFF
     for start in range(0, len(data), _CRC_CHUNK):
         part = np.frombuffer(data[start : start + _CRC_CHUNK], np.uint8).copy()
@@ -262,7 +262,7 @@ def _masked_crc(data: bytes) -> int:
 
 @functools.cache
 def _crc_table() -> np.ndarray[Any, Any]:
-    """Returns `[n, 256]`: what a byte with n bytes after it adds to the checksum, which is a sum without carry."""
+    """Return `[n, 256]`: what a byte with n bytes after it adds to the checksum, which is a sum without carry."""
     row = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         row = row >> np.uint32(1) ^ (row & np.uint32(1)) * np.uint32(0x82F63B78)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def tiny(observation_space: Any, action_space: Any) -> Any:
-    """Looks at one pixel of each frame."""
+    """Look at one pixel of each frame."""
     import keras
 
     image = keras.Input(observation_space.shape, dtype="uint8")

@@ -139,7 +139,7 @@ al.load_policy(sys.argv[1]).act(np.load(sys.argv[2], mmap_mode="r")[0])
 
 
 def pong() -> None:
-    """Compares an exported policy's actions in recorded Pong with Keras's, where only NumPy and LiteRT are installed.
+    """Compare an exported policy's actions in recorded Pong with Keras's, where only NumPy and LiteRT are installed.
 
         actor-learner train ALE/Pong-v5 --run-dir runs/pong
         scripts/measure pong-policy runs/pong --litert PYTHON [PYTHON ...] --output benchmarks/deploy/pong_policy.json

@@ -79,7 +79,7 @@ def disk_full_for_a_while(folder: Path) -> Found:
 
 
 def disk_full_to_the_end(folder: Path) -> Found:
-    """The last checkpoint before that stays, and the run can be resumed from it."""
+    """Check that the last checkpoint before that stays, and that the run can be resumed from it."""
     with _small_disk(folder / "disk") as disk:
         filler = Filler(disk, empty_again=False)
         message = "nothing"

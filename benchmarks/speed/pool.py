@@ -29,7 +29,7 @@ ACTORS, ENVS, ROWS, STEP_TIME, LAGS = 4, 8, 20, 0.001, (0, 1, 4)
 
 
 def actor() -> None:
-    """The cost of one actor: memory, microseconds per vector step, milliseconds for a new weight version.
+    """Measure the cost of one actor: memory, microseconds per vector step, milliseconds for a new weight version.
 
         scripts/measure actor [--env CartPole-v1] [--envs 8] --output benchmarks/speed/actor.json
 
@@ -135,7 +135,7 @@ def _speed(actors: al.ActorPool) -> float:
 
 
 def free_running() -> None:
-    """The throughput with one actor 100 times slower than the others: lock-step, one batch ahead, running freely.
+    """Measure the throughput beside an actor 100 times slower: in lock-step, one batch ahead, running freely.
 
         scripts/measure free-running --output benchmarks/speed/free_running.json
 

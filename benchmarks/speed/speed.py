@@ -175,7 +175,7 @@ def _git(repository: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def roof() -> None:
-    """The speed against the roof on the four works, at lag 0 and 1: `actor-learner benchmark` for each.
+    """Measure the speed against the roof on the four works, at lag 0 and 1: `actor-learner benchmark` for each.
 
     scripts/measure roof --output benchmarks/speed/roof.json    # six minutes
     scripts/measure roof --works cartpole pong --lags 1

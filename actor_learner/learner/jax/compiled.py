@@ -31,7 +31,7 @@ AXIS = "devices"
 
 @contextlib.contextmanager
 def device(name: str, count: int = 1) -> Iterator[None]:
-    """A context in which new arrays and programs are on a device, by its resolved name.
+    """Return a context in which new arrays and programs are on a device, by its resolved name.
 
     count: More than 1: programs are shared by so many of these devices, as `split` arrays are.
     """

@@ -59,12 +59,12 @@ class Distribution:
         return [part.columns for part in self.parts]
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Samples with `noise [N, U + N']`, uniforms in (0, 1] before standard normals; an array for each leaf."""
+        """Sample with `noise [N, U + N']`, uniforms in (0, 1] before standard normals; an array for each leaf."""
         draws = zip(self._zipped(parameters, mask), self._noise(noise), strict=True)
         return tuple(part.sample(own, drawn, allowed) for (part, own, allowed), drawn in draws)
 
     def draw(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples squashed actions with normals `[N, d]`. Returns them within -1 and 1, `[N, d]`, and their log-density
+        """Sample squashed actions with normals `[N, d]`. Returns them within -1 and 1, `[N, d]`, and their log-density
         `[N]` there; all parts must be squashed Gaussians.
         """
         draws = zip(self._zipped(parameters, None), self._noise(noise), strict=True)
@@ -73,20 +73,20 @@ class Distribution:
         return actions[0] if len(actions) == 1 else ops.concatenate(actions, axis=-1), _total([d for _, d in found])
 
     def mode(self, parameters: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Returns the most likely action; for a squashed Gaussian the mean before squashing."""
+        """Return the most likely action; for a squashed Gaussian the mean before squashing."""
         return tuple(part.mode(own, allowed) for part, own, allowed in self._zipped(parameters, mask))
 
     def log_prob(self, parameters: Tensor, action: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-        """Returns the log-probability `[N]` of an action, given as its leaves."""
+        """Return the log-probability `[N]` of an action, given as its leaves."""
         terms = zip(self._zipped(parameters, mask), action, strict=True)
         return _total([part.log_prob(own, leaf, allowed) for (part, own, allowed), leaf in terms])
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Returns the entropy `[N]`, in nats."""
+        """Return the entropy `[N]`, in nats."""
         return _total([part.entropy(own, allowed) for part, own, allowed in self._zipped(parameters, mask)])
 
     def _zipped(self, parameters: Tensor, mask: Tensor | None) -> Any:
-        """Yields each part with its parameters and its mask, None for a part without choices."""
+        """Yield each part with its parameters and its mask, None for a part without choices."""
         own = _cut(parameters, [columns.parameters for columns in self._columns])
         masks: list[Any] = [None] * len(own)
         if mask is not None:
@@ -95,7 +95,7 @@ class Distribution:
         return zip(self.parts, own, masks, strict=True)
 
     def _noise(self, noise: Tensor) -> list[Tensor]:
-        """Returns the noise of each leaf, which is of one kind: all uniforms come first."""
+        """Return the noise of each leaf, which is of one kind: all uniforms come first."""
         uniform = [columns.uniform for columns in self._columns]
         cut = _cut(noise, [*uniform, *(columns.normal for columns in self._columns)])
         return [cut[i if size else len(uniform) + i] for i, size in enumerate(uniform)]
@@ -113,7 +113,7 @@ def _total(terms: Sequence[Tensor]) -> Tensor:
 
 
 def distribution_for(action: Structure, name: str = "gaussian") -> Distribution:
-    """Returns the distribution over actions.
+    """Return the distribution over actions.
 
     name: That of its Box leaves, "gaussian" or "squashed"; or "greedy" for values of a Discrete space's choices.
 
@@ -145,7 +145,7 @@ def _part(leaf: Leaf, name: str) -> Part:
 
 
 def _scale(leaf: Leaf) -> tuple[float, ...]:
-    """Returns half the distance between the bounds, for each element."""
+    """Return half the distance between the bounds, for each element."""
     low, high = (np.asarray(bound, np.float64) for bound in (leaf.space.low, leaf.space.high))
     wrong = ~np.isfinite(low) | ~np.isfinite(high) | (low >= high)
     if wrong.any():

@@ -72,7 +72,7 @@ class SquashedGaussian(Gaussian):
         return super().log_prob(parameters, action) - volume - self._log_scale
 
     def draw(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns tanh(u) `[N, size]` of a sample, and its log-density `[N]`, in units in which bounds are -1 and 1.
+        """Return tanh(u) `[N, size]` of a sample, and its log-density `[N]`, in units in which bounds are -1 and 1.
 
         It is computed of the noise: where the standard deviation is small, u doesn't tell it any more.
         """
@@ -82,7 +82,7 @@ class SquashedGaussian(Gaussian):
         return ops.tanh(u), ops.sum(density, axis=-1)
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Returns the entropy of the normals plus the expectation of log |d action / d u|, `[N]`."""
+        """Return the entropy of the normals plus the expectation of log |d action / d u|, `[N]`."""
         mean, log_std = self._split(parameters)
         samples = ops.expand_dims(mean, -1) + ops.expand_dims(ops.exp(log_std), -1) * _NODES
         volume = ops.sum(_log_slope(samples) * _WEIGHTS, axis=(-2, -1))

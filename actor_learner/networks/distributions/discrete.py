@@ -85,7 +85,7 @@ class EpsilonGreedy(Categorical):
         return -best * _log(best) - (1.0 - best) * _log(each)
 
     def _probabilities(self, parameters: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns the probability `[N]` of each allowed choice but the greedy one, and that of the greedy one."""
+        """Return the probability `[N]` of each allowed choice but the greedy one, and that of the greedy one."""
         epsilon = parameters[:, self.n]
         each = epsilon / (self.n if mask is None else ops.sum(ops.cast(mask, "float32"), axis=-1))
         return each, 1.0 - epsilon + each
@@ -177,7 +177,7 @@ class Bernoulli:
 
 
 def _allowed_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Returns `logits`, with `_FORBIDDEN` where `mask` (booleans, or 0 and 1) forbids a choice."""
+    """Return `logits`, with `_FORBIDDEN` where `mask` (booleans, or 0 and 1) forbids a choice."""
     if mask is None:
         return logits
     allowed = mask if ops.dtype(mask) == "bool" else mask > 0
@@ -185,7 +185,7 @@ def _allowed_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _log(probability: Tensor) -> Tensor:
-    """The logarithm; of 0 a finite number, so that 0 times it is 0."""
+    """Return the logarithm; of 0 a finite number, so that 0 times it is 0."""
     return ops.log(ops.maximum(probability, _LEAST))
 
 

@@ -45,7 +45,7 @@ _NAMING = {"name", "keras_history", "input_layers", "output_layers"}
 
 
 def key_of(network: keras.Model, spaces: Spaces, batch_size: int) -> str | None:
-    """Returns the name of a network's folder in the cache; None without a cache, or if it can't be cached."""
+    """Return the name of a network's folder in the cache; None without a cache, or if it can't be cached."""
     if _folder() is None or not all(_is_known(layer) for layer in (network, *all_layers(network))):
         return None
     try:
@@ -78,7 +78,7 @@ def _is_of_keras(module: str) -> bool:
 
 
 def _numbers(network: keras.Model, spaces: Spaces) -> dict[str, str]:
-    """Returns what stands for the layers' names, which Keras counts on: their numbers, but for inputs of nested leaves.
+    """Return what stands for the layers' names, which Keras counts on: their numbers, but for inputs of nested leaves.
 
     Those are matched with the leaves by their names.
     """
@@ -89,7 +89,7 @@ def _numbers(network: keras.Model, spaces: Spaces) -> dict[str, str]:
 
 
 def _normalized(part: Any, numbers: Mapping[str, str]) -> Any:
-    """Returns a part of a config without initializers, and with numbers where it names a layer.
+    """Return a part of a config without initializers, and with numbers where it names a layer.
 
     Raises ValueError if it holds code that it doesn't show.
     """
@@ -105,7 +105,7 @@ def _normalized(part: Any, numbers: Mapping[str, str]) -> Any:
 
 
 def _numbered(part: Any, numbers: Mapping[str, str]) -> Any:
-    """Returns a part of a config that names layers, with their numbers."""
+    """Return a part of a config that names layers, with their numbers."""
     if isinstance(part, (list, tuple)):
         return [_numbered(item, numbers) for item in part]
     if isinstance(part, dict) and "class_name" not in part:
@@ -115,7 +115,7 @@ def _numbered(part: Any, numbers: Mapping[str, str]) -> Any:
 
 @functools.cache
 def _source_digest() -> str:
-    """Returns a digest of the code that graphs are made of."""
+    """Return a digest of the code that graphs are made of."""
     digest = hashlib.sha256()
     package = Path(__file__).parents[2]
     for file in sorted(file for folder in _SOURCES for file in (package / folder).rglob("*.py")):
@@ -124,7 +124,7 @@ def _source_digest() -> str:
 
 
 def read(key: str | None) -> ExportedPolicy | None:
-    """Returns a cached policy, without weights; None if there is none that can be read."""
+    """Return a cached policy, without weights; None if there is none that can be read."""
     folder = _folder()
     if key is None or folder is None:
         return None
@@ -136,7 +136,7 @@ def read(key: str | None) -> ExportedPolicy | None:
 
 
 def write(key: str | None, exported: ExportedPolicy) -> None:
-    """Keeps a policy, without its weights; a disk without room keeps none."""
+    """Keep a policy, without its weights; a disk without room keeps none."""
     folder = _folder()
     if key is None or folder is None or exported.fallback:
         return

@@ -21,7 +21,7 @@ from actor_learner.system.files import one_line
 
 
 def to_litert(traced: Traced, probe: Probe, network: keras.Model) -> Graph:
-    """Converts and checks, with the weights that failed as further inputs, until none fails.
+    """Convert and check, with the weights that failed as further inputs, until none fails.
 
     Raises InexpressibleError if LiteRT lacks an operation, or if its outputs differ.
     """
@@ -44,13 +44,13 @@ def to_litert(traced: Traced, probe: Probe, network: keras.Model) -> Graph:
 
 
 def _convert(traced: Traced, fed: Iterable[int]) -> tuple[bytes, tuple[str, ...]]:
-    """Returns the flatbuffer of a function, with patterns for the weights not in `fed`, and its outputs' names."""
+    """Return the flatbuffer of a function, with patterns for the weights not in `fed`, and its outputs' names."""
     content, outputs = traced.to_flatbuffer(sorted(fed))
     return content, output_names(outputs, output_names_of(content))
 
 
 def output_names(traced: Sequence[str], converted: Sequence[str]) -> tuple[str, ...]:
-    """Returns the name in the flatbuffer of each of a function's outputs.
+    """Return the name in the flatbuffer of each of a function's outputs.
 
     The converter may reorder outputs. It joins equal ones, and an input that is an output, under the first name: such
     an output is found by its place. Raises InexpressibleError if outputs are missing.

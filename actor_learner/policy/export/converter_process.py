@@ -24,7 +24,7 @@ DEADLINE = 300.0
 
 
 def convert_elsewhere(network: keras.Model, spaces: Spaces, batch_size: int) -> Conversion:
-    """Returns a network's conversion by a helper process from the network's file.
+    """Return a network's conversion by a helper process from the network's file.
 
     Raises ImportError without TensorFlow, ValueError for a network that Keras can't rebuild from a file there, and
     RuntimeError if the process fails otherwise.
@@ -65,7 +65,7 @@ def _cannot_be_rebuilt(network: keras.Model, reason: str) -> ValueError:
 
 
 def _main(name: str) -> None:
-    """Converts the network in a folder: the helper's side."""
+    """Convert the network in a folder: the helper's side."""
     folder = Path(name)
     request = json.loads((folder / "request.json").read_text())
     import_keras()

@@ -21,7 +21,7 @@ from actor_learner.system.types import Tensor
 
 
 def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
-    """Returns a Keras model from an environment's observations to its most probable actions.
+    """Return a Keras model from an environment's observations to its most probable actions.
 
     Inputs `[N, ...]`, in the dtypes of the observation space: "observation", or "observation.<keys and indices, joined
     by dots>" for each leaf; if masked, also "action_mask", bool `[N, M]`, unless a Dict observation holds the mask.
@@ -63,7 +63,7 @@ def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
 
 
 def _mask_of(observation: Structure, layout: MaskLayout, leaves: Sequence[Tensor]) -> Tensor:
-    """Returns the mask `[N, M]` in observations, given as their leaves."""
+    """Return the mask `[N, M]` in observations, given as their leaves."""
     own = observation_structure(observation.space.spaces[MASK_KEY])
     pairs = zip(leaves, observation.leaves, strict=True)
     found = [(tensor, math.prod(leaf.shape)) for tensor, leaf in pairs if leaf.path[0] == MASK_KEY]
@@ -73,7 +73,7 @@ def _mask_of(observation: Structure, layout: MaskLayout, leaves: Sequence[Tensor
 
 
 def _sources(own: Structure, layout: MaskLayout) -> Iterator[int]:
-    """Yields for each column of a mask its entry in the flattened mask leaves; the number of entries if it has none.
+    """Yield for each column of a mask its entry in the flattened mask leaves; the number of entries if it has none.
 
     Finds them by masks with a single forbidden entry each, since `MaskLayout.read` reads all forms of masks.
     """

@@ -35,7 +35,7 @@ def export_policy(
     observation_space: Space[Any] | None = None,
     masked: bool = False,
 ) -> ExportedPolicy:
-    """Exports a network for a `Policy`, without changing it.
+    """Export a network for a `Policy`, without changing it.
 
     Mixed-precision networks are exported in float32. A graph that LiteRT can't express is exported as a TensorFlow
     graph, with a warning that names the layer.
@@ -58,7 +58,7 @@ def export_policy(
 
 
 def export_network(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPolicy:
-    """Exports a network, as `export_policy` does, for known spaces; masked ones must have a discrete choice."""
+    """Export a network, as `export_policy` does, for known spaces; masked ones must have a discrete choice."""
     if not network.built:
         call_network(network, spaces.observation.zeros(1))
     key = cache.key_of(network, spaces, batch_size)
@@ -75,7 +75,7 @@ def export_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Exp
 
 
 def _own_key(key: str | None) -> str | None:
-    """Returns the key of what this process converts itself: JAX's converter has one of its own.
+    """Return the key of what this process converts itself: JAX's converter has one of its own.
 
     So what TensorFlow acts with doesn't depend on what ran before on JAX.
     """
@@ -85,7 +85,7 @@ def _own_key(key: str | None) -> str | None:
 
 
 def _convert(network: keras.Model, spaces: Spaces, batch_size: int) -> tuple[Conversion, bool]:
-    """Converts a network: here (True) if Keras's backend has a converter that can, else in another process."""
+    """Convert a network: here (True) if Keras's backend has a converter that can, else in another process."""
     if keras.backend.backend() == "tensorflow":
         from actor_learner.policy.export.litert import convert_network
 
@@ -104,7 +104,7 @@ def _convert(network: keras.Model, spaces: Spaces, batch_size: int) -> tuple[Con
 
 
 def _space_of_inputs(network: keras.Model) -> Space[Any]:
-    """Returns the space of a network's symbolic inputs: dicts and tuples of boxes without bounds."""
+    """Return the space of a network's symbolic inputs: dicts and tuples of boxes without bounds."""
     try:
         # A functional model has the nest, any other model that was built by shape has a list.
         return _space_of(network._inputs_struct if hasattr(network, "_inputs_struct") else network.inputs)

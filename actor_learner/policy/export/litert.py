@@ -21,7 +21,7 @@ from actor_learner.spaces.spaces import Spaces
 
 
 def convert_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Conversion:
-    """Converts a network for known spaces; masked ones must have a discrete choice.
+    """Convert a network for known spaces; masked ones must have a discrete choice.
 
     Raises as `export_policy`, and InexpressibleError on JAX, where no TensorFlow graph stands in.
     """

@@ -70,7 +70,7 @@ def _on_cpu() -> Iterator[None]:
 
 
 def _used(program: ClosedJaxpr) -> list[int]:
-    """Returns the positions of the arguments that the outputs depend on."""
+    """Return the positions of the arguments that the outputs depend on."""
     needed = {variable for variable in program.jaxpr.outvars if not isinstance(variable, Literal)}
     for equation in reversed(program.jaxpr.eqns):
         if needed & set(equation.outvars):
@@ -81,7 +81,7 @@ def _used(program: ClosedJaxpr) -> list[int]:
 def _to_flatbuffer(
     text: str, given: dict[int, str], constants: Sequence[Array], outputs: Sequence[str], rows: int
 ) -> bytes:
-    """Converts StableHLO whose arguments at the places `given` are inputs of these names, and the others constants."""
+    """Convert StableHLO whose arguments at the places `given` are inputs of these names, and the others constants."""
     from litert_converter import converter_api_ext as converter
     from litert_converter.mlir import ir, passmanager
 
@@ -104,7 +104,7 @@ def _to_flatbuffer(
 
 
 def _fill_in(main: Any, constants: dict[int, Array]) -> None:
-    """Replaces arguments of a function by constants."""
+    """Replace arguments of a function by constants."""
     from litert_converter.mlir import ir
 
     block = main.body.blocks[0]
@@ -143,7 +143,7 @@ def _take_any_rows(main: Any, rows: int) -> None:
 
 
 def _slice_all_rows(operation: Any, begin: list[int], size: list[int]) -> None:
-    """Replaces a slice by one that says "all rows" rather than how many these are."""
+    """Replace a slice by one that says "all rows" rather than how many these are."""
     from litert_converter.mlir import ir
 
     ends = [start + length for start, length in zip(begin, size, strict=True)]
@@ -158,7 +158,7 @@ def _slice_all_rows(operation: Any, begin: list[int], size: list[int]) -> None:
 
 
 def _constant(numbers: list[int]) -> Any:
-    """Returns a new constant tensor, at the insertion point."""
+    """Return a new constant tensor, at the insertion point."""
     from litert_converter.mlir import ir
 
     value = ir.DenseElementsAttr.get(np.array(numbers, np.int32))
@@ -166,6 +166,6 @@ def _constant(numbers: list[int]) -> Any:
 
 
 def _integers(tensor: Any) -> list[int]:
-    """Returns the integers of a constant tensor; none for any other tensor."""
+    """Return the integers of a constant tensor; none for any other tensor."""
     attributes = getattr(tensor.owner, "attributes", {})
     return np.array(attributes["value"]).tolist() if "value" in attributes else []

@@ -49,7 +49,7 @@ class TensorFlowFunction(Traced):
         return content, [tensor.op.name for tensor in function.outputs]
 
     def _with_constants(self, fed: Sequence[int]) -> Any:
-        """Returns the function of its used inputs and the weights `fed`, with patterns for the other weights."""
+        """Return the function of its used inputs and the weights `fed`, with patterns for the other weights."""
         places, values = self.given(fed), self.constants()
 
         def function(*given: Any) -> Any:
@@ -69,7 +69,7 @@ class TensorFlowFunction(Traced):
 
 
 def _used(function: Any, arguments: Sequence[tf.TensorSpec]) -> list[int]:
-    """Returns the positions of the arguments that the function's outputs depend on."""
+    """Return the positions of the arguments that the function's outputs depend on."""
     seen: set[str] = set()
     pending = [tensor.op for tensor in function.graph.outputs]
     while pending:
@@ -111,7 +111,7 @@ def _describe_failure(error: Exception, network: keras.Model) -> str:
 
 
 def _layer_of(scope: str, network: keras.Model) -> str | None:
-    """Returns the innermost layer in the name of an operation, such as `model_1/attention_1/MatMul`."""
+    """Return the innermost layer in the name of an operation, such as `model_1/attention_1/MatMul`."""
     names = {layer.name for layer in all_layers(network)}
     parts = reversed(scope.split("/"))
     candidates = (candidate for part in parts for candidate in (part, re.sub(r"_\d+$", "", part)))

@@ -46,7 +46,7 @@ class Tracer:
 
 
 def _backend() -> Callable[[Function, Sequence[Spec], Sequence[Spec], keras.Model], Traced]:
-    """Returns the kind of functions that Keras's backend traces."""
+    """Return the kind of functions that Keras's backend traces."""
     if keras.backend.backend() == "tensorflow":
         from actor_learner.policy.export.on_tensorflow import TensorFlowFunction
 

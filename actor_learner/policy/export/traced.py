@@ -43,27 +43,27 @@ class Traced(abc.ABC):
         return (*self.inputs, *self.weights)
 
     def given(self, fed: Sequence[int]) -> list[int]:
-        """Returns the positions of the arguments that a graph takes: used inputs, and the weights `fed`."""
+        """Return the positions of the arguments that a graph takes: used inputs, and the weights `fed`."""
         return [*sorted(self.used_inputs), *(len(self.inputs) + index for index in fed)]
 
     def constants(self) -> list[Array]:
-        """Returns a value for each argument that a graph doesn't take: zeros for inputs, patterns for weights."""
+        """Return a value for each argument that a graph doesn't take: zeros for inputs, patterns for weights."""
         zeros = [np.zeros(spec.shape, spec.dtype) for spec in self.inputs]
         return [*zeros, *patterns([spec.shape for spec in self.weights])]
 
     def use(self, positions: Sequence[int]) -> None:
-        """Sets which arguments the outputs depend on."""
+        """Set which arguments the outputs depend on."""
         count = len(self.inputs)
         self.used_inputs = frozenset(position for position in positions if position < count)
         self.used = frozenset(position - count for position in positions if position >= count)
 
     @abc.abstractmethod
     def run(self, inputs: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
-        """Returns the function's outputs."""
+        """Return the function's outputs."""
 
     @abc.abstractmethod
     def to_flatbuffer(self, fed: Sequence[int]) -> tuple[bytes, list[str]]:
-        """Converts the function with the weights `fed` as inputs and the others as constant patterns.
+        """Convert the function with the weights `fed` as inputs and the others as constant patterns.
 
         Returns the flatbuffer and the names that its outputs have, unless the converter joined them. Raises
         InexpressibleError.
@@ -71,4 +71,4 @@ class Traced(abc.ABC):
 
     @abc.abstractmethod
     def fallback(self) -> Graph | None:
-        """Returns the function as a TensorFlow graph with all used weights as inputs; None on another backend."""
+        """Return the function as a TensorFlow graph with all used weights as inputs; None on another backend."""

@@ -42,7 +42,7 @@ def draw_inputs(tracer: Tracer, rows: int, step: Traced | None = None) -> list[t
 def _with_state(
     tracer: Tracer, generator: np.random.Generator, batch: tuple[Array, ...], step: Traced
 ) -> tuple[Array, ...]:
-    """Returns inputs in the state after `_STEPS` steps; some rows start an episode then."""
+    """Return inputs in the state after `_STEPS` steps; some rows start an episode then."""
     weights = [np.asarray(weight, np.float32) for weight in tracer.network.get_weights()]
     seen, rows = len(tracer.spaces.observation.leaves), len(batch[0])
     start = np.ones((rows, 1), np.float32)
@@ -84,7 +84,7 @@ def draw_mask(layout: MaskLayout, generator: np.random.Generator, rows: int) -> 
 
 
 def _draw_mask_leaf(leaf: Leaf, mask: Array) -> Array:
-    """Returns the mask itself for a leaf that holds all of it, which a network may read; else allows everything."""
+    """Return the mask itself for a leaf that holds all of it, which a network may read; else allows everything."""
     whole = leaf.shape == mask.shape[1:]
     return mask.astype(leaf.dtype) if whole else np.ones((len(mask), *leaf.shape), leaf.dtype)
 
@@ -99,7 +99,7 @@ def draw_leaf(leaf: Leaf, generator: np.random.Generator, rows: int) -> Array:
 
 
 def _integer_bounds(leaf: Leaf) -> tuple[Any, Any]:
-    """Returns the lowest and highest integers to probe with: the space's, if it bounds them and they are small."""
+    """Return the lowest and highest integers to probe with: the space's, if it bounds them and they are small."""
     space = leaf.space
     if counts := choice_counts(space):
         return 0, np.reshape(counts, leaf.shape) - 1
@@ -149,7 +149,7 @@ class Probe:
         return [np.concatenate(outputs) for outputs in zip(*batches, strict=True)]
 
     def failing_weights(self, graph: Graph, traced: Traced) -> set[int]:
-        """Returns the weights whose change the graph doesn't follow in all outputs, as far as these show it."""
+        """Return the weights whose change the graph doesn't follow in all outputs, as far as these show it."""
         runner = _Runner(graph, traced)
         if not agree(self._expected, runner.outputs(self._inputs, self._base)):
             return self._responsible_weights(graph, traced)
@@ -165,7 +165,7 @@ class Probe:
         return [*self._base[:index], weight, *self._base[index + 1 :]]
 
     def _change(self, index: int) -> tuple[Array, list[Array], bool]:
-        """Returns (another value of a weight, the outputs with it, True if they differ enough to show a stale one)."""
+        """Return (another value of a weight, the outputs with it, True if they differ enough to show a stale one)."""
         if index not in self._changed:
             for _ in range(3):
                 changed = self._random(index)
@@ -177,7 +177,7 @@ class Probe:
         return self._changed[index]
 
     def _responsible_weights(self, graph: Graph, traced: Traced) -> set[int]:
-        """Returns the weights that make the outputs wrong: changes one after the other from its pattern to the base.
+        """Return the weights that make the outputs wrong: changes one after the other from its pattern to the base.
 
         A graph whose weights are the patterns is right.
         """
@@ -194,7 +194,7 @@ class Probe:
         return failed or set(traced.used)
 
     def is_resizable(self, graph: Graph, traced: Traced) -> bool:
-        """Returns True if the graph computes the same at a smaller and at a larger batch size."""
+        """Return True if the graph computes the same at a smaller and at a larger batch size."""
         rows = [np.concatenate(arrays) for arrays in zip(*self._inputs, strict=True)]
         runner = _Runner(dataclasses.replace(graph, resizable=True), traced)
         for size in (1 if traced.rows > 1 else 2, traced.rows + 1):
@@ -228,7 +228,7 @@ class _Runner:
 def agree(
     expected: Sequence[Array], outputs: Sequence[Array], tolerance: float = _TOLERANCE, *, floats_only: bool = False
 ) -> bool:
-    """Returns True if outputs differ by rounding only.
+    """Return True if outputs differ by rounding only.
 
     Rounding may turn a rare draw into the next action: three quarters of the rows must agree in their integers, and
     these rows in their floats.

@@ -23,7 +23,7 @@ _PATTERN_STEP = 8
 
 
 def patterns(shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """Returns an array for each weight: float32 values whose bits occur nowhere else."""
+    """Return an array for each weight: float32 values whose bits occur nowhere else."""
     ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
     return [pattern_values(end - math.prod(shape), end).reshape(shape) for end, shape in zip(ends, shapes, strict=True)]
 
@@ -33,7 +33,7 @@ def pattern_values(start: int, end: int) -> Array:
 
 
 def find_constants(content: bytes, shapes: Sequence[tuple[int, ...]], sought: Iterable[int]) -> tuple[Constant, ...]:
-    """Finds the buffers of a flatbuffer that hold a whole weight of `sought`, transposed or times a constant."""
+    """Find the buffers of a flatbuffer that hold a whole weight of `sought`, transposed or times a constant."""
     starts = np.cumsum([0, *(math.prod(shape) for shape in shapes)], dtype=np.int64)
     sought = set(sought)
     found, rest = [], []
@@ -61,7 +61,7 @@ def find_constants(content: bytes, shapes: Sequence[tuple[int, ...]], sought: It
 
 
 def _buffers(content: bytes) -> Iterator[tuple[int, Array]]:
-    """Yields (offset, contents as uint32) of each buffer that can hold floats."""
+    """Yield (offset, contents as uint32) of each buffer that can hold floats."""
     model = schema.Model.GetRootAsModel(content, 0)
     start = np.frombuffer(content, np.uint8).__array_interface__["data"][0]
     for number in range(model.BuffersLength()):
@@ -72,13 +72,13 @@ def _buffers(content: bytes) -> Iterator[tuple[int, Array]]:
 
 
 def output_names_of(content: bytes) -> list[str]:
-    """Returns the names of a flatbuffer's outputs, in its order."""
+    """Return the names of a flatbuffer's outputs, in its order."""
     graph = schema.Model.GetRootAsModel(content, 0).Subgraphs(0)
     return [graph.Tensors(graph.Outputs(place)).Name().decode() for place in range(graph.OutputsLength())]
 
 
 def permutation_of(index: Array, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Returns the transposition of an array of `shape` that puts element `index[k]` at place k, if there is one."""
+    """Return the transposition of an array of `shape` that puts element `index[k]` at place k, if there is one."""
     order = np.arange(len(index)).reshape(shape)
     for permutation in itertools.permutations(range(len(shape))):
         if np.array_equal(order.transpose(permutation).reshape(-1), index):
@@ -87,7 +87,7 @@ def permutation_of(index: Array, shape: tuple[int, ...]) -> tuple[int, ...] | No
 
 
 def scaled_by(values: Array, pattern: Array, shape: tuple[int, ...]) -> tuple[tuple[int, ...], float] | None:
-    """Returns (transposition, factor) if `values` are a weight's pattern, transposed and times a constant."""
+    """Return (transposition, factor) if `values` are a weight's pattern, transposed and times a constant."""
     nearest = values.max() if values[0] < 0 else values.min()
     factor = float(nearest) / float(pattern[0])
     if not math.isfinite(factor) or factor == 0.0:

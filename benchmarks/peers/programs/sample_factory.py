@@ -47,7 +47,7 @@ class Ticks(AlgoObserver):
         self._clock, self._batch_size = clock, batch_size
 
     def on_training_step(self, runner: Any, training_iteration_since_resume: int) -> None:
-        """An iteration takes one batch through all its epochs."""
+        """Take one batch in an iteration through all its epochs."""
         returns = runner.policy_avg_stats.get("reward", [()])[0]
         mean = float(sum(returns) / WINDOW) if len(returns) == WINDOW else None
         if self._clock.tick(training_iteration_since_resume * self._batch_size, mean):
