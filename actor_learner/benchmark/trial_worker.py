@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
-import select
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actor_learner.benchmark.whole import LEAST_BATCHES, without_learning
 from actor_learner.config.file import load_config
 from actor_learner.system import compile_cache
-from actor_learner.system.child import start_python
+from actor_learner.system.child import Child, ChildEndedError
 from actor_learner.system.fields import ACTING
 from actor_learner.system.keras_import import freeze_what_is_imported, import_keras
 
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
     from actor_learner.config.config import TrainConfig
     from actor_learner.learner.learner import Learner
 
-_END_SECONDS = 5.0
 _CLEANUP_SECONDS = 2.0
 
 
@@ -66,10 +60,6 @@ class Throughput(NamedTuple):
     bytes_per_step: float = 0.0
 
 
-class LateError(RuntimeError):
-    """A process didn't answer in time."""
-
-
 class MeasuringProcess:
     """A process that measures settings with the same number of threads. It ends with the thread that starts it.
 
@@ -78,19 +68,8 @@ class MeasuringProcess:
 
     def __init__(self, config: Path, threads: int) -> None:
         self._is_busy = False
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = start_python(
-            "actor_learner.benchmark.trial_worker:main",
-            (config, threads),
-            name="measure",
-            environment={"TF_NUM_INTEROP_THREADS": "1", **os.environ},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._requests, self._answers = self._process.stdin, self._process.stdout
+        environment = {"TF_NUM_INTEROP_THREADS": "1", **os.environ}
+        self._child = Child(f"{__name__}:main", (config, threads), name="measure", environment=environment)
 
     def ask(self, setting: Setting, seconds: float) -> None:
         """Request a measurement of this time, including its start, and of at least three updates.
@@ -98,83 +77,54 @@ class MeasuringProcess:
         With 0 seconds it makes a single update, which compiles the functions of later measurements.
         """
         self._is_busy = True
-        request = json.dumps({"setting": list(setting), "seconds": seconds})
-        with contextlib.suppress(BrokenPipeError):  # `answer` reports how it ended
-            self._requests.write(request.encode() + b"\n")
-            self._requests.flush()
+        with contextlib.suppress(ChildEndedError):  # `answer` reports it
+            self._child.send((setting, seconds))
 
     def answer(self, seconds: float) -> Throughput:
         """Return the measurement.
 
         Raises:
-            LateError: there is no answer after this time.
+            TimeoutError: there is no answer after this time.
             MemoryError: the setting needs more memory than there is.
             RuntimeError: the measurement failed; one line.
         """
-        poll = select.poll()  # unlike `select.select`, it takes descriptors above 1023
-        poll.register(self._answers, select.POLLIN)
-        if not poll.poll(1000 * max(seconds, 0.0)):
-            raise LateError(f"no measurement in {seconds:.3g} s")
-        line = self._answers.readline()
-        if not line:
-            raise RuntimeError(f"The process that measures ended: {self._last_words()}")
+        try:
+            found = self._child.receive(seconds)
+        except ChildEndedError as error:
+            raise RuntimeError(f"The process that measures ended: {error}") from error
         self._is_busy = False
-        answer = json.loads(line)
-        if "error" in answer:
-            raise (MemoryError if answer["kind"] == "MemoryError" else RuntimeError)(answer["error"])
-        return Throughput(**answer)
+        if isinstance(found, Throughput):
+            return found
+        kind, text = found
+        raise (MemoryError if kind == "MemoryError" else RuntimeError)(text)
 
     def close(self) -> None:
         """End the process and its actors. An idle process gets time to clean up."""
-        if self._is_busy or not self._finish():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(_END_SECONDS)
-        for stream in (self._requests, self._answers, self._errors):
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
-
-    def _finish(self) -> bool:
-        """Send the end of requests. Return whether the process ends by itself."""
-        with contextlib.suppress(BrokenPipeError):
-            self._requests.close()
-        try:
-            self._process.wait(_CLEANUP_SECONDS)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def _last_words(self) -> str:
-        code = self._process.wait(_END_SECONDS)
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line.strip()), f"exit code {code}")
+        self._child.close(0.0 if self._is_busy else _CLEANUP_SECONDS)
 
 
 # The rest runs in that process.
 
 
-def main(config: str, threads: str) -> None:
-    """Answer requests, a line of JSON each, until they end."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # separates the output of environments from answers
+def main(descriptor: str, config: str, threads: str) -> None:
+    """Answer requests until they end."""
     settings = load_config(config)
     compile_cache.begin(int(threads))
     freeze_what_is_imported()  # as the command line does
     import_keras()
-    serve(settings, sys.stdin, answers)
+    serve(settings, Connection(int(descriptor)))
 
 
-def serve(config: TrainConfig, requests: Iterable[str], answers: TextIO) -> None:
+def serve(config: TrainConfig, connection: Connection[Any, Any]) -> None:
+    """Measure each (setting, seconds) that comes; answer a Throughput, or an error's type and line."""
     bench = Bench(config)
-    for request in map(json.loads, requests):
-        try:
-            found = bench.measure(Setting(*request["setting"]), request["seconds"])
-            answer: dict[str, Any] = found._asdict()
-        except (MemoryError, ValueError, RuntimeError, OSError) as error:
-            answer = {"error": str(error).partition("\n")[0], "kind": type(error).__name__}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+    with contextlib.suppress(EOFError):
+        while True:
+            setting, seconds = connection.recv()
+            try:
+                connection.send(bench.measure(setting, seconds))
+            except (MemoryError, ValueError, RuntimeError, OSError) as error:
+                connection.send((type(error).__name__, str(error).partition("\n")[0]))
 
 
 class Bench:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from actor_learner.actors.capacity import check_memory
-from actor_learner.benchmark.trial_worker import LateError, MeasuringProcess, Setting, Throughput
+from actor_learner.benchmark.trial_worker import MeasuringProcess, Setting, Throughput
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import config_toml
 from actor_learner.system.fields import check_count, check_seconds
@@ -324,7 +324,7 @@ class Search:
         """End a process that doesn't answer. At the end of the budget that isn't the setting's failure."""
         try:
             yield
-        except LateError:
+        except TimeoutError:
             self._processes.pop(threads).close()
             if self._left():
                 raise
@@ -335,5 +335,5 @@ def _record_failure(trial: Trial) -> Iterator[None]:
     """Record that a setting is too large or too slow. Other errors end the search."""
     try:
         yield
-    except (MemoryError, LateError) as error:
+    except (MemoryError, TimeoutError) as error:
         trial.fail(error)

@@ -1,15 +1,20 @@
-"""The launcher of Python processes that end with the thread that starts them."""
+"""Python processes that end with the thread that starts them: their launcher, and those that answer messages."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 # The child first asks the kernel to kill it when its parent ends. The signal fires when the *thread* that started it
 # ends, and misses a parent that ended before, hence the comparison.
@@ -34,6 +39,7 @@ ONE_THREAD = {f"{library}_THREADS": "1" for library in _LIBRARIES}
 # Errors of a kernel that is short of something for a moment; the last, while TensorFlow is being loaded.
 _TRANSIENT = (errno.EAGAIN, errno.ENOMEM, errno.EFAULT)
 _RETRY_SECONDS = 0.1
+_END_SECONDS = 5.0  # the longest wait for the end of a process that has closed its connection
 
 
 def start_python(
@@ -85,3 +91,82 @@ def start_python(
             raise
     time.sleep(_RETRY_SECONDS)
     return start()
+
+
+class ChildEndedError(RuntimeError):
+    """A child has ended, or has closed its connection; the message says why, in one line."""
+
+
+class Child:
+    """A process of `start_python` that answers messages, pickled objects, over a connection.
+
+    main: called with the descriptor of its end of the connection, then the arguments, as text. Its stderr is kept.
+    """
+
+    def __init__(
+        self,
+        main: str,
+        arguments: Sequence[object] = (),
+        *,
+        name: str,
+        descriptors: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        near, far = socket.socketpair()
+        self.connection: Connection[Any, Any] = Connection(near.detach())
+        try:
+            with far:
+                own = far.fileno()
+                self._process = start_python(
+                    main,
+                    (own, *arguments),
+                    name=name,
+                    descriptors=(own, *descriptors),
+                    environment=environment,
+                    stderr=self._errors,
+                )
+        except BaseException:
+            self.connection.close()
+            self._errors.close()
+            raise
+
+    def send(self, message: Any) -> None:
+        """Send a message. Raises ChildEndedError."""
+        try:
+            self.connection.send(message)
+        except OSError as error:
+            raise ChildEndedError(self.last_words()) from error
+
+    def receive(self, seconds: float) -> Any:
+        """Return the next message. Raises TimeoutError after so many seconds, and ChildEndedError."""
+        try:
+            if self.connection.poll(max(seconds, 0.0)):
+                return self.connection.recv()
+        except (EOFError, OSError) as error:
+            raise ChildEndedError(self.last_words()) from error
+        raise TimeoutError(f"no answer in {seconds:.3g} s")
+
+    def last_words(self) -> str:
+        """Return the last line of stderr of a process that ends, or how it ended."""
+        try:
+            code = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "it closed its connection, but goes on"
+        if code < 0:
+            return f"it was killed by {signal.Signals(-code).name}"
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit code {code}"
+
+    def close(self, seconds: float = 0.0) -> None:
+        """End the process and its children; idempotent. It has so many seconds to end by itself, and them."""
+        self.connection.close()
+        if seconds > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        self._errors.close()

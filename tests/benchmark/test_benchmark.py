@@ -241,15 +241,15 @@ def test_an_environment_that_fails_midway_is_one_line_and_leaves_nothing(tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "message"),
-    [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, r"alone closed its connection, but goes on$")],
+    [(signal.SIGKILL, "alone ended: it was killed by SIGKILL"), (signal.SIGSTOP, "connection, but goes on$")],
 )
 def test_a_part_process_that_dies_or_gives_up_its_connection_is_one_line(masked, sent, message, monkeypatch):
     if sent == signal.SIGSTOP:
-        monkeypatch.setattr("actor_learner.benchmark.parts._END_SECONDS", 0.1)
+        monkeypatch.setattr("actor_learner.system.child._END_SECONDS", 0.1)
     with PartProcesses(resolve_env(Masked), [masked.startup], masked.exported, masked.layout, patience(30)) as alone:
-        alone._processes[0].send_signal(sent)
+        alone._children[0]._process.send_signal(sent)
         if sent == signal.SIGSTOP:
-            alone._connections[0].close()
+            alone._children[0].connection.close()
         with pytest.raises(RuntimeError, match=message):
             alone.measure("acting", 0.1)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import io
 import itertools
 import json
 import math
 import os
-import resource
 import signal
+import threading
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from hypothesis import given, strategies as st
 import actor_learner as al
 from actor_learner import cli
 from actor_learner.benchmark import trial_worker, tune
-from actor_learner.benchmark.trial_worker import LateError, MeasuringProcess, Setting, Throughput, serve
+from actor_learner.benchmark.trial_worker import MeasuringProcess, Setting, Throughput, serve
 from actor_learner.benchmark.tune import (
     Trial,
     actor_counts,
@@ -244,9 +243,16 @@ def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
 
 def answers_to(config, *requests, seconds=0.0):
     """What a measuring process answers, here in this one."""
-    answers = io.StringIO()
-    serve(config, [json.dumps({"setting": setting, "seconds": seconds}) for setting in requests], answers)
-    return [json.loads(line) for line in answers.getvalue().splitlines()]
+    near, far = Pipe()
+    with near, far:
+        for setting in requests:
+            near.send((setting, seconds))
+        thread = threading.Thread(target=serve, args=(config, far))
+        thread.start()
+        found = [near.recv() for _ in requests]
+        near.close()
+        thread.join(patience(30))
+    return found
 
 
 COUNTING = al.TrainConfig(env="tests.support.counting_env:CountingEnv", hidden_sizes=(4,))
@@ -256,10 +262,10 @@ def test_one_learner_measures_all_settings_of_a_batch_and_failures_are_answers(w
     config = COUNTING.replace(algorithm=al.PPO(minibatch_size=8))
     requests = [Setting(1, 2, 8, 1, 1), Setting(2, 1, 8, 0, 1), Setting(1, 2, 10**9, 0, 1)]
     first, second, third = answers_to(config, *requests)
-    assert first["steps"] == second["steps"] == 16
-    assert min(first["seconds"], second["seconds"]) > 0
-    assert third["kind"] == "MemoryError"
-    assert third["error"].startswith("Too little shared memory for the batches")
+    assert first.steps == second.steps == 16
+    assert min(first.seconds, second.seconds) > 0
+    assert third[0] == "MemoryError"
+    assert third[1].startswith("Too little shared memory for the batches")
 
 
 def test_a_setting_of_a_replay_buffer_is_judged_with_its_gradient_steps(without_xla, monkeypatch):
@@ -273,44 +279,24 @@ def test_a_setting_of_a_replay_buffer_is_judged_with_its_gradient_steps(without_
 
 def test_a_setting_is_judged_by_three_updates_at_least(without_xla):
     (answer,) = answers_to(COUNTING.replace(algorithm=al.PPO(minibatch_size=8)), Setting(1, 1, 8, 0, 1), seconds=1e-9)
-    assert answer["steps"] == 24
+    assert answer.steps == 24
 
 
 def test_the_process_that_measures_uses_what_xla_compiled_before_for_as_many_threads(monkeypatch, tmp_path):
     called = []
-    for name in ("compile_cache.begin", "import_keras", "serve", "freeze_what_is_imported", "os.dup2", "os.fdopen"):
+    for name in ("compile_cache.begin", "import_keras", "serve", "freeze_what_is_imported", "Connection"):
         place = f"actor_learner.benchmark.trial_worker.{name}"
         monkeypatch.setattr(place, lambda *given, name=name: called.append((name, given)))
     (tmp_path / "config.toml").write_text('env = "CartPole-v1"\n')
-    trial_worker.main(str(tmp_path / "config.toml"), 3)
+    trial_worker.main("3", str(tmp_path / "config.toml"), 3)
     begun = called.index(("compile_cache.begin", (3,)))
     assert begun < called.index(("import_keras", ()))
 
 
-def test_answers_come_through_descriptors_above_1023(tmp_path):
-    least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most < 1200:
-        pytest.skip("there are no such descriptors")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(least, 1200), most))
-    near, far = os.pipe()
-    process = object.__new__(MeasuringProcess)
-    try:
-        with os.fdopen(fcntl.fcntl(near, fcntl.F_DUPFD, 1100), "rb") as stream, os.fdopen(far, "wb") as writer:
-            process._answers = stream
-            with pytest.raises(LateError):
-                process.answer(0.0)
-            writer.write(b'{"steps": 3, "seconds": 2.0}\n')
-            writer.flush()
-            assert process.answer(patience(5.0)) == Throughput(3, 2.0)
-    finally:
-        os.close(near)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (least, most))
-
-
 def test_an_environment_that_fails_midway_is_one_line(without_xla):
     (answer,) = answers_to(COUNTING.replace(env="tests.support.counting_env:BrokenLater"), Setting(1, 1, 64, 0, 1))
-    assert answer["kind"] == "ActorError"
-    assert "\n" not in answer["error"]
+    assert answer[0] == "ActorError"
+    assert "\n" not in answer[1]
 
 
 @pytest.mark.slow

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
-import subprocess
 import sys
 import tempfile
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -16,7 +16,7 @@ from actor_learner.networks.contract import all_layers
 from actor_learner.networks.saving import save_network
 from actor_learner.policy.exported import Conversion, ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.system.child import start_python
+from actor_learner.system.child import Child, ChildEndedError
 from actor_learner.system.keras_import import check_installed, import_keras
 
 DEADLINE = 300.0
@@ -36,25 +36,18 @@ def convert_elsewhere(network: keras.Model, spaces: Spaces, batch_size: int) -> 
         if save_network(network, folder).suffix != ".keras":
             raise _cannot_be_rebuilt(network, "it can't be saved whole")
         modules = sorted({type(layer).__module__ for layer in (network, *all_layers(network))})
-        request = {"modules": modules, "spaces": spaces.to_json(), "batch_size": batch_size}
-        (folder / "request.json").write_text(json.dumps(request))
-        with (folder / "errors").open("wb") as errors:
-            environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
-            process = start_python(
-                f"{__name__}:_main", [folder], name="actor-learner-convert", environment=environment, stderr=errors
-            )
-            try:
-                code = process.wait(DEADLINE)
-            except subprocess.TimeoutExpired:
-                raise RuntimeError(f"Converting network {network.name!r} took more than {DEADLINE:g} s.") from None
-            finally:
-                process.kill()
-                process.wait()
-        if (folder / "policy").is_dir():
-            exported = ExportedPolicy.load(folder / "policy").with_weights(network)
-            return Conversion(exported, json.loads((folder / "fallbacks.json").read_text()))
-        lines = (folder / "errors").read_text(errors="replace").strip().splitlines() or [f"exit code {code}"]
-        raise _cannot_be_rebuilt(network, lines[-1])
+        environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
+        child = Child(f"{__name__}:_main", [folder], name="actor-learner-convert", environment=environment)
+        try:
+            child.send((modules, spaces.to_json(), batch_size))
+            fallbacks = child.receive(DEADLINE)
+        except ChildEndedError as error:
+            raise _cannot_be_rebuilt(network, str(error)) from None
+        except TimeoutError:
+            raise RuntimeError(f"Converting network {network.name!r} took more than {DEADLINE:g} s.") from None
+        finally:
+            child.close()
+        return Conversion(ExportedPolicy.load(folder / "policy").with_weights(network), fallbacks)
 
 
 def _cannot_be_rebuilt(network: keras.Model, reason: str) -> ValueError:
@@ -64,18 +57,17 @@ def _cannot_be_rebuilt(network: keras.Model, reason: str) -> ValueError:
     )
 
 
-def _main(name: str) -> None:
+def _main(descriptor: str, name: str) -> None:
     """Convert the network in a folder: the helper's side."""
-    folder = Path(name)
-    request = json.loads((folder / "request.json").read_text())
+    connection: Connection[Any, Any] = Connection(int(descriptor))
+    modules, spaces, batch_size = connection.recv()
     import_keras()
     from actor_learner.networks.saving import load_network
     from actor_learner.policy.export.litert import convert_network
 
-    for module in request["modules"]:
+    for module in modules:
         if module not in sys.modules:
             importlib.import_module(module)  # registers the user's layers
-    spaces = Spaces.from_json(request["spaces"])
-    conversion = convert_network(load_network(folder), spaces, request["batch_size"])
-    (folder / "fallbacks.json").write_text(json.dumps(conversion.fallbacks))
-    conversion.exported.save(folder / "policy")
+    conversion = convert_network(load_network(name), Spaces.from_json(spaces), batch_size)
+    conversion.exported.save(Path(name, "policy"))
+    connection.send(conversion.fallbacks)

@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from actor_learner.actors.cluster import broker_process
 from actor_learner.actors.cluster.broker_process import BrokerProcess
+from actor_learner.system import child
 from tests.support.processes import patience
 
 MESSAGES = 2000
@@ -35,7 +35,7 @@ def test_what_was_sent_before_the_end_arrives(monkeypatch):
         reading[0].start()
         return subprocess.Popen([sys.executable, "-c", ""])
 
-    monkeypatch.setattr(broker_process, "start_python", start)
+    monkeypatch.setattr(child, "start_python", start)
     broker = BrokerProcess("auto")
     broker.start()
     for number in range(MESSAGES):
