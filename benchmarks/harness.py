@@ -217,6 +217,12 @@ def medians(rows: Sequence[Mapping[str, float]], digits: int | None = None) -> d
     return found if digits is None else {name: round(value, digits) for name, value in found.items()}
 
 
+def line_through(points: Mapping[int, float]) -> tuple[float, float]:
+    """Return the value at 0 and the slope, by least squares."""
+    slope, base = np.polyfit(list(points), list(points.values()), 1)
+    return float(base), float(slope)
+
+
 def cpu_seconds(*, children_only: bool = False) -> float:
     """Return the CPU time of this process and its ended children, or of the children alone."""
     whose = (resource.RUSAGE_CHILDREN,) if children_only else (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)

@@ -6,16 +6,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Found, svg_figure, table
-from benchmarks.scaling.pool_simulation import line_through
+from benchmarks.harness import Found, line_through, svg_figure, table
 
-_SIZE = (6.4, 7.6)  # inches: a column's width, so that letters stay as large as the text's
+_SIZE = (6.4, 5.2)  # inches: a column's width, so that letters stay as large as the text's
 
 
 def page(found: Found) -> str:
     """Return all figures as Markdown."""
     found = _with_numbers(found)
-    parts = [_origin(found), _actors(found), _costs(found), _heavy_tails(found), _many_cores(found)]
+    parts = [_origin(found), _actors(found), _costs(found), _heavy_tails(found)]
     return "\n\n".join(["# Scaling: 1 to 64 actors", *("\n".join(part) for part in parts)]) + "\n"
 
 
@@ -36,12 +35,11 @@ def _origin(found: Found) -> list[str]:
 
 
 def _actors(found: Found) -> list[str]:
-    simulated = found["simulated"]["measured_over_simulated"]
-    header = "actors|steps/s|of ideal|simulated|cores in use|MB each (PSS)|pool, ms a batch|update, ms".split("|")
+    header = "actors|steps/s|of ideal|cores in use|MB each (PSS)|pool, ms a batch|update, ms".split("|")
     rows = [
         (
             *(str(count), f"{row['steps_per_second']:,.0f}", f"{row['of_ideal']:.3f}"),
-            *(f"{row['of_ideal'] / simulated[count]:.3f}", f"{row['cores']:.0%}"),
+            f"{row['cores']:.0%}",
             f"{found['memory_mb'][count]['pss']:.1f}",
             *(f"{1e3 * row['pool_seconds']:.2f}", f"{1e3 * row['update_seconds']:.1f}"),
         )
@@ -65,41 +63,25 @@ def _costs(found: Found) -> list[str]:
 
 
 def _heavy_tails(found: Found) -> list[str]:
-    work, simulated = found["heavy_tails"]["work"], found["simulated"]["heavy_tails_of_ideal"]
+    work = found["heavy_tails"]["work"]
     rows = [
-        (str(lag), f"{row['of_ideal']:.3f}", f"{simulated[lag]:.3f}", f"{row['of_lock_step']:.2f}")
+        (str(lag), f"{row['of_ideal']:.3f}", f"{row['of_lock_step']:.2f}")
         for lag, row in found["heavy_tails"]["lags"].items()
     ]
     return [
         f"Steps of Pareto-distributed length ({work['actors']} actors, mean {1e3 * work['mean_step_seconds']:g} ms, "
         f"exponent {work['pareto_exponent']:g}):",
         "",
-        *table(("max_policy_lag", "of ideal", "simulated", "x lock-step"), rows),
-    ]
-
-
-def _many_cores(found: Found) -> list[str]:
-    simulated = found["simulated"]["cores"]
-    cores = sorted({count for shares in simulated.values() for count in shares})
-    rows = [
-        (str(learners), *(f"{shares[count]:.2f}" if count in shares else "" for count in cores))
-        for learners, shares in simulated.items()
-    ]
-    return [
-        "Simulated, environments that compute 0.1 ms a step: throughput as a share of that of as many actors alone, by "
-        "cores.",
-        "",
-        *table(("learners", *map(str, cores)), rows),
+        *table(("max_policy_lag", "of ideal", "x lock-step"), rows),
     ]
 
 
 def draw(found: Mapping[str, Any], path: Path) -> None:
-    """Write the picture: throughput against ideal, heavy tails, and the model's figures for more cores."""
+    """Write the picture: throughput against ideal, and heavy tails."""
     found = _with_numbers(dict(found))
-    figure, (measured, tails, cores) = svg_figure("scaling", 3, _SIZE)
+    figure, (measured, tails) = svg_figure("scaling", 2, _SIZE)
     _draw_measured(measured, found)
     _draw_tails(tails, found)
-    _draw_cores(cores, found["simulated"]["cores"])
     figure.savefig(path, metadata={"Date": None})
 
 
@@ -116,29 +98,16 @@ def _draw_measured(axes: Any, found: Mapping[str, Any]) -> None:
 
 
 def _draw_tails(axes: Any, found: Mapping[str, Any]) -> None:
-    lags, simulated = found["heavy_tails"]["lags"], found["simulated"]["heavy_tails_of_ideal"]
+    lags = found["heavy_tails"]["lags"]
     names = {0: "lock-step", 1: "one batch ahead", 4: "running freely"}
-    bars = {"measured": [row["of_ideal"] for row in lags.values()], "simulated": [simulated[lag] for lag in lags]}
-    for shift, (label, shares) in zip((-0.2, 0.2), bars.items(), strict=True):
-        places = [place + shift for place in range(len(lags))]
-        axes.bar(places, shares, 0.36, label=label, alpha=0.5 if label == "simulated" else None)
+    axes.bar(range(len(lags)), [row["of_ideal"] for row in lags.values()], 0.5)
     axes.set_xticks(range(len(lags)), [f"{names.get(lag, '')}\n(lag {lag})" for lag in lags])
-    axes.set(ylim=(0, 1.15), ylabel="throughput / ideal")
-    axes.legend(loc="upper left")
+    axes.set(ylim=(0, 1.05), ylabel="throughput / ideal")
     actors, mean, exponent = found["heavy_tails"]["work"].values()
     axes.set_title(
         f"{actors} actors, steps of Pareto-distributed length (exponent {exponent:g}, mean {1e3 * mean:g} ms)",
         fontsize=10,
     )
-
-
-def _draw_cores(axes: Any, simulated: Mapping[int, Mapping[int, float]]) -> None:
-    for learners, shares in simulated.items():
-        label = f"{learners} learner" + "s" * (learners > 1)
-        axes.plot(list(shares), list(shares.values()), marker="o", label=label)
-    counts = sorted({count for shares in simulated.values() for count in shares})
-    axes.set(ylim=(0, 1.05), xlabel="cores", ylabel="of every core's full share")
-    _finish(axes, counts, "Simulated: environments that compute, 0.1 ms a step", loc="lower left", ncols=2)
 
 
 def _finish(axes: Any, counts: Iterable[int], title: str, **legend: Any) -> None:

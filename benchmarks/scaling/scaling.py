@@ -22,16 +22,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Found, in_turns, make_parser, medians, origin, tell
+from benchmarks.harness import Found, in_turns, line_through, make_parser, medians, origin, tell
 from benchmarks.processes import memory_of
 from benchmarks.scaling.page import draw, page
-from benchmarks.scaling.pool_simulation import line_through, simulate
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 ACTORS = (1, 4, 8, 16, 32, 64)
 ENVS, ROWS, STEP_SECONDS = 8, 32, 0.02
-EPOCHS, MINIBATCH_SIZE, OTHER_MINIBATCH_SIZE = 4, 512, 64
+EPOCHS, MINIBATCH_SIZE = 4, 512
 REFERENCE = 8  # actors whose batch is the smallest of the four works': 64 environments x 32 steps
 TAIL_ACTORS, TAIL_STEP_SECONDS, TAIL, TAIL_LAGS = 16, 0.01, 2.0, (0, 1, 4)
 OVERLOAD, OVERLOAD_BATCHES = 2.0, 3  # the update of the last part takes so many times as long as the collection
@@ -45,7 +44,6 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="There are more actors than cores")
     warnings.filterwarnings("ignore", message="`minibatch_size` is larger than a batch")
     found = json.loads(arguments.read.read_text()) if arguments.read else measure_all(parser, arguments)
-    found["simulated"] = simulate(found)
     print(page(found))
     if arguments.output:
         arguments.output.write_text(json.dumps(found, indent=1) + "\n")
@@ -141,11 +139,11 @@ class Station:
         return {kind: round(statistics.mean(size[kind] for size in sizes), 2) for kind in sizes[0]}
 
 
-def make_learner(network: Any, action_space: Any, minibatch_size: int = MINIBATCH_SIZE) -> Any:
+def make_learner(network: Any, action_space: Any) -> Any:
     """Return a learner with the algorithm of this measurement."""
     import actor_learner as al
 
-    return al.Learner(network, al.PPO(minibatch_size=minibatch_size, epochs=EPOCHS), action_space=action_space)
+    return al.Learner(network, al.PPO(minibatch_size=MINIBATCH_SIZE, epochs=EPOCHS), action_space=action_space)
 
 
 def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Found:
@@ -168,7 +166,6 @@ def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Found:
             "actors": middle,
             "memory_mb": memory,
             "learner": _learner_figures(middle),
-            "minibatches": _minibatches(stations[REFERENCE]),
             "overload": measure_overload(stations[largest], middle[largest], rounds),
         }
 
@@ -192,22 +189,6 @@ def _learner_figures(middle: dict[int, Found]) -> Found:
         "steps_per_second_of_the_update_alone": round(rate),
         "saturated_by_actors": round(rate / (ENVS / STEP_SECONDS)),
     }
-
-
-def _minibatches(station: Station) -> dict[int, float]:
-    """Return the CPU seconds of an update of the same batch in minibatches of two sizes, for the model."""
-    trajectory = station.pool.collect().copy()
-    seconds = {}
-    for size in (OTHER_MINIBATCH_SIZE, MINIBATCH_SIZE):
-        learner = make_learner(station.pool.network, station.pool.action_space, size)
-        learner.update(trajectory)
-        times = []
-        for _ in range(10):
-            started = time.process_time()
-            learner.update(trajectory)
-            times.append(time.process_time() - started)
-        seconds[size] = round(statistics.median(times), 6)
-    return seconds
 
 
 def measure_overload(station: Station, alone: Found, rounds: int) -> Found:
