@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 TENSORFLOW_THREADS, JAX_THREADS = "TF_NUM_INTRAOP_THREADS", "NPROC"
 """Environment variables with the number of threads; each is read when the library starts, later than its import."""
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUPS = Path("/proc/self/cgroup")
-_OWN_SESSION = Path("/proc/self/autogroup")
+ROOT = Path("/")
+"""The folder of `proc` and `sys`."""
+
 _UNLIMITED = 1 << 62  # in cgroups of version 1, numbers from here on mean "no limit"
 _LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
 """The files with limits, by cgroup version. Above `memory.high` nothing is killed, but everything is slowed down."""
@@ -37,17 +37,16 @@ class Group(NamedTuple):
     version: int
 
 
-def own_groups(controller: str, mounted: Path = _CGROUPS, own: Path = _OWN_CGROUPS) -> list[Group]:
+def own_groups(controller: str) -> list[Group]:
     """Return the cgroups that limit this process in `controller` ("cpu", "memory"), the innermost first.
 
     The limit of each applies. In a container that doesn't see its own path, the folders in between don't exist, but the
-    last one, where the container's files are mounted, does.
-
-    mounted: the folder of the hierarchies; own: the file that names this process's groups, as `0::/path` (version 2)
+    last one, where the container's files are mounted, does. `/proc/self/cgroup` names them, as `0::/path` (version 2)
     or `4:memory:/path` (version 1; both in a hybrid).
     """
     groups: list[Group] = []
-    for line in read_lines(own):
+    mounted = ROOT / "sys/fs/cgroup"
+    for line in read_lines(ROOT / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if not controllers:
             version, mount, otherwise = 2, mounted / "unified", mounted
@@ -85,9 +84,9 @@ def available_cores() -> int:
     return max(1, math.floor(min(allowed_cores(), cpu_quota())))
 
 
-def cpu_quota(cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUPS) -> float:
-    """Return the CPU seconds per second that this process's cgroups allow, or infinity. Arguments: see `own_groups`."""
-    return min(map(_quota, own_groups("cpu", cgroups, own_cgroup)), default=math.inf)
+def cpu_quota() -> float:
+    """Return the CPU seconds per second that this process's cgroups allow, or infinity."""
+    return min(map(_quota, own_groups("cpu")), default=math.inf)
 
 
 def _quota(group: Group) -> float:
@@ -99,22 +98,22 @@ def _quota(group: Group) -> float:
     return math.inf if first == "max" else float(first) / float(second)
 
 
-def busy_seconds(stat: Path = Path("/proc/stat")) -> float | None:
+def busy_seconds() -> float | None:
     """Return the CPU seconds that all processes used on this process's cores; None if the system doesn't count them."""
     allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
-    fields = [line.split() for line in read_lines(stat)]
+    fields = [line.split() for line in read_lines(ROOT / "proc/stat")]
     ticks = [list(map(int, words[1:])) for words in fields if words and words[0] in allowed]
     # user, nice, system, idle, iowait, irq, softirq, steal; user and nice include the guests' time.
     busy = sum(sum(counts[:8]) - sum(counts[3:5]) for counts in ticks)
     return busy / os.sysconf("SC_CLK_TCK") if ticks else None
 
 
-def cpu_pressure(pressure: Path = Path("/proc/pressure/cpu")) -> float:
+def cpu_pressure() -> float:
     """Return the share of the last ten seconds in which a process, of any program, waited for a core.
 
     Where the kernel doesn't measure it: the share by which the load average exceeds the cores, at most 1.
     """
-    if found := re.search(r"some avg10=([\d.]+)", " ".join(read_lines(pressure))):
+    if found := re.search(r"some avg10=([\d.]+)", " ".join(read_lines(ROOT / "proc/pressure/cpu"))):
         return float(found[1]) / 100
     with contextlib.suppress(OSError):  # the system counts no load
         return min(1.0, max(0.0, os.getloadavg()[0] / allowed_cores() - 1))
@@ -155,7 +154,7 @@ def lower_priority(niceness: int) -> bool:
         if niceness > os.getpriority(os.PRIO_PROCESS, 0):
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
     try:
-        _OWN_SESSION.write_text(str(niceness))
+        (ROOT / "proc/self/autogroup").write_text(str(niceness))
     except BlockingIOError:
         return False
     except OSError:  # a system without autogroups
@@ -163,12 +162,12 @@ def lower_priority(niceness: int) -> bool:
     return True
 
 
-def available_memory(root: Path = Path("/")) -> int | None:
+def available_memory() -> int | None:
     """Return the bytes that can be used before something is killed: the least of the system's and each cgroup's.
 
-    root: the folder of `proc` and `sys`. None if the system doesn't say (macOS).
+    None if the system doesn't say (macOS).
     """
-    limits = [limit for limit in (system_available(root), *map(_available, _memory_groups(root))) if limit is not None]
+    limits = [limit for limit in (system_available(), *map(_available, own_groups("memory"))) if limit is not None]
     return min(limits, default=None)
 
 
@@ -180,20 +179,16 @@ def require_memory(what: str, size: int, received: str, advice: str = "") -> Non
         raise MemoryError(f"{what} into memory: {'; '.join(filter(None, (sizes, advice)))}. Received: {received}")
 
 
-def system_available(root: Path = Path("/")) -> int | None:
+def system_available() -> int | None:
     """Return the bytes that the system can give without swapping; None if it doesn't say (macOS)."""
-    lines = (line.split() for line in read_lines(root / "proc/meminfo"))
+    lines = (line.split() for line in read_lines(ROOT / "proc/meminfo"))
     return next((1024 * int(words[1]) for words in lines if words[:1] == ["MemAvailable:"]), None)
 
 
-def cgroup_limit(root: Path = Path("/")) -> float:
-    """Return the bytes at which this process's cgroups kill or throttle, or infinity. root: see `available_memory`."""
-    limits = [read_number(group.folder / name) for group in _memory_groups(root) for name in _LIMITS[group.version]]
+def cgroup_limit() -> float:
+    """Return the bytes at which this process's cgroups kill or throttle, or infinity."""
+    limits = [read_number(group.folder / name) for group in own_groups("memory") for name in _LIMITS[group.version]]
     return min((limit for limit in limits if limit is not None), default=math.inf)
-
-
-def _memory_groups(root: Path) -> list[Group]:
-    return own_groups("memory", root / "sys/fs/cgroup", root / "proc/self/cgroup")
 
 
 def _available(group: Group) -> int | None:
@@ -218,8 +213,8 @@ def machine() -> dict[str, Any]:
     return {"cpu": cpu_model(), "cores": available_cores(), "memory_gb": memory, "system": platform.platform()}
 
 
-def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def cpu_model() -> str:
     """Return the CPU's own name, or the system's name for it (macOS, most of arm64)."""
-    pairs = (line.partition(":") for line in read_lines(cpuinfo))
+    pairs = (line.partition(":") for line in read_lines(ROOT / "proc/cpuinfo"))
     names = (value.strip() for key, _, value in pairs if key.strip() == "model name")
     return next(names, "") or platform.processor() or platform.machine()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from actor_learner.system import machine
 from actor_learner.system.machine import allowed_cores, busy_seconds, cpu_pressure, cpu_quota
 
 _LARGEST_SHARE = 0.005
@@ -130,14 +131,15 @@ def release(array: Any) -> None:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
 
-def measure(actors: Mapping[int, int], proc: Path = Path("/proc"), counted: Collection[str] = _PROPORTIONAL) -> Usage:
+def measure(actors: Mapping[int, int], counted: Collection[str] = _PROPORTIONAL) -> Usage:
     """Measure this process's tree.
 
     actors: process id of each actor. Its processes are those in its group, in its session or below it, so that a
         simulator counts although its own parent has ended.
-    proc: the folder of processes. Without it (macOS), `ps` is used, and shared memory counts in full in each process.
-    counted: fields of `smaps_rollup` to sum. Raises OSError if the processes can't be read.
+    counted: fields of `smaps_rollup` to sum. Without /proc (macOS), `ps` is used, and shared memory counts in full in
+        each process. Raises OSError if the processes can't be read.
     """
+    proc = machine.ROOT / "proc"
     table = dict(_processes(proc, counted) if (proc / "self/stat").exists() else _processes_by_ps())
     numbers = {pid: actor for actor, pid in actors.items()}
     sizes: dict[int | None, int] = dict.fromkeys([None, *actors], 0)

@@ -54,15 +54,19 @@ def test_without_git(tmp_path, monkeypatch):
     assert git_commit() is None
 
 
-def test_what_the_cpu_calls_itself(tmp_path):
-    file = tmp_path / "cpuinfo"
+def test_what_the_cpu_calls_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr("actor_learner.system.machine.ROOT", tmp_path)
+    file = tmp_path / "proc/cpuinfo"
+    file.parent.mkdir()
     file.write_text(
         "processor\t: 0\nmodel\t\t: 143\nmodel name\t: A CPU @ 2 GHz: fast\n\nprocessor\t: 1\nmodel name\t: B\n"
     )
-    assert cpu_model(file) == "A CPU @ 2 GHz: fast"
+    assert cpu_model() == "A CPU @ 2 GHz: fast"
     file.write_text("processor\t: 0\nBogoMIPS\t: 50\n")  # as on arm64
-    assert cpu_model(file)
-    assert cpu_model(tmp_path / "nowhere") == cpu_model(file)
+    unknown = cpu_model()
+    assert unknown
+    file.unlink()
+    assert cpu_model() == unknown
 
 
 def test_the_machine():

@@ -18,12 +18,15 @@ from actor_learner.system.machine import (
 )
 
 
-def test_the_pressure_is_the_kernels_figure_or_that_of_the_load(tmp_path):
-    file = tmp_path / "cpu"
+def test_the_pressure_is_the_kernels_figure_or_that_of_the_load(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    file = tmp_path / "proc/pressure/cpu"
+    file.parent.mkdir(parents=True)
     file.write_text("some avg10=59.29 avg60=63.47 avg300=53.38 total=356746979\nfull avg10=0.00 avg60=0.00\n")
-    assert cpu_pressure(file) == pytest.approx(0.5929)
+    assert cpu_pressure() == pytest.approx(0.5929)
     cores = machine.allowed_cores()
-    assert cpu_pressure(tmp_path / "none") == pytest.approx(min(1, max(0, os.getloadavg()[0] / cores - 1)), abs=0.2)
+    file.unlink()
+    assert cpu_pressure() == pytest.approx(min(1, max(0, os.getloadavg()[0] / cores - 1)), abs=0.2)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs sched_setaffinity")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from actor_learner.system import machine
 from actor_learner.system.machine import cgroup_limit, cpu_quota, own_groups, read_lines, read_number
 
 
@@ -19,7 +20,7 @@ class System:
     """A made-up system: what /proc/self/cgroup says, and files below /sys/fs/cgroup."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.mounted, self.own = root, root / "sys/fs/cgroup", root / "proc/self/cgroup"
+        self.mounted, self.own = root / "sys/fs/cgroup", root / "proc/self/cgroup"
         self.mounted.mkdir(parents=True)
 
     def is_in(self, *lines: str) -> None:
@@ -29,12 +30,13 @@ class System:
         write(self.mounted / name, f"{text}\n")
 
     def folders(self, controller: str) -> list[str]:
-        groups = own_groups(controller, self.mounted, self.own)
+        groups = own_groups(controller)
         return [f"{group.version}:{group.folder.relative_to(self.mounted)}" for group in groups]
 
 
 @pytest.fixture
-def system(tmp_path):
+def system(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
     return System(tmp_path)
 
 
@@ -68,13 +70,13 @@ def test_a_hybrid_has_both(system):
 def test_a_path_may_hold_colons_and_lead_out_of_what_a_container_sees(system):
     system.is_in("0::/../odd:name")
     system.write("memory.max", "7000000")
-    assert cgroup_limit(system.root) == 7e6
+    assert cgroup_limit() == 7e6
 
 
 def test_no_cgroups(system):
     assert system.folders("memory") == []
-    assert cgroup_limit(system.root) == math.inf
-    assert cpu_quota(system.mounted, system.own) == math.inf
+    assert cgroup_limit() == math.inf
+    assert cpu_quota() == math.inf
 
 
 def test_this_machine_can_be_read():
@@ -87,22 +89,22 @@ def test_the_least_limit_of_version_2_is_that_of_memory(system):
     system.write("outer/inner/memory.max", "max")
     system.write("outer/memory.max", "3000000000")
     system.write("memory.max", "9000000000")
-    assert cgroup_limit(system.root) == 3e9
+    assert cgroup_limit() == 3e9
 
 
 def test_what_throttles_is_a_limit_too(system):
     system.is_in("0::/job")
     system.write("job/memory.max", "3000000000")
     system.write("job/memory.high", "2000000000")
-    assert cgroup_limit(system.root) == 2e9
+    assert cgroup_limit() == 2e9
 
 
 def test_the_memory_limit_of_version_1(system):
     system.is_in("4:memory:/job")
     system.write("memory/memory.limit_in_bytes", "9223372036854771712")
-    assert cgroup_limit(system.root) == math.inf
+    assert cgroup_limit() == math.inf
     system.write("memory/job/memory.limit_in_bytes", "5000000000")
-    assert cgroup_limit(system.root) == 5e9
+    assert cgroup_limit() == 5e9
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_the_smallest_cpu_quota_of_those_around_holds(system, version, files, co
     system.is_in("3:cpu,cpuacct:/job" if version == 1 else "0::/job")
     for name, text in files.items():
         system.write(name, text)
-    assert cpu_quota(system.mounted, system.own) == cores
+    assert cpu_quota() == cores
 
 
 @pytest.mark.parametrize(("text", "number"), [("12\n", 12), ("max\n", None), ("-1\n", None), ("", None)])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from actor_learner.system import memory
+from actor_learner.system import machine, memory
 from actor_learner.system.memory import MemorySampler, Usage, cpu_shares, measure
 from tests.support.processes import is_alive, patience, wait_until
 
@@ -20,7 +20,6 @@ pytestmark = pytest.mark.slow
 
 
 MB = 1_000_000
-NO_PROC = Path("/nowhere")  # as on macOS
 
 GROWING = """
 import sys
@@ -45,6 +44,21 @@ if sys.argv[2] == "wait":
 import os
 os._exit(0)
 """
+
+
+@pytest.fixture
+def proc(tmp_path, monkeypatch):
+    """The folder in which processes are found, which is empty."""
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    (tmp_path / "proc").mkdir()
+    return tmp_path / "proc"
+
+
+@pytest.fixture(params=["proc", "ps"])
+def source(request, monkeypatch):
+    """Where the processes are found: without /proc, as on macOS, `ps` tells them."""
+    if request.param == "ps":
+        monkeypatch.setattr(machine, "ROOT", Path("/nowhere"))
 
 
 class Child:
@@ -81,25 +95,23 @@ def start():
         child.process.communicate()
 
 
-@pytest.mark.parametrize("proc", [Path("/proc"), NO_PROC], ids=["proc", "ps"])
-def test_an_actor_that_grows(start, proc):
+def test_an_actor_that_grows(start, source):
     still, growing = start(GROWING), start(GROWING)
     pids = {0: still.pid, 3: growing.pid}
-    before = measure(pids, proc)
+    before = measure(pids)
     growing.grow(50 * MB)
-    after = measure(pids, proc)
+    after = measure(pids)
     assert after.actors[3] - before.actors[3] == pytest.approx(50 * MB, rel=0.1)
     assert abs(after.actors[0] - before.actors[0]) < 2 * MB
     assert abs(after.learner - before.learner) < 20 * MB
     assert after.total == after.learner + sum(after.actors.values())
 
 
-@pytest.mark.parametrize("proc", [Path("/proc"), NO_PROC], ids=["proc", "ps"])
-def test_this_process_grows(proc):
+def test_this_process_grows(source):
     """By more than what other tests in this process give back or take at the same time."""
-    before = measure({}, proc)
+    before = measure({})
     taken = b"x" * 300 * MB
-    assert measure({}, proc).learner - before.learner == pytest.approx(len(taken), rel=0.15)
+    assert measure({}).learner - before.learner == pytest.approx(len(taken), rel=0.15)
 
 
 def test_what_an_actor_starts_counts_as_its_own(start):
@@ -108,13 +120,12 @@ def test_what_an_actor_starts_counts_as_its_own(start):
     assert 65 * MB < usage.actors[0] < 100 * MB
 
 
-@pytest.mark.parametrize("proc", [Path("/proc"), NO_PROC], ids=["proc", "ps"])
-def test_an_orphan_of_an_actor_still_counts_as_its_own(start, proc):
+def test_an_orphan_of_an_actor_still_counts_as_its_own(start, source):
     """Its parent is another one by now, its group and session aren't."""
     actor = start(STARTING, GROWING + "import time\ntime.sleep(600)", "end")
     try:
         assert wait_until(lambda: not is_alive(actor.pid))
-        usage = measure({0: actor.pid}, proc)
+        usage = measure({0: actor.pid})
     finally:
         os.kill(int(actor.said), signal.SIGKILL)
     assert 60 * MB < usage.actors[0] < 80 * MB
@@ -173,24 +184,24 @@ def test_a_process_may_be_called_anything(start):
     assert measure({0: child.pid}).actors[0] > 30 * MB
 
 
-def test_without_smaps_rollup_resident_size_counts(tmp_path):
+def test_without_smaps_rollup_resident_size_counts(proc):
     """As on kernels before 4.14: a /proc of links to the real one, without that file."""
     pid = str(os.getpid())
-    (tmp_path / pid).mkdir()
+    (proc / pid).mkdir()
     for name in ("stat", "status"):
-        (tmp_path / pid / name).symlink_to(f"/proc/{pid}/{name}")
-    (tmp_path / "self").symlink_to(pid)
+        (proc / pid / name).symlink_to(f"/proc/{pid}/{name}")
+    (proc / "self").symlink_to(pid)
     (resident,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
-    assert measure({}, tmp_path).learner == pytest.approx(int(resident.split()[1]) * 1024, rel=0.05)
+    assert measure({}).learner == pytest.approx(int(resident.split()[1]) * 1024, rel=0.05)
 
 
-def test_ids_that_changed_hands_while_the_table_was_read_are_no_endless_loop(tmp_path):
+def test_ids_that_changed_hands_while_the_table_was_read_are_no_endless_loop(proc):
     for pid, parent in ((2, 3), (3, 2), (os.getpid(), 2)):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} (python) S {parent} {pid} {pid} 0")
-        (tmp_path / str(pid) / "status").write_text("VmRSS:\t  7 kB\nVmSwap:\t  3 kB\n")
-    (tmp_path / "self").symlink_to(str(os.getpid()))
-    usage = measure({5: 77}, tmp_path)
+        (proc / str(pid)).mkdir()
+        (proc / str(pid) / "stat").write_text(f"{pid} (python) S {parent} {pid} {pid} 0")
+        (proc / str(pid) / "status").write_text("VmRSS:\t  7 kB\nVmSwap:\t  3 kB\n")
+    (proc / "self").symlink_to(str(os.getpid()))
+    usage = measure({5: 77})
     assert (usage.learner, usage.actors) == (10 * 1024, {5: 0})
 
 
@@ -205,13 +216,12 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("proc", [Path("/proc"), NO_PROC], ids=["proc", "ps"])
-def test_cpu_seconds_are_those_of_whoever_used_them(start, proc):
+def test_cpu_seconds_are_those_of_whoever_used_them(start, source):
     idle, busy = start(BUSY), start(BUSY)
     pids = {0: idle.pid, 3: busy.pid}
-    before = measure(pids, proc)
+    before = measure(pids)
     busy.grow(1.1)
-    after = measure(pids, proc)
+    after = measure(pids)
     shares = cpu_shares(before, after, 2.0)
     assert set(shares) == {None, 0, 3}
     assert 0.45 < shares[3] < 1.1  # `ps` counts whole seconds
@@ -281,7 +291,7 @@ def test_without_a_descriptor_left_the_sampler_keeps_what_it_had():
     """Measuring needs one; a run doesn't end because it can't be watched."""
     program = """
 import os, resource
-from actor_learner.system import memory
+from actor_learner.system import machine, memory
 memory._LARGEST_SHARE = 1e6
 sampler = memory.MemorySampler(dict, seconds=1e-6)
 before = sampler.metrics()

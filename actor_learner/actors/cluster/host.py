@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -58,15 +58,12 @@ def identity() -> dict[str, str]:
 
 
 class NodeHost:
-    """Serves one learner: fills the columns that it assigns, and sends them. Ends with it.
+    """Serves one learner: fills the columns that it assigns, and sends them. Ends this process with it."""
 
-    end: called once, from another thread, when the learner is gone or the actors have ended: ends this process.
-    """
-
-    def __init__(self, content: bytes, end: Callable[[], object] = lambda: os._exit(0)) -> None:
+    def __init__(self, content: bytes) -> None:
         """Start the actors. content: a pickled `HostStart`."""
         start: HostStart = pickle.loads(content)  # noqa: S301 - from the learner, by the cluster's own means
-        self._start, self._end = start, end
+        self._start = start
         sys.argv[:] = start.argv
         self._first_env = start.startups[0].first_env
         self._starts = {startup.actor: startup.first_env - self._first_env for startup in start.startups}
@@ -105,7 +102,7 @@ class NodeHost:
             try:
                 self._group.close()
             finally:
-                self._end()
+                os._exit(0)
 
     def _accept(self, server: socket.socket) -> Connection:
         """Return the connection of the learner; others may try meanwhile."""

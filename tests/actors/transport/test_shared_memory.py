@@ -13,6 +13,7 @@ import pytest
 
 from actor_learner.actors.transport import shared_memory
 from actor_learner.actors.transport.shared_memory import Arena, anonymous_file
+from actor_learner.system import machine
 from actor_learner.system.machine import available_memory
 
 FLOAT, BYTE = np.dtype(np.float32), np.dtype(np.uint8)
@@ -150,10 +151,11 @@ HIDDEN_PATH = {
     ("files", "available"),
     [({}, 8_000_000 * 1024), (VERSION_2, 600_000_000), (VERSION_1, 600_000_000), (HIDDEN_PATH, 0)],
 )
-def test_available_memory_is_what_the_system_and_the_tightest_cgroup_leave(tmp_path, files, available):
-    assert available_memory(tmp_path) is None
+def test_available_memory_is_what_the_system_and_the_tightest_cgroup_leave(tmp_path, monkeypatch, files, available):
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    assert available_memory() is None
     files = {"proc/meminfo": "MemTotal: 16000000 kB\nMemAvailable: 8000000 kB\n", **files}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert available_memory(tmp_path) == available
+    assert available_memory() == available
