@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import math
 import os
 import platform
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 from actor_learner.runs.provenance import PACKAGES
 from actor_learner.system import machine
+from actor_learner.system.child import Child, ChildEndedError
 from actor_learner.system.files import one_line
 from actor_learner.system.keras_import import BACKENDS, keras_backend
 from actor_learner.system.ray_address import check_address
@@ -196,20 +195,22 @@ def try_it(deadline: float = DEADLINE) -> dict[str, Any]:
 
     deadline: seconds after which the process is killed, and the processes that it started end.
     """
-    # PYTHONPATH makes the process import the package that runs here.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-P", "-m", "actor_learner.cli.diagnosis"]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=deadline, check=False)
-    except subprocess.TimeoutExpired:
-        return {"failed": f"it did not finish in {deadline:.0f} seconds; is the machine busy?"}
+        child = Child(f"{__name__}:_answer", name="self-test")
     except OSError as error:
         return {"failed": f"no process could be started ({error.strerror})"}
-    if done.returncode == 0:
-        return dict(json.loads(done.stdout.splitlines()[-1]))
-    lines = done.stderr.strip().splitlines()
-    how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-    return {"failed": f"{lines[-1] if lines else 'it printed nothing'} ({how})"}
+    try:
+        return dict(child.receive(deadline))
+    except TimeoutError:
+        return {"failed": f"it did not finish in {deadline:.0f} seconds; is the machine busy?"}
+    except ChildEndedError as error:
+        return {"failed": str(error)}
+    finally:
+        child.close()
+
+
+def _answer(descriptor: str) -> None:
+    Connection(int(descriptor)).send(_self_test())
 
 
 def _self_test() -> dict[str, Any]:
@@ -262,7 +263,3 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_text, value)) or "none"
     return str(value).replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    print(json.dumps(_self_test()))

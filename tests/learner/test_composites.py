@@ -19,7 +19,7 @@ from actor_learner.networks.contract import network_distribution
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import action_structure
 from actor_learner.spaces.trajectory import map_leaves
-from tests.support.small_networks import linear_network, same_weights, weights_of
+from tests.support.small_networks import linear_network, same_weights, trace_count, weights_of
 from tests.support.trajectories import HYBRID, SENSES, TWO_ACTIONS, VECTOR, random_trajectory
 
 pytestmark = [pytest.mark.usefixtures("without_xla"), pytest.mark.slow]
@@ -175,7 +175,7 @@ def test_a_composite_is_traced_once_and_later_batches_have_the_same_leaves():
     for seed in range(3):
         batch = random_trajectory(HYBRID, observation_space=SMALL_SENSES, masked=True, invalid_rate=0.1, seed=seed)
         learner.update(batch)
-    assert learner._compiled.trace_count == 1
+    assert trace_count(learner) == 1
     other = random_trajectory(HYBRID, observation_space=Dict(switches=SMALL_SENSES["switches"]), masked=True)
     with pytest.raises(ValueError, match=r"rows of shape {'dials'.* Received: {'switches': \(2, 2\)}"):
         learner.update(other)

@@ -16,6 +16,7 @@ from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK
 from actor_learner.learner import replay
 from actor_learner.learner.replay import ReplayLearner
 from actor_learner.system.files import write_folder_atomically
+from tests.support.small_networks import trace_count
 from tests.support.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory, usable_rewards
 
 SGD = keras.optimizers.SGD(0.1)
@@ -227,7 +228,7 @@ def test_gradient_steps_are_those_that_are_due_whatever_the_batches_are(columns,
         metrics = learner.update(batch(learner, seed, steps=steps, columns=count, invalid_rate=0.1))
         assert metrics["gradient_steps"] == math.floor(max(0, learner.env_steps - 50) * updates_per_step)
         assert metrics["updates_owed"] == 0
-    assert learner._compiled.trace_count == 1
+    assert trace_count(learner) == 1
 
 
 def test_epsilon_is_a_published_weight_that_follows_its_schedule_and_losses_come_once_learning_starts():

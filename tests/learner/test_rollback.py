@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import actor_learner as al
-from tests.support.small_networks import linear_network
+from tests.support.small_networks import linear_network, trace_count
 from tests.support.trajectories import TORQUES, TWO_ACTIONS, VECTOR, random_trajectory
 
 pytestmark = pytest.mark.usefixtures("without_xla")
@@ -121,7 +121,7 @@ def test_an_undone_update_never_was(make):
     assert "undone" not in expected[-1]
     assert learner.not_finite == ()
     assert state_of(learner) == after != before
-    assert learner._compiled.trace_count == 1
+    assert trace_count(learner) == 1
 
 
 def test_a_learning_rate_that_explodes_and_nan_from_an_environment():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import actor_learner as al
-from tests.support.small_networks import linear_network, same_weights, weights_of
+from tests.support.small_networks import linear_network, same_weights, trace_count, weights_of
 from tests.support.trajectories import TWO_ACTIONS, VECTOR, random_trajectory
 
 pytestmark = pytest.mark.usefixtures("without_xla")
@@ -43,7 +43,7 @@ def test_updates_with_changing_schedules_trace_once_for_each_shape_of_batch():
         batch = random_trajectory(seed=update, columns=columns[update], invalid_rate=0.1 * (update % 3))
         learner.update(batch)
         learner.get_weights()
-    assert learner._compiled.trace_count == 2
+    assert trace_count(learner) == 2
     assert len(learner._compiled._traced) == 2, "and each is looked up by its shapes alone"
 
 

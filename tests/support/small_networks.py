@@ -34,3 +34,8 @@ class Unserializable(keras.Model):
 
     def call(self, observation):
         return self.heads[0](observation), self.heads[1](observation)
+
+
+def trace_count(learner):
+    """The number of graphs of an update that TensorFlow has traced."""
+    return learner._compiled._function.experimental_get_tracing_count()

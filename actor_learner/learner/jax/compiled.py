@@ -125,11 +125,6 @@ class Compiled:
         self._lowered: dict[Any, Any] = {}
         self._programs: dict[Any, Any] = {}
 
-    @property
-    def trace_count(self) -> int:
-        """The number of graphs that JAX has traced."""
-        return len(self._lowered)
-
     def trace(self, *arguments: Nest) -> Any:
         """Return the graph for arguments of these shapes."""
         shapes = _shapes(arguments)

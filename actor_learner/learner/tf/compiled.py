@@ -43,11 +43,6 @@ class Compiled:
         self._traced: dict[Any, Any] = {}
         self._is_compiled = not with_xla
 
-    @property
-    def trace_count(self) -> int:
-        """The number of graphs that TensorFlow has traced."""
-        return int(self._function.experimental_get_tracing_count())
-
     def trace(self, *arguments: Nest) -> Any:
         """Return the graph for arguments of these shapes. TensorFlow's own lookup takes half a millisecond."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in tf.nest.flatten(arguments))
