@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _Env = str | Callable[..., Any] | EnvFactory
 _Episode = tuple[float, float, dict[str, float]]  # return, length, entries of the last step's info
-MOST_ENVS = 8  # stepped together by default
+MAX_ENVS = 8  # stepped together by default
 _RESAMPLES = 10_000
 
 
@@ -119,7 +119,7 @@ def evaluate(
     check_count("episodes", episodes)
     check_count("num_envs", num_envs, optional=True)
     check_count("seed", seed, 0)
-    num_envs = min(num_envs or MOST_ENVS, episodes)
+    num_envs = min(num_envs or MAX_ENVS, episodes)
     config = RecordedConfig()
     if isinstance(run_dir_or_network, (str, os.PathLike)):
         config = read_config(run_dir_or_network)

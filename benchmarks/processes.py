@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_FEWEST_SAMPLES = 20
+_MIN_SAMPLES = 20
 
 
 class Leftovers(NamedTuple):
@@ -79,7 +79,7 @@ def memory_of(pid: int | str = "self") -> dict[str, float]:
 
 def growth(samples: Sequence[dict[str, float]]) -> dict[str, Any]:
     """Compare the beginning of the second fifth with the end: medians of a twentieth of the samples (at least 3)."""
-    if len(samples) < _FEWEST_SAMPLES:
+    if len(samples) < _MIN_SAMPLES:
         return {"samples": len(samples), "growth": {}}
     size = max(3, len(samples) // 20)
     early, late = samples[len(samples) // 5 :][:size], samples[-size:]

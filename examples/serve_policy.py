@@ -18,7 +18,7 @@ import numpy as np
 
 import actor_learner as al
 
-MOST_SESSIONS = 10_000
+MAX_SESSIONS = 10_000
 
 
 def as_arrays(value):
@@ -43,7 +43,7 @@ def make_server(policy: al.Policy, port: int) -> ThreadingHTTPServer:
             return policy.act(observation)
         known = states.pop(session, None) if start == "0" else None
         action, states[session] = policy.act(observation, start=known is None, state=known or first)
-        if len(states) > MOST_SESSIONS:
+        if len(states) > MAX_SESSIONS:
             states.popitem(last=False)
         return action
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from actor_learner.system.machine import available_memory, size_text
 from actor_learner.system.memory import own_memory
 
-SMALLEST_ACTOR = 20_000_000
+MIN_ACTOR_BYTES = 20_000_000
 """Bytes that an actor needs at least; 24 MB with one CartPole-v1 environment (scripts/measure actor --envs 1)."""
 _LARGE_SHARE = 0.25  # the share of the available memory from which on the first actor is measured before others start
 
 
 def check_memory(num_actors: int, available: int | None = None) -> None:
     """Raise MemoryError if so many actors can't fit into `available` bytes; None: what the system and cgroups leave."""
-    _check(num_actors, num_actors, SMALLEST_ACTOR, "at least", available)
+    _check(num_actors, num_actors, MIN_ACTOR_BYTES, "at least", available)
 
 
 def starts_with_one(num_actors: int, available: int | None = None) -> bool:
     """Return whether to measure the first actor before others start: only where memory might run out."""
     available = available_memory() if available is None else available
-    return available is not None and num_actors * SMALLEST_ACTOR > _LARGE_SHARE * available
+    return available is not None and num_actors * MIN_ACTOR_BYTES > _LARGE_SHARE * available
 
 
 def check_rest(num_actors: int, first: int, available: int | None = None) -> None:

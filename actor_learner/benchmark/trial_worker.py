@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actor_learner.benchmark.whole import LEAST_BATCHES, without_learning
+from actor_learner.benchmark.whole import MIN_BATCHES, without_learning
 from actor_learner.config.file import load_config
 from actor_learner.system import compile_cache
 from actor_learner.system.child import Child, ChildEndedError
@@ -145,7 +145,7 @@ class Bench:
             rounds = _rounds(actors, learner)
             for _ in range(1 + min(config.max_policy_lag, 1)):  # at lag 1 no update runs beside the first batch
                 next(rounds)
-            least = LEAST_BATCHES if seconds else 1
+            least = MIN_BATCHES if seconds else 1
             steps, updates, started = 0, 0, time.monotonic()
             while updates < least or not steps or time.monotonic() < deadline:
                 steps, updates = steps + next(rounds), updates + 1

@@ -30,8 +30,8 @@ ALLOWED = ("envs", "unroll_length")
 _FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)  # for these changes, the likeliest first
 _ACTORS_PER_CORE = 4
 _ALIKE = 0.98  # the part of the highest throughput from which on the simpler setting wins
-_LARGEST_SHARE = 0.5  # of the time left, which a round may take beyond its own share, if single updates take long
-_LONGEST_SECONDS = 10.0  # the longest measurement, even if this leaves a part of the budget unused
+_MAX_SHARE = 0.5  # of the time left, which a round may take beyond its own share, if single updates take long
+_MAX_SECONDS = 10.0  # the longest measurement, even if this leaves a part of the budget unused
 _PATIENCE_SECONDS = 20.0  # a setting may take this beyond its own time; at least three times the start of the process
 
 
@@ -290,8 +290,8 @@ class Search:
         self._number += 1
         trials = [self._trial(setting) for setting in dict.fromkeys([self._before, *settings])]
         chosen = [trial for trial in trials if trial.failure is None]
-        seconds = min(self._left() / rounds_left / max(len(chosen), 1), _LONGEST_SECONDS)
-        end = self._deadline - (self._left() * _LARGEST_SHARE if rounds_left > 1 else 0.0)
+        seconds = min(self._left() / rounds_left / max(len(chosen), 1), _MAX_SECONDS)
+        end = self._deadline - (self._left() * _MAX_SHARE if rounds_left > 1 else 0.0)
         for place, trial in enumerate(chosen, 1):
             if time.monotonic() >= end:
                 break

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import keras
     from gymnasium.spaces import Space
 
-LEAST_BATCHES = 3  # in a measurement, however long they take
+MIN_BATCHES = 3  # in a measurement, however long they take
 _POLL_SECONDS = 0.005
 LEARNER = "learner"  # the name of the learner's process; the actors' are `actor_0` and so on
 
@@ -102,7 +102,7 @@ class System(contextlib.AbstractContextManager["System"]):
             self._turn(spans)
         steps = rows = batches = 0
         before, busy_before, started = measure(self.actors.pids), busy_seconds(), time.perf_counter()
-        while batches < LEAST_BATCHES or time.perf_counter() - started < seconds:
+        while batches < MIN_BATCHES or time.perf_counter() - started < seconds:
             valid = self._turn(spans)
             steps, rows, batches = steps + int(valid.sum()), rows + valid.size, batches + 1
         elapsed, busy, after = time.perf_counter() - started, busy_seconds(), measure(self.actors.pids)

@@ -10,7 +10,7 @@ from typing import Any
 from actor_learner.callbacks.base import Callback
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.video import check_recorded, recorded
-from actor_learner.evaluate import MOST_ENVS, Evaluation, check_playable, evaluate
+from actor_learner.evaluate import MAX_ENVS, Evaluation, check_playable, evaluate
 from actor_learner.policy.policy import Policy
 from actor_learner.system.fields import check_count
 
@@ -73,7 +73,7 @@ class Evaluate(Callback):
         self._policy = Policy.from_network(
             self.model,
             self.actors.action_space,
-            batch_size=min(MOST_ENVS, self.episodes),
+            batch_size=min(MAX_ENVS, self.episodes),
             observation_space=self.actors.observation_space,
         )
         check_playable(self._policy, self._factory, autoreset_mode=self.config.autoreset_mode)
@@ -92,7 +92,7 @@ class Evaluate(Callback):
         self.callbacks.call("on_test_begin", {})  # SwapEMAWeights puts the averages in, as in `Model.evaluate`
         try:
             self._policy.set_weights(self.model.get_weights())
-            self.evaluation = self._play(self._factory, self.episodes, min(MOST_ENVS, self.episodes))
+            self.evaluation = self._play(self._factory, self.episodes, min(MAX_ENVS, self.episodes))
             metrics |= {"return_mean": self.evaluation.mean, "return_std": self.evaluation.std}
             if self.video:
                 self._play(self._recorded(), self.video, num_envs=1)

@@ -29,9 +29,9 @@ from actor_learner.system.version import __version__
 SECONDS = 2.0  # of training in the self-test, after compilation
 DEADLINE = 180.0  # seconds for the whole self-test; on a busy machine, importing TensorFlow takes ten
 _OPTIONAL = "cloudpickle ray rich matplotlib moviepy mujoco ale-py box2d-py box2d envpool wandb".split()
-_LEAST_DESCRIPTORS = 256
-_LEAST_PROCESSES = 64
-_LEAST_MEMORY = 1e9
+_MIN_DESCRIPTORS = 256
+_MIN_PROCESSES = 64
+_MIN_MEMORY_BYTES = 1e9
 _SHM = "/dev/shm"  # noqa: S108 - only its size is read
 _VARIABLES = re.compile(
     "KERAS_BACKEND|CUDA_VISIBLE_DEVICES|(TF_)?XLA_FLAGS|MUJOCO_GL|SDL_VIDEODRIVER|LD_PRELOAD|"
@@ -170,12 +170,12 @@ def _backend() -> str | None:
 def _shortages(sections: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield the limits and the memory that are too small for even a small run."""
     limits, here = sections["limits"], sections["machine"]
-    for what, least, flag in (("open files", _LEAST_DESCRIPTORS, "-n"), ("processes", _LEAST_PROCESSES, "-u")):
+    for what, least, flag in (("open files", _MIN_DESCRIPTORS, "-n"), ("processes", _MIN_PROCESSES, "-u")):
         soft = limits.get(f"{what} (soft, hard)", [None])[0]
         if soft is not None and soft < least:
             yield f"The limit of {what} is low; raise it: ulimit {flag} {4 * least}. Received: {soft}"
     left = [here[name] for name in ("memory available, GB", "memory by cgroup limit, GB") if here[name] is not None]
-    if left and min(left) < _LEAST_MEMORY / 1e9:
+    if left and min(left) < _MIN_MEMORY_BYTES / 1e9:
         yield f"Little memory is left, and a run takes at least 1 GB; end other programs. Received: {min(left)} GB"
 
 

@@ -26,7 +26,7 @@ from actor_learner.config.references import algorithm_class, ask_again, callable
 from actor_learner.system.fields import refusal
 from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _ONLY_IN_RUNS = "versions"  # a key that every run's config.json has, and no other file
 _NOT_REPEATED = ("run_dir", "overwrite")
 _NAMED = ("env", "algorithm", "network", "critics")  # fields whose values may name code
@@ -169,10 +169,10 @@ def _read(name: str) -> str:
         raise refusal("config", "a file; of a run it is config.json in the run's directory", name)
     try:
         with open(name, "rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ValueError(f"`config` can't be read: {error.strerror}. Received: config={name!r}") from error
-    if len(content) > _MOST_BYTES:
+    if len(content) > _MAX_BYTES:
         raise refusal("config", "a file of 1 MB at most", name)
     try:
         return content.decode("utf-8-sig")

@@ -14,7 +14,7 @@ from actor_learner.environments.autoreset import AnyVectorEnv, layers
 from actor_learner.environments.errors import EnvError, short
 from actor_learner.environments.foreign_code import calling
 
-LARGEST_CALLS = 15 * 1024  # bytes of JSON: all calls fit into one message to an actor
+MAX_CALLS_BYTES = 15 * 1024  # bytes of JSON: all calls fit into one message to an actor
 _OWN = ("reset", "step", "close")
 
 
@@ -42,9 +42,9 @@ class Calls:
         calls = {name: entry for name, entry in self._calls.items() if name != call.name}
         calls[call.name] = self.count + 1, call
         size = len(encode(call for _, call in calls.values()))
-        if size > LARGEST_CALLS:
+        if size > MAX_CALLS_BYTES:
             raise ValueError(
-                f"The arguments of `call`, of all methods together, must have at most {LARGEST_CALLS} bytes as JSON; "
+                f"The arguments of `call`, of all methods together, must have at most {MAX_CALLS_BYTES} bytes as JSON; "
                 f"pass the path of a file instead. Received: {size} bytes with {call.name!r}"
             )
         self._calls, self.count = calls, self.count + 1

@@ -12,7 +12,7 @@ from actor_learner.networks.contract import all_layers
 from actor_learner.system.files import one_line
 from actor_learner.system.types import Tensor
 
-LARGEST_SCALE = 2.0**127
+MAX_SCALE = 2.0**127
 """The largest power of two in float32. Keras would double it to infinity, which no halving brings back."""
 
 SKIPPED = "skipped_steps"
@@ -79,7 +79,7 @@ class LossScaling:
         """Keep the scale finite, after a step."""
         if self._changes:
             scale = self._optimizer.dynamic_scale
-            scale.assign(ops.minimum(scale, LARGEST_SCALE))
+            scale.assign(ops.minimum(scale, MAX_SCALE))
 
     def report(self, means: dict[str, Tensor], steps: Tensor) -> dict[str, Tensor]:
         """Return metrics of an update, where NaN stands for no value; takes its share of the `means` over steps."""

@@ -37,10 +37,10 @@ from actor_learner.system.files import DamagedError, Entry, one_line, write_fold
 from actor_learner.system.machine import require_memory
 from actor_learner.system.types import Array
 
-_MOST_STEPS = 64
+_MAX_STEPS = 64
 """Gradient steps in one call: beyond, a call costs no less a step, and priorities grow old."""
 
-_MOST_BATCHES = 4
+_MAX_BATCHES = 4
 """The gradient steps of so many batches are taken in one update at most, where rows couldn't be drawn before."""
 
 _MORE_OPERATIONS = 8
@@ -50,7 +50,7 @@ for SAC, XLA takes .91 of TensorFlow's time with layers of 256 units, as much wi
 _BYTES_OF_A_UNIT = 8
 """At least, while a minibatch is learned: of its value and of its gradient."""
 
-_MOST_BYTES = 2**25
+_MAX_BYTES = 2**25
 """The most bytes of rows in one call."""
 
 
@@ -183,7 +183,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
             raise ValueError("`action_mask` is new: the replay buffer keeps none. Received: a batch with masks")
         columns = buffer.add(trajectory)
         after = self.env_steps + env_steps
-        due = min(self._owed(after), _MOST_BATCHES * max(1, self.algorithm.due(valid.size)))
+        due = min(self._owed(after), _MAX_BATCHES * max(1, self.algorithm.due(valid.size)))
         with self._naming_what_to_lower(trajectory), self._on_device():
             statistics = self._merge_statistics(trajectory)
             finite = all(np.isfinite(backend.to_numpy(variable.value)).all() for variable, _ in statistics)
@@ -381,7 +381,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         needed = a_minibatch + size * _BYTES_OF_A_UNIT * sum(map(units, self._all_models))
         require_memory("A minibatch doesn't fit", needed, f"minibatch_size={size}")
         due = max(1, self.algorithm.due(batch_rows))
-        self._slots = max(1, min(_MOST_STEPS, _MOST_BYTES // a_minibatch, due))
+        self._slots = max(1, min(_MAX_STEPS, _MAX_BYTES // a_minibatch, due))
 
     def _build_models(self) -> TrainedModels:
         """Make the copies, the variables and the optimizers of models, which are built first."""

@@ -21,7 +21,7 @@ Initialize = Callable[[float], keras.initializers.Initializer]
 """Returns the initializer of a kernel of this gain."""
 
 _MAXIMUM_CHANNELS = 16
-_SMALLEST_FRAME = 4  # least height and width in pixels of an image
+_MIN_FRAME_PIXELS = 4  # least height and width in pixels of an image
 _NATURE_FRAME = 36  # and of one for "nature"
 _ANY_BYTE = 255
 
@@ -35,7 +35,7 @@ def is_image(space: Any, image_network: str = "auto", channel_axis: int | None =
     """Return True for a leaf that the default network treats as images; with "auto", smaller grids are vectors."""
     if not is_grid(space) or image_network != "auto":
         return is_grid(space)
-    if sorted(space.shape[-3:])[-2] < _SMALLEST_FRAME:
+    if sorted(space.shape[-3:])[-2] < _MIN_FRAME_PIXELS:
         return False
     known = channel_axis is not None or len(space.shape) == 2
     return known or space.dtype == np.uint8 or _guess_channel_axis(space.shape)[0] is not None

@@ -13,7 +13,7 @@ from actor_learner.system.types import Array
 
 Seed = int | np.random.SeedSequence | None
 _STEPS, _NUMBERS = 64, 2**18  # the most that are drawn ahead, because a call of a generator costs more than a number
-_MOST_STREAMS = 4096
+_MAX_STREAMS = 4096
 
 
 class Noise:
@@ -86,12 +86,12 @@ class Noise:
         self._ahead, self._step = np.empty((steps, rows, width), np.float32), 0
         if known:
             self._ahead[:, :known] = left
-        while len(self._streams) < min(rows, _MOST_STREAMS + 1):
+        while len(self._streams) < min(rows, _MAX_STREAMS + 1):
             self._streams.append(self._new_stream(len(self._streams)))
-        for row in range(known, min(rows, _MOST_STREAMS)):
+        for row in range(known, min(rows, _MAX_STREAMS)):
             self._fill(self._ahead[:, row : row + 1], self._streams[row])
-        if rows > _MOST_STREAMS:
-            self._fill(self._ahead[:, max(known, _MOST_STREAMS) :], self._streams[_MOST_STREAMS])
+        if rows > _MAX_STREAMS:
+            self._fill(self._ahead[:, max(known, _MAX_STREAMS) :], self._streams[_MAX_STREAMS])
         if self._ladder:
             environment = self._first_stream + np.arange(known, rows)
             self._ahead[:, known:, 0] **= np.float32(1) / (1 + self._ladder * environment).astype(np.float32)

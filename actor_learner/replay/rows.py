@@ -12,8 +12,8 @@ from actor_learner.system.memory import release
 from actor_learner.system.types import Array
 
 _COLOURS = 3
-_FEWEST_REPEATED = 0.5  # of the rows; images of which fewer show the frames of the row before aren't stacks
-_FEWEST_TELLING = 4  # rows by which it is settled whether images are stacks
+_MIN_REPEATED_SHARE = 0.5  # of the rows; images of which fewer show the frames of the row before aren't stacks
+_MIN_TELLING_ROWS = 4  # rows by which it is settled whether images are stacks
 
 
 class Rows(Protocol):
@@ -152,13 +152,13 @@ class Frames:
     @property
     def settled(self) -> bool:
         """True once enough rows have shown that these are stacks of frames, or that they aren't."""
-        return self.evidence[0] >= _FEWEST_TELLING
+        return self.evidence[0] >= _MIN_TELLING_ROWS
 
     @property
     def are_stacks(self) -> bool:
         """True if most rows that tell show the frames of the row before but its first."""
         telling, repeating = self.evidence
-        return repeating >= telling * _FEWEST_REPEATED
+        return repeating >= telling * _MIN_REPEATED_SHARE
 
     def inspect(self, values: Array) -> None:
         """Count as evidence the rows of observations `[T + 1, b, ...]` that tell whether they are stacks of frames.

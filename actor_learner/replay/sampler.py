@@ -11,7 +11,7 @@ from actor_learner.replay.priorities import Priorities
 from actor_learner.replay.rows import of_columns
 from actor_learner.system.types import Array
 
-_MOST_REJECTED = 0.75  # of the rows; above, drawing lists those that can be drawn
+_MAX_REJECTED_SHARE = 0.75  # of the rows; above, drawing lists those that can be drawn
 
 
 class Sampler:
@@ -74,7 +74,7 @@ class Sampler:
             return drawn
         steps, columns = self.usable.shape
         usable, rows = self.usable.reshape(-1), steps * filled
-        if self.count < (1 - _MOST_REJECTED) * rows:
+        if self.count < (1 - _MAX_REJECTED_SHARE) * rows:
             listed: Array = self.rng.choice(np.flatnonzero(usable), count)
             return listed
         found, missing = [], count

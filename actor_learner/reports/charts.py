@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _SIZE = (4.0, 2.3)  # inches
 _LARGE_SIZE = (4.5, 2.5)
-_MOST_POINTS = 600
+_MAX_POINTS = 600
 _MARKED_POINTS = 20  # a line alone would hide the times of a few evaluations
-_MOST_METRICS = 80  # a run from elsewhere may have any number
+_MAX_METRICS = 80  # a run from elsewhere may have any number
 _INK, _CURVE = "#010203", "#010204"  # are replaced by the page's colours
 _STYLE: Any = {
     **STYLE,
@@ -55,7 +55,7 @@ def charts(rows: Sequence[dict[str, Any]]) -> Charts:
     groups: dict[str, list[Chart]] = {"returns": [], "learning": [], "speed": [], "processes": []}
     constant = []
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if not _LEFT_OUT.match(name)]
-    for metric in names[:_MOST_METRICS]:
+    for metric in names[:_MAX_METRICS]:
         steps, values = series(rows, metric)
         if len(values) and values.min() == values.max():
             constant.append((metric, f"{values[0]:.6g}"))
@@ -63,7 +63,7 @@ def charts(rows: Sequence[dict[str, Any]]) -> Charts:
             group = _group(metric)
             groups[group].append(Chart(metric, _svg(metric, steps, values, group == "returns"), group == "returns"))
     groups["returns"].sort(key=lambda chart: _FIRST.index(chart.metric) if chart.metric in _FIRST else len(_FIRST))
-    return Charts({name: group for name, group in groups.items() if group}, constant, len(names[_MOST_METRICS:]))
+    return Charts({name: group for name, group in groups.items() if group}, constant, len(names[_MAX_METRICS:]))
 
 
 def _group(metric: str) -> str:
@@ -85,7 +85,7 @@ def _svg(metric: str, steps: Array, values: Array, large: bool) -> Markup:
         warnings.simplefilter("ignore")  # about characters that matplotlib's font lacks: the page has its own
         figure = Figure(figsize=_LARGE_SIZE if large else _SIZE, layout="constrained")
         axes = figure.subplots()
-        few = np.unique(np.linspace(0, len(values) - 1, _MOST_POINTS).astype(int))
+        few = np.unique(np.linspace(0, len(values) - 1, _MAX_POINTS).astype(int))
         mean = smooth(values, smoothing_window(values, SMOOTHING))
         axes.plot(steps[few], values[few], color=_CURVE, linewidth=0.8, alpha=0.3)
         marker = "o" if len(values) <= _MARKED_POINTS else ""

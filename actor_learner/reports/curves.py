@@ -23,7 +23,7 @@ SMOOTHING = 0.02  # the part of a run's updates that a point averages
 
 _POINTS = 300  # as many as a column of print can show
 _RESAMPLES = 1000
-_LARGEST_SHOWN = 1e300  # larger numbers overflow in the arithmetic of axes
+_MAX_SHOWN = 1e300  # larger numbers overflow in the arithmetic of axes
 
 
 class Curve(NamedTuple):
@@ -140,7 +140,7 @@ def series(rows: Iterable[dict[str, float]], metric: str, x: str = "steps") -> t
     """Return the finite values of an axis of `X_AXES`, in rising order, and of a metric, both `[n]`."""
     pairs = [(row.get(X_AXES[x], np.nan), row.get(metric, np.nan)) for row in rows]
     values = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    values = values[(np.abs(values) <= _LARGEST_SHOWN).all(1)]
+    values = values[(np.abs(values) <= _MAX_SHOWN).all(1)]
     values = values[np.argsort(values[:, 0], kind="stable")]
     return values[:, 0], values[:, 1]
 

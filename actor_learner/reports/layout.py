@@ -16,7 +16,7 @@ from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME
 
 WIDE = 72  # the least columns for the learner's and the actors' shares of time side by side
 WIDEST = 100
-_MOST_PROCESSES = 12  # more processes are summed up as ranges
+_MAX_PROCESSES = 12  # more processes are summed up as ranges
 _SPARKS = {False: "▁▂▃▄▅▆▇█", True: "_.-=+*%#"}  # by whether the terminal takes ASCII only
 _LABEL_WIDTH = max(map(len, ACTOR_TIME.values())) + 1
 
@@ -150,7 +150,7 @@ def _processes(processes: Sequence[Process], width: int, ascii_only: bool) -> Te
     if not processes:
         return None
     items = list(map(_process, processes))
-    if len(items) > _MOST_PROCESSES:
+    if len(items) > _MAX_PROCESSES:
         items = [items[0], _range(processes[1:])]
     return _flow([*items, Text("MB: shared pages in parts", "dim")], width, " | " if ascii_only else " │ ")
 
@@ -159,7 +159,7 @@ def _hosts(hosts: Sequence[Host], width: int, ascii_only: bool) -> Text | None:
     """Return what each machine of a cluster contributes."""
     if not hosts:
         return None
-    if len(hosts) > _MOST_PROCESSES:
+    if len(hosts) > _MAX_PROCESSES:
         speed, received = (sum(values) for values in zip(*((host[1], host[3]) for host in hosts), strict=True))
         return Text(f"{len(hosts)} hosts  {speed:,.0f} steps/s  {received:,.1f} MB/s")
     return _flow(map(_host, hosts), width, " | " if ascii_only else " │ ")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from actor_learner.config.config import TrainConfig
 
 REFRESH_SECONDS = 0.5
-LARGEST_SHARE = 0.005  # of this process's CPU time, for drawing; beyond it the view is drawn every `LONGEST_SECONDS`
-LONGEST_SECONDS = 3.0
+MAX_SHARE = 0.005  # of this process's CPU time, for drawing; beyond it the view is drawn every `MAX_SECONDS`
+MAX_SECONDS = 3.0
 FREE_SECONDS = 0.05  # CPU time of the first views, which come before there is much CPU time to take a part of
 
 _IN_LINE = ("env_steps", "updates", "time_seconds", "steps_per_second", "episode_return")
@@ -92,8 +92,8 @@ class Progress:
             if state != shown:
                 shown = state
                 self._display.draw(self._status, state[1])
-            is_expensive = time.thread_time() > FREE_SECONDS + LARGEST_SHARE * (time.process_time() - begun)
-            wait = LONGEST_SECONDS if is_expensive else REFRESH_SECONDS
+            is_expensive = time.thread_time() > FREE_SECONDS + MAX_SHARE * (time.process_time() - begun)
+            wait = MAX_SECONDS if is_expensive else REFRESH_SECONDS
 
 
 def verbose_line(status: RunStatus, row: Mapping[str, Any]) -> str:

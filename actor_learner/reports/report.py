@@ -33,9 +33,9 @@ from actor_learner.system.version import __version__
 
 NAME = "report.html"
 
-_LARGEST_EMBEDDED = 4 << 20  # bytes of a video; larger ones are linked
-_MOST_VIDEOS = 3
-_MOST_RESTARTS = 50
+_MAX_EMBEDDED_BYTES = 4 << 20  # bytes of a video; larger ones are linked
+_MAX_VIDEOS = 3
+_MAX_RESTARTS = 50
 _LOG_LINES = 40
 _COLOURS = {"learning": 1, "environments": 1, "acting": 2, "copying": 3, "waiting": 4}
 
@@ -104,9 +104,9 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
         "incidents": [_incident(found) for found in artifacts.incidents(run)],
         "undone": sum("undone" in row for row in rows),
         "restarts": _restarts(rows),
-        "most_restarts": _MOST_RESTARTS,
+        "most_restarts": _MAX_RESTARTS,
         "evaluation": _last_values(rows, "evaluation/"),
-        "videos": [_video(file, run, folder) for file in artifacts.videos(run, _MOST_VIDEOS)],
+        "videos": [_video(file, run, folder) for file in artifacts.videos(run, _MAX_VIDEOS)],
         "commands": _commands(run, state),
         "settings": _settings(flat),
         "surroundings": _surroundings(config),
@@ -196,8 +196,8 @@ def _last_values(rows: Sequence[Mapping[str, Any]], prefix: str) -> list[tuple[s
 def _video(file: Path, run: RunDirectory, folder: Path) -> dict[str, Any]:
     """Return a video inside the report, whose source is a data URI, or beside it, with a relative link."""
     name = str(file.relative_to(run.path))
-    content = artifacts.read_plain(file, _LARGEST_EMBEDDED + 1) or b""
-    if 0 < len(content) <= _LARGEST_EMBEDDED:
+    content = artifacts.read_plain(file, _MAX_EMBEDDED_BYTES + 1) or b""
+    if 0 < len(content) <= _MAX_EMBEDDED_BYTES:
         kind = file.suffix.lower().removeprefix(".")
         source = f"data:video/{kind};base64,{base64.b64encode(content).decode()}"
         return {"name": name, "source": source, "embedded": True}

@@ -20,7 +20,7 @@ LEARNER_TIME = {"learning": "learning", "collecting": "waiting"}
 ACTOR_TIME = {"env": "environments", "acting": "acting", "other": "copying", "waiting": "waiting"}
 """The shares of time: `time/<key>` in a row of metrics, and the name that people read."""
 
-_MOST_WAITING = 10_000
+_MAX_WAITING = 10_000
 _log = logging.getLogger("actor_learner")
 
 
@@ -43,7 +43,7 @@ class MetricsFile:
         try:
             self._flush()
         except OSError as error:
-            too_many = max(0, len(self._waiting) - _MOST_WAITING)
+            too_many = max(0, len(self._waiting) - _MAX_WAITING)
             del self._waiting[:too_many]
             self._lost += too_many
             if not self._failed:

@@ -26,7 +26,7 @@ from actor_learner.system.files import one_line
 PREFIX = "events.out.tfevents."
 """The beginning of the names of event files."""
 _FLUSH_SECONDS = 2.0  # TensorBoard reads every 5 seconds
-_MOST_WAITING = 10_000
+_MAX_WAITING = 10_000
 _BUCKETS = 30
 _FLOAT32 = 1  # tensorflow.DataType
 _CRC_CHUNK = 512  # bytes at once: a table of half a megabyte
@@ -44,7 +44,7 @@ class EventFile:
 
     def __init__(self, folder: Path, hyperparameters: Mapping[str, Value]) -> None:
         self._folder = folder
-        self._waiting = deque[bytes]([_session_start(hyperparameters)], maxlen=_MOST_WAITING)
+        self._waiting = deque[bytes]([_session_start(hyperparameters)], maxlen=_MAX_WAITING)
         self._written_at = time.monotonic()
         self._writer: Any = None
         self._file, self._size, self._failed = Path(), 0, False

@@ -6,15 +6,15 @@ import numpy as np
 
 from actor_learner.system.types import Array
 
-_MOST_FRAMES = 16  # an axis of images is one of frames or of channels up to here
-_MOST_ROWS = 0.25  # with fewer rows that only add a frame, keeping frames once saves little
+_MAX_FRAMES = 16  # an axis of images is one of frames or of channels up to here
+_MIN_REPEATED_ROWS_SHARE = 0.25  # with fewer rows that only add a frame, keeping frames once saves little
 
 
 def stack_axis(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int | None:
     """Return the axis of an observation that counts frames, if it is an image that has one."""
     if dtype != np.uint8 or len(shape) not in (3, 4):
         return None
-    return next((axis for axis in (0, len(shape) - 1) if 2 <= shape[axis] <= _MOST_FRAMES), None)
+    return next((axis for axis in (0, len(shape) - 1) if 2 <= shape[axis] <= _MAX_FRAMES), None)
 
 
 def repeated(frames: Array) -> Array:
@@ -24,7 +24,7 @@ def repeated(frames: Array) -> Array:
     """
     edges = frames[:, :, :, 0]  # of the pictures: enough to see that most rows aren't like that
     repeats: Array = (edges[1:, :, :-1] == edges[:-1, :, 1:]).reshape(len(frames) - 1, frames.shape[1], -1).all(axis=-1)
-    if repeats.mean() < _MOST_ROWS:
+    if repeats.mean() < _MIN_REPEATED_ROWS_SHARE:
         return np.zeros_like(repeats)
     pixels = frames.reshape(*frames.shape[:3], -1)
     if pixels.shape[-1] % 8 == 0 and pixels.strides[-1] == 1:

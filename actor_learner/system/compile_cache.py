@@ -28,10 +28,10 @@ from typing import Any
 from actor_learner.system.cache import cache_folder, own_folder
 from actor_learner.system.machine import allowed_cores
 
-MOST_KEPT = 24  # programs of about a megabyte each; the oldest ones beyond are removed
+MAX_KEPT = 24  # programs of about a megabyte each; the oldest ones beyond are removed
 ROOM = 2**24  # bytes that must be free for a new program
 _DAY = 86_400.0
-MOST_KEPT_BY_JAX = 1024  # files; many are of single operations
+MAX_KEPT_BY_JAX = 1024  # files; many are of single operations
 _JAX_KEEPS_ALL = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -165,7 +165,7 @@ def _remove_old(folder: Path) -> None:
     """Remove the oldest programs and the folders of killed processes; other processes may do so at the same time."""
     with contextlib.suppress(OSError):
         by_jax = [file for file in folder.glob("jax/*") if file.is_file()]
-        for files, most in ((_programs(folder), MOST_KEPT), (by_jax, MOST_KEPT_BY_JAX)):
+        for files, most in ((_programs(folder), MAX_KEPT), (by_jax, MAX_KEPT_BY_JAX)):
             for file in sorted(files, key=lambda file: file.stat().st_mtime)[:-most]:
                 file.unlink()
         for leftover in folder.glob("*-*/"):

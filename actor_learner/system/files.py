@@ -29,7 +29,7 @@ from actor_learner.system.types import Array
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
-_LARGEST_MANIFEST = 1 << 20
+_MAX_MANIFEST_BYTES = 1 << 20
 _DAMAGES = {errno.ENOENT: "is missing", errno.ELOOP: "is a link", errno.EINVAL: "is no plain file"}
 _DAMAGES |= dict.fromkeys((errno.ENOTDIR, errno.ENAMETOOLONG, errno.ENXIO), "")  # the last: a socket
 _PARTIAL_FOLDER = ".partial-actor-learner-"
@@ -401,7 +401,7 @@ def _read_manifest(folder: Path) -> dict[str, Entry]:
     """Return the manifest's entries. Raises as `check_folder` does."""
     with _open_listed(folder, MANIFEST) as stream:
         try:
-            content = stream.read(_LARGEST_MANIFEST + 1)
+            content = stream.read(_MAX_MANIFEST_BYTES + 1)
         except OSError as error:
             raise _unreadable(folder, MANIFEST, error) from error
     try:

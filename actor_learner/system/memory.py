@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from actor_learner.system import machine
 from actor_learner.system.machine import allowed_cores, busy_seconds, cpu_pressure, cpu_quota
 
-_LARGEST_SHARE = 0.005
+_MAX_SHARE = 0.005
 """The most CPU time that measuring may take. The kernel walks the page tables, about 8 ms for each GB."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROPORTIONAL = ("Pss", "SwapPss")
@@ -71,7 +71,7 @@ class MemorySampler:
             newest, busy = measure(self._pids()), _busy_seconds()
         except OSError:  # no descriptor or process is left, which must not end the caller
             return None
-        self._due = now + max(self._wait, (time.thread_time() - before) / _LARGEST_SHARE)
+        self._due = now + max(self._wait, (time.thread_time() - before) / _MAX_SHARE)
         self._wait = self._seconds
         if self._newest is not None:
             seconds = now - self._measured_at

@@ -9,7 +9,7 @@ from typing import Any
 from actor_learner.system.fields import refusal
 
 _OLDEST = (2, 55)
-_MOST_PORT = 65535
+_MAX_PORT = 65535
 _CONNECT_SECONDS = 5.0
 _INSTALL = "pip install 'actor-learner[ray]'"
 
@@ -24,7 +24,7 @@ def check_address(name: str, address: Any) -> str | None:
             "A Ray client can't start actors; run on a machine of the cluster, by `ray job submit` for example, with "
             f"{name}='auto'. Received: {name}={address!r}"
         )
-    if address != "auto" and not (host and port.isdecimal() and 0 < int(port) <= _MOST_PORT):
+    if address != "auto" and not (host and port.isdecimal() and 0 < int(port) <= _MAX_PORT):
         raise refusal(name, "'auto' or 'host:port'", address)
     try:
         version = importlib.metadata.version("ray")

@@ -23,8 +23,8 @@ from benchmarks import hosts
 from benchmarks.harness import Found, make_parser, origin, report
 
 OPTIONS = {"ray_address": "auto", "envs_per_actor": 16, "unroll_length": 32}
-LEAST_SECONDS = 1.5  # of undisturbed batches before the fault
-MOST_SECONDS = 60.0
+MIN_SECONDS = 1.5  # of undisturbed batches before the fault
+MAX_SECONDS = 60.0
 _LEFT_SECONDS = 7.0  # after which nothing may be left of a run whose learner was killed
 
 
@@ -90,7 +90,7 @@ class Learner:
 
     def __init__(self, num_actors: int) -> None:
         options = json.dumps({**OPTIONS, "num_actors": num_actors})
-        words = ("python", "-W", "ignore", "-m", "benchmarks.cluster.pool", "CartPole-v1", str(2 * MOST_SECONDS))
+        words = ("python", "-W", "ignore", "-m", "benchmarks.cluster.pool", "CartPole-v1", str(2 * MAX_SECONDS))
         self.process = subprocess.Popen(
             hosts.inside("A", *words, options),
             env=hosts.environment(TF_CPP_MIN_LOG_LEVEL="3"),
@@ -113,10 +113,10 @@ class Learner:
 
     def wait_for_batches(self) -> None:
         self._wait(lambda: len(self.batches) > 1)
-        time.sleep(LEAST_SECONDS)
+        time.sleep(MIN_SECONDS)
 
     def _wait(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + MOST_SECONDS
+        deadline = time.monotonic() + MAX_SECONDS
         while not condition():
             if time.monotonic() > deadline or self.process.poll() is not None:
                 raise RuntimeError("\n".join(["the learner gave up:", *self.other[-20:]]))
@@ -127,7 +127,7 @@ class Learner:
         began = time.time()
         fault()
         self._wait(lambda: any(batch["restarts"] for batch in self.batches))
-        time.sleep(LEAST_SECONDS)
+        time.sleep(MIN_SECONDS)
         times = [began, *(batch["batch"] for batch in self.batches if batch["batch"] > began)]
         wrong = sum(batch["rows"] < 0.9 * batch["of"] for batch in self.batches)
         longest = max(b - a for a, b in itertools.pairwise(times))
@@ -155,7 +155,7 @@ class Learner:
         """Kill Ray's head; return how the learner ends."""
         os.kill(process_of("A", "gcs_server"), signal.SIGKILL)
         began = time.monotonic()
-        self.process.wait(MOST_SECONDS)
+        self.process.wait(MAX_SECONDS)
         seconds = round(time.monotonic() - began, 1)
         return {"seconds": seconds, "exit_code": self.process.returncode, "says": self.other[-1]}
 

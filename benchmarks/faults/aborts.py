@@ -34,8 +34,8 @@ from benchmarks.harness import ROOT, Found, flag_words, make_parser, origin, rep
 
 EXIT_CODES = {"end": 0, "SIGINT": 130, "SIGHUP": 129, "SIGTERM": 143}
 DEADLINE_SECONDS = 600.0
-_LONGEST_DELAY = 0.1  # seconds from the first update to the signal
-_MOST_TEXT = 8000
+_MAX_DELAY_SECONDS = 0.1  # seconds from the first update to the signal
+_MAX_TEXT = 8000
 _SIZES = {"num_actors": 2, "envs_per_actor": 4, "unroll_length": 32, "minibatch_size": 64, "epochs": 2}
 _STEPS = {True: 8 * 256, False: 10**9}  # of a run that ends by itself, and of one that is interrupted
 _WORDS = re.compile(r"corrupt|Fatal Python error|Scudo ERROR|GWP-ASan|free\(\)|malloc\(\)|realloc\(\)|ended by SIG")
@@ -117,7 +117,7 @@ class Run:
         texts = {file.name: file.read_text(errors="replace") for file in files}
         if code == EXIT_CODES[self.how] and not any(map(_WORDS.search, texts.values())):
             return None
-        tails = {name: text[-_MOST_TEXT:] for name, text in texts.items() if text}
+        tails = {name: text[-_MAX_TEXT:] for name, text in texts.items() if text}
         return {"allocator": self.allocator, "how": self.how, "exit_code": code, "texts": tails}
 
 
@@ -140,7 +140,7 @@ def plan(folder: Path, names: list[str], seed: int) -> Iterator[Run]:
     """Yield runs without end: each allocator by turns, with each way to end."""
     chance = random.Random(seed)
     for number, (how, name) in enumerate(itertools.cycle(itertools.product(EXIT_CODES, names))):
-        yield Run(folder / str(number), name, how, chance.uniform(0, _LONGEST_DELAY), seed + number)
+        yield Run(folder / str(number), name, how, chance.uniform(0, _MAX_DELAY_SECONDS), seed + number)
 
 
 def main() -> int:

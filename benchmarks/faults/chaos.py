@@ -45,7 +45,7 @@ CAUSES: dict[str, str | None] = {
 
 _SIGNALS = {kind: getattr(signal, kind.split()[0]) for kind in CAUSES if kind.startswith("SIG")}
 _BAG = [*CAUSES, "SIGKILL", "SIGKILL"]
-_LONGEST_PAUSE = 0.4  # seconds between the two kills: the second process is somewhere in its start
+_MAX_PAUSE_SECONDS = 0.4  # seconds between the two kills: the second process is somewhere in its start
 _POLL_SECONDS, _MEMORY_SECONDS, _SETTLE_SECONDS = 0.005, 1.0, 120.0
 _CHECK_POLICY_EVERY, _TOLERANCE = 20, 1e-4
 
@@ -66,7 +66,7 @@ def schedule(seed: int, every: float, num_actors: int) -> Iterator[Planned]:
     while True:
         for kind in chance.sample(_BAG, len(_BAG)):
             at += every * chance.uniform(0.5, 1.5)
-            yield Planned(at, kind, chance.randrange(num_actors), chance.uniform(0, _LONGEST_PAUSE))
+            yield Planned(at, kind, chance.randrange(num_actors), chance.uniform(0, _MAX_PAUSE_SECONDS))
 
 
 @dataclass

@@ -35,7 +35,7 @@ SOLVED = 475.0
 GROWTH = 0.01
 RECOVERY_MEDIAN, RECOVERY_WORST = 0.5, 2.0
 LONG_ENOUGH_MINUTES = 5.0  # shorter runs aren't held to the return and the growth of memory
-_LARGEST_LOG = 17 << 20  # bytes: an actor's output is kept in two files of 16 MiB
+_MAX_LOG_BYTES = 17 << 20  # bytes: an actor's output is kept in two files of 16 MiB
 _SUBJECTS = {
     "actors": "benchmarks.faults.soak",
     "learner": "benchmarks.faults.soak_learner",
@@ -105,7 +105,7 @@ def soak(folder: Path, arguments: argparse.Namespace) -> Found:
     problems = [
         *watch.problems(),
         *_check_metrics(rows, watch),
-        *[f"logs/{name} has {size} bytes" for name, size in logs.items() if size > _LARGEST_LOG],
+        *[f"logs/{name} has {size} bytes" for name, size in logs.items() if size > _MAX_LOG_BYTES],
         *[f"process {pid} of an actor is alive" for pid in pids if "actor-" in command_line(pid)],
         *Leftovers.now(folder / "tmp").since(before),
     ]

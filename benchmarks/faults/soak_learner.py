@@ -28,7 +28,7 @@ PROGRAMS = ("train", "stuck")
 GONE_SECONDS = 2.0
 _ACTORS = 4
 _STUCK = ("hang", "spin", "stop itself")
-_LONGEST_LIFE = 120.0
+_MAX_LIFE_SECONDS = 120.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
@@ -118,7 +118,7 @@ class Learner:
 def _lifetime(folder: Path, program: str) -> float:
     """Time a program to its end, or until all its actors are stuck, and a second more."""
     learner, board = Learner(folder, program), folder / "board"
-    while learner.process.poll() is None and time.monotonic() < learner.started + _LONGEST_LIFE:
+    while learner.process.poll() is None and time.monotonic() < learner.started + _MAX_LIFE_SECONDS:
         if program == "stuck" and board.exists() and Board(board).words[:, Board.TAKEN].sum() == len(_STUCK):
             break
         time.sleep(0.02)

@@ -36,7 +36,7 @@ from benchmarks.gpu.works import (
 from benchmarks.harness import Found
 
 COMPARED = 512  # observations whose log-probabilities are compared
-LEAST_UPDATES = 3
+MIN_UPDATES = 3
 ROUNDS = 3
 Rows = Iterator[Found]
 
@@ -157,7 +157,7 @@ def updates(network: str, precision: str, device: str, minibatch_size: int, rows
     batches = [make_batch(network, rows, seed) for seed in (0, 1)]
     first = seconds_of(lambda: learner.update(batches[0]))
     learner.update(batches[1])
-    transfer = statistics.median(seconds_of(lambda: copy(learner, batches[0])) for _ in range(LEAST_UPDATES))
+    transfer = statistics.median(seconds_of(lambda: copy(learner, batches[0])) for _ in range(MIN_UPDATES))
     plain, ahead = [], []
     with Busyness(nvml_reader() if device == "gpu" else None) as busyness:
         for _ in range(ROUNDS):
@@ -204,7 +204,7 @@ def repeat(learner: al.Learner, batches: Sequence[al.Trajectory], seconds: float
         with prefetching(lambda batch=batches[following]: batch, learner, useful=ahead):
             learner.update(batches[present])
         times.append(time.perf_counter() - started)
-        if len(times) > LEAST_UPDATES and time.perf_counter() - begun > seconds:
+        if len(times) > MIN_UPDATES and time.perf_counter() - begun > seconds:
             return times[1:]
     raise AssertionError
 

@@ -30,7 +30,7 @@ ai-edge-litert backports-strenum protobuf flatbuffers tqdm ale-py mujoco mujoco-
 """The packages that the machine lacks, with what they import of their own dependencies."""
 
 PLATFORMS = ["any", "manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_27_x86_64", "manylinux_2_28_x86_64"]
-MOST_BYTES = 64_000_000
+MAX_BYTES = 64_000_000
 DOWNLOAD_SECONDS, EXPORT_SECONDS = 300.0, 900.0
 
 RUN = """#!/usr/bin/env bash
@@ -67,8 +67,8 @@ def main(words: Sequence[str] | None = None) -> None:
         (folder / "run.sh").write_text(RUN)
         with tarfile.open(output, "w:xz", preset=9) as archive:
             archive.add(folder, "gpu-pack")
-    if (size := output.stat().st_size) > MOST_BYTES:
-        raise RunFailedError(f"{output} has {size / 1e6:.1f} MB, more than {MOST_BYTES / 1e6:g}")
+    if (size := output.stat().st_size) > MAX_BYTES:
+        raise RunFailedError(f"{output} has {size / 1e6:.1f} MB, more than {MAX_BYTES / 1e6:g}")
     print(f"{output}: {size / 1e6:.1f} MB")
 
 

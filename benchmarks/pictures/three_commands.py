@@ -27,7 +27,7 @@ COMMANDS = (
     f".venv/bin/actor-learner evaluate {RUN} --video videos --episodes 3",
 )
 COLUMNS, LINES = 100, 60
-MOST_SECONDS = 600
+MAX_SECONDS = 600
 
 # Types the commands, as a person would at a prompt, and writes down the seconds of each.
 TYPIST = """
@@ -86,12 +86,12 @@ def run_terminal(folder: Path) -> str:
     socket = f"three-commands-{os.getpid()}"
     tmux = ["tmux", "-L", socket, "-f", os.devnull]
     commands = " ".join(map(shlex.quote, COMMANDS))
-    (folder / "typist").write_text(TYPIST.format(commands=commands, socket=socket, most=MOST_SECONDS))
+    (folder / "typist").write_text(TYPIST.format(commands=commands, socket=socket, most=MAX_SECONDS))
     environment = {**os.environ, "COLORTERM": "truecolor", "TERM": "xterm-256color"}
     begin = ["new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), "bash --norc typist"]
     subprocess.run([*tmux, *begin], check=True, cwd=folder, env=environment)
     try:
-        subprocess.run([*tmux, "wait-for", "over"], check=True, timeout=MOST_SECONDS)
+        subprocess.run([*tmux, "wait-for", "over"], check=True, timeout=MAX_SECONDS)
         capture = [*tmux, "capture-pane", "-e", "-p", "-S", "-"]
         return subprocess.run(capture, check=True, capture_output=True, text=True).stdout.rstrip()
     finally:

@@ -210,7 +210,7 @@ def test_sigterm_and_sighup_end_it_in_order(in_an_empty_folder, monkeypatch):
 
 @pytest.mark.slow
 def test_a_search_at_the_shell(in_an_empty_folder, monkeypatch, capsys):
-    monkeypatch.setattr(tune, "_LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(tune, "_MAX_SECONDS", 0.2)
     monkeypatch.setenv("ACTOR_LEARNER_CACHE", str(in_an_empty_folder / "cache"))
     before = children()
     own = ["--preset", "none", "--num-actors", "1", "--envs-per-actor", "2", "--unroll-length", "16", "--gamma", "0.9"]

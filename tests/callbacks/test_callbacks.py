@@ -36,7 +36,7 @@ HEADROOM = 100 * MB
 @pytest.fixture(autouse=True)
 def check_always(monkeypatch):
     """Every update, whatever that costs: these runs are short."""
-    monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e9)
+    monkeypatch.setattr(memory, "_MAX_SHARE", 1e9)
     monkeypatch.setattr(memory_limit, "_PAUSE_SECONDS", 0.02)
 
 

@@ -10,7 +10,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 import actor_learner as al
 from actor_learner.environments.calls import (
-    LARGEST_CALLS,
+    MAX_CALLS_BYTES,
     CallError,
     Calls,
     decode,
@@ -79,8 +79,8 @@ def test_of_the_calls_of_one_name_the_last_is_kept_in_its_place():
 
 def test_what_is_too_large_together_is_refused_and_changes_nothing():
     calls = Calls()
-    calls.add(make_call("a", ("x" * (LARGEST_CALLS - 100),)))
-    with pytest.raises(ValueError, match=rf"at most {LARGEST_CALLS} bytes as JSON; .* Received: \d+ bytes with 'b'$"):
+    calls.add(make_call("a", ("x" * (MAX_CALLS_BYTES - 100),)))
+    with pytest.raises(ValueError, match=rf"at most {MAX_CALLS_BYTES} bytes as JSON; .* Received: \d+ bytes with 'b'$"):
         calls.add(make_call("b", ("y" * 200,)))
     assert [call.name for call in calls.since(0)] == ["a"]
     calls.add(make_call("a", ("y" * 200,)))

@@ -34,7 +34,7 @@ class Watch(al.callbacks.Callback):
 @pytest.mark.usefixtures("without_xla")
 def test_an_environment_that_leaks_20_mb_at_each_reset_trains_to_the_end(tmp_path, monkeypatch):
     """Each of 2 actors resets once in an update: unbounded, 1.2 GB more would be in use at the end."""
-    monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e9)  # a run of seconds is checked after each update
+    monkeypatch.setattr(memory, "_MAX_SHARE", 1e9)  # a run of seconds is checked after each update
     before = children()
     allowed = measure({}).total + HEADROOM
     watch, limit = Watch(), al.callbacks.MemoryLimit(allowed / 1e9, "restart_actors", seconds=1e-9)

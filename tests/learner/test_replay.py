@@ -431,7 +431,7 @@ def test_actions_without_bounds_are_refused(make, space):
 
 @pytest.mark.thorough
 def test_several_calls_of_an_update_draw_the_same_rows_twice(monkeypatch):
-    monkeypatch.setattr(replay, "_MOST_STEPS", 10)
+    monkeypatch.setattr(replay, "_MAX_STEPS", 10)
 
     def run():
         learner = make_learner(dqn(updates_per_step=1.0, prioritized=True))
@@ -451,7 +451,7 @@ def test_a_call_of_many_gradient_steps_is_as_many_calls_of_one(make, monkeypatch
     """
 
     def run(most_steps):
-        monkeypatch.setattr(replay, "_MOST_STEPS", most_steps)
+        monkeypatch.setattr(replay, "_MAX_STEPS", most_steps)
         learner = make_learner(make(updates_per_step=1.0))
         calls = []
 
@@ -620,7 +620,7 @@ def test_a_minibatch_larger_than_memory_is_refused(size):
 
 def breaks_in_the_third_call(learner, monkeypatch):
     """Let the learner take 8 gradient steps in a call, and find NaN in the third of an update's calls."""
-    monkeypatch.setattr(replay, "_MOST_STEPS", 8)
+    monkeypatch.setattr(replay, "_MAX_STEPS", 8)
     calls = []
 
     def sample(buffer, count, draw=learner._sample):

@@ -185,7 +185,7 @@ def test_a_folder_that_others_can_write_to_is_not_read(folder, exported):
 
 
 def test_the_oldest_entries_are_removed(folder, monkeypatch, exported):
-    monkeypatch.setattr(cache, "MOST_KEPT", 2)
+    monkeypatch.setattr(cache, "MAX_KEPT", 2)
     for number, key in enumerate("abc"):
         cache.write(key, exported)
         os.utime(folder / key, (number, number))

@@ -208,7 +208,7 @@ def test_a_strangers_run_runs_nothing_and_leaks_nothing(tmp_path):
 
 
 def test_a_small_video_is_inside_and_a_large_one_is_linked(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("actor_learner.reports.report._LARGEST_EMBEDDED", 10)
+    monkeypatch.setattr("actor_learner.reports.report._MAX_EMBEDDED_BYTES", 10)
     (run.path / "videos").mkdir()
     (run.path / "videos" / "small.mp4").write_bytes(b"small")
     (run.path / "videos" / "large #1.mp4").write_bytes(b"larger than that")

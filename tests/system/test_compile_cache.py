@@ -59,7 +59,7 @@ def test_a_program_that_another_process_removes_meanwhile_is_left_out(folder, mo
 
 
 def test_only_the_newest_are_kept(folder, monkeypatch):
-    monkeypatch.setattr(compile_cache, "MOST_KEPT", 2)
+    monkeypatch.setattr(compile_cache, "MAX_KEPT", 2)
     cache = CompileCache(folder)
     for age in range(4):
         file = cache.path / f"{age}.pb"

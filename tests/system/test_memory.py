@@ -236,7 +236,7 @@ def test_a_process_that_is_new_counts_from_its_beginning_and_one_that_is_gone_no
 
 
 def test_shares_of_the_cpu_come_with_the_second_measurement(start, monkeypatch):
-    monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e6)
+    monkeypatch.setattr(memory, "_MAX_SHARE", 1e6)
     actor = start(BUSY)
     sampler = MemorySampler(lambda: {1: actor.pid}, seconds=3600, second_after=1e-6)
     started = time.monotonic()
@@ -251,7 +251,7 @@ def test_shares_of_the_cpu_come_with_the_second_measurement(start, monkeypatch):
 @pytest.mark.skipif(memory._busy_seconds() is None, reason="needs Linux's /proc/stat, and no quota")
 def test_the_cpu_time_of_other_programs(monkeypatch):
     """Of a process whose parent has ended: it isn't this one's."""
-    monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e6)
+    monkeypatch.setattr(memory, "_MAX_SHARE", 1e6)
     sampler = MemorySampler(dict, seconds=1e-6)
     started = time.monotonic()
     assert "cpu/others" not in sampler.metrics()
@@ -281,7 +281,7 @@ def test_the_sampler_measures_no_more_often_than_it_should(start):
 
 
 def test_a_sampler_whose_measuring_is_dear_measures_less_often(monkeypatch):
-    monkeypatch.setattr(memory, "_LARGEST_SHARE", 1e-9)
+    monkeypatch.setattr(memory, "_MAX_SHARE", 1e-9)
     sampler = MemorySampler(dict, seconds=1e-6)
     assert sampler.sample() is not None
     assert sampler.sample() is None
@@ -292,7 +292,7 @@ def test_without_a_descriptor_left_the_sampler_keeps_what_it_had():
     program = """
 import os, resource
 from actor_learner.system import machine, memory
-memory._LARGEST_SHARE = 1e6
+memory._MAX_SHARE = 1e6
 sampler = memory.MemorySampler(dict, seconds=1e-6)
 before = sampler.metrics()
 resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1,) * 2)

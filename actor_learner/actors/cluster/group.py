@@ -42,7 +42,7 @@ _log = logging.getLogger("actor_learner")
 
 _SHOW_SECONDS = 0.2  # the interval at which output is shown while the caller waits
 _CLOSE_SECONDS = 4.0
-_MOST_LINES = 1000
+_MAX_LINES = 1000
 
 
 class ClusterActors(ActorGroup):
@@ -80,7 +80,7 @@ class ClusterActors(ActorGroup):
         self._spaces: dict[str, Any] = {}
         self._restarts: deque[Restart] = deque()
         self._restart_count = self._faults = 0
-        self._lines: deque[str] = deque(maxlen=_MOST_LINES)
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
         self._error: BaseException | None = None
         self._closed = threading.Event()
         self._divided = self._local_started = self._has_begun = self._closing = False

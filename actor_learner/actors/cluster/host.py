@@ -35,9 +35,9 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import TrajectorySpec
 from actor_learner.system.version import __version__
 
-LARGEST_PLAN = 4 << 30  # bytes, the policy included
+MAX_PLAN_BYTES = 4 << 30  # bytes, the policy included
 _LINES_SECONDS = 0.2  # the interval in which output, replacements and errors are looked for
-_MOST_LINES, _LONGEST_LINE = 20, 4096  # of one frame, which is below the largest, however its JSON escapes them
+_MAX_LINES, _MAX_LINE_BYTES = 20, 4096  # of one frame, which is below the largest, however its JSON escapes them
 _ERRORS = {"ActorError": ActorError, "EnvError": EnvError, "MemoryError": MemoryError, "TimeoutError": TimeoutError}
 
 
@@ -120,7 +120,7 @@ class NodeHost:
         """Do what the learner says, until it says CLOSE or is gone."""
         while (frame := connection.receive()).kind is not Kind.CLOSE:
             if frame.kind is Kind.BEGIN:
-                self._begin(connection.read(frame.size, LARGEST_PLAN))
+                self._begin(connection.read(frame.size, MAX_PLAN_BYTES))
             elif frame.kind is Kind.WEIGHTS:
                 weights = connection.read(frame.size, self._exported.weights.nbytes)
                 self._group.publish(self._exported.as_vector(np.frombuffer(weights, np.float32)))
@@ -132,7 +132,7 @@ class NodeHost:
                 with self._group.lock:
                     self._group.end_early(frame.block)
             elif frame.kind is Kind.CALL:
-                for call in decode(bytes(connection.read(frame.size, wire.LARGEST_JSON)).decode()):
+                for call in decode(bytes(connection.read(frame.size, wire.MAX_JSON_BYTES)).decode()):
                     self._group.call(call)
             elif frame.kind is Kind.REPLACE:
                 self._group.replace([frame.actor])
@@ -214,9 +214,9 @@ class NodeHost:
         return True
 
     def _send_lines(self, connection: Connection) -> None:
-        lines = [(actor, line[:_LONGEST_LINE]) for actor, line in self._group.take_lines()]
-        for first in range(0, len(lines), _MOST_LINES):
-            connection.send_json(Kind.LINES, lines[first : first + _MOST_LINES])
+        lines = [(actor, line[:_MAX_LINE_BYTES]) for actor, line in self._group.take_lines()]
+        for first in range(0, len(lines), _MAX_LINES):
+            connection.send_json(Kind.LINES, lines[first : first + _MAX_LINES])
 
 
 class _HostActors(ProcessActors):

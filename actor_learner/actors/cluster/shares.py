@@ -11,7 +11,7 @@ from actor_learner.actors.cluster.link import HostLink
 from actor_learner.actors.cluster.placement import Node
 
 HOME_SECONDS = 1.5  # how long the actors of a lost host wait for CPUs of their own before they share another host's
-MOST_SECONDS = 60.0  # the longest time between two attempts to start a host with CPUs of its own
+MAX_SECONDS = 60.0  # the longest time between two attempts to start a host with CPUs of its own
 SQUAT_SECONDS = 10.0  # how long they wait for that one before they try a third one
 LOSSES_IN_A_ROW = 3  # hosts that one share loses, without a finished unroll between, until it is given up
 FAILED_FIRST_STARTS, FAILED_STARTS = 3, 10  # the same for hosts that can't be started: when the pool begins, and later
@@ -142,7 +142,7 @@ class Shares:
             share.failures += 1
             share.failed_on.add(link.machine)
             if link.home:
-                share.home_at = now + min(share.failures * HOME_SECONDS, MOST_SECONDS)
+                share.home_at = now + min(share.failures * HOME_SECONDS, MAX_SECONDS)
             elif share.link is None:
                 share.squat_at = now
         if share.losses >= LOSSES_IN_A_ROW:

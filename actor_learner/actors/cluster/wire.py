@@ -16,8 +16,8 @@ Buffer = bytes | bytearray | memoryview
 
 BEAT_SECONDS = 1.0  # the interval in which each side sends something
 DEAD_SECONDS = 5.0  # the silence after which the other side counts as dead
-LARGEST_JSON = 1 << 20  # bytes
-_LARGEST_PART = 1 << 20  # bytes of one system call: each has the deadline, not the whole frame
+MAX_JSON_BYTES = 1 << 20  # bytes
+_MAX_PART_BYTES = 1 << 20  # bytes of one system call: each has the deadline, not the whole frame
 TOKEN_SIZE = 32
 _LEARNER, _HOST = b"learner", b"host"
 
@@ -81,7 +81,7 @@ class Connection:
         header = _HEADER.pack(*frame._replace(size=sum(map(len, views))))
         for view in (memoryview(header), *views):
             while view:
-                sent = self._socket.send(view[:_LARGEST_PART])
+                sent = self._socket.send(view[:_MAX_PART_BYTES])
                 view = view[sent:]
 
     def send_json(self, kind: Kind, value: Any) -> None:
@@ -113,7 +113,7 @@ class Connection:
 
     def read_json(self, frame: Frame) -> Any:
         """Return what follows a header as JSON."""
-        content = self.read(frame.size, LARGEST_JSON)
+        content = self.read(frame.size, MAX_JSON_BYTES)
         try:
             return json.loads(content)
         except ValueError as error:

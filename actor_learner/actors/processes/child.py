@@ -17,10 +17,10 @@ from actor_learner.system.child import ONE_THREAD, start_python
 from actor_learner.system.files import open_plain
 
 _READ_SIZE = 1 << 16
-_MOST_READS = 256
-_LONGEST_LINE = 1 << 16
+_MAX_READS = 256
+_MAX_LINE_BYTES = 1 << 16
 _TAIL_SIZE = 4096
-LARGEST_LOG = 16 << 20  # the size in bytes from which on a log is renamed
+MAX_LOG_BYTES = 16 << 20  # the size in bytes from which on a log is renamed
 
 
 class ActorProcess:
@@ -96,7 +96,7 @@ class ActorProcess:
 
     def drain_all(self) -> None:
         """Read the rest of its output, without waiting for that of its own children."""
-        for _ in range(_MOST_READS):
+        for _ in range(_MAX_READS):
             if not self.drain():
                 break
         if self._partial_line:
@@ -105,7 +105,7 @@ class ActorProcess:
     def _split(self, part: bytes) -> None:
         self.tail = (self.tail + part.decode(errors="replace"))[-_TAIL_SIZE:]
         *lines, self._partial_line = (self._partial_line + part).split(b"\n")
-        if len(self._partial_line) > _LONGEST_LINE:
+        if len(self._partial_line) > _MAX_LINE_BYTES:
             lines, self._partial_line = [*lines, self._partial_line], b""
         for line in lines:
             self._show(line.decode(errors="replace"))
@@ -116,7 +116,7 @@ class ActorProcess:
 
 
 class LogFile:
-    """A log of bounded size: beyond `LARGEST_LOG` the file is renamed to `<name>.1`, and a new one begins."""
+    """A log of bounded size: beyond `MAX_LOG_BYTES` the file is renamed to `<name>.1`, and a new one begins."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -125,7 +125,7 @@ class LogFile:
     def write(self, part: bytes) -> None:
         """Append where possible: a full disk doesn't end the training."""
         with contextlib.suppress(OSError):
-            if self._file.tell() > LARGEST_LOG:
+            if self._file.tell() > MAX_LOG_BYTES:
                 os.replace(self._path, self._path.with_name(self._path.name + ".1"))
                 self._file.close()
                 self._file = self._open()

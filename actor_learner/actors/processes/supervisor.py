@@ -25,7 +25,7 @@ _STUCK_SECONDS = 60.0  # the same where a driver or a file system holds it in th
 _DISCONNECTED_SECONDS = 0.5  # the time that an actor has to end by itself after it has closed its connection
 _START_SECONDS = 30.0  # the time in which descriptors, processes or memory for a new process must become available
 _POLL_SECONDS = 0.05  # the interval of checks for events that nothing signals
-_MOST_LINES = 1000
+_MAX_LINES = 1000
 
 
 class ActorEnd(NamedTuple):
@@ -80,7 +80,7 @@ class Supervisor:
     ) -> None:
         self.condition = condition
         self.error: BaseException | None = None  # the error that ended the actors; None if `close` did
-        self.lines: deque[tuple[int, str]] = deque(maxlen=_MOST_LINES)  # the actors' latest output, by actor
+        self.lines: deque[tuple[int, str]] = deque(maxlen=_MAX_LINES)  # the actors' latest output, by actor
         self._arena, self._logs = arena, logs
         self._owner, self._tick_seconds = owner, tick_seconds
         self._reaper: OrphanReaper | None = None

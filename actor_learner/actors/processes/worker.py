@@ -21,7 +21,7 @@ from actor_learner.system.aborts import show_stacks
 from actor_learner.system.machine import lower_priority
 from actor_learner.system.types import Leaves
 
-_LARGEST_TRACEBACK = 64 * 1024
+_MAX_TRACEBACK = 64 * 1024
 _PARENT_CHECK_SECONDS = 5.0
 
 
@@ -132,5 +132,5 @@ def _describe(error: BaseException, starting: bool) -> Failure:
         bad_environment=isinstance(error, EnvError),
         summary=describe_error(error),
         text=text_of(error),
-        traceback=text[-_LARGEST_TRACEBACK:],
+        traceback=text[-_MAX_TRACEBACK:],
     )

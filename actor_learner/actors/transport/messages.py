@@ -9,7 +9,7 @@ import select
 import struct
 from typing import Any, NamedTuple
 
-LARGEST_MESSAGE = 16 * 1024  # bytes; far below a socket's buffer, so that sending one never blocks
+MAX_MESSAGE_BYTES = 16 * 1024  # bytes; far below a socket's buffer, so that sending one never blocks
 
 
 class Message(enum.IntEnum):
@@ -89,7 +89,7 @@ class Channel:
         if message in _AS_TUPLES:
             payload = tuple(payload)
         content = pickle.dumps((int(message), payload), pickle.HIGHEST_PROTOCOL)
-        if len(content) > LARGEST_MESSAGE:
+        if len(content) > MAX_MESSAGE_BYTES:
             os.ftruncate(self._mailbox, 0)
             write_all(self._mailbox, content)
             content = pickle.dumps((_IN_MAILBOX, len(content)), pickle.HIGHEST_PROTOCOL)
@@ -100,7 +100,7 @@ class Channel:
     def receive(self) -> tuple[Message, Any]:
         """Block until the next message and return it. Raises EOFError or OSError if the other end is gone."""
         (size,) = _SIZE.unpack(self._read(_SIZE.size))
-        if size > LARGEST_MESSAGE:
+        if size > MAX_MESSAGE_BYTES:
             raise OSError(f"A message can't be read. Received: size={size}")
         kind, payload = pickle.loads(self._read(size))
         if kind == _IN_MAILBOX:

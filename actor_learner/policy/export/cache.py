@@ -30,7 +30,7 @@ from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.cache import cache_folder, own_folder
 
-MOST_KEPT = 64
+MAX_KEPT = 64
 """Exports of up to some megabytes each; the oldest ones beyond are removed."""
 
 _PACKAGES = ("keras", "ai-edge-litert")
@@ -144,7 +144,7 @@ def write(key: str | None, exported: ExportedPolicy) -> None:
         own_folder(folder)
         replace(exported, weights=np.zeros(0, np.float32)).save(folder / key)
         entries = sorted(folder.iterdir(), key=lambda entry: entry.stat().st_mtime)
-        for entry in entries[:-MOST_KEPT]:
+        for entry in entries[:-MAX_KEPT]:
             shutil.rmtree(entry, ignore_errors=True)
 
 

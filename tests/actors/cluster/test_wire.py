@@ -49,7 +49,7 @@ def test_frames_and_their_contents_arrive(pair):
 def test_too_large_a_frame_is_refused_before_it_is_allocated(pair):
     near, far = pair
     near._socket.sendall(wire._HEADER.pack(int(Kind.LINES), 0, 0, 0, 2**62, 0, 0, 0, 0))
-    with pytest.raises(WireError, match=f"{2**62} bytes, at most {wire.LARGEST_JSON} are expected"):
+    with pytest.raises(WireError, match=f"{2**62} bytes, at most {wire.MAX_JSON_BYTES} are expected"):
         far.read_json(far.receive())
 
 

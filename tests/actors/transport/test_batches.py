@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from hypothesis import given, strategies as st
 
 from actor_learner.actors.transport.batches import ArenaPlan, Block, BlockLayout
-from actor_learner.actors.transport.messages import LARGEST_MESSAGE
+from actor_learner.actors.transport.messages import MAX_MESSAGE_BYTES
 from actor_learner.actors.transport.shared_memory import ALIGNMENT, Arena
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import TrajectorySpec
@@ -161,5 +161,5 @@ def test_the_parts_of_an_arena_do_not_overlap(arena):
 def test_a_plan_travels_in_a_message(observation_space):
     plan = make_plan(make_spec(observation_space, Box(-1, 1, (2,))))
     content = pickle.dumps(plan)
-    assert len(content) < LARGEST_MESSAGE
+    assert len(content) < MAX_MESSAGE_BYTES
     assert pickle.loads(content) == plan
