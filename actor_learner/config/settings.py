@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import inspect
 import re
@@ -90,6 +91,11 @@ def names_of(settings: type[Any], *effects: Effect) -> frozenset[str]:
     return frozenset(field.name for field in fields if not effects or field.metadata["effect"] in effects)
 
 
+def _autoreset_mode(name: str, value: Any) -> Any:
+    value = value.name.lower() if isinstance(value, enum.Enum) else value  # Gymnasium's AutoresetMode
+    return checks.check_choice(name, value, (None, "next_step", "same_step", "disabled"))
+
+
 def _info_keys(name: str, value: Any) -> tuple[str, ...]:
     keys = checks.check_info_keys(value)
     if not all(keys) or len(set(keys)) < len(keys):
@@ -126,8 +132,8 @@ class PoolSettings:
     """
 
     vectorization: Literal["auto", "sync"] = choice(("auto", "sync"), "environment")
-    autoreset_mode: Literal["next_step", "same_step", "disabled"] | None = choice(
-        (None, "next_step", "same_step", "disabled"), "environment"
+    autoreset_mode: Literal["next_step", "same_step", "disabled"] | None = setting(
+        None, "environment", check=_autoreset_mode
     )
     info_keys: tuple[str, ...] = setting(("is_success",), "environment", check=_info_keys, effect="none")
     num_actors: int = count(2, 0, "actors", effect="pace")

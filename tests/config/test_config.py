@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
 import actor_learner as al
 from actor_learner import algorithms
@@ -427,3 +428,7 @@ def test_sequences_that_cannot_be_are_refused(fields, message):
 def test_sequences_are_for_a_network_with_memory():
     assert TrainConfig(memory="lstm", sequence_length=32, burn_in=4).burn_in == 4
     assert TrainConfig(network=lambda o, a: None, sequence_length=32).sequence_length == 32
+
+
+def test_gymnasiums_own_word_for_a_mode_is_taken():
+    assert al.TrainConfig(autoreset_mode=AutoresetMode.SAME_STEP).autoreset_mode == "same_step"
