@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 import re
@@ -125,3 +126,21 @@ def test_how_it_works_lists_the_floors_and_every_folder_of_the_package():
     expected = [set(line.split()) - {"__init__"} for line in FLOORS.strip().splitlines()]
     assert floors == expected
     assert [number for number, _ in rows if number] == [str(number) for number in range(len(floors), 0, -1)]
+
+
+def test_the_tours_name_functions_that_there_are():
+    """`file:name`, of the package or of the repository."""
+    places = re.findall(r"`([\w/]+\.py):([\w.]+)`", PAGES["how_it_works.md"])
+    assert len(places) > 50
+    for file, name in places:
+        path = next(path for path in (ROOT / "actor_learner" / file, ROOT / file) if path.exists())
+        node = ast.parse(path.read_text(encoding="utf-8"))
+        for part in name.split("."):
+            node = next((each for each in node.body if part in names_of(each)), None)
+            assert node is not None, f"{file}:{name}"
+
+
+def names_of(node):
+    """What a statement of a module or class defines."""
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    return {getattr(node, "name", None), *(getattr(target, "id", None) for target in targets)} - {None}
