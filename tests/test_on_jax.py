@@ -192,7 +192,7 @@ def without_tensorflow(tmp_path_factory):
 
 def on_its_own(python, *commands, **environment):
     """What commands, one after the other, print in a venv."""
-    program = f"import sys; from actor_learner.cli import main; print([main(words) for words in {commands!r}])"
+    program = f"import sys; from actor_learner.cli import main; sys.exit(max([main(words) for words in {commands!r}]))"
     done = started("-c", program, python=python, **environment)
     return done.stdout + done.stderr
 
@@ -211,13 +211,14 @@ def test_where_tensorflow_is_not_installed(without_tensorflow, trained, tmp_path
         ["export", run_dir, "--output", str(tmp_path / "policy")],
         ["doctor"],
     )
-    assert str([0] * (5 + len(plot))) in told
     assert "over 3 episodes" in told
+    assert "jax" in told
     same = ("env_steps", "loss", "episode_return")
     found, expected = (
         [[row.get(name) for name in same] for row in metrics(run)] for run in (tmp_path / "run", trained)
     )
-    assert found[:10] == expected[:10]
+    count = next(index for index, row in enumerate(expected, 1) if row[0] >= 1280)  # the rows before it was resumed
+    assert found[:count] == expected[:count]
     assert found[-1][0] >= 1408
     other = ["train", "CartPole-v1", "--run-dir", str(tmp_path / "other"), "--quiet"]
     refused = started("-m", "actor_learner", *other, python=python, code=2).stderr

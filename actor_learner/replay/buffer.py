@@ -26,7 +26,7 @@ from actor_learner.system.files import write_folder_atomically
 from actor_learner.system.machine import require_memory, size_text
 from actor_learner.system.types import Array
 
-_MUCH = 2**28  # bytes; for fewer, memory isn't looked at
+_MIN_CHECKED_BYTES = 2**28  # for fewer, memory isn't looked at
 
 
 class Minibatches(NamedTuple):
@@ -427,7 +427,7 @@ class ReplayBuffer:
         if not len(self):
             raise ValueError("There is no row to draw: `add` trajectories first. Received: an empty buffer")
         shape = (size,) if number is None else (number, size)
-        if (needed := math.prod(shape) * self.row_bytes) > _MUCH:
+        if (needed := math.prod(shape) * self.row_bytes) > _MIN_CHECKED_BYTES:
             require_memory("The rows don't fit", needed, f"{' x '.join(map(str, shape))} rows")
         index = self._sampler.draw(math.prod(shape), self._filled)
 

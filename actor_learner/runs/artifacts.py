@@ -18,7 +18,7 @@ from actor_learner.system.files import open_plain
 
 _VIDEO_SUFFIXES = (".mp4", ".webm")
 
-_LARGEST = 1 << 16  # bytes of a description or of the end of the log
+_MAX_BYTES = 1 << 16  # of a description or of the end of the log
 
 
 def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None:
@@ -34,7 +34,7 @@ def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None
 
 
 def log_lines(run: RunDirectory, count: int) -> list[str]:
-    content = read_plain(run.logs / RUN_LOG, _LARGEST, from_end=True) or b""
+    content = read_plain(run.logs / RUN_LOG, _MAX_BYTES, from_end=True) or b""
     return content.decode("utf-8", errors="replace").splitlines()[-count:]
 
 
@@ -58,7 +58,7 @@ def videos(run: RunDirectory, count: int) -> list[Path]:
 
 def _object(file: Path) -> dict[str, Any]:
     try:
-        value = json.loads(read_plain(file, _LARGEST) or b"")
+        value = json.loads(read_plain(file, _MAX_BYTES) or b"")
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

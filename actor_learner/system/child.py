@@ -49,7 +49,6 @@ def start_python(
     name: str,
     descriptors: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
-    stdin: IO[bytes] | int = subprocess.DEVNULL,
     stdout: IO[bytes] | int = subprocess.DEVNULL,
     stderr: IO[bytes] | int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
@@ -79,7 +78,7 @@ def start_python(
             pass_fds=descriptors,
             env=environment,
             start_new_session=True,
-            stdin=stdin,
+            stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
         )

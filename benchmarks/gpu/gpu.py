@@ -37,7 +37,7 @@ KEYS = {
 }
 """What tells the rows of a part from each other."""
 
-LONGEST = 600.0  # seconds of a child
+MAX_CHILD_SECONDS = 600.0
 _PROBE_SECONDS = 120.0
 
 
@@ -146,7 +146,7 @@ def measure(job: Job, found: Found, output: Path | None, environment: dict[str, 
     if job.kind == "pipeline" and missing and job.request["num_actors"] > available_cores():
         put(found, "pipeline", {**missing.pop()[1], "skipped": f"{available_cores()} cores"}, output)
     while missing:
-        seconds = min(LONGEST, end - time.monotonic())
+        seconds = min(MAX_CHILD_SECONDS, end - time.monotonic())
         if seconds <= 0:
             tell(f"no time is left for {job.request}")
             return
