@@ -20,6 +20,7 @@ import sys
 import threading
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.support.processes import children, open_descriptors
@@ -31,6 +32,11 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", QUICK_XLA)
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("ACTOR_LEARNER_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "actor_learner"))
+
+hypothesis.settings.register_profile(
+    "beside other load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("beside other load")
 
 XLA_RULES = {
     "actor_learner.learner.cost.SMALL_FLOPS": 0.0,
