@@ -54,7 +54,7 @@ _MAX_BYTES = 2**25
 """The most bytes of rows in one call."""
 
 
-class ReplayLearner(Learner, learns=OffPolicy):
+class ReplayLearner(Learner):
     """What `al.Learner` returns for an off-policy algorithm.
 
     `update` adds a batch to the buffer, then takes as many gradient steps as its env steps are due
@@ -69,8 +69,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         kind = type(algorithm).__name__
         if self.spaces.observation_space is None:
             raise ValueError(f"`observation_space` must be given for {kind}. Received: observation_space=None")
-        if self.devices > 1:
-            raise refusal("devices", f"1 for {kind}, whose minibatches are too small to be shared", self.devices)
+        algorithm.check_devices(self.devices)
         if computes_in(network, "float16"):
             raise ValueError(f"{kind} doesn't scale losses: use precision='bfloat16'. Received: a network in float16")
         if Memories(network):
