@@ -220,7 +220,7 @@ class Learner:
         if not env_steps:
             self._rng.bit_generator.state = random_state
             raise no_valid_row(valid)
-        with self._naming_what_to_lower(trajectory), self._on_device():
+        with self._explaining_memory_errors(trajectory), self._on_device():
             values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched, on_policy))
             result = _read_metrics(update, values, learned=num_minibatches > 0)
         if "undone" in result:
@@ -245,11 +245,11 @@ class Learner:
             MemoryError: the device has too little memory for this batch beside the present one.
         """
         conformed = validate_trajectory(trajectory, self.spaces)
-        with self._naming_what_to_lower(trajectory), self._on_device():
+        with self._explaining_memory_errors(trajectory), self._on_device():
             self._prefetched = _Prefetched(trajectory, trajectory.behaviour_log_prob.copy(), tensors(conformed))
 
     @contextlib.contextmanager
-    def _naming_what_to_lower(self, trajectory: Trajectory) -> Iterator[None]:
+    def _explaining_memory_errors(self, trajectory: Trajectory) -> Iterator[None]:
         """Raise MemoryError with the settings that matter where the body needs more memory than the device has."""
         try:
             yield

@@ -49,9 +49,9 @@ class Loss(NamedTuple):
     """The scalar to minimize."""
     metrics: dict[str, Tensor]
     """Scalars to report."""
-    found: Mapping[str, Tensor] = MappingProxyType({})
-    """What later groups of this step find in their minibatch, without a gradient. One group whose
-    steps are never left out must find `error [M]`, the temporal-difference errors: the rows' priorities."""
+    outputs: Mapping[str, Tensor] = MappingProxyType({})
+    """Fields that later groups of this step have in their minibatch, without a gradient. One group whose
+    steps are never left out must give `error [M]`, the temporal-difference errors: the rows' priorities."""
 
 
 class LossGroup(NamedTuple):
@@ -204,7 +204,7 @@ class OffPolicy(Hyperparameters):
         return {}
 
     @property
-    def takes_over_variables(self) -> bool:
+    def inherits_variables(self) -> bool:
         """True if these variables begin as those of the run that `init_from` names: no first values are given."""
         return True
 
@@ -213,7 +213,7 @@ class OffPolicy(Hyperparameters):
         """Standard normals that a row needs for each number of its action."""
         return 0
 
-    def first_move(self, before: int, after: int) -> float:
+    def move_before_update(self, before: int, after: int) -> float:
         """Return how far targets move before an update's gradient steps, between these numbers of env steps."""
         return 0.0
 
