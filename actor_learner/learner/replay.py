@@ -161,9 +161,10 @@ class ReplayLearner(Learner):
         counts all so far, `updates_owed` what isn't taken yet of those that env steps were due.
 
         If a metric, a weight, a variable of an optimizer, a target, a statistic of observations, or an output of the
-        new network is NaN or infinite, the last 64 steps or fewer are undone, and the batch doesn't count: its columns
-        are never drawn, nor are those with a row whose error isn't finite. "undone": 1.0 is among the metrics then,
-        and `not_finite` names them.
+        new network is NaN or infinite, all of the update's steps are undone, and are due again with the next batch.
+        The batch's env steps count, and its rows stay in the buffer, but for columns with a row whose error isn't
+        finite, and for all of its columns where its observations or a whole minibatch of errors aren't. "undone": 1.0
+        is among the metrics then, and `not_finite` names what it was.
 
         on_policy: without effect.
 
@@ -186,15 +187,15 @@ class ReplayLearner(Learner):
         with self._explaining_memory_errors(trajectory), self._on_device():
             statistics = self._merge_statistics(trajectory)
             finite = all(np.isfinite(backend.to_numpy(variable.value)).all() for variable, _ in statistics)
-            result = self._learn(update, compiled, buffer, due, after) if finite else {"undone": 1.0}
+            self.not_finite = () if finite else ("statistics",)
+            result = self._learn(update, compiled, buffer, due, after, columns) if finite else {"undone": 1.0}
+            self.env_steps = after
             if "undone" in result:
-                self.not_finite = self.not_finite if finite else ("statistics",)
-                buffer.discard(columns)
+                if not finite:
+                    buffer.discard(columns)
                 for variable, value in statistics:
                     variable.assign(value)
                 return result
-        self.not_finite = ()
-        self.env_steps = after
         self.updates += 1
         return {**result, **self._set_epsilon(), **self._counters(buffer)}
 
@@ -221,17 +222,23 @@ class ReplayLearner(Learner):
         return {"epsilon": epsilon}
 
     def _learn(
-        self, update: ReplayUpdate, compiled: backend.Compiled, buffer: ReplayBuffer, due: int, env_steps: int
+        self,
+        update: ReplayUpdate,
+        compiled: backend.Compiled,
+        buffer: ReplayBuffer,
+        due: int,
+        env_steps: int,
+        columns: Array,
     ) -> dict[str, float]:
         """Take gradient steps, in as many calls as they need. Returns means of the metrics; none without a step.
 
-        env_steps: those to which targets move before the first step.
+        env_steps: those to which targets move before the first step. columns: of the buffer, the newest batch's.
         """
-        if not len(buffer):
-            due = 0
+        counts = self._counts(buffer, due)
+        first, targets_at = self.gradient_steps, self._targets_at
+        before = self._values(update) if len(counts) > 1 else []  # a call undoes itself, not those before
         sums: dict[str, float] = defaultdict(float)
-        first = self.gradient_steps
-        for rows, count, next_are_drawn in self._draw(buffer, due):
+        for rows, count, next_are_drawn in self._draw(buffer, counts):
             move = self.algorithm.move_before_update(min(self._targets_at, env_steps), env_steps)
             numbers = np.int32(count), np.float32(move), self._schedule()
             values, finite, errors = compiled(backend.to_device(self._fields(rows)), *backend.to_device(numbers))
@@ -239,7 +246,10 @@ class ReplayLearner(Learner):
             next_are_drawn()
             if result["undone"]:
                 self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))
-                buffer.discard(_broken_columns(buffer, rows, backend.to_numpy(errors)[:count]))
+                buffer.discard(_broken_columns(buffer, rows, backend.to_numpy(errors)[:count], columns))
+                for variable, kept in before:
+                    variable.assign(kept)
+                self.gradient_steps, self._targets_at = first, targets_at
                 return result
             del result["undone"]
             if self.algorithm.priority_exponent is not None:
@@ -251,6 +261,10 @@ class ReplayLearner(Learner):
         steps = {name: self._steps_since(first, update, name) for name in sums}
         return {name: value / steps[name] for name, value in sums.items() if steps[name]}
 
+    def _values(self, update: ReplayUpdate) -> list[tuple[keras.Variable, Array]]:
+        """Return copies of all that an update may assign."""
+        return [(variable, np.array(backend.to_numpy(variable.value))) for variable in update.state]
+
     def _steps_since(self, first: int, update: ReplayUpdate, name: str) -> int:
         """Return how many of the gradient steps since the `first` give a metric."""
         every = update.every.get(name, 1)
@@ -259,16 +273,19 @@ class ReplayLearner(Learner):
     def _schedule(self) -> dict[str, np.float32]:
         return {name: np.float32(value) for name, value in self._scheduled_at(self._progress_remaining).items()}
 
-    def _draw(self, buffer: ReplayBuffer, due: int) -> Iterator[tuple[Minibatches, int, Callable[[], object]]]:
-        """Yield minibatches, their number, at most what a call takes at once, and a function.
+    def _counts(self, buffer: ReplayBuffer, due: int) -> list[int]:
+        """Return the gradient steps of each call, at most what a call takes at once."""
+        most = self._slots
+        if self.algorithm.priority_exponent is not None:  # else many rows are drawn by priorities that are long past
+            most = max(1, min(most, len(buffer) // (8 * self.algorithm.minibatch_size)))
+        return [min(most, due - first) for first in range(0, due, most)] if len(buffer) else []
+
+    def _draw(self, buffer: ReplayBuffer, counts: list[int]) -> Iterator[tuple[Minibatches, int, Callable[[], object]]]:
+        """Yield the minibatches of each call, their number, and a function.
 
         The next ones are drawn in a thread while these are learned; the function waits until they are. Call it before
         priorities are renewed: then two runs draw the same rows.
         """
-        most = self._slots
-        if self.algorithm.priority_exponent is not None:  # else many rows are drawn by priorities that are long past
-            most = max(1, min(most, len(buffer) // (8 * self.algorithm.minibatch_size)))
-        counts = [min(most, due - first) for first in range(0, due, most)]
         if len(counts) <= 1:
             yield from ((self._sample(buffer, count), count, lambda: None) for count in counts)
             return
@@ -499,13 +516,17 @@ class ReplayLearner(Learner):
         self._refills = False
 
 
-def _broken_columns(buffer: ReplayBuffer, rows: Minibatches, errors: Array) -> Array:
-    """Return the columns of the rows whose errors were the first without a finite square.
+def _broken_columns(buffer: ReplayBuffer, rows: Minibatches, errors: Array, newest: Array) -> Array:
+    """Return the columns of the rows whose errors were the first without a finite square, and what came with them.
 
-    None if a whole minibatch's are: then the weights were broken before.
+    All of the newest batch's, if some of it is among them. None if a whole minibatch of newer and older rows is broken:
+    then it isn't the rows.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         broken = ~np.isfinite(np.square(errors, dtype=np.float32))
     first = int(np.argmax(broken.any(axis=1)))
-    chosen = rows.indices[first][broken[first] & ~broken[first].all()]
-    return buffer.columns_of(chosen)
+    columns = buffer.columns_of(rows.indices[first][broken[first]])
+    new = np.isin(columns, newest)
+    if broken[first].all() and not new.all():
+        return columns[:0]
+    return np.union1d(columns, newest) if new.any() else columns
