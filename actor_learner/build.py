@@ -17,7 +17,6 @@ import numpy as np
 
 from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.pool import ActorPool
-from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.factory import resolve_env
@@ -54,8 +53,7 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     check_listens(config.ray_address)
     check_memory(config.local_actors)
     _check_optimizer(config)
-    if isinstance(config.algorithm, OffPolicy):
-        config.algorithm.check_batch(batch_rows(config), config.total_steps)
+    config.algorithm.check_batch(batch_rows(config), config.total_steps)
     compile_cache.begin(config.learner_threads)
     if config.device == "gpu" or config.devices > 1:  # only the backend finds GPUs; else the actors start meanwhile
         from actor_learner.learner.backend import resolve_device
@@ -80,7 +78,7 @@ def _check_optimizer(config: TrainConfig) -> None:
 
     A network that isn't built yet will do so if Keras's global policy does.
     """
-    if not getattr(config.algorithm, "clones_optimizer", False):
+    if not config.algorithm.clones_optimizer:
         return
     import keras  # loaded already, by the optimizer
 
@@ -138,7 +136,8 @@ def make_network(
         described = describe_image(observation_space, config.channel_axis, config.image_network)
         if described and not config.quiet:
             print(described)
-        options |= _chosen_by_algorithm(config, action_space)
+        config.algorithm.check_action_space(structure.action_structure(action_space))
+        options |= config.algorithm.network_options(action_space)
         with building_in(config.precision):
             network = default_network(observation_space, action_space, **options, seed=config.seed)
         return _beginning(config, network)
@@ -157,19 +156,11 @@ def make_network(
     return load_network(checkpoint, network)
 
 
-def _chosen_by_algorithm(config: TrainConfig, action_space: Space[Any]) -> dict[str, Any]:
-    algorithm = config.algorithm
-    if not isinstance(algorithm, OffPolicy):
-        return {}
-    algorithm.check_action_space(structure.action_structure(action_space))
-    return algorithm.network_options(action_space)
-
-
 def _beginning(config: TrainConfig, network: keras.Model) -> keras.Model:
     """Return a new network with the probability of random actions that a run begins with."""
     from actor_learner.networks.contract import set_epsilon
 
-    if isinstance(config.algorithm, OffPolicy) and network.built:
+    if network.built:
         set_epsilon(network, config.algorithm.epsilon(0, 1.0))
     return network
 
@@ -192,7 +183,7 @@ def _learner_cores(config: TrainConfig, observation_space: Space[Any]) -> int:
     if config.network is None and config.init_from is None and not images:
         inputs = sum(sum(choice_counts(leaf.space)) or math.prod(leaf.shape) for leaf in leaves)
         trunk = sum(map(math.prod, itertools.pairwise((inputs, *config.hidden_sizes))))
-        rows = getattr(config.algorithm, "minibatch_size", None) or batch_rows(config)
+        rows = config.algorithm.minibatch_rows(batch_rows(config))
         if is_small(6.0 * 2 * trunk * rows):  # policy and value each have a trunk
             return 1
     return learner_cores(config.local_actors, config.max_policy_lag, images=images)
@@ -219,18 +210,16 @@ _OF_LEARNER = ("total_steps", "seed", "device", "devices", "sequence_length", "b
 def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
     """Return a new learner that a config describes, of the actors' network."""
     from actor_learner.learner.learner import Learner
+    from actor_learner.learner.replay import ReplayLearner
+    from actor_learner.learner.state import read_variables
 
     fields: dict[str, Any] = {name: getattr(config, name) for name in _OF_LEARNER}
     if config.init_from is not None:
         fields["return_statistics"] = _return_statistics(config)
-    if isinstance(config.algorithm, OffPolicy):
+    if config.algorithm.REPLAYS:
         fields |= {"observation_space": actors.observation_space, "critics": _critics(config)}
     learner = Learner(actors.network, config.algorithm, action_space=actors.action_space, **fields)
-    if isinstance(config.algorithm, OffPolicy) and (folder := _saved_learner(config)) is not None:
-        from actor_learner.learner.replay import ReplayLearner
-        from actor_learner.learner.state import read_variables
-
-        assert isinstance(learner, ReplayLearner)
+    if isinstance(learner, ReplayLearner) and (folder := _saved_learner(config)) is not None:
         with _starting_anew("variables"):
             learner.start_from(read_variables(folder))
     return _with_buffer(config, learner, actors)
@@ -286,7 +275,6 @@ def _saved_critics(config: TrainConfig) -> list[keras.Model]:
 def _initial_buffer(config: TrainConfig, folder: str | os.PathLike[str]) -> ReplayBuffer:
     from actor_learner.replay.buffer import ReplayBuffer
 
-    assert isinstance(config.algorithm, OffPolicy)
     buffer = ReplayBuffer.load(folder, capacity=config.algorithm.buffer_size)
     if config.unroll_length % buffer.unroll_length:
         raise ValueError(
@@ -299,10 +287,9 @@ def _initial_buffer(config: TrainConfig, folder: str | os.PathLike[str]) -> Repl
 
 def _with_buffer(config: TrainConfig, learner: Learner, actors: ActorPool) -> Learner:
     """Return the learner with a replay buffer, if it needs one, and say how large it is."""
-    if isinstance(config.algorithm, OffPolicy):
-        from actor_learner.learner.replay import ReplayLearner
+    from actor_learner.learner.replay import ReplayLearner
 
-        assert isinstance(learner, ReplayLearner)
+    if isinstance(learner, ReplayLearner):
         if learner.buffer is None and config.init_buffer is not None:
             learner.use_buffer(_initial_buffer(config, config.init_buffer))
         buffer = learner.make_buffer(config.unroll_length, action_masks=actors.uses_masks)

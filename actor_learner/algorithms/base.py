@@ -46,6 +46,12 @@ class Algorithm(Hyperparameters):
         """Return the source of an update's minibatches: each batch once, whole."""
         return ShuffledEpochs()
 
+    def check_devices(self, devices: int) -> None:
+        self.source().share(devices)
+
+    def minibatch_rows(self, batch_rows: int) -> int:
+        return self.source().shape(batch_rows)[1]
+
     def rows(self, batch: Mapping[str, Tensor], evaluate: Evaluate) -> dict[str, Tensor]:
         """Return the fields of minibatches, `[T, B, ...]` each: those of the batch.
 

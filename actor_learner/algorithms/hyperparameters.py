@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -51,6 +51,12 @@ class Hyperparameters(NamedFields, ABC):
     )
 
     WHOSE: ClassVar[str] = "the algorithm"
+
+    REPLAYS: ClassVar[bool] = False
+    """Whether rows are drawn from a replay buffer; else each batch is learned once."""
+
+    NUM_CRITICS: ClassVar[int] = 0
+    """The number of critics."""
 
     CONFIG_DEFAULTS: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"unroll_length": 128, "hidden_sizes": (64, 64), "activation": "tanh", "orthogonal_init": True}
@@ -166,11 +172,48 @@ class Hyperparameters(NamedFields, ABC):
                 schedules.warn_of_early_end(name, value, total_steps)
         self.scheduled_values(progress_remaining=1.0, env_steps=0)
 
+    def check_config(self, config: Any) -> None:
+        """Raise ValueError for a `TrainConfig` with fields that this algorithm has no use for."""
+        kind = type(self).__name__
+        if config.critics is not None and not self.NUM_CRITICS:
+            raise refusal("critics", f"None for {kind}, which has none", config.critics)
+        if config.init_buffer is not None and not self.REPLAYS:
+            raise refusal("init_buffer", f"None for {kind}, which has no replay buffer", config.init_buffer)
+
+    @abstractmethod
+    def check_devices(self, devices: int) -> None:
+        """Raise ValueError if so many devices can't share an update."""
+
+    @abstractmethod
+    def minibatch_rows(self, batch_rows: int) -> int:
+        """Return the rows of a minibatch, from batches of so many."""
+
+    def check_batch(self, env_steps: int, total_steps: int) -> None:
+        """Warn if a run of `total_steps`, in batches of so many env steps, can't learn well."""
+
+    def check_action_space(self, action: Any) -> None:
+        """Raise ValueError for actions, a space's `Structure`, that the algorithm can't learn."""
+
     def check_distribution(self, name: str) -> None:
         """Raise ValueError if the algorithm can't learn a policy with this distribution of actions."""
 
     def check_unroll_length(self, unroll_length: int) -> None:
         """Raise ValueError if the algorithm can't learn from unrolls of this length."""
+
+    def network_options(self, action_space: Any) -> dict[str, Any]:
+        """Return the options of `default_network` that this algorithm chooses: none."""
+        return {}
+
+    def epsilon(self, env_steps: int, progress_remaining: float) -> float | None:
+        """Return the probability of a random action for the next env steps; None: the network's actions are random.
+
+        progress_remaining: 1 at the beginning of a run, 0 at its end.
+        """
+        return None
+
+    def without_learning(self) -> Self:
+        """Return this algorithm with a learning rate of 0, for measurements: it costs what the other does."""
+        return self if self.clones_optimizer else replace(self, learning_rate=0.0)
 
     @property
     def clones_optimizer(self) -> bool:

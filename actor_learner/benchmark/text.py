@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.benchmark.measure import Measured
 from actor_learner.benchmark.roofline import NAMES, Prospect
 from actor_learner.benchmark.whole import LEARNER
@@ -104,7 +103,7 @@ def limited_by(measured: Measured) -> Bottleneck | None:
         num_actors=config.num_actors,
         cores=measured.cores,
         max_policy_lag=config.max_policy_lag,
-        replay=isinstance(config.algorithm, OffPolicy),
+        replay=config.algorithm.REPLAYS,
     )
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.benchmark.clocks import Stopwatch
 from actor_learner.benchmark.roofline import Cost
 from actor_learner.config.config import TrainConfig
@@ -142,11 +140,8 @@ class System(contextlib.AbstractContextManager["System"]):
 def without_learning(config: TrainConfig) -> TrainConfig:
     """Return the config with a learning rate of 0, gradient steps from the first batch on, and without restarts."""
     algorithm = config.algorithm
-    if isinstance(algorithm, OffPolicy):
-        algorithm = dataclasses.replace(algorithm, learning_starts=0)
-    if not getattr(algorithm, "clones_optimizer", False):
-        with contextlib.suppress(TypeError, ValueError):  # a user's algorithm may have no such field
-            algorithm = dataclasses.replace(algorithm, learning_rate=0.0)
+    with contextlib.suppress(ValueError):  # a user's algorithm may refuse such a rate
+        algorithm = algorithm.without_learning()
     return config.replace(algorithm=algorithm, on_env_error="raise", max_restarts=0, quiet=True)
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import keras
 
-from actor_learner.algorithms.off_policy.base import OffPolicy
-
 _UP = {"episode_return", "episode_length", "explained_variance", "steps_per_second"}
 _RATE_SETTING = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
@@ -58,7 +56,7 @@ def check_averages(callbacks: Iterable[Any], optimizer: Any) -> None:
 
 def check_backup(callbacks: Iterable[Any], algorithm: Any) -> None:
     """Raise ValueError for BackupAndRestore with an algorithm whose critics, targets and buffer it doesn't keep."""
-    if isinstance(algorithm, OffPolicy) and any(isinstance(it, keras.callbacks.BackupAndRestore) for it in callbacks):
+    if algorithm.REPLAYS and any(isinstance(it, keras.callbacks.BackupAndRestore) for it in callbacks):
         raise ValueError(
             f"BackupAndRestore keeps no critics, targets or replay buffer, which {type(algorithm).__name__} needs: use "
             "the run's own checkpoints, `resume=True`. Received: a BackupAndRestore"

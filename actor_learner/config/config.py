@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from actor_learner.algorithms import BY_NAME
-from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.hyperparameters import Hyperparameters
-from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.config import references
 from actor_learner.config.references import algorithm_class, callable_name
@@ -253,8 +251,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         if (columns := sum(self.env_counts)) % self.devices:
             received = f"devices={self.devices}, {columns} environments"
             raise ValueError(f"`devices` must share the environments evenly; change `num_envs`. Received: {received}")
-        if isinstance(self.algorithm, Algorithm):
-            self.algorithm.source().share(self.devices)
+        self.algorithm.check_devices(self.devices)
 
     def _check_sequences(self) -> None:
         """Check what only matters to a network with memory, which one that is given may have."""
@@ -263,17 +260,17 @@ class TrainConfig(checks.NamedFields, PoolSettings):
                 received = f"sequence_length={self.sequence_length}, burn_in={self.burn_in}"
                 raise ValueError(f"`sequence_length` and `burn_in` need a network with memory. Received: {received}")
             return
-        if isinstance(self.algorithm, OffPolicy):
+        if self.algorithm.REPLAYS:
             if self.memory is not None:
                 kind = type(self.algorithm).__name__
                 raise refusal("memory", f"None for {kind}, whose rows are drawn one by one", self.memory)
             return
         if self.memory == "attention":
             checks.check_heads("memory_size", self.memory_size)
-        source = self.algorithm.source().share(self.devices) if isinstance(self.algorithm, Algorithm) else None
-        longest = self.unroll_length if source is None else source.longest_sequence(self.unroll_length)
+        source = self.algorithm.source().share(self.devices)
+        longest = source.longest_sequence(self.unroll_length)
         length = checks.check_sequences(self.sequence_length, self.burn_in, self.unroll_length, longest)
-        if self.memory is not None and source is not None:
+        if self.memory is not None:
             source.of_sequences(length)
 
     def _split_environments(self) -> None:
@@ -284,50 +281,19 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             object.__setattr__(self, "num_envs", sum(counts))
 
     def _check_algorithm(self) -> None:
-        is_instance = dataclasses.is_dataclass(self.algorithm) and not isinstance(self.algorithm, type)
-        if not is_instance or not (hasattr(self.algorithm, "loss") or isinstance(self.algorithm, OffPolicy)):
+        if not isinstance(self.algorithm, Hyperparameters):
             known = BY_NAME.get(self.algorithm, PPO) if isinstance(self.algorithm, str) else PPO
             what = f"an instance of an algorithm's dataclass, such as al.{known.__name__}()"
             raise refusal("algorithm", what, self.algorithm)
-        if isinstance(self.algorithm, Hyperparameters):
-            self.algorithm.check_unroll_length(self.unroll_length)
-        if isinstance(self.algorithm, OffPolicy):
-            self._check_off_policy(self.algorithm)
-        else:
-            for name, it_has in (("critics", "which has none"), ("init_buffer", "which has no replay buffer")):
-                if getattr(self, name) is not None:
-                    raise refusal(name, f"None for {type(self.algorithm).__name__}, {it_has}", getattr(self, name))
-        if self.undone_rate_factor < 1 and not getattr(self.algorithm, "has_constant_rate", True):
+        self.algorithm.check_unroll_length(self.unroll_length)
+        self.algorithm.check_config(self)
+        if self.undone_rate_factor < 1 and not self.algorithm.has_constant_rate:
             cloned = f"optimizer={type(self.algorithm.optimizer).__name__} with a schedule"
             raise ValueError(
                 "`undone_rate_factor` needs a constant learning rate; a schedule writes its own before each update. "
                 f"Received: undone_rate_factor={self.undone_rate_factor}, "
                 + (cloned if self.algorithm.clones_optimizer else f"learning_rate={self.algorithm.learning_rate!r}")
             )
-
-    def _check_off_policy(self, algorithm: OffPolicy) -> None:
-        kind = type(algorithm).__name__
-        algorithm.check_total_steps(self.total_steps)
-        if self.devices > 1:
-            raise refusal("devices", f"1 for {kind}, whose minibatches are too small to be shared", self.devices)
-        if self.initial_log_std and hasattr(algorithm, "action_noise"):
-            expected = f"left out for {kind}, whose actions have action_noise"
-            raise refusal("initial_log_std", expected, self.initial_log_std)
-        if self.distribution != "gaussian":
-            raise refusal("distribution", f"left out for {kind}, which has one of its own", self.distribution)
-        given = self.network is not None or self.init_from is not None
-        for name in ("dueling", "epsilon_ladder", "action_noise"):
-            if given and hasattr(algorithm, name) and getattr(algorithm, name) != algorithm.default(name):
-                received = f"{name}={getattr(algorithm, name)!r} beside a network that is given"
-                raise ValueError(f"`{name}` is for the default network; build it into yours. Received: {received}")
-        if self.precision == "float16":
-            raise refusal("precision", f"'bfloat16' or 'float32' for {kind}, which doesn't scale losses", "float16")
-        rows = sum(self.env_counts) * self.unroll_length
-        if algorithm.buffer_size < rows:
-            expected = f"at least the {rows:,} env steps of a batch, num_envs x unroll_length"
-            raise refusal("buffer_size", expected, algorithm.buffer_size)
-        if self.critics is not None and not algorithm.NUM_CRITICS:
-            raise refusal("critics", f"None for {kind}, which has none", self.critics)
 
     def _check_network(self) -> None:
         given = self.network_fields()

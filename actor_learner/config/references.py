@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actor_learner.algorithms import BY_NAME
-from actor_learner.algorithms.off_policy.base import OffPolicy
+from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.keras_import import import_keras_before
 
@@ -28,13 +28,9 @@ def algorithm_class(name: str) -> type[Any]:
             raise refusal("algorithm", known, name)
         return BY_NAME[name]
     found = resolve_reference(name, "algorithm")
-    if not isinstance(found, type) or not dataclasses.is_dataclass(found) or not _learns(found):
-        raise refusal("algorithm", "a dataclass with a method `loss`", name)
+    if not isinstance(found, type) or not dataclasses.is_dataclass(found) or not issubclass(found, Hyperparameters):
+        raise refusal("algorithm", "a dataclass that subclasses al.algorithms.Algorithm, or OffPolicy", name)
     return found
-
-
-def _learns(cls: type[Any]) -> bool:
-    return hasattr(cls, "loss") or issubclass(cls, OffPolicy)
 
 
 def algorithm_reference(cls: type[Any]) -> str:

@@ -35,6 +35,7 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
         trace_once as trace_once,
         unflatten as unflatten,
         values_of as values_of,
+        vector_reader as vector_reader,
         while_loop as while_loop,
     )
     from actor_learner.learner.tf.devices import (
@@ -50,7 +51,6 @@ if TYPE_CHECKING or keras.backend.backend() == "tensorflow":
         use_xla as use_xla,
     )
     from actor_learner.learner.tf.fused_adam import fuse as fuse
-    from actor_learner.learner.tf.readback import vector_reader as vector_reader
 else:
     from actor_learner.learner.jax.compiled import *  # noqa: F403
     from actor_learner.learner.jax.devices import *  # noqa: F403

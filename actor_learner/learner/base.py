@@ -84,23 +84,18 @@ class Learner:
     buffer: ReplayBuffer | None = None
     _needs_value = True
 
-    _kinds: ClassVar[dict[type, type[Learner]]] = {}
-
-    def __init_subclass__(cls, learns: type | None = None, **options: Any) -> None:
-        """learns: The algorithms that need this kind of learner."""
-        super().__init_subclass__(**options)
-        if learns is not None:
-            Learner._kinds[learns] = cls
+    of_replay: ClassVar[type[Learner]]
+    """What a learner of an algorithm with a replay buffer is; `learner.learner` says so."""
 
     def __new__(cls, network: Any = None, algorithm: Any = None, **options: Any) -> Learner:
-        """Return the kind of learner that the algorithm needs."""
-        kinds = (kind for algorithms, kind in Learner._kinds.items() if isinstance(algorithm, algorithms))
-        kind = next(kinds, cls)
-        if not (issubclass(kind, cls) or issubclass(cls, kind)):
-            raise TypeError(
-                f"{cls.__name__} can't learn by {type(algorithm).__name__}: subclass {kind.__name__} for it"
-            )
-        return super().__new__(kind if issubclass(kind, cls) else cls)
+        """Return a learner of this class; a `Learner` of an algorithm with a replay buffer is a `ReplayLearner`."""
+        kind = cls
+        if getattr(algorithm, "REPLAYS", False):
+            kind = Learner.of_replay if cls is Learner else cls
+            if not issubclass(kind, Learner.of_replay):
+                names = cls.__name__, type(algorithm).__name__, Learner.of_replay.__name__
+                raise TypeError("{} can't learn by {}: subclass {} for it".format(*names))
+        return super().__new__(kind)
 
     def __init__(
         self,
@@ -225,7 +220,7 @@ class Learner:
         if not env_steps:
             self._rng.bit_generator.state = random_state
             raise no_valid_row(valid)
-        with self._naming_what_to_lower(trajectory), self._on_device():
+        with self._explaining_memory_errors(trajectory), self._on_device():
             values, finite = compiled(*self._arguments(trajectory, order, num_minibatches, prefetched, on_policy))
             result = _read_metrics(update, values, learned=num_minibatches > 0)
         if "undone" in result:
@@ -250,11 +245,11 @@ class Learner:
             MemoryError: the device has too little memory for this batch beside the present one.
         """
         conformed = validate_trajectory(trajectory, self.spaces)
-        with self._naming_what_to_lower(trajectory), self._on_device():
+        with self._explaining_memory_errors(trajectory), self._on_device():
             self._prefetched = _Prefetched(trajectory, trajectory.behaviour_log_prob.copy(), tensors(conformed))
 
     @contextlib.contextmanager
-    def _naming_what_to_lower(self, trajectory: Trajectory) -> Iterator[None]:
+    def _explaining_memory_errors(self, trajectory: Trajectory) -> Iterator[None]:
         """Raise MemoryError with the settings that matter where the body needs more memory than the device has."""
         try:
             yield
@@ -263,7 +258,7 @@ class Learner:
                 raise
             steps, columns = trajectory.reward.shape
             settings = {
-                "minibatch_size": getattr(self.algorithm, "minibatch_size", None),
+                "minibatch_size": self.algorithm.minibatch_rows(trajectory.reward.size),
                 "unroll_length": steps,
                 "num_envs": columns,
                 "precision": self.network.compute_dtype,
@@ -464,7 +459,7 @@ class Learner:
     def _scheduled_at(self, progress_remaining: float) -> dict[str, float]:
         algorithm: Hyperparameters = self.algorithm
         schedule = algorithm.scheduled_values(progress_remaining=progress_remaining, env_steps=self.env_steps)
-        if self.algorithm.clones_optimizer or not is_schedule(self.algorithm.learning_rate):
+        if algorithm.clones_optimizer or not is_schedule(algorithm.learning_rate):
             schedule.pop("learning_rate", None)
         return schedule
 
@@ -621,5 +616,5 @@ def _describe_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
 
 def _check_arguments(network: Any, algorithm: Any) -> None:
     contract.require_model(network)
-    if isinstance(algorithm, type) or not (hasattr(algorithm, "loss") or isinstance(algorithm, OffPolicy)):
+    if not isinstance(algorithm, Hyperparameters):
         raise ValueError(f"`algorithm` must be an instance, such as al.PPO(). Received: algorithm={algorithm!r}")

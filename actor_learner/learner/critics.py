@@ -62,7 +62,7 @@ def check_critic(models: TrainedModels, critic: keras.Model, observation: Any) -
     if computes_in(critic, "float16") or not keras.backend.is_float_dtype(value.dtype):
         expected = "A critic must compute in float32, or in bfloat16: losses aren't scaled"
         raise ValueError(f"{expected}. Received: values of {value.dtype} from {critic.name!r}")
-    if not _looks_at_actions(models, critic, observation):
+    if not _depends_on_action(models, critic, observation):
         warnings.warn(
             "A critic's value is the same for two actions: does it use its second input, the action? "
             f"Received: {critic.name!r}",
@@ -71,7 +71,7 @@ def check_critic(models: TrainedModels, critic: keras.Model, observation: Any) -
         )
 
 
-def _looks_at_actions(models: TrainedModels, critic: keras.Model, observation: Any) -> bool:
+def _depends_on_action(models: TrainedModels, critic: keras.Model, observation: Any) -> bool:
     """Return whether a critic, which is built, values different actions differently for some observation."""
     rng = np.random.default_rng(0)
 

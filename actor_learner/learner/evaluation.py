@@ -48,13 +48,13 @@ class NetworkCalls:
 
     def _call(self, rows: Mapping[str, Nest]) -> tuple[dict[str, Tensor], State]:
         """Return the network's outputs with `log_prob`, and the state after these steps."""
-        with self._going_on(rows) as state:
+        with self._with_memory(rows) as state:
             outputs = contract.call_network(self._network, rows["observation"])
         action = self._actions.flatten(rows["action"])
         outputs["log_prob"] = self._distribution.log_prob(outputs["parameters"], action, rows.get("action_mask"))
         return outputs, tuple(state)
 
-    def _going_on(self, rows: Mapping[str, Nest]) -> contextlib.AbstractContextManager[list[Tensor]]:
+    def _with_memory(self, rows: Mapping[str, Nest]) -> contextlib.AbstractContextManager[list[Tensor]]:
         if not self.memories:
             return contextlib.nullcontext([])
         return self.memories.stepping(rows["start"], rows["initial_state"], _ROWS)
@@ -113,8 +113,8 @@ class NetworkCalls:
         last_fields, last_start = tree.map_structure(lambda leaf: leaf[-1:], (dict(fields), start))
         last = self._unroll(last_fields, last_start, state)
         value, log_prob = (
-            ops.concatenate([ops.reshape(some, (steps, *some.shape[2:])), of_last], axis=0)
-            for some, of_last in zip((value, log_prob), last[:2], strict=True)
+            ops.concatenate([ops.reshape(some, (steps, *some.shape[2:])), with_final_values], axis=0)
+            for some, with_final_values in zip((value, log_prob), last[:2], strict=True)
         )
         return value, log_prob, tuple(leaf[:: self._length // length] for leaf in states)
 
@@ -134,26 +134,26 @@ class NetworkCalls:
         """Return `[T, B]` values of the last observations of truncated episodes; the actor's where they are unknown."""
         valid, truncated = batch["valid"], batch["truncated"]
         row = ops.expand_dims(ops.arange(valid.shape[0], dtype="int32"), 1)
-        closes = ops.logical_and(truncated, ops.equal(row, final["final_row"]))
+        is_final = ops.logical_and(truncated, ops.equal(row, final["final_row"]))
         invalid_next = ops.concatenate([ops.logical_not(valid[1:]), ops.zeros_like(valid[:1])], axis=0)
         known = ops.where(ops.logical_and(truncated, invalid_next), value[1:], batch["truncation_value"])
 
-        def of_last() -> Tensor:
+        def with_final_values() -> Tensor:
             if self.memories:
-                last = self._values_in_their_states(final["final_observation"], closes, batch)
+                last = self._final_values_with_memory(final["final_observation"], is_final, batch)
             else:
                 outputs = contract.call_network(self._network, final["final_observation"])
                 last = ops.reshape(outputs["value"], (1, -1))
-            return ops.where(closes, last, known)
+            return ops.where(is_final, last, known)
 
-        return backend.choose(ops.any(closes), of_last, lambda: known, self._variables())
+        return backend.choose(ops.any(is_final), with_final_values, lambda: known, self._variables())
 
-    def _values_in_their_states(self, last: Nest, closes: Tensor, batch: Mapping[str, Nest]) -> Tensor:
-        """Return `[T, B]`, right where `closes`: values of observations that end an episode, as seen after these rows.
+    def _final_values_with_memory(self, last: Nest, is_final: Tensor, batch: Mapping[str, Nest]) -> Tensor:
+        """Return values `[T, B]` of observations that end an episode, as seen after these rows; right where `is_final`.
 
         The network sees the batch once more, with these observations in the rows after, where no episode starts.
         """
-        follows = ops.concatenate([ops.zeros_like(closes[:1]), closes], axis=0)
+        follows = ops.concatenate([ops.zeros_like(is_final[:1]), is_final], axis=0)
 
         def put(leaf: Tensor, last: Tensor) -> Tensor:
             rows = ops.reshape(follows, (*follows.shape, *(1,) * (len(leaf.shape) - 2)))

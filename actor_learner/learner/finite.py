@@ -1,4 +1,4 @@
-"""The check for NaN and infinity inside the update's graph."""
+"""The check for NaN and infinity inside an update's graph, and the state before it, to which a failed one returns."""
 
 from __future__ import annotations
 
@@ -39,3 +39,24 @@ def in_few_parts(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 def _is_floating(tensor: Tensor) -> bool:
     return bool(keras.backend.is_float_dtype(keras.backend.standardize_dtype(tensor.dtype)))
+
+
+class Snapshot:
+    """The values of variables at one place in a graph, ahead of the first assignment to one of them.
+
+    A tensor that was read shares the memory of its variable until that is assigned to, so a snapshot costs one copy of
+    the state, and no time.
+    """
+
+    def __init__(self, variables: Iterable[keras.Variable]) -> None:
+        self._variables = list(variables)
+        self._values = backend.values_of(self._variables)
+
+    def put_back_where(self, undone: Tensor) -> None:
+        """Assign all values where `undone`, a scalar bool, is True; the graph has nothing to do otherwise."""
+
+        def put_back() -> None:
+            for variable, value in zip(self._variables, self._values, strict=True):
+                variable.assign(value)
+
+        backend.cond(undone, put_back, self._variables)

@@ -54,7 +54,7 @@ _MAX_BYTES = 2**25
 """The most bytes of rows in one call."""
 
 
-class ReplayLearner(Learner, learns=OffPolicy):
+class ReplayLearner(Learner):
     """What `al.Learner` returns for an off-policy algorithm.
 
     `update` adds a batch to the buffer, then takes as many gradient steps as its env steps are due
@@ -69,8 +69,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         kind = type(algorithm).__name__
         if self.spaces.observation_space is None:
             raise ValueError(f"`observation_space` must be given for {kind}. Received: observation_space=None")
-        if self.devices > 1:
-            raise refusal("devices", f"1 for {kind}, whose minibatches are too small to be shared", self.devices)
+        algorithm.check_devices(self.devices)
         if computes_in(network, "float16"):
             raise ValueError(f"{kind} doesn't scale losses: use precision='bfloat16'. Received: a network in float16")
         if Memories(network):
@@ -184,7 +183,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         columns = buffer.add(trajectory)
         after = self.env_steps + env_steps
         due = min(self._owed(after), _MAX_BATCHES * max(1, self.algorithm.due(valid.size)))
-        with self._naming_what_to_lower(trajectory), self._on_device():
+        with self._explaining_memory_errors(trajectory), self._on_device():
             statistics = self._merge_statistics(trajectory)
             finite = all(np.isfinite(backend.to_numpy(variable.value)).all() for variable, _ in statistics)
             result = self._learn(update, compiled, buffer, due, after) if finite else {"undone": 1.0}
@@ -197,7 +196,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         self.not_finite = ()
         self.env_steps = after
         self.updates += 1
-        return {**result, **self._explore(), **self._counters(buffer)}
+        return {**result, **self._set_epsilon(), **self._counters(buffer)}
 
     def _owed(self, env_steps: int) -> int:
         """Return the gradient steps that are due after so many env steps, and not taken yet."""
@@ -212,7 +211,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
     def _progress_remaining(self) -> float:
         return 1.0 if not self.total_steps else max(0.0, 1.0 - self.env_steps / self.total_steps)
 
-    def _explore(self) -> dict[str, float]:
+    def _set_epsilon(self) -> dict[str, float]:
         """Set the probability of random actions, which is published with the weights."""
         epsilon = self.algorithm.epsilon(self.env_steps, self._progress_remaining)
         if epsilon is None:
@@ -233,7 +232,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         sums: dict[str, float] = defaultdict(float)
         first = self.gradient_steps
         for rows, count, next_are_drawn in self._draw(buffer, due):
-            move = self.algorithm.first_move(min(self._targets_at, env_steps), env_steps)
+            move = self.algorithm.move_before_update(min(self._targets_at, env_steps), env_steps)
             numbers = np.int32(count), np.float32(move), self._schedule()
             values, finite, errors = compiled(backend.to_device(self._fields(rows)), *backend.to_device(numbers))
             result = dict(zip(update.metric_names, map(float, backend.to_numpy(values)), strict=True))
@@ -434,7 +433,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
         An algorithm that names first values of its own keeps them.
         """
         own = {f"variables/{index}": one for index, one in enumerate(self._build_models().variables.values())}
-        if self.algorithm.takes_over_variables and own.keys() == variables.keys():
+        if self.algorithm.inherits_variables and own.keys() == variables.keys():
             restore(own, dict(variables), "init_from")
 
     def _saved(self, **others: Any) -> SavedLearner:
@@ -465,7 +464,7 @@ class ReplayLearner(Learner, learns=OffPolicy):
             self._due_from = max(self.env_steps, self._due_from[0]), self.gradient_steps
         size = self.algorithm.buffer_size
         self._load_buffer(directory, None if saved.replay.get("buffer_size", size) == size else size)
-        self._explore()
+        self._set_epsilon()
 
     def _load_buffer(self, directory: str | os.PathLike[str], capacity: int | None) -> None:
         """Load the saved buffer; if there is none, or it is damaged, collect anew before learning.

@@ -11,9 +11,8 @@ from keras import ops, tree
 
 from actor_learner.algorithms.off_policy.base import CRITICS, NETWORK, LossGroup, OffPolicy
 from actor_learner.learner import backend
-from actor_learner.learner.finite import all_finite, have_finite_squares
+from actor_learner.learner.finite import Snapshot, all_finite, have_finite_squares
 from actor_learner.learner.models import TrainedModels
-from actor_learner.learner.rollback import Snapshot
 from actor_learner.system.types import Nest, Tensor
 
 _CHECKED_ROWS = 128
@@ -45,14 +44,14 @@ class ReplayUpdate:
         self.checked_names: tuple[str, ...] = ()
 
     def __call__(
-        self, rows: Mapping[str, Nest], count: Tensor, first_move: Tensor, schedule: Mapping[str, Tensor]
+        self, rows: Mapping[str, Nest], count: Tensor, move_before_update: Tensor, schedule: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Step `count` times, and undo it all if something isn't finite.
 
         Args:
             rows: The fields of `Minibatches`, `[K, M, ...]` each, and `noise`.
             count: The number of minibatches that are learned, from the first on.
-            first_move: How far targets move before.
+            move_before_update: How far targets move before.
             schedule: Values of scheduled hyperparameters; `learning_rate` is there if it is to be written.
 
         Returns:
@@ -65,7 +64,7 @@ class ReplayUpdate:
             self._optimizers[NETWORK].learning_rate = rate
         algorithm = self._algorithm.at(schedule)
         self._share_learning_rate()
-        backend.cond(first_move > 0.0, lambda: self._models.move_targets(first_move), self.state)
+        backend.cond(move_before_update > 0.0, lambda: self._models.move_targets(move_before_update), self.state)
         metrics, errors = self._learn(algorithm, rows, count)
         self.checked_names, finite = self._finite(metrics, rows)
         undone = ops.logical_not(ops.all(finite))
@@ -118,31 +117,30 @@ class ReplayUpdate:
         metrics: dict[str, Tensor] = {}
         self._steps.assign(self._steps.value + 1)
         for group in algorithm.groups():
-            of_group, found = self._step_group(algorithm, group, minibatch)
+            of_group, outputs = self._step_group(algorithm, group, minibatch)
             metrics |= of_group
-            minibatch |= {name: ops.stop_gradient(value) for name, value in found.items()}
+            minibatch |= {name: ops.stop_gradient(value) for name, value in outputs.items()}
         if (every := algorithm.moves_every) == 1:
             self._models.move_targets(algorithm.tau)
         elif every is not None:
             due = ops.equal(self._steps.value % every, 0)
             backend.cond(due, lambda: self._models.move_targets(algorithm.tau), self.state)
         if "error" not in minibatch:
-            raise ValueError(f"One of {algorithm.name}'s losses must find `error`, of every row. Received: none")
+            raise ValueError(f"One of {algorithm.name}'s losses must give `error`, of every row. Received: none")
         return metrics, minibatch["error"]
 
     def _step_group(
         self, algorithm: OffPolicy, group: LossGroup, minibatch: dict[str, Nest]
     ) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
-        """Step a group's optimizer, where it is due. Returns metrics, and what later groups find."""
+        """Step a group's optimizer, where it is due. Returns metrics, and the outputs for later groups."""
 
         def step(minibatch: dict[str, Nest]) -> tuple[dict[str, Tensor], Mapping[str, Tensor]]:
-            gradients, found, others = self._gradients(group, minibatch)
-            metrics = dict(found)
+            gradients, metrics, outputs = self._gradients(group, minibatch)
             if algorithm.max_grad_norm is not None and not algorithm.clones_optimizer:
                 name = "gradient_norm" if group.name == NETWORK else f"{group.name}_gradient_norm"
                 metrics[name] = backend.global_norm([gradient for gradient in gradients if gradient is not None])
             backend.apply_gradients(self._optimizers[group.name], gradients, self._models.trained(group.name))
-            return metrics, others
+            return metrics, outputs
 
         if group.every == 1:
             return step(minibatch)
@@ -164,16 +162,16 @@ class ReplayUpdate:
     def _gradients(
         self, group: LossGroup, minibatch: dict[str, Nest]
     ) -> tuple[list[Tensor | None], dict[str, Tensor], Mapping[str, Tensor]]:
-        """Return the gradients of a group's loss, its metrics, and what later groups find."""
+        """Return the gradients of a group's loss, its metrics, and the outputs for later groups."""
 
         def loss() -> tuple[Tensor, Any]:
-            found = group.loss(self._models, minibatch)
+            of_group = group.loss(self._models, minibatch)
             losses = {NETWORK: [self._models.network], CRITICS: self._models.critics}.get(group.name, [])
             extra = [ops.sum(ops.stack(model.losses)) for model in losses if model.losses]
-            return sum(extra, found.value), (found.metrics, dict(found.found))
+            return sum(extra, of_group.value), (of_group.metrics, dict(of_group.outputs))
 
-        gradients, (metrics, found) = backend.gradients(loss, self._models.trained(group.name), self.state)
-        return gradients, metrics, found
+        gradients, (metrics, outputs) = backend.gradients(loss, self._models.trained(group.name), self.state)
+        return gradients, dict(metrics), outputs
 
     def _metric_names(self, rows: Mapping[str, Nest]) -> list[str]:
         """Return the names of the metrics, found by tracing a step in a graph that is thrown away."""

@@ -21,19 +21,18 @@ from actor_learner.learner.batch import (
     without_invalid,
 )
 from actor_learner.learner.evaluation import NetworkCalls
-from actor_learner.learner.finite import all_finite, have_finite_squares
+from actor_learner.learner.finite import Snapshot, all_finite, have_finite_squares
 from actor_learner.learner.loss_scaling import LossScaling
 from actor_learner.learner.rewards import RewardScaling, clip_reward
-from actor_learner.learner.rollback import Snapshot
 from actor_learner.networks import contract
 from actor_learner.networks.memory import going_on
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.types import Nest, Tensor
 
-ROWS_FOR_EACH_CHECKED = 64
+LEARNED_ROWS_PER_CHECKED_ROW = 64
 """The new network is called with one row for each 64 that it learned from: half a percent of the arithmetic."""
 
-MAXIMUM_CHECKED_ROWS = 128
+MAX_CHECKED_ROWS = 128
 
 _LOG_PROBS = ("behaviour_log_prob", "target_log_prob", "log_rho")
 """The fields of a minibatch from which ratios are computed."""
@@ -171,7 +170,7 @@ class Update:
         """Return the new network's outputs for some of the learned rows, values squared, as in any loss."""
         number, _, size = order.shape
         steps = self._sequence_length if self.calls.memories else 1
-        count = min(size, max(1, number * size // ROWS_FOR_EACH_CHECKED), max(1, MAXIMUM_CHECKED_ROWS // steps))
+        count = min(size, max(1, number * size // LEARNED_ROWS_PER_CHECKED_ROW), max(1, MAX_CHECKED_ROWS // steps))
         outputs = self.calls.outputs(self._minibatch(minibatches, order[0, :, :count]), entropy=False)
         return [outputs["parameters"], outputs["log_prob"], ops.square(outputs["value"])]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from actor_learner.replay.columns import Columns
+from actor_learner.replay.columns import ColumnStore
 from actor_learner.replay.episodes import episode
 from actor_learner.replay.pieces import columns_of, pieces
 from actor_learner.replay.rows import Frames
@@ -112,7 +112,7 @@ class ReplayBuffer:
         seeds = np.random.SeedSequence([check_count("seed", seed, 0), 0xB0FFE2])
         self._begin_columns()
         _require_memory(self._bytes(), capacity)
-        self._stored = Columns(self.spaces, unroll_length, self._columns, self._stacked)
+        self._stored = ColumnStore(self.spaces, unroll_length, self._columns, self._stacked)
         rng = np.random.Generator(np.random.PCG64(seeds))
         self._sampler = Sampler(unroll_length, self._columns, self.priority_exponent, rng)
         self._added = self._filled = 0
@@ -128,7 +128,7 @@ class ReplayBuffer:
 
     def _bytes(self) -> int:
         """Return the bytes of a whole buffer, by those of a single column."""
-        column = Columns(self.spaces, self.unroll_length, 1, self._stacked).nbytes
+        column = ColumnStore(self.spaces, self.unroll_length, 1, self._stacked).nbytes
         return column * self._columns + Sampler.size(self.capacity, prioritized=self.priority_exponent is not None)
 
     @property

@@ -8,32 +8,32 @@ from typing import Any
 import numpy as np
 
 from actor_learner.replay.pieces import masks_of
-from actor_learner.replay.rows import Frames, Rows, of_columns, rows_of
+from actor_learner.replay.rows import Frames, LeafStore, leaf_store, of_columns
 from actor_learner.replay.targets import Targets
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.types import Array
 
 
-class Columns:
+class ColumnStore:
     """`count` columns of `steps` rows: observations, actions, masks and targets, zeros at first.
 
     Attributes:
-        observation: of each leaf, see `Rows`.
+        observation: of each leaf, see `LeafStore`.
         reward, discount, bootstrap_row: `[T, count]`, see `Targets`.
 
     Args:
         spaces: of what they hold.
         steps: rows of a column.
         count: columns.
-        stacked: see `rows_of`.
+        stacked: see `leaf_store`.
     """
 
     def __init__(self, spaces: Spaces, steps: int, count: int, stacked: bool | None) -> None:
         self._spaces = spaces
         self.count = count
-        self.observation: list[Rows] = [
-            rows_of(leaf.shape, leaf.dtype, steps, count, stacked) for leaf in spaces.observation.leaves
+        self.observation: list[LeafStore] = [
+            leaf_store(leaf.shape, leaf.dtype, steps, count, stacked) for leaf in spaces.observation.leaves
         ]
         self._action = [np.zeros((steps, count, *leaf.shape), leaf.dtype) for leaf in spaces.action.leaves]
         self._mask = np.ones((steps + 2, count, spaces.mask_size), bool) if spaces.mask_size else None

@@ -16,7 +16,7 @@ _MIN_REPEATED_SHARE = 0.5  # of the rows; images of which fewer show the frames 
 _MIN_TELLING_ROWS = 4  # rows by which it is settled whether images are stacks
 
 
-class Rows(Protocol):
+class LeafStore(Protocol):
     """One leaf of the observations of `columns` columns: `T + 1` rows, and row `T + 1`, which ended an episode."""
 
     nbytes: int
@@ -30,7 +30,7 @@ class Rows(Protocol):
     def take(self, row: Array, column: Array) -> Array:
         """Return the observations `[n, ...]` of these rows and columns, int64 `[n]` each."""
 
-    def of_columns(self, order: Array) -> Rows:
+    def of_columns(self, order: Array) -> LeafStore:
         """Return memory of these columns alone, where -1 stands for an empty one; this memory's contents are lost."""
 
     @property
@@ -38,7 +38,9 @@ class Rows(Protocol):
         """The arrays that hold the columns on their second axis, by name."""
 
 
-def rows_of(shape: tuple[int, ...], dtype: np.dtype[Any], steps: int, columns: int, stacked: bool | None) -> Rows:
+def leaf_store(
+    shape: tuple[int, ...], dtype: np.dtype[Any], steps: int, columns: int, stacked: bool | None
+) -> LeafStore:
     """Return the memory for observations of this shape, in columns of `steps` rows.
 
     stacked: whether images that could be stacks of frames are some; None: unless they could be coloured, or are small.

@@ -346,8 +346,8 @@ def test_an_algorithm_with_an_init_of_its_own_takes_what_that_takes():
         ("poo", r"one of a2c, dqn, impala, ppo, sac, td3, or module:Class \(did you mean 'ppo'\?\)\."),
         ("no_such_module:Class", "can't import 'no_such_module'"),
         ("json:JSONEncodr", r"has no attribute 'JSONEncodr' \(did you mean 'JSONEncoder'\?\)"),
-        ("json:JSONEncoder", "must be a dataclass with a method `loss`"),
-        ("json:loads", "must be a dataclass with a method `loss`"),
+        ("json:JSONEncoder", "must be a dataclass that subclasses al.algorithms.Algorithm"),
+        ("json:loads", "must be a dataclass that subclasses al.algorithms.Algorithm"),
     ],
 )
 def test_an_algorithm_that_cannot_be_had(name, message):

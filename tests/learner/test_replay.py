@@ -258,7 +258,7 @@ def test_targets_move_at_multiples_of_their_interval():
     learner.update(batch(learner, 1))  # 64
     for copy, old, new in zip(learner._models.targets, start, once, strict=False):
         np.testing.assert_allclose(np.asarray(copy.value), (old + new) / 2, rtol=1e-6, atol=1e-7)
-    assert learner.algorithm.first_move(0, 64 * 3) == pytest.approx(1 - 0.5**3)
+    assert learner.algorithm.move_before_update(0, 64 * 3) == pytest.approx(1 - 0.5**3)
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from actor_learner.algorithms.hyperparameters import Hyperparameters, hyperparameter
-from actor_learner.system.fields import check_clip_reward, check_count, check_number
+from actor_learner.system.fields import check_clip_reward, check_count, check_number, refusal
 from actor_learner.system.types import Nest, Tensor
 
 """A tensor, or dicts and tuples of these."""
@@ -49,9 +49,9 @@ class Loss(NamedTuple):
     """The scalar to minimize."""
     metrics: dict[str, Tensor]
     """Scalars to report."""
-    found: Mapping[str, Tensor] = MappingProxyType({})
-    """What later groups of this step find in their minibatch, without a gradient. One group whose
-    steps are never left out must find `error [M]`, the temporal-difference errors: the rows' priorities."""
+    outputs: Mapping[str, Tensor] = MappingProxyType({})
+    """Fields that later groups of this step have in their minibatch, without a gradient. One group whose
+    steps are never left out must give `error [M]`, the temporal-difference errors: the rows' priorities."""
 
 
 class LossGroup(NamedTuple):
@@ -88,8 +88,7 @@ class OffPolicy(Hyperparameters):
     clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound that rewards are clipped to")
     max_grad_norm: float | None = hyperparameter(None, "largest global norm of a gradient; none: not clipped")
 
-    NUM_CRITICS: ClassVar[int] = 0
-    """The number of critics."""
+    REPLAYS: ClassVar[bool] = True
 
     TARGETS: ClassVar[tuple[str, ...]] = ()
     """The groups that have slowly moving copies, `NETWORK` and `CRITICS`."""
@@ -130,8 +129,35 @@ class OffPolicy(Hyperparameters):
                 f"Received: updates_per_step={self.updates_per_step}, total_steps={total_steps}"
             )
 
-    def check_batch(self, env_steps: int, total_steps: int) -> None:
-        """Warn if a run of `total_steps`, in batches of so many env steps, can't learn well."""
+    def check_config(self, config: Any) -> None:
+        super().check_config(config)
+        kind = type(self).__name__
+        self.check_total_steps(config.total_steps)
+        self.check_devices(config.devices)
+        if config.initial_log_std and hasattr(self, "action_noise"):
+            expected = f"left out for {kind}, whose actions have action_noise"
+            raise refusal("initial_log_std", expected, config.initial_log_std)
+        if config.distribution != "gaussian":
+            raise refusal("distribution", f"left out for {kind}, which has one of its own", config.distribution)
+        given = config.network is not None or config.init_from is not None
+        for name in ("dueling", "epsilon_ladder", "action_noise"):
+            if given and hasattr(self, name) and getattr(self, name) != self.default(name):
+                received = f"{name}={getattr(self, name)!r} beside a network that is given"
+                raise ValueError(f"`{name}` is for the default network; build it into yours. Received: {received}")
+        if config.precision == "float16":
+            raise refusal("precision", f"'bfloat16' or 'float32' for {kind}, which doesn't scale losses", "float16")
+        rows = sum(config.env_counts) * config.unroll_length
+        if self.buffer_size < rows:
+            expected = f"at least the {rows:,} env steps of a batch, num_envs x unroll_length"
+            raise refusal("buffer_size", expected, self.buffer_size)
+
+    def check_devices(self, devices: int) -> None:
+        if devices > 1:
+            kind = type(self).__name__
+            raise refusal("devices", f"1 for {kind}, whose minibatches are too small to be shared", devices)
+
+    def minibatch_rows(self, batch_rows: int) -> int:
+        return self.minibatch_size
 
     def check_action_space(self, action: Any) -> None:
         """Raise ValueError for actions that the algorithm's critics can't take: other than Boxes with bounds.
@@ -157,16 +183,9 @@ class OffPolicy(Hyperparameters):
         """Return how many gradient steps belong to so many env steps after `learning_starts`."""
         return math.floor(env_steps * self.updates_per_step)
 
-    def network_options(self, action_space: Any) -> dict[str, Any]:
-        """Return the options of `default_network` that this algorithm chooses: none."""
-        return {}
-
-    def epsilon(self, env_steps: int, progress_remaining: float) -> float | None:
-        """Return the probability of a random action for the next env steps; None: the network's actions are random.
-
-        progress_remaining: 1 at the beginning of a run, 0 at its end.
-        """
-        return None
+    def without_learning(self) -> Self:
+        """Return this algorithm with a learning rate of 0, and gradient steps from the first batch on."""
+        return replace(super().without_learning(), learning_starts=0)
 
     @property
     def priority_exponent(self) -> float | None:
@@ -185,7 +204,7 @@ class OffPolicy(Hyperparameters):
         return {}
 
     @property
-    def takes_over_variables(self) -> bool:
+    def inherits_variables(self) -> bool:
         """True if these variables begin as those of the run that `init_from` names: no first values are given."""
         return True
 
@@ -194,7 +213,7 @@ class OffPolicy(Hyperparameters):
         """Standard normals that a row needs for each number of its action."""
         return 0
 
-    def first_move(self, before: int, after: int) -> float:
+    def move_before_update(self, before: int, after: int) -> float:
         """Return how far targets move before an update's gradient steps, between these numbers of env steps."""
         return 0.0
 

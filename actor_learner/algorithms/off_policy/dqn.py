@@ -129,7 +129,7 @@ class DQN(OffPolicy):
         """Return beta, which rises to 1 with the run (arXiv:1511.05952, section 3.4)."""
         return 1.0 - (1.0 - self.priority_beta) * progress_remaining
 
-    def first_move(self, before: int, after: int) -> float:
+    def move_before_update(self, before: int, after: int) -> float:
         """Return 1 - (1 - tau)^n for n passed multiples of `target_update_interval`."""
         passed = after // self.target_update_interval - before // self.target_update_interval
         return 1.0 - (1.0 - self.tau) ** passed

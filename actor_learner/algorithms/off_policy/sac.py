@@ -59,7 +59,7 @@ class SAC(OffPolicy):
         return self.target_update_interval
 
     @property
-    def takes_over_variables(self) -> bool:
+    def inherits_variables(self) -> bool:
         return self.ent_coef == _AUTO
 
     @property

@@ -68,7 +68,7 @@ def device_count() -> int:
     return max(1, int(jax.sharding.get_abstract_mesh().size))  # 0 without a mesh
 
 
-def _on_each(function: Callable[..., Tensor], arguments: Any, result: PartitionSpec) -> Callable[..., Tensor]:
+def _on_each_device(function: Callable[..., Tensor], arguments: Any, result: PartitionSpec) -> Callable[..., Tensor]:
     """Return a function that each device calls on its part of the arguments, without the others'."""
     if device_count() == 1:
         return function
@@ -82,7 +82,7 @@ def flatten(leaf: Tensor, rows: int | None = None) -> Tensor:
     def flat(leaf: Tensor) -> Tensor:
         return jnp.reshape(leaf, (-1, *leaf.shape[2:]))[:rows]
 
-    return _on_each(flat, PartitionSpec(None, AXIS), PartitionSpec(AXIS))(leaf)
+    return _on_each_device(flat, PartitionSpec(None, AXIS), PartitionSpec(AXIS))(leaf)
 
 
 def unflatten(leaf: Tensor, steps: int) -> Tensor:
@@ -91,7 +91,7 @@ def unflatten(leaf: Tensor, steps: int) -> Tensor:
     def apart(leaf: Tensor) -> Tensor:
         return jnp.reshape(leaf, (steps, -1, *leaf.shape[1:]))
 
-    return _on_each(apart, PartitionSpec(AXIS), PartitionSpec(None, AXIS))(leaf)
+    return _on_each_device(apart, PartitionSpec(AXIS), PartitionSpec(None, AXIS))(leaf)
 
 
 def gather(rows: Tensor, index: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def gather(rows: Tensor, index: Tensor) -> Tensor:
     def of_part(rows: Tensor, index: Tensor) -> Tensor:
         return rows.at[index].get(mode="promise_in_bounds")
 
-    return _on_each(of_part, (PartitionSpec(AXIS), PartitionSpec(AXIS)), PartitionSpec(AXIS))(rows, index)
+    return _on_each_device(of_part, (PartitionSpec(AXIS), PartitionSpec(AXIS)), PartitionSpec(AXIS))(rows, index)
 
 
 def half_square_sum(vector: Tensor) -> Tensor:
@@ -131,13 +131,13 @@ class Compiled:
         if (lowered := self._lowered.get(shapes)) is None:
             on_cpu = (jax.config.jax_default_device or jax.devices()[0]).platform == "cpu"
             with in_canonical_order() if on_cpu else contextlib.nullcontext():
-                function = jax.jit(self._function, out_shardings=_everywhere())
+                function = jax.jit(self._function, out_shardings=_placement())
                 lowered = self._lowered[shapes] = function.lower(self._values(), *arguments)
         return lowered
 
     def _values(self) -> list[Tensor]:
         values = values_of(self._state)
-        return values if (everywhere := _everywhere()) is None else _put(values, everywhere)
+        return values if (everywhere := _placement()) is None else _put(values, everywhere)
 
     def __call__(self, *arguments: Nest) -> Any:
         shapes = _shapes(arguments)
@@ -179,7 +179,7 @@ def _scope(variables: Variables, values: Sequence[Tensor]) -> Any:
     return keras.StatelessScope(mapping, collect_losses=True, initialize_variables=False)
 
 
-def _everywhere(*axes: str | None) -> Any:
+def _placement(*axes: str | None) -> Any:
     """Return the placement of arrays on the devices that share an update, None with one device.
 
     axes: The mesh axis that an array's first axes are split over; every device holds the whole of the others.
@@ -196,7 +196,7 @@ def to_device(arrays: Nest, split: int | None = None) -> Nest:
     """
     if device_count() == 1:
         return tree.map_structure(jnp.asarray, arrays)
-    return _put(arrays, _everywhere() if split is None else _everywhere(*(None,) * split, AXIS))
+    return _put(arrays, _placement() if split is None else _placement(*(None,) * split, AXIS))
 
 
 def _put(arrays: Nest, sharding: Any) -> Nest:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from actor_learner.system import compile_cache
-from actor_learner.system.types import Nest, Tensor
+from actor_learner.system.types import Array, Nest, Tensor
 
 Variables = Sequence[keras.Variable]
 
@@ -203,3 +203,17 @@ def map_chunks(
         function, tf.constant(index), fn_output_signature=(vector, vector), parallel_iterations=1
     )
     return found
+
+
+def vector_reader(variables: Sequence[keras.Variable]) -> Callable[[], Array]:
+    """Return a function that reads variables as one new float32 vector, each raveled, in their order.
+
+    One by one they take 25 microseconds each. The function is traced here, on the present device.
+    """
+
+    def side_by_side() -> Any:
+        vectors = [tf.cast(tf.reshape(variable.value, (-1,)), tf.float32) for variable in variables]
+        return tf.concat(vectors, axis=0)
+
+    read = tf.function(side_by_side, autograph=False).get_concrete_function()
+    return lambda: read().numpy()
