@@ -50,7 +50,7 @@ class Hyperparameters(NamedFields, ABC):
         None, "adam or rmsprop; none: the algorithm's own; in code also a Keras optimizer to clone, with its own rate"
     )
 
-    WHOSE: ClassVar[str] = "the algorithm"
+    OWNER: ClassVar[str] = "the algorithm"
 
     CONFIG_DEFAULTS: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"unroll_length": 128, "hidden_sizes": (64, 64), "activation": "tanh", "orthogonal_init": True}

@@ -62,23 +62,18 @@ class ActionMasks:
         else:
             self.check_absent(infos)
 
-    def read(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None = None) -> None:
+    def read(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None = None, *, keep: bool = False) -> None:
         """Read the masks of `rows` (bool `[b]`; None: all); the others don't act next and allow everything.
 
-        Raises EnvError if a mask is missing, has a wrong length, dtype or value, or allows nothing.
+        keep: the other masks stay as they are. Raises EnvError if a mask is missing, has a wrong length, dtype or
+        value, or allows nothing.
         """
         fresh = np.ones((self._num_envs, self._layout.size), bool)
+        if keep:
+            fresh[...] = self.current
         if rows is None or rows.any():
             fresh[... if rows is None else rows] = self._masks(infos, leaves, rows)
             self._check_some_allowed(fresh)
-        self.current = fresh
-
-    def renew(self, infos: dict[str, Any], leaves: Leaves, rows: Array) -> None:
-        """Read the masks of rows (bool `[b]`) after their reset; the others stay. Raises EnvError as `read` does."""
-        assert self.current is not None
-        fresh = self.current.copy()
-        fresh[rows] = self._masks(infos, leaves, rows)
-        self._check_some_allowed(fresh)
         self.current = fresh
 
     def check_absent(self, infos: dict[str, Any]) -> None:

@@ -17,11 +17,6 @@ from actor_learner.spaces.structure import MASK_KEY
 ABSENT = "absent"  # key of `infos`: bool `[b]`, True where the row's agent has no part in the next step
 
 
-def adapted(vector_env: Any) -> Any:
-    """Return SuperSuit's vector environments as Gymnasium's, and anything else as it is."""
-    return AgentsVectorEnv(vector_env) if type(vector_env).__module__.startswith("supersuit.") else vector_env
-
-
 class AgentsVectorEnv(AnyVectorEnv):
     """The agents of the games in `concat_vec_envs_v1` or `pettingzoo_env_to_vec_env_v1`.
 

@@ -14,7 +14,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actor_learner.environments.agents import adapted
+from actor_learner.environments.agents import AgentsVectorEnv
 from actor_learner.environments.atari import make_atari, make_single_atari
 from actor_learner.environments.autoreset import AnyVectorEnv, declared_autoreset_mode
 from actor_learner.environments.envpool import PREFIX, find_envpool
@@ -88,7 +88,9 @@ class EnvFactory:
         with calling(f"env `{self.name}`", "can't be built:"):
             if not self.native:
                 return self._serial([self.make_one() for _ in range(num_envs)])
-            vector_env = adapted(self._make_native(num_envs, seed))
+            vector_env = self._make_native(num_envs, seed)
+            if type(vector_env).__module__.startswith("supersuit."):
+                vector_env = AgentsVectorEnv(vector_env)
         if not isinstance(vector_env, VectorEnv) or not all(hasattr(vector_env, name) for name in _NEEDED):
             raise EnvError(
                 f"`{self.name}` has a parameter `num_envs` and must return a gymnasium VectorEnv, with "

@@ -5,8 +5,8 @@
                                                jax/                  JAX's own cache
 
 TensorFlow fails on a damaged or unwritable file of its persistent cache. So each process gives it a folder of links to
-the programs with the right digest, and keeps what TensorFlow adds once the program has run. See `system.cache` for
-the folder.
+the programs with the right digest, and keeps what TensorFlow adds once the program has run. See `files.cache_folder`
+for the folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from actor_learner.system.cache import cache_folder, own_folder
+from actor_learner.system.files import cache_folder, own_folder
 from actor_learner.system.machine import allowed_cores
 
 MAX_KEPT = 24  # programs of about a megabyte each; the oldest ones beyond are removed

@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, and reads that detect damage.
+"""Atomic writes of files and folders, reads that detect damage, and the folders of caches.
 
 A folder written here has a manifest with the size and the SHA-256 of each file. A read compares files with it before
 any parser sees them. Nothing here follows a link, unpickles, or imports what a file names.
@@ -137,14 +137,12 @@ def read_folder(folder: str | os.PathLike[str], *beginnings: str) -> dict[str, b
     If the folder is replaced meanwhile, the contents are the old ones or the new ones, or there is an error: never a
     mixture. Raises as `check_folder` does.
     """
-    contents = {}
-    for name, entry in _read_manifest(Path(folder)).items():
-        if beginnings and not name.startswith(beginnings):
-            continue
-        with _opened(Path(folder), name, entry) as stream:
-            contents[name] = stream.read()
-        _compare(Path(folder), name, hashlib.sha256(contents[name]).hexdigest(), entry)
-    return contents
+    listed = _read_manifest(Path(folder))
+    return {
+        name: _read_listed(Path(folder), name, entry)
+        for name, entry in listed.items()
+        if not beginnings or name.startswith(beginnings)
+    }
 
 
 def listed_files(folder: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -157,10 +155,7 @@ def read_file(folder: str | os.PathLike[str], name: str) -> bytes:
     listed = _read_manifest(Path(folder))
     if name not in listed:
         raise _damaged(Path(folder), f"{name!r} is missing")
-    with _opened(Path(folder), name, listed[name]) as stream:
-        content = stream.read()
-    _compare(Path(folder), name, hashlib.sha256(content).hexdigest(), listed[name])
-    return content
+    return _read_listed(Path(folder), name, listed[name])
 
 
 def link_file(earlier: Path, name: str, folder: Path) -> Entry | None:
@@ -355,6 +350,26 @@ def _unreadable(folder: Path, name: str, error: OSError) -> ValueError:
     return ValueError(f"{name!r} can't be read ({one_line(error)}). Received: folder={str(folder)!r}")
 
 
+def cache_folder(name: str) -> Path | None:
+    """Return the folder of a cache, in XDG_CACHE_HOME, else in ~/.cache; ACTOR_LEARNER_CACHE names another folder.
+
+    None: caches are disabled, by an empty ACTOR_LEARNER_CACHE.
+    """
+    if (named := os.environ.get("ACTOR_LEARNER_CACHE")) is not None:
+        return Path(named, name).absolute() if named else None
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "actor_learner", name)
+    return folder if folder.is_absolute() else None
+
+
+def own_folder(folder: Path) -> Path:
+    """Make a folder that only this user can write to. Raises OSError if that isn't so, or if it can't be made."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError("others can write to the cache")
+    return folder
+
+
 def open_plain(file: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
     """Open a plain file, and return its descriptor; with O_CREAT in `flags`, create it with `mode`.
 
@@ -390,6 +405,13 @@ def _opened(folder: Path, name: str, entry: Entry) -> Iterator[io.BufferedReader
             yield stream
         except OSError as error:
             raise _unreadable(folder, name, error) from error
+
+
+def _read_listed(folder: Path, name: str, entry: Entry) -> bytes:
+    with _opened(folder, name, entry) as stream:
+        content = stream.read()
+    _compare(folder, name, hashlib.sha256(content).hexdigest(), entry)
+    return content
 
 
 def _compare(folder: Path, name: str, sha256: str, entry: Entry) -> None:

@@ -110,7 +110,9 @@ class _DeferredModule(types.ModuleType):
 @contextlib.contextmanager
 def _deferring(names: Iterable[str]) -> Iterator[None]:
     """Give stand-ins to the importers of these modules, few of which use them; later importers get the modules."""
-    deferred = {name: _DeferredModule(name) for name in names if name not in sys.modules and _is_installed(name)}
+    # An importer of a missing module must get an ImportError.
+    there = (name for name in names if name not in sys.modules and is_installed(name.partition(".")[0]))
+    deferred = {name: _DeferredModule(name) for name in there}
     sys.modules.update(deferred)
     try:
         yield
@@ -120,9 +122,9 @@ def _deferring(names: Iterable[str]) -> Iterator[None]:
                 del sys.modules[name]
 
 
-def _is_installed(name: str) -> bool:  # importers of a missing module must get an ImportError
-    top = name.partition(".")[0]
-    return top in sys.modules or importlib.util.find_spec(top) is not None
+def is_installed(package: str) -> bool:
+    """Return True if a top-level package can be imported, or is already."""
+    return sys.modules.get(package) is not None or importlib.util.find_spec(package) is not None
 
 
 @contextlib.contextmanager
