@@ -63,8 +63,8 @@ def differing_environments(batched: gym.Space[Any], single: gym.Space[Any], num_
     parts = dict(children(batched))
     if parts and type(batched) is type(single):
         for key, own in children(single):  # Gymnasium sorts the keys of a batched Dict
-            if key in parts and (found := differing_environments(parts[key], own, num_envs)) is not None:
-                return f"[{key!r}]{found[0]}", found[1]
+            if key in parts and (difference := differing_environments(parts[key], own, num_envs)) is not None:
+                return f"[{key!r}]{difference[0]}", difference[1]
         return None
     rows = list(batched.spaces) if isinstance(batched, Tuple) else _bounds(batched, single, num_envs)
     return next((("", number) for number, row in enumerate(rows) if not _equal(row, rows[0])), None)

@@ -320,11 +320,13 @@ class Environments:
         """Raise EnvError if bounds differ: one environment's scale, clip and check the values of all."""
         for root, single in (("observation", self.observation_space), ("action", self.action_space)):
             batched = getattr(self.vector_env, f"{root}_space", None)
-            found = None if batched is None else autoreset.differing_environments(batched, single, self.num_envs)
-            if found is not None:
+            if batched is None:
+                continue
+            if (difference := autoreset.differing_environments(batched, single, self.num_envs)) is not None:
+                leaf, number = difference
                 raise EnvError(
-                    f"The environments of {self._where()} must have the same bounds, but `{root}{found[0]}` of "
-                    f"environment {found[1]} has other bounds than that of environment 0; rescale them in a wrapper. "
+                    f"The environments of {self._where()} must have the same bounds, but `{root}{leaf}` of "
+                    f"environment {number} has other bounds than that of environment 0; rescale them in a wrapper. "
                     f"Received: {' '.join(str(batched).split())}"
                 )
 

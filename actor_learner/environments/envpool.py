@@ -18,7 +18,7 @@ from actor_learner.environments.lookup import closest
 
 PREFIX = "envpool:"
 _INSTALL = 'pip install "envpool>=1.2" (wheels for Python 3.11 to 3.14 on Linux, and on macOS with Apple silicon)'
-_OURS = ("batch_size", "env_type")
+_RESERVED_OPTIONS = ("batch_size", "env_type")
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class EnvPoolSource:
 
         As for ALE, `episodic_life=True` makes a lost life terminal for learning while the game goes on.
         """
-        if refused := [name for name in env_kwargs if name in _OURS]:
-            raise EnvError(f"The actors set EnvPool's `{refused[0]}`. Received: env_kwargs={env_kwargs}")
+        if reserved := [name for name in env_kwargs if name in _RESERVED_OPTIONS]:
+            raise EnvError(f"The actors set EnvPool's `{reserved[0]}`. Received: env_kwargs={env_kwargs}")
         options, ends_at_lost_life = split_life_options(env_kwargs)
         env = EnvPoolVectorEnv(self.task, num_envs, seed, options)
         return LifeLoss(env) if ends_at_lost_life else env

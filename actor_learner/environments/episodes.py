@@ -57,12 +57,12 @@ class EpisodeStatistics:
         return Episodes(rows, returns, lengths, self._info(rows, infos))
 
     def _info(self, rows: Array, infos: Sequence[dict[str, Any]]) -> dict[str, Array]:
-        found = {}
+        columns = {}
         for key in self._info_keys:
             values = [_number(entry(infos, key, row)) for row in rows.tolist()]
             if any(value is not None for value in values):
-                found[key] = np.array([np.nan if value is None else value for value in values], dtype=np.float32)
-        return found
+                columns[key] = np.array([np.nan if value is None else value for value in values], dtype=np.float32)
+        return columns
 
 
 def entry(infos: Sequence[dict[str, Any]], key: str, row: int) -> Any:
