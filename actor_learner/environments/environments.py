@@ -87,7 +87,7 @@ class Environments:
         self._actor = actor
         try:
             structure = self.spaces.observation
-            self._masks = ActionMasks(self.spaces, self.num_envs, self._environment)
+            self._masks = ActionMasks(self.spaces, self.num_envs, self._describe_row)
         except ValueError as error:
             raise EnvError(f"{self._where()}: {error}") from error
         # The policy reads the previous observation while the current one is written.
@@ -275,7 +275,7 @@ class Environments:
     def _check_leaving(self, ongoing: Array) -> None:
         """Raise EnvError for a row without a part in the next step whose episode goes on: its return is unknown."""
         if self._absent is not None and (leaving := self._absent & ongoing).any():
-            where = self._environment(int(np.flatnonzero(leaving)[0]))
+            where = self._describe_row(int(np.flatnonzero(leaving)[0]))
             rule = "must be terminated or truncated in the step after which `infos` marks it as absent"
             raise EnvError(f"The episode of {where} {rule}. Received: neither")
 
@@ -358,10 +358,10 @@ class Environments:
         if fault is None and raw_reward is not None:  # which may hold None, where `_reward` has NaN
             fault = first_fault("reward", np.asarray(raw_reward), ~np.isfinite(self._reward), "finite")
         if fault is not None:
-            where = self._environment(fault.row)
+            where = self._describe_row(fault.row)
             raise EnvError(f"{fault.label} of {where} must be {fault.rule}. Received: {fault.value}")
 
-    def _environment(self, row: int) -> str:
+    def _describe_row(self, row: int) -> str:
         length = self._step - int(self._statistics.first_step[row])
         return f"environment {row} of {self._where()}, at step {length} of its episode (env step {self._step})"
 

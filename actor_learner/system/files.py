@@ -52,7 +52,7 @@ def write_atomically(file: Path, write: Callable[[Path], object]) -> None:
     After the return, the file survives a power cut. Raises OSError naming the file, for example if the disk is full.
     """
     partial = file.with_name(f".partial-{file.name}")
-    with _naming(file):
+    with _path_in_errors(file):
         partial.unlink(missing_ok=True)  # a killed writer's; or a link, which would lead the new contents elsewhere
         try:
             write(partial)
@@ -81,7 +81,7 @@ def write_folder_atomically(
     written by this function, or holds further files.
     """
     folder = Path(os.path.abspath(folder))  # not `resolve`, which follows links
-    with _naming(folder):
+    with _path_in_errors(folder):
         _make_folder(folder.parent)
         _check_replaceable(folder)
         with _partial_folder(folder.parent) as partial:
@@ -219,7 +219,7 @@ def one_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _path_in_errors(path: Path) -> Iterator[None]:
     """Raise any OSError of a write again, in one line that names the path."""
     try:
         yield

@@ -28,7 +28,7 @@ _DEFERRED = {
 }
 """What Keras imports for galleries, and TensorFlow for its old Keras and converters: a third of the import's time."""
 
-_freezes = False
+_freezes_after_import = False
 
 
 def import_keras() -> None:
@@ -138,7 +138,7 @@ def keeping_interrupts() -> Iterator[None]:
         signal.default_int_handler(signal_number, frame)
 
     is_main = threading.current_thread() is threading.main_thread()
-    if ours := is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if handles := is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:
         yield
@@ -147,7 +147,7 @@ def keeping_interrupts() -> Iterator[None]:
             raise KeyboardInterrupt from error
         raise
     finally:
-        if ours:
+        if handles:
             signal.signal(signal.SIGINT, signal.default_int_handler)
     if interrupted:
         raise KeyboardInterrupt
@@ -161,7 +161,7 @@ def _without_collector() -> Iterator[None]:
     try:
         yield
     finally:
-        if _freezes:
+        if _freezes_after_import:
             gc.freeze()
         if enabled:
             gc.enable()
@@ -169,8 +169,8 @@ def _without_collector() -> Iterator[None]:
 
 def freeze_what_is_imported() -> None:
     """Exclude all objects from garbage collection after the import, for processes that only train."""
-    global _freezes
-    _freezes = True
+    global _freezes_after_import
+    _freezes_after_import = True
 
 
 def import_keras_before(reference: str) -> None:
