@@ -70,6 +70,7 @@ class ActionMasks:
         """
         fresh = np.ones((self._num_envs, self._layout.size), bool)
         if keep:
+            assert self.current is not None
             fresh[...] = self.current
         if rows is None or rows.any():
             fresh[... if rows is None else rows] = self._masks(infos, leaves, rows)
