@@ -382,10 +382,11 @@ def open_plain(file: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int
     return descriptor
 
 
-def _open_listed(folder: Path, name: str) -> io.BufferedReader:
-    """Open a file of a folder. Raises DamagedError if it is no plain file, ValueError if it can't be read."""
+@contextlib.contextmanager
+def _opened(folder: Path, name: str, entry: Entry | None = None) -> Iterator[io.BufferedReader]:
+    """Open a file of a folder; raise DamagedError if it isn't as listed, ValueError if it can't be read."""
     try:
-        return os.fdopen(open_plain(folder / name), "rb")
+        stream = os.fdopen(open_plain(folder / name), "rb")
     except OSError as error:
         if error.errno not in _DAMAGES:
             raise _unreadable(folder, name, error) from error
@@ -393,13 +394,9 @@ def _open_listed(folder: Path, name: str) -> io.BufferedReader:
         raise _damaged(folder, f"{name!r} {problem}") from error
     except ValueError as error:
         raise _damaged(folder, f"{name!r} can't be read ({one_line(error)})") from error
-
-
-@contextlib.contextmanager
-def _opened(folder: Path, name: str, entry: Entry) -> Iterator[io.BufferedReader]:
-    with _open_listed(folder, name) as stream:
+    with stream:
         size = os.fstat(stream.fileno()).st_size
-        if size != entry.size:
+        if entry is not None and size != entry.size:
             raise _damaged(folder, f"{name!r} has {size} bytes instead of {entry.size}")
         try:
             yield stream
@@ -421,11 +418,8 @@ def _compare(folder: Path, name: str, sha256: str, entry: Entry) -> None:
 
 def _read_manifest(folder: Path) -> dict[str, Entry]:
     """Return the manifest's entries. Raises as `check_folder` does."""
-    with _open_listed(folder, MANIFEST) as stream:
-        try:
-            content = stream.read(_MAX_MANIFEST_BYTES + 1)
-        except OSError as error:
-            raise _unreadable(folder, MANIFEST, error) from error
+    with _opened(folder, MANIFEST) as stream:
+        content = stream.read(_MAX_MANIFEST_BYTES + 1)
     try:
         manifest = json.loads(content.decode("utf-8"))
         listed = {name: Entry(entry["sha256"], entry["size"]) for name, entry in manifest["files"].items()}
