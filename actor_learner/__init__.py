@@ -13,7 +13,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.system.version import __version__
+from actor_learner.system import __version__
 
 _PUBLIC = {
     "actors.pool": "ActorPool",

@@ -18,6 +18,7 @@ import numpy as np
 from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.pool import ActorPool
 from actor_learner.config.config import TrainConfig
+from actor_learner.config.pool_checks import check_listens
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.factory import resolve_env
 from actor_learner.networks.saving import load_network, save_network
@@ -32,7 +33,6 @@ from actor_learner.spaces.structure import choice_counts
 from actor_learner.system import compile_cache
 from actor_learner.system.files import one_line
 from actor_learner.system.machine import learner_cores, renew_suggestion, size_text
-from actor_learner.system.ray_address import check_listens
 
 if TYPE_CHECKING:
     import keras

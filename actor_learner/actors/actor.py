@@ -15,6 +15,7 @@ from actor_learner.actors.transport.batches import ArenaPlan, Columns
 from actor_learner.actors.transport.messages import Assignment, Done
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.weights import read_weights
+from actor_learner.config.pool_checks import first_envs
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, CallError
 from actor_learner.environments.environments import Environments
@@ -23,7 +24,6 @@ from actor_learner.environments.factory import EnvFactory
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.policy import Policy
-from actor_learner.system.fields import first_envs
 from actor_learner.system.machine import current_core
 from actor_learner.system.types import Array, Leaves
 

@@ -26,13 +26,13 @@ from actor_learner.actors.scheduling import FreeRunning, LockStep
 from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.weights import check_finite
+from actor_learner.config.pool_checks import check_info_keys, first_envs
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, TrajectorySpec, map_leaves, nest
-from actor_learner.system.fields import check_info_keys, first_envs
 from actor_learner.system.keras_import import import_keras
 from actor_learner.system.types import Array
 

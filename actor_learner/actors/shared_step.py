@@ -11,7 +11,7 @@ from actor_learner.actors.group import DeviceStep
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.step_rows import StepRows
-from actor_learner.system.fields import first_envs
+from actor_learner.config.pool_checks import first_envs
 
 _PARTS = 2
 """Parts of the actors that take turns: while the device acts for one of them, the other one's environments step."""

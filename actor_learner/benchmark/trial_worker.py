@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actor_learner.benchmark.whole import MIN_BATCHES, without_learning
 from actor_learner.config.file import load_config
+from actor_learner.config.pool_checks import ACTING
 from actor_learner.system import compile_cache
 from actor_learner.system.child import Child, ChildEndedError
-from actor_learner.system.fields import ACTING
 from actor_learner.system.keras_import import freeze_what_is_imported, import_keras
 
 if TYPE_CHECKING:

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from actor_learner.config.pool_checks import check_address
 from actor_learner.runs.provenance import PACKAGES
-from actor_learner.system import machine
+from actor_learner.system import __version__, machine
 from actor_learner.system.child import Child, ChildEndedError
 from actor_learner.system.files import one_line
 from actor_learner.system.keras_import import BACKENDS, keras_backend
-from actor_learner.system.ray_address import check_address
-from actor_learner.system.version import __version__
 
 SECONDS = 2.0  # of training in the self-test, after compilation
 DEADLINE = 180.0  # seconds for the whole self-test; on a busy machine, importing TensorFlow takes ten

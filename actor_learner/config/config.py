@@ -19,6 +19,7 @@ from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.config import references
+from actor_learner.config.pool_checks import check_sequences
 from actor_learner.config.references import algorithm_class, callable_name
 from actor_learner.config.settings import PoolSettings, choice, count, flag, number, setting, with_help
 from actor_learner.system import fields as checks
@@ -157,7 +158,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         >>> config = al.TrainConfig(env="CartPole-v1", algorithm=al.PPO(learning_rate=1e-3), total_steps=50_000)
     """
 
-    WHOSE: ClassVar[str] = "TrainConfig"
+    OWNER: ClassVar[str] = "TrainConfig"
 
     env: str | Callable[..., Any] = setting(
         "CartPole-v1", "environment", "Gymnasium id, module:Id-v0 or module:factory", check=_env
@@ -269,7 +270,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             checks.check_heads("memory_size", self.memory_size)
         source = self.algorithm.source().share(self.devices)
         longest = source.longest_sequence(self.unroll_length)
-        length = checks.check_sequences(self.sequence_length, self.burn_in, self.unroll_length, longest)
+        length = check_sequences(self.sequence_length, self.burn_in, self.unroll_length, longest)
         if self.memory is not None:
             source.of_sequences(length)
 

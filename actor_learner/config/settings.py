@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from actor_learner.config.pool_checks import ACTING, DEVICES, check_address, check_info_keys, env_counts
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import refusal
-from actor_learner.system.ray_address import check_address
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ def _autoreset_mode(name: str, value: Any) -> Any:
 
 
 def _info_keys(name: str, value: Any) -> tuple[str, ...]:
-    keys = checks.check_info_keys(value)
+    keys = check_info_keys(value)
     if not all(keys) or len(set(keys)) < len(keys):
         raise refusal(name, "different, non-empty strings", keys)
     return keys
@@ -147,12 +147,12 @@ class PoolSettings:
     max_policy_lag: int = count(
         0, 0, "actors", "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely"
     )
-    acting: Literal["actors", "device"] = choice(checks.ACTING, "actors", "none")
+    acting: Literal["actors", "device"] = choice(ACTING, "actors", "none")
     ray_address: str | None = setting(None, "actors", check=check_address, effect="pace")
     actors_per_host: int | None = count(None, 1, "actors", effect="pace")
     ray_wait: float | None = number(None, "actors", "pace", least=0, optional=True)
     seed: int = setting(0, check=functools.partial(checks.check_count, least=0))
-    device: Literal["auto", "cpu", "gpu"] = choice(checks.DEVICES, effect="none")
+    device: Literal["auto", "cpu", "gpu"] = choice(DEVICES, effect="none")
     on_env_error: Literal["restart", "raise"] = choice(("restart", "raise"), "faults", "none")
     max_restarts: int = count(1000, 0, "faults", effect="none")
     actor_timeout: float = setting(60.0, "faults", check=checks.check_seconds, effect="none")
@@ -190,4 +190,4 @@ class PoolSettings:
     def env_counts(self) -> tuple[int, ...]:
         """The number of environments of each actor."""
         equal = self.max_policy_lag > 1
-        return checks.env_counts(self.num_actors, self.envs_per_actor, self.num_envs, equal=equal)
+        return env_counts(self.num_actors, self.envs_per_actor, self.num_envs, equal=equal)

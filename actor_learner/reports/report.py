@@ -27,9 +27,9 @@ from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import is_locked
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsReader
 from actor_learner.runs.recorded_config import RecordedConfig
+from actor_learner.system import __version__
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
-from actor_learner.system.version import __version__
 
 NAME = "report.html"
 

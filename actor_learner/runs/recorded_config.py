@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from actor_learner.system.fields import DEFAULT_ENVS_PER_ACTOR
+from actor_learner.config.pool_checks import DEFAULT_ENVS_PER_ACTOR
 from actor_learner.system.machine import available_cores
 
 

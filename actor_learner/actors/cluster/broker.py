@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from actor_learner.actors.cluster.host import NodeHost
 from actor_learner.actors.cluster.placement import Node
-from actor_learner.system.ray_address import check_listens
+from actor_learner.config.pool_checks import check_listens
 
 NODES_SECONDS = 1.0  # the interval in which the machines are looked for
 _POLL_SECONDS = 0.5

@@ -33,7 +33,7 @@ from actor_learner.environments.errors import EnvError
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import TrajectorySpec
-from actor_learner.system.version import __version__
+from actor_learner.system import __version__
 
 MAX_PLAN_BYTES = 4 << 30  # bytes, the policy included
 _LINES_SECONDS = 0.2  # the interval in which output, replacements and errors are looked for

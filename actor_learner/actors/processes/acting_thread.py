@@ -11,7 +11,7 @@ from typing import NamedTuple
 from actor_learner.actors.shared_step import SharedStep
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.messages import Assignment
-from actor_learner.environments.errors import one_line
+from actor_learner.environments.errors import describe_error
 
 _JOIN_SECONDS = 10.0
 
@@ -90,6 +90,7 @@ class ActingThread:
                             self._answer(request.actor)
                     self.look()
         except BaseException as error:
-            failure = ActingError(f"The learner's device can't act: {one_line(error)}; acting='actors' does without")
+            reason = describe_error(error, with_place=False)
+            failure = ActingError(f"The learner's device can't act: {reason}; acting='actors' does without")
             failure.__cause__ = error
             self._fail(failure)

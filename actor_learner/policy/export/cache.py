@@ -28,7 +28,7 @@ import numpy as np
 from actor_learner.networks.contract import all_layers
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.system.cache import cache_folder, own_folder
+from actor_learner.system.files import cache_folder, own_folder
 
 MAX_KEPT = 64
 """Exports of up to some megabytes each; the oldest ones beyond are removed."""
