@@ -27,6 +27,8 @@ from actor_learner.system.fields import first_envs
 from actor_learner.system.machine import current_core
 from actor_learner.system.types import Array, Leaves
 
+NICENESS = 5  # of actors that collect while the learner learns: they get the time that the learner leaves
+
 
 @dataclass(frozen=True)
 class Startup:
@@ -44,8 +46,8 @@ class Startup:
 
     def env_seed(self) -> int:
         """Return the seed of the first environment; those of the others follow it, across all actors."""
-        below_2_30 = int(self._seeds()[0].generate_state(1)[0] >> 2)  # the sum stays below 2^31, the limit of C
-        return below_2_30 + self.first_env
+        base = int(self._seeds()[0].generate_state(1)[0] >> 2)  # below 2^30, so that the sum is below 2^31, C's limit
+        return base + self.first_env
 
     def make_policy(self, exported: ExportedPolicy, step_graph: LoadedGraph | None = None) -> Policy:
         """Return the policy, with a random stream for each environment, whichever actor steps it.
@@ -59,13 +61,13 @@ class Startup:
         return np.random.SeedSequence([self.seed, self.incarnation]).spawn(2)
 
 
-def make_startups(env_counts: Sequence[int], settings: PoolSettings, niceness: int = 0) -> list[Startup]:
+def make_startups(env_counts: Sequence[int], settings: PoolSettings) -> list[Startup]:
     """Return the descriptions of actors that have these numbers of environments."""
     common = settings.info_keys, settings.autoreset_mode, settings.seed
-    pairs = enumerate(zip(env_counts, first_envs(env_counts), strict=True))
+    niceness, all_envs = NICENESS if settings.max_policy_lag else 0, sum(env_counts)
     return [
-        Startup(count, *common, actor, first, niceness=niceness, all_envs=sum(env_counts))
-        for actor, (count, first) in pairs
+        Startup(count, *common, actor, first, niceness=niceness, all_envs=all_envs)
+        for actor, (count, first) in enumerate(zip(env_counts, first_envs(env_counts), strict=True))
     ]
 
 
@@ -240,9 +242,9 @@ def _end_early(columns: Columns, t: int, policy: ActingPolicy, observation: Leav
         columns.action_mask[t:] = True
     if t:
         last = t - 1
-        going_on = columns.valid[last] & ~columns.terminated[last] & ~columns.truncated[last]
-        columns.truncated[last] |= going_on
-        columns.truncation_value[last, going_on] = policy.value_leaves(observation)[going_on]
+        unfinished = columns.valid[last] & ~columns.terminated[last] & ~columns.truncated[last]
+        columns.truncated[last] |= unfinished
+        columns.truncation_value[last, unfinished] = policy.value_leaves(observation)[unfinished]
 
 
 def _keep_final(columns: Columns, t: int, truncated: Array, final: Leaves) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from actor_learner.actors.actor import Actor, Startup, make_environments
-from actor_learner.actors.group import ActorGroup, Plan, Schedule
+from actor_learner.actors.group import CLOSED, ActorGroup, Plan, Schedule
 from actor_learner.actors.shared_step import SharedStep
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
@@ -97,7 +97,7 @@ class LocalActors(ActorGroup):
 
     def check(self) -> None:
         if self._closed:
-            raise RuntimeError("The pool is closed; make another.")
+            raise RuntimeError(CLOSED)
 
     def close(self) -> None:
         if self._closed:

@@ -11,17 +11,16 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from actor_learner.actors.actor import make_startups
 from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.cluster.group import ClusterActors
-from actor_learner.actors.group import ActorGroup, DeviceStep, HostStatus, Plan, Schedule
+from actor_learner.actors.group import ActingStep, ActorError, ActorGroup, HostStatus, Plan, Restart, Schedule
 from actor_learner.actors.local import LocalActors
 from actor_learner.actors.processes.group import ProcessActors
-from actor_learner.actors.processes.restarts import ActorError, OnEnvError, Restart
 from actor_learner.actors.scheduling import FreeRunning, LockStep
 from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from gymnasium.spaces import Space
 
 _logger = logging.getLogger(__name__)
-NICENESS = 5  # of actors that collect while the learner learns: they get the time that the learner leaves
 
 
 class ActorPool:
@@ -101,7 +99,7 @@ class ActorPool:
         logs_dir: str | Path | None = None,
         start_timeout: float = 120.0,
         actor_timeout: float = 60.0,
-        on_env_error: OnEnvError = "restart",
+        on_env_error: Literal["restart", "raise"] = "restart",
         max_restarts: int = 1000,
         acting: str = "actors",
         device: str = "auto",
@@ -155,30 +153,17 @@ class ActorPool:
             TimeoutError: Actors weren't ready in time.
         """
         arguments = {**locals(), "info_keys": dict.fromkeys(check_info_keys(info_keys))}
-        self._settings = settings = PoolSettings(**{name: arguments[name] for name in names_of(PoolSettings)})
-        counts = settings.env_counts
-        num_actors = min(settings.num_actors, len(counts))
-        factory = resolve_env(env, env_kwargs, settings.vectorization, check_pickle=num_actors > 0)
-        self.env_name = factory.name
+        self._settings = PoolSettings(**{name: arguments[name] for name in names_of(PoolSettings)})
+        self._env_counts = self._settings.env_counts
         self.episodes: dict[str, Array] = {}
         self.timings: dict[str, float] = {}
         self.unrolls: list[Done] = []
         self.restarts: list[Restart] = []
-        self._env_counts = counts
         self._blocks: Sequence[Block] = ()
         self._trajectories: list[Trajectory] = []
-        if group is None and ray_address is None:
-            check_memory(num_actors)
-        startups = make_startups(counts, settings, niceness=NICENESS if settings.max_policy_lag else 0)
-        logs = None if logs_dir is None else Path(logs_dir)
-        if group is not None:
-            self._group = group
-        elif num_actors == 0:
-            self._group = LocalActors(factory, startups[0])
-        elif ray_address is not None:
-            self._group = ClusterActors(factory.dumps(), startups, settings, logs)
-        else:
-            self._group = ProcessActors(factory.dumps(), startups, settings, logs_dir=logs)
+        factory = resolve_env(env, env_kwargs, self._settings.vectorization, check_pickle=self._settings.num_actors > 0)
+        self.env_name = factory.name
+        self._group = group if group is not None else self._make_group(factory, logs_dir)
         self._process = os.getpid()
         self._end = weakref.finalize(self, self._group.close)  # at the interpreter's end, too
         try:
@@ -187,6 +172,16 @@ class ActorPool:
         except BaseException:
             self.close()
             raise
+
+    def _make_group(self, factory: EnvFactory, logs_dir: str | Path | None) -> ActorGroup:
+        settings, counts = self._settings, self._env_counts
+        if settings.ray_address is None:
+            check_memory(min(settings.num_actors, len(counts)))
+        startups = make_startups(counts, settings)
+        if settings.num_actors == 0:
+            return LocalActors(factory, startups[0])
+        kind = ProcessActors if settings.ray_address is None else ClusterActors
+        return kind(factory.dumps(), startups, settings, None if logs_dir is None else Path(logs_dir))
 
     def _begin(self, network: Any) -> None:
         """Build everything that depends on the environments' spaces, and give the group its plan."""
@@ -444,10 +439,10 @@ def _export(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPo
     return export_network(network, spaces, batch_size)
 
 
-def _device_step(network: keras.Model, spaces: Spaces, device: str) -> DeviceStep:
-    from actor_learner.learner.acting import DeviceStep as Step
+def _device_step(network: keras.Model, spaces: Spaces, device: str) -> ActingStep:
+    from actor_learner.learner.acting import DeviceStep
 
-    return Step(network, spaces, device)
+    return DeviceStep(network, spaces, device)
 
 
 def _fractions(done: Sequence[Done]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from actor_learner.actors.group import DeviceStep
+from actor_learner.actors.group import ActingStep
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.messages import Assignment
 from actor_learner.actors.transport.step_rows import StepRows
@@ -24,7 +24,7 @@ class SharedStep:
     the same however fast the others are.
     """
 
-    def __init__(self, step: DeviceStep, memory: ArenaMemory, env_counts: Sequence[int]) -> None:
+    def __init__(self, step: ActingStep, memory: ArenaMemory, env_counts: Sequence[int]) -> None:
         self._step, self._memory = step, memory
         self._weights: dict[int, Any] = {}  # by their versions
         firsts = [*first_envs(env_counts), sum(env_counts)]

@@ -20,11 +20,10 @@ import numpy as np
 
 from actor_learner.actors.actor import Startup
 from actor_learner.actors.cluster import wire
-from actor_learner.actors.cluster.columns import Columns
+from actor_learner.actors.cluster.codec import ColumnCodec
 from actor_learner.actors.cluster.wire import BEAT_SECONDS, Buffer, Connection, Frame, Kind, pack, unpack
-from actor_learner.actors.group import Plan, Schedule
+from actor_learner.actors.group import ActorError, Plan, Schedule
 from actor_learner.actors.processes.group import ProcessActors
-from actor_learner.actors.processes.restarts import ActorError
 from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
 from actor_learner.config.settings import PoolSettings
@@ -139,7 +138,7 @@ class NodeHost:
 
     def _begin(self, content: Buffer) -> None:
         plan = decode_plan(content, self._spaces, self._counts)
-        self._exported, self._columns = plan.exported, Columns(plan.layout)
+        self._exported, self._codec = plan.exported, ColumnCodec(plan.layout)
         self._blocks: Sequence[Block] = self._group.begin(plan, cast(Schedule, _Outbox(self._outbox)))
 
     # What the learner gets
@@ -197,7 +196,7 @@ class NodeHost:
 
     def _send_columns(self, connection: Connection, actor: int, done: Done) -> None:
         start, block = self._starts[actor], self._blocks_of.pop((actor, done.batch))
-        parts = self._columns.encode(self._blocks[block], start, start + self._counts[actor])
+        parts = self._codec.encode(self._blocks[block], start, start + self._counts[actor])
         times = done.env, done.acting, done.other, done.waiting
         connection.send(Frame(Kind.DONE, actor, done.batch, block, 0, *times), *parts)
 
@@ -214,7 +213,7 @@ class NodeHost:
         return True
 
     def _send_lines(self, connection: Connection) -> None:
-        lines = [(actor, line[:_MAX_LINE_BYTES]) for actor, line in self._group.take_lines()]
+        lines = [(actor, line[:_MAX_LINE_BYTES]) for actor, _, line in self._group.take_lines()]
         for first in range(0, len(lines), _MAX_LINES):
             connection.send_json(Kind.LINES, lines[first : first + _MAX_LINES])
 

@@ -13,7 +13,7 @@ from actor_learner.actors.cluster.wire import BEAT_SECONDS, Buffer, Connection, 
 from actor_learner.actors.transport.messages import Assignment
 
 
-class Found(NamedTuple):
+class Place(NamedTuple):
     """Where a host listens."""
 
     name: str
@@ -26,14 +26,8 @@ class Found(NamedTuple):
 class Listener(Protocol):
     """The receiver of what a host sends. Its methods are called in the thread of the host's link."""
 
-    def ready(self, link: HostLink, spaces: dict[str, Any]) -> None:
-        """Take the spaces of a host whose actors are ready."""
-
-    def done(self, link: HostLink, frame: Frame) -> None:
-        """Read the columns that follow a frame."""
-
-    def news(self, link: HostLink, frame: Frame) -> None:
-        """Read what else follows a frame: restarts, lines or an error."""
+    def receive(self, link: HostLink, frame: Frame) -> None:
+        """Read what follows a frame of any kind but BEAT."""
 
     def lost(self, link: HostLink, reason: str) -> None:
         """Learn that the connection is closed. Nothing comes after it."""
@@ -58,11 +52,11 @@ class HostLink:
         self._ended = threading.Event()  # nothing is received any more
         self._outbox: queue.SimpleQueue[tuple[Frame, Callable[[], tuple[Buffer, ...]]] | None] = queue.SimpleQueue()
 
-    def open(self, found: Found, token: bytes, listener: Listener) -> None:
+    def open(self, place: Place, token: bytes, listener: Listener) -> None:
         """Connect, and start the threads."""
-        self.name, self.pid = found.name, found.pid
-        arguments = found, token, listener
-        threading.Thread(target=self._receive, args=arguments, name=f"from-{found.name}", daemon=True).start()
+        self.name, self.pid = place.name, place.pid
+        arguments = place, token, listener
+        threading.Thread(target=self._receive, args=arguments, name=f"from-{place.name}", daemon=True).start()
 
     @property
     def received(self) -> int:
@@ -99,20 +93,16 @@ class HostLink:
         if self.connection is not None:
             self.connection.end()
 
-    def _receive(self, found: Found, token: bytes, listener: Listener) -> None:
+    def _receive(self, place: Place, token: bytes, listener: Listener) -> None:
         try:
-            self.connection = connection = wire.connect(found.address, found.port, token)
+            self.connection = connection = wire.connect(place.address, place.port, token)
             if self._reason:
                 raise OSError(self._reason)
-            threading.Thread(target=self._send, args=(connection,), name=f"to-{found.name}", daemon=True).start()
+            threading.Thread(target=self._send, args=(connection,), name=f"to-{place.name}", daemon=True).start()
             while True:
                 frame = connection.receive()
-                if frame.kind is Kind.DONE:
-                    listener.done(self, frame)
-                elif frame.kind is Kind.READY:
-                    listener.ready(self, connection.read_json(frame))
-                elif frame.kind is not Kind.BEAT:
-                    listener.news(self, frame)
+                if frame.kind is not Kind.BEAT:
+                    listener.receive(self, frame)
         except Exception as error:
             self.end(_reason_of(error))
         if self.connection is not None:

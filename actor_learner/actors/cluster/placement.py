@@ -17,32 +17,30 @@ class Node(NamedTuple):
     own: bool = False  # True for the learner's own machine
 
 
-class Share(NamedTuple):
-    """Actors that run on one machine; they are numbered in the order of the shares."""
+class Placement(NamedTuple):
+    """Actors that run on one machine."""
 
-    actors: int
+    actors: range
     node: str | None  # the machine's id; None: none has as many free CPUs
     own: bool = False  # True on the learner's own machine
 
 
-def divide(nodes: Sequence[Node], num_actors: int, actors_per_host: int | None, reserved: int) -> list[Share]:
-    """Return the shares of `num_actors` actors, the one on the learner's own machine first.
+def divide(nodes: Sequence[Node], num_actors: int, actors_per_host: int | None, reserved: int) -> list[Placement]:
+    """Return the places of `num_actors` actors, those on the learner's own machine first.
 
-    actors_per_host: Actors of each share but the last one; None: as many as a machine has free CPUs. reserved: CPUs of
+    actors_per_host: Actors of each place but the last one; None: as many as a machine has free CPUs. reserved: CPUs of
     the learner's own machine that are left to the learner.
     """
-    shares, rest = [], num_actors
+    placements, first = [], 0
     for node in sorted(nodes, key=lambda node: (not node.own, -node.free, node.name)):
         free = int(node.free) - (reserved if node.own else 0)
-        actors = min(free if actors_per_host is None else actors_per_host, rest)
-        if 0 < actors <= free:
-            shares.append(Share(actors, node.id, node.own))
-            rest -= actors
-    largest = actors_per_host or max((int(node.cpus) for node in nodes), default=0) or rest
-    while rest:
-        shares.append(Share(min(largest, rest), None))
-        rest -= shares[-1].actors
-    return shares
+        count = min(free if actors_per_host is None else actors_per_host, num_actors - first)
+        if 0 < count <= free:
+            placements.append(Placement(range(first, first + count), node.id, node.own))
+            first += count
+    largest = actors_per_host or max((int(node.cpus) for node in nodes), default=0) or num_actors - first
+    starts = range(first, num_actors, max(largest, 1))
+    return placements + [Placement(range(start, min(start + largest, num_actors)), None) for start in starts]
 
 
 def describe_room(nodes: Sequence[Node], actors_per_host: int | None, reserved: int) -> str:

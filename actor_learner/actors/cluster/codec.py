@@ -17,7 +17,7 @@ _LARGE_ROW = 1 << 15  # bytes
 _WHOLE, _FRAMES = b"\0", b"\1"
 
 
-class Columns:
+class ColumnCodec:
     """Writes columns of blocks of one layout as bytes, and reads them into blocks of another number of columns.
 
     Each field is written whole, but an observation of stacked frames, where row t + 1 shows the frames of row t and a
@@ -33,7 +33,7 @@ class Columns:
         }
         self._shapes = {name: (shape, dtype) for name, (_, shape, dtype) in layout.fields.items()}
 
-    def largest(self, count: int) -> int:
+    def max_bytes(self, count: int) -> int:
         """Return the most bytes that `count` columns take."""
         sizes = [math.prod(self._shape(name, count)) * self._shapes[name][1].itemsize for name in self._fields]
         return sum(sizes) + len(self._stacks)
