@@ -31,7 +31,7 @@ from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, TrajectorySpec, map_leaves, nest
-from actor_learner.system.fields import check_info_keys, first_envs
+from actor_learner.system.fields import first_envs
 from actor_learner.system.keras_import import import_keras
 from actor_learner.system.types import Array
 
@@ -131,18 +131,15 @@ class ActorPool:
             start_timeout: Seconds for actors to make and reset their environments.
             actor_timeout: Seconds without a sign of life (an env step begun or done) after which an actor counts as
                 hung and is replaced. A slow actor is not replaced.
-            on_env_error: Consequence of an exception in an environment: "restart" replaces the actor, "raise" ends
-                the pool.
+            on_env_error: After an exception in an environment, "restart" replaces the actor, "raise" ends the pool.
             max_restarts: Number of actors that died, hung or failed and are replaced; the next one ends the pool. 0:
                 the first one does. Three in a row without a finished unroll end it in any case.
-            acting: "actors": each actor runs the policy on its core. "device": the learner's device runs it, in one
-                call for half of the environments, which suits networks that are too large for a core.
-            device: That device: "auto" (a GPU if the backend sees one), "cpu" or "gpu".
-            ray_address: Ray cluster that the actors run on, beside this machine: "auto" or "host:port"; None: this
-                machine alone.
+            acting: "actors": each actor runs the policy on its core. "device": `device` runs it, in one call for half
+                of the environments, which suits networks that are too large for a core.
+            device: "auto" (a GPU if the backend sees one), "cpu" or "gpu".
+            ray_address: Ray cluster whose machines run the actors, beside this one: "auto" or "host:port".
             actors_per_host: Actors of each of the cluster's machines; None: as many as it has free CPUs.
-            ray_wait: Seconds to wait until the cluster has a free CPU for each actor, then refuse; None: start at once,
-                with more actors than CPUs where there are too few.
+            ray_wait: Seconds to wait until the cluster has a free CPU for each actor, then refuse; None: start at once.
             group: Actors of another kind in place of processes, for tests and for embedding: `num_actors` of them,
                 which the pool closes once its arguments are checked. See `actor_learner.actors.group.ActorGroup`.
 
@@ -152,7 +149,8 @@ class ActorPool:
             MemoryError: The batches, or so many actors, don't fit into memory.
             TimeoutError: Actors weren't ready in time.
         """
-        arguments = {**locals(), "info_keys": dict.fromkeys(check_info_keys(info_keys))}
+        info_keys = info_keys if isinstance(info_keys, str) else tuple(dict.fromkeys(info_keys))  # each one once
+        arguments = locals()
         self._settings = PoolSettings(**{name: arguments[name] for name in names_of(PoolSettings)})
         self._env_counts = self._settings.env_counts
         self.episodes: dict[str, Array] = {}
@@ -369,8 +367,8 @@ class ActorPool:
             _logger.warning("\n".join(filter(None, (str(restart), restart.details))))
 
     def _check_written(self, block: Block) -> None:
-        if (unwritten := block.unwritten()) is not None:
-            row, column = unwritten
+        if (place := block.unwritten()) is not None:
+            row, column = place
             actor = bisect.bisect(first_envs(self._env_counts), block.arrays["env_index"][column]) - 1
             text = f"Actor {actor} didn't write row {row} of column {column}."
             raise ActorError(f"{text} Received: behaviour_log_prob=nan", actor)

@@ -13,7 +13,7 @@ from actor_learner.spaces.frames import repeated, stack_axis
 from actor_learner.spaces.trajectory import FINAL, STATE
 from actor_learner.system.types import Array
 
-_LARGE_ROW = 1 << 15  # bytes
+_LARGE_ROW_BYTES = 1 << 15
 _WHOLE, _FRAMES = b"\0", b"\1"
 
 
@@ -104,8 +104,8 @@ class _Reader:
         """Return the next bytes."""
         if size > len(self._view):
             raise WireError(f"Columns can't be read: they end early. Received: {size - len(self._view)} bytes missing")
-        found, self._view = self._view[:size], self._view[size:]
-        return found
+        content, self._view = self._view[:size], self._view[size:]
+        return content
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
         """Return a view of the next bytes."""
@@ -126,7 +126,7 @@ def _columns(name: str, array: Array, start: int, stop: int) -> Array:
 
 def _rows(array: Array) -> Iterator[memoryview]:
     """Return the bytes of columns: large rows as they lie in memory, else a copy."""
-    if array[0].nbytes < _LARGE_ROW or not array[0].flags.c_contiguous:
+    if array[0].nbytes < _LARGE_ROW_BYTES or not array[0].flags.c_contiguous:
         yield _bytes(array)
     else:
         yield from (row.reshape(-1).view(np.uint8).data for row in array)

@@ -19,12 +19,11 @@ import cloudpickle
 
 from actor_learner.actors.actor import Startup
 from actor_learner.actors.arena_actors import ArenaActors
-from actor_learner.actors.cluster.broker_process import BrokerProcess
+from actor_learner.actors.cluster.broker import BrokerProcess
 from actor_learner.actors.cluster.codec import ColumnCodec
 from actor_learner.actors.cluster.host import HostStart, encode_plan, identity, read_error
 from actor_learner.actors.cluster.link import HostLink, Place
-from actor_learner.actors.cluster.placement import Placement, describe_room, divide
-from actor_learner.actors.cluster.shares import HostShare, Shares
+from actor_learner.actors.cluster.shares import HostShare, Placement, Shares, describe_room, divide
 from actor_learner.actors.cluster.wire import Frame, Kind
 from actor_learner.actors.group import TAKEOVER, ActorError, HostStatus, Plan, Restart, Schedule
 from actor_learner.actors.processes.child import LogFile
@@ -81,7 +80,7 @@ class ClusterActors(ArenaActors):
             while not self._closing:
                 for message in self._broker.messages():
                     with self._condition:
-                        self._take(*message, waited=time.monotonic() - began)
+                        self._on_broker_message(*message, waited=time.monotonic() - began)
                     self._start_local()
                 with self._condition:
                     if not self._closing:
@@ -91,7 +90,7 @@ class ClusterActors(ArenaActors):
         if self._closing:  # the broker, which ends with this thread, has time to end in order
             self._closed.wait(2 * _CLOSE_SECONDS)
 
-    def _take(self, kind: str, *content: Any, waited: float) -> None:
+    def _on_broker_message(self, kind: str, *content: Any, waited: float) -> None:
         if self._closing:
             return
         if kind == "nodes":
@@ -108,7 +107,7 @@ class ClusterActors(ArenaActors):
             return
         place = Place(**detail)
         if place.identity == (own := identity()):
-            link.open(place, self._token, self)
+            link.open(place, self._token, self._receive, self._on_loss)
             return
         text = f"All hosts need the same versions. Received: {place.identity} on host {place.name}, {own} here"
         if not self._has_begun:
@@ -165,7 +164,7 @@ class ClusterActors(ArenaActors):
 
     # Called by the hosts' links, each in its own thread
 
-    def receive(self, link: HostLink, frame: Frame) -> None:
+    def _receive(self, link: HostLink, frame: Frame) -> None:
         if frame.kind is Kind.DONE:
             self._receive_columns(link, frame)
             return
@@ -251,7 +250,7 @@ class ClusterActors(ArenaActors):
         if self._faults > (limit := self._settings.max_restarts):
             self._fail(ActorError(f"Only max_restarts={limit} actors are replaced. {text}", actor))
 
-    def lost(self, link: HostLink, reason: str) -> None:
+    def _on_loss(self, link: HostLink, reason: str) -> None:
         with self._condition:
             self._lose(link, reason)
             self._broker.send("end", link.number)
@@ -263,7 +262,7 @@ class ClusterActors(ArenaActors):
         had_actors = share.link is link
         if had_actors:
             self._incarnations.update(share.actors)
-            text = f"Host {link.name}, with {share.named}, {reason}."
+            text = f"Host {link.name}, with {share.label}, {reason}."
             self._count_faults(len(share.actors), text, share.actors[0])
         if (end := self._shares.lose(link, reason)) is not None:
             self._fail(ActorError(f"{end}.", share.actors[0]))
@@ -284,13 +283,14 @@ class ClusterActors(ArenaActors):
         if self._local is not None:
             spaces = self._local.spaces(max(0.0, deadline - time.monotonic()))
             self._compare_spaces(spaces.to_json(), "on this machine")
+            self.check()
         return Spaces.from_json(self._spaces)
 
     def _are_ready(self) -> bool:
         return all(share.link is not None for share in self._shares.all)
 
     def _late_hosts(self) -> str:
-        late = [share.named for share in self._shares.all if share.link is None]
+        late = [share.label for share in self._shares.all if share.link is None]
         return f"No host was ready in time for {', '.join(late)}." if late else "Ray named no machines in time."
 
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
@@ -334,7 +334,9 @@ class ClusterActors(ArenaActors):
         if calls := self.calls.since(link.calls):
             link.calls = self.calls.count
             link.post(Frame(Kind.CALL), lambda: (encode(calls).encode(),))
-        link.post_weights(assignment, self._memory.weights.read)
+        if link.version != assignment.version:
+            link.version = assignment.version
+            link.post(Frame(Kind.WEIGHTS), lambda: (self._memory.weights.read(assignment.slot).data,))
         link.post(Frame(Kind.ASSIGN, actor, assignment.batch, assignment.block))
         if self._memory.ends_early(assignment.block):
             link.post(Frame(Kind.STOP, block=assignment.block))
@@ -380,23 +382,16 @@ class ClusterActors(ArenaActors):
                     share.link.post(Frame(Kind.REPLACE, actor))
 
     def hosts(self) -> list[HostStatus]:
-        with self._condition:
-            found = [
-                HostStatus(
-                    share.link.name,
-                    tuple(share.actors),
-                    self._num_envs(share.actors),
-                    share.link.received,
-                    share.link.receiving,
-                )
-                for share in self._shares.all
-                if share.link is not None
-            ]
-            local = tuple(actor for actor in self._startups if self._shares.of(actor) is None)
-        return [HostStatus("this machine", local, self._num_envs(local)), *found] if local else found
+        def status(name: str, actors: Sequence[int], link: HostLink | None = None) -> HostStatus:
+            num_envs = sum(self._startups[actor].num_envs for actor in actors)
+            figures = (0, 0.0) if link is None else (link.received, link.receiving)
+            return HostStatus(name, tuple(actors), num_envs, *figures)
 
-    def _num_envs(self, actors: Iterable[int]) -> int:
-        return sum(self._startups[actor].num_envs for actor in actors)
+        with self._condition:
+            local = [actor for actor in self._startups if self._shares.of(actor) is None]
+            links = [(share, share.link) for share in self._shares.all if share.link is not None]
+            hosts = [status(link.name, share.actors, link) for share, link in links]
+        return [status("this machine", local), *hosts] if local else hosts
 
     def process_ids(self) -> dict[int, int]:
         """Return the process ids of the actors on this machine."""
@@ -418,7 +413,7 @@ class ClusterActors(ArenaActors):
             last_first.callback(self._closed.set)
             last_first.callback(self._broker.close, deadline)
             for link in links:
-                link.ask_to_close()
+                link.post(Frame(Kind.CLOSE))
                 last_first.callback(link.close, deadline)
             if self._local is not None:
                 last_first.callback(self._local.close)

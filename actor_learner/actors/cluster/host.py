@@ -34,7 +34,7 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import TrajectorySpec
 from actor_learner.system.version import __version__
 
-MAX_PLAN_BYTES = 4 << 30  # bytes, the policy included
+MAX_PLAN_BYTES = 4 << 30  # the policy included
 _LINES_SECONDS = 0.2  # the interval in which output, replacements and errors are looked for
 _MAX_LINES, _MAX_LINE_BYTES = 20, 4096  # of one frame, which is below the largest, however its JSON escapes them
 _ERRORS = {"ActorError": ActorError, "EnvError": EnvError, "MemoryError": MemoryError, "TimeoutError": TimeoutError}
@@ -64,11 +64,11 @@ class NodeHost:
         start: HostStart = pickle.loads(content)  # noqa: S301 - from the learner, by the cluster's own means
         self._start = start
         sys.argv[:] = start.argv
-        self._first_env = start.startups[0].first_env
-        self._starts = {startup.actor: startup.first_env - self._first_env for startup in start.startups}
+        first_env = start.startups[0].first_env
+        self._starts = {startup.actor: startup.first_env - first_env for startup in start.startups}
         self._counts = {startup.actor: startup.num_envs for startup in start.startups}
         self._outbox: queue.SimpleQueue[tuple[int, Done] | Exception] = queue.SimpleQueue()
-        self._told = threading.Event()  # nothing more is sent
+        self._sender_ended = threading.Event()  # nothing more is sent
         self._spaces: Spaces | None = None
         self._blocks_of: dict[tuple[int, int], int] = {}  # by actor and batch
         with warnings.catch_warnings(record=True) as caught:
@@ -94,7 +94,7 @@ class NodeHost:
                 pass  # the learner is gone, or believes that this host is
             except Exception as error:
                 self._outbox.put(error)
-                self._told.wait(BEAT_SECONDS)
+                self._sender_ended.wait(BEAT_SECONDS)
             self._group.close()  # its environments, before the learner goes on to end what is left
             connection.end()
         finally:
@@ -171,7 +171,7 @@ class NodeHost:
                 _send_error(connection, error)
             connection.end()  # which ends the other thread, too
         finally:
-            self._told.set()
+            self._sender_ended.set()
 
     def _send_spaces(self, connection: Connection) -> bool:
         """Send the spaces once all actors are ready; return False if they failed."""
@@ -237,17 +237,17 @@ class _Outbox:
 
 
 def _send_error(connection: Connection, error: Exception) -> None:
-    kind = next((name for name, of in _ERRORS.items() if isinstance(error, of)), "RuntimeError")
+    kind = next((name for name, cls in _ERRORS.items() if isinstance(error, cls)), "RuntimeError")
     details = {name: getattr(error, name, None) for name in ("actor", "traceback", "exit_code")}
     connection.send_json(Kind.FAILED, {"kind": kind, "message": str(error), **details})
 
 
-def read_error(found: dict[str, Any], host: str) -> Exception:
+def read_error(content: dict[str, Any], host: str) -> Exception:
     """Return the error that a host sent, which names the host."""
-    kind: type[Exception] = _ERRORS.get(found["kind"], RuntimeError)
-    message = f"{found['message']} (on host {host})"
+    kind: type[Exception] = _ERRORS.get(content["kind"], RuntimeError)
+    message = f"{content['message']} (on host {host})"
     if kind is ActorError:
-        return ActorError(message, found["actor"], traceback=found["traceback"], exit_code=found["exit_code"])
+        return ActorError(message, content["actor"], traceback=content["traceback"], exit_code=content["exit_code"])
     return kind(message)
 
 
@@ -276,5 +276,5 @@ def decode_plan(content: Buffer, spaces: Spaces | None, counts: dict[int, int]) 
         state_shapes=exported.state_shapes,
     )
     layout = BlockLayout.of(spec, description["info_keys"])
-    of_all = tuple(counts.get(actor, 0) for actor in range(max(counts) + 1))
-    return Plan(layout, of_all, description["num_blocks"], description["num_versions"], exported)
+    env_counts = tuple(counts.get(actor, 0) for actor in range(max(counts) + 1))
+    return Plan(layout, env_counts, description["num_blocks"], description["num_versions"], exported)

@@ -18,12 +18,11 @@ from typing import Any
 from actor_learner.actors.actor import Startup
 from actor_learner.actors.arena_actors import ArenaActors, late_error
 from actor_learner.actors.capacity import check_rest, starts_with_one
+from actor_learner.actors.device_acting import ActingError, ActingThread, SharedStep
 from actor_learner.actors.group import ActorError, Plan, Restart, Schedule
-from actor_learner.actors.processes.acting_thread import ActingError, ActingThread
 from actor_learner.actors.processes.heartbeats import Heartbeats
 from actor_learner.actors.processes.restarts import REQUESTED, ActorEnd, RestartPolicy
 from actor_learner.actors.processes.supervisor import Supervisor
-from actor_learner.actors.shared_step import SharedStep
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment, Done, Message
@@ -60,7 +59,7 @@ class ProcessActors(ArenaActors):
         self._factory, self._first = factory, startups[0].actor
         self._restarts = RestartPolicy(settings)
         self._heartbeats = Heartbeats(settings)
-        self._one_first = starts_with_one(len(startups))
+        self._measures_first = starts_with_one(len(startups))
         self._starting: set[int] = set()
         self._ready: set[int] = set()
         # The ends of actors whose successors aren't ready yet: how, when, and the successor's incarnation.
@@ -121,12 +120,12 @@ class ProcessActors(ArenaActors):
 
     def may_start(self, actor: int) -> bool:
         """Start all actors at once, unless memory might not suffice: then the first one shows its size."""
-        if not self._one_first or actor == self._first:
+        if not self._measures_first or actor == self._first:
             return True
         if self._first not in self._ready:
             return False
         check_rest(len(self._startups), self._supervisor.process_ids()[self._first])
-        self._one_first = False
+        self._measures_first = False
         return True
 
     def judge_end(self, end: ActorEnd) -> Exception | None:

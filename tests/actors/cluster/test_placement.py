@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actor_learner.actors.cluster.placement import Node, divide
+from actor_learner.actors.cluster.shares import Node, divide
 
 
 def nodes(**cpus):
