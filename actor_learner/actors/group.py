@@ -10,9 +10,11 @@ from typing import Any, NamedTuple, Protocol
 
 from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
+from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.trajectory import TrajectorySpec
 from actor_learner.system.types import Array
 
 CLOSED = "The pool is closed; make another."
@@ -78,9 +80,24 @@ class Plan:
     exported: ExportedPolicy  # the policy, with version 0 of its weights
     step: ActingStep | None = None  # acts for all actors in their place
 
-    @property
-    def num_actors(self) -> int:
-        return len(self.env_counts)
+    @classmethod
+    def of(
+        cls,
+        settings: PoolSettings,
+        spaces: Spaces,
+        exported: ExportedPolicy,
+        env_counts: Sequence[int],
+        step: ActingStep | None = None,
+    ) -> Plan:
+        spec = TrajectorySpec.from_spaces(
+            spaces,
+            unroll_length=settings.unroll_length,
+            num_envs=sum(env_counts),
+            state_shapes=exported.state_shapes,
+        )
+        lag = settings.max_policy_lag
+        num_versions = len(env_counts) if lag > 1 else lag + 1
+        return cls(BlockLayout.of(spec, settings.info_keys), env_counts, lag + 1, num_versions, exported, step)
 
 
 class Schedule(Protocol):

@@ -22,7 +22,7 @@ from actor_learner.actors.group import ActingStep, ActorError, ActorGroup, HostS
 from actor_learner.actors.local import LocalActors
 from actor_learner.actors.processes.group import ProcessActors
 from actor_learner.actors.scheduling import FreeRunning, LockStep
-from actor_learner.actors.transport.batches import Block, BlockLayout
+from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.weights import check_finite
 from actor_learner.config.settings import PoolSettings, names_of
@@ -30,7 +30,7 @@ from actor_learner.environments.calls import make_call
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.trajectory import Trajectory, TrajectorySpec, map_leaves, nest
+from actor_learner.spaces.trajectory import Trajectory, map_leaves, nest
 from actor_learner.system.fields import first_envs
 from actor_learner.system.keras_import import import_keras
 from actor_learner.system.types import Array
@@ -191,16 +191,9 @@ class ActorPool:
         self.network = _build_network(network, spaces, settings.seed)
         counts, lag = self._env_counts, settings.max_policy_lag
         self.exported = _export(self.network, spaces, max(counts))
-        spec = TrajectorySpec.from_spaces(
-            spaces,
-            unroll_length=settings.unroll_length,
-            num_envs=sum(counts),
-            state_shapes=self.exported.state_shapes,
-        )
-        self.layout = BlockLayout.of(spec, settings.info_keys)
-        versions_read = len(counts) if lag > 1 else lag + 1
         step = _device_step(self.network, spaces, settings.device) if settings.acting == "device" else None
-        plan = Plan(self.layout, counts, lag + 1, versions_read, self.exported, step)
+        plan = Plan.of(settings, spaces, self.exported, counts, step)
+        self.layout = plan.layout
         kind = FreeRunning if lag > 1 else LockStep
         self._schedule: Schedule = kind(self._group, counts, lag=lag, first_alone=_waits_for_statistics(self.network))
         self._blocks = self._group.begin(plan, self._schedule)

@@ -21,10 +21,10 @@ from actor_learner.actors.actor import Startup
 from actor_learner.actors.arena_actors import ArenaActors
 from actor_learner.actors.cluster.broker import BrokerProcess
 from actor_learner.actors.cluster.codec import ColumnCodec
-from actor_learner.actors.cluster.host import HostStart, encode_plan, identity, read_error
+from actor_learner.actors.cluster.host import HostStart, identity, read_error
 from actor_learner.actors.cluster.link import HostLink, Place
 from actor_learner.actors.cluster.shares import HostShare, Placement, Shares, describe_room, divide
-from actor_learner.actors.cluster.wire import Frame, Kind
+from actor_learner.actors.cluster.wire import Frame, Kind, pack
 from actor_learner.actors.group import TAKEOVER, ActorError, HostStatus, Plan, Restart, Schedule
 from actor_learner.actors.processes.child import LogFile
 from actor_learner.actors.processes.group import ProcessActors
@@ -47,7 +47,6 @@ class ClusterActors(ArenaActors):
     A thread of its own talks to the broker; each host has two, see `HostLink`.
     """
 
-    _plan: Plan
     _local: ProcessActors | None = None  # the actors on the learner's own machine
 
     def __init__(
@@ -295,7 +294,7 @@ class ClusterActors(ArenaActors):
 
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
         self._memory.allocate(plan)
-        self._plan, self._codec = plan, ColumnCodec(plan.layout)
+        self._exported, self._codec = plan.exported, ColumnCodec(plan.layout)
         self._max_bytes = self._codec.max_bytes(max(plan.env_counts))  # of an actor's columns
         if self._local is not None:
             self._local.begin(plan, schedule)
@@ -307,9 +306,8 @@ class ClusterActors(ArenaActors):
         return self._memory.blocks
 
     def _begin_host(self, share: HostShare, link: HostLink) -> None:
-        """Give a host the plan, and the columns that the host before it hasn't filled."""
-        count = sum(self._plan.env_counts[actor] for actor in share.actors)
-        link.post(Frame(Kind.BEGIN), lambda: tuple(encode_plan(self._plan, count)))
+        """Give a host the policy, and the columns that the host before it hasn't filled."""
+        link.post(Frame(Kind.BEGIN), lambda: tuple(pack(self._exported.contents())))
         pending = [(assignment, actor) for actor in share.actors for assignment in self._memory.assign_again(actor)]
         for assignment, actor in sorted(pending, key=lambda pair: (pair[0].version, pair[0].batch)):
             self._send(link, actor, assignment)  # each version of the weights once: a host has few slots for them

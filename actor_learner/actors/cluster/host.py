@@ -21,17 +21,16 @@ import numpy as np
 from actor_learner.actors.actor import Startup
 from actor_learner.actors.cluster import wire
 from actor_learner.actors.cluster.codec import ColumnCodec
-from actor_learner.actors.cluster.wire import BEAT_SECONDS, Buffer, Connection, Frame, Kind, pack, unpack
+from actor_learner.actors.cluster.wire import BEAT_SECONDS, Buffer, Connection, Frame, Kind, unpack
 from actor_learner.actors.group import ActorError, Plan, Schedule
 from actor_learner.actors.processes.group import ProcessActors
-from actor_learner.actors.transport.batches import Block, BlockLayout
+from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Done
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import decode
 from actor_learner.environments.errors import EnvError
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.trajectory import TrajectorySpec
 from actor_learner.system.version import __version__
 
 MAX_PLAN_BYTES = 4 << 30  # the policy included
@@ -137,8 +136,11 @@ class NodeHost:
                 self._group.replace([frame.actor])
 
     def _begin(self, content: Buffer) -> None:
-        plan = decode_plan(content, self._spaces, self._counts)
-        self._exported, self._codec = plan.exported, ColumnCodec(plan.layout)
+        assert self._spaces is not None
+        self._exported = ExportedPolicy.from_contents(unpack(content))
+        env_counts = [self._counts.get(actor, 0) for actor in range(max(self._counts) + 1)]
+        plan = Plan.of(self._start.settings, self._spaces, self._exported, env_counts)
+        self._codec = ColumnCodec(plan.layout)
         self._blocks: Sequence[Block] = self._group.begin(plan, cast(Schedule, _Outbox(self._outbox)))
 
     # What the learner gets
@@ -249,32 +251,3 @@ def read_error(content: dict[str, Any], host: str) -> Exception:
     if kind is ActorError:
         return ActorError(message, content["actor"], traceback=content["traceback"], exit_code=content["exit_code"])
     return kind(message)
-
-
-def encode_plan(plan: Plan, num_envs: int) -> list[bytes]:
-    """Return a pool's plan for a host that has so many environments, as the parts of a frame."""
-    layout, contents = plan.layout, plan.exported.contents()
-    description = {
-        "unroll_length": layout.spec.unroll_length,
-        "num_envs": num_envs,
-        "info_keys": layout.info_keys,
-        "num_blocks": plan.num_blocks,
-        "num_versions": plan.num_versions,
-    }
-    return pack(contents.items(), description)
-
-
-def decode_plan(content: Buffer, spaces: Spaces | None, counts: dict[int, int]) -> Plan:
-    """Return the plan of this host's own columns. counts: the number of environments of each of its actors."""
-    assert spaces is not None
-    description, contents = unpack(content)
-    exported = ExportedPolicy.from_contents(contents)
-    spec = TrajectorySpec.from_spaces(
-        spaces,
-        unroll_length=description["unroll_length"],
-        num_envs=description["num_envs"],
-        state_shapes=exported.state_shapes,
-    )
-    layout = BlockLayout.of(spec, description["info_keys"])
-    env_counts = tuple(counts.get(actor, 0) for actor in range(max(counts) + 1))
-    return Plan(layout, env_counts, description["num_blocks"], description["num_versions"], exported)

@@ -9,7 +9,7 @@ import json
 import secrets
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 Buffer = bytes | bytearray | memoryview
@@ -27,7 +27,7 @@ class Kind(enum.IntEnum):
 
     BEAT = 0  # either way: "I live"
     READY = 1  # host to learner, once: all actors have reset their environments; their spaces as JSON
-    BEGIN = 2  # learner to host, once: the plan and the policy, see `encode_plan`
+    BEGIN = 2  # learner to host, once: the exported policy, see `pack`
     WEIGHTS = 3  # learner to host: the next version of the weights, float32
     ASSIGN = 4  # learner to host: an actor, a batch, a block; to be filled by the weights that were sent last
     STOP = 5  # learner to host: end the unrolls in a block early
@@ -166,26 +166,23 @@ def _check(connection: Connection, expected: bytes) -> None:
         raise WireError("The other end doesn't have this run's token")
 
 
-def pack(parts: Iterable[tuple[str, bytes]], description: Any) -> list[bytes]:
-    """Return a JSON description and named contents as the parts of one frame, for `unpack`."""
-    named = list(parts)
-    sizes = [[name, len(content)] for name, content in named]
-    head = json.dumps([description, sizes]).encode()
-    return [struct.pack("!I", len(head)), head, *(content for _, content in named)]
+def pack(contents: Mapping[str, bytes]) -> list[bytes]:
+    """Return named contents as the parts of one frame, for `unpack`."""
+    head = json.dumps([[name, len(content)] for name, content in contents.items()]).encode()
+    return [struct.pack("!I", len(head)), head, *contents.values()]
 
 
-def unpack(content: Buffer) -> tuple[Any, dict[str, bytes]]:
+def unpack(content: Buffer) -> dict[str, bytes]:
     """Return what `pack` joined. Raises WireError."""
-    view = memoryview(content)
+    view, contents = memoryview(content), {}
     try:
         (size,) = struct.unpack("!I", view[:4])
-        description, sizes = json.loads(bytes(view[4 : 4 + size]))
-        start, contents = 4 + size, {}
+        start, sizes = 4 + size, json.loads(bytes(view[4 : 4 + size]))
         for name, length in sizes:
             contents[name] = bytes(view[start : start + length])
             start += length
     except (ValueError, TypeError, struct.error) as error:
-        raise WireError(f"A plan can't be read: {error}") from None
+        raise WireError(f"A policy can't be read: {error}") from None
     if start != len(view) or any(length < 0 for _, length in sizes):
-        raise WireError("A plan can't be read: its sizes don't fit")
-    return description, contents
+        raise WireError("A policy can't be read: its sizes don't fit")
+    return contents

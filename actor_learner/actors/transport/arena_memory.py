@@ -38,7 +38,7 @@ class ArenaMemory:
         policy = np.frombuffer(pickle.dumps(plan.exported, pickle.HIGHEST_PROTOCOL), np.uint8)
         places = self.plan = ArenaPlan.of(
             plan.layout,
-            num_actors=plan.num_actors,
+            num_actors=len(plan.env_counts),
             num_blocks=plan.num_blocks,
             num_slots=plan.num_versions + _SPARE_SLOTS,
             weights_size=plan.exported.weights.size,

@@ -98,11 +98,14 @@ class Block:
         fields = layout.fields.items()
         return cls(layout, {name: arena.array(offset + start, shape, dtype) for name, (start, shape, dtype) in fields})
 
+    def field_columns(self, name: str, start: int, stop: int) -> Array:
+        """Return a view on the columns `[start, stop)` of one field."""
+        array = self.arrays[name]
+        has_rows = array.ndim > 1 and not name.startswith((FINAL, STATE))
+        return array[:, start:stop] if has_rows else array[start:stop]
+
     def columns(self, start: int, stop: int) -> ActorColumns:
-        views, spec = {}, self.layout.spec
-        for name, array in self.arrays.items():
-            has_rows = array.ndim > 1 and not name.startswith((FINAL, STATE))
-            views[name] = array[:, start:stop] if has_rows else array[start:stop]
+        views, spec = {name: self.field_columns(name, start, stop) for name in self.arrays}, self.layout.spec
         return ActorColumns(
             observation=tuple(views.pop(name) for name in spec.observation),
             action=tuple(views.pop(name) for name in spec.action),
