@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actor_learner.actors.actor import Startup, make_environments
-from actor_learner.actors.transport.batches import Block, BlockLayout, Columns
+from actor_learner.actors.transport.batches import ActorColumns, Block, BlockLayout
 from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.benchmark.clocks import Stopwatch
 from actor_learner.benchmark.roofline import Cost
@@ -72,7 +72,7 @@ class Part:
         self._environments, self._observation = make_environments(pickle.loads(work.factory), startup)  # noqa: S301
         self._policy = startup.make_policy(work.exported)
         first, last = startup.first_env, startup.first_env + startup.num_envs
-        self._columns: Columns = Block.in_arena(work.layout, arena, 0).columns(first, last)
+        self._columns: ActorColumns = Block.in_arena(work.layout, arena, 0).columns(first, last)
         self._rows = [self._take_row() for _ in range(_RECORDED_STEPS)]
         self._next = itertools.cycle(self._rows).__next__
 

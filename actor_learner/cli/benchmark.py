@@ -211,7 +211,7 @@ def _run_of_directory(arguments: argparse.Namespace) -> int:
 @contextlib.contextmanager
 def _one_line_failures() -> Any:
     """Raise an actor's failure again, without its traceback."""
-    from actor_learner.actors.processes.restarts import ActorError
+    from actor_learner.actors.group import ActorError
 
     try:
         yield

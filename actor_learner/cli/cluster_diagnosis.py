@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from actor_learner.actors.cluster.broker_process import BrokerProcess
-from actor_learner.actors.cluster.placement import Node
+from actor_learner.actors.cluster.broker import BrokerProcess
+from actor_learner.actors.cluster.shares import Node
 
 SECONDS = 3.0
 _NODES_SECONDS = 60.0

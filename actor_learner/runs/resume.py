@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actor_learner.actors.processes.restarts import ActorError
+from actor_learner.actors.group import ActorError
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.settings import names_of
 from actor_learner.runs import directory

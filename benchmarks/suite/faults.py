@@ -189,7 +189,7 @@ FAULTS = (
     ),
     Fault(
         "a cluster's stacked frames lose those that differ",
-        "actors/cluster/columns.py",
+        "actors/cluster/codec.py",
         "                frames[row, ~like_the_last] = others[taken : taken + count]\n",
         "",
         ("actors/cluster",),
