@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from actor_learner.spaces.frames import repeated, stack_axis
+from actor_learner.spaces.trajectory import repeated, stack_axis
 from actor_learner.system.memory import release
 from actor_learner.system.types import Array
 

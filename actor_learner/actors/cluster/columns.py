@@ -9,8 +9,7 @@ import numpy as np
 
 from actor_learner.actors.cluster.wire import Buffer, WireError
 from actor_learner.actors.transport.batches import Block, BlockLayout
-from actor_learner.spaces.frames import repeated, stack_axis
-from actor_learner.spaces.trajectory import FINAL, STATE
+from actor_learner.spaces.trajectory import FINAL, STATE, repeated, stack_axis
 from actor_learner.system.types import Array
 
 _LARGE_ROW = 1 << 15  # bytes
