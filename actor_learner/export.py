@@ -104,7 +104,7 @@ def _write_litert(exported: ExportedPolicy, folder: Path) -> None:
 
 def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, format: str, folder: Path) -> None:
     """Write the acting network in float32 as one model. masked: True if masks are an input."""
-    from actor_learner.networks.precision import computing_in_float32
+    from actor_learner.networks.contract import computing_in_float32
     from actor_learner.policy.export.deployment import acting_network
 
     spaces = exported.spaces()

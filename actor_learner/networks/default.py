@@ -35,7 +35,7 @@ from actor_learner.system.types import Tensor
 _LOG_STDS = (-20.0, 2.0)
 """The bounds of log standard deviations that depend on the observation: SB3's."""
 
-_KEEPING = 3.0
+_FORGET_BIAS = 3.0
 """The first bias of a forget gate: an untrained cell keeps 95% of its state from one step to the next."""
 
 
@@ -305,9 +305,9 @@ class _Builder:
             "recurrent_initializer": keras.initializers.Orthogonal(seed=seed),
         }
         if kind == "gru":
-            cell = layers.GRUCell(size, bias_initializer=GateBias(_KEEPING, gate=0, gates=3), **weights)
+            cell = layers.GRUCell(size, bias_initializer=GateBias(_FORGET_BIAS, gate=0, gates=3), **weights)
         else:
-            bias = GateBias(_KEEPING, gate=1, gates=4)
+            bias = GateBias(_FORGET_BIAS, gate=1, gates=4)
             cell = layers.LSTMCell(size, unit_forget_bias=False, bias_initializer=bias, **weights)
         return Recurrent(cell, name=name)(x)
 

@@ -20,9 +20,9 @@ from actor_learner.system.types import Tensor
 Initialize = Callable[[float], keras.initializers.Initializer]
 """Returns the initializer of a kernel of this gain."""
 
-_MAXIMUM_CHANNELS = 16
+_MAX_CHANNELS = 16
 _MIN_FRAME_PIXELS = 4  # least height and width in pixels of an image
-_NATURE_FRAME = 36  # and of one for "nature"
+_MIN_NATURE_PIXELS = 36  # and of one for "nature"
 _ANY_BYTE = 255
 
 
@@ -108,7 +108,7 @@ def check_image_network(image_network: str) -> None:
 def _choose(image_network: str, height: int, width: int) -> str:
     if image_network != "auto":
         return image_network
-    return "nature" if min(height, width) >= _NATURE_FRAME else "small"
+    return "nature" if min(height, width) >= _MIN_NATURE_PIXELS else "small"
 
 
 def scaled(grid: Tensor, leaf: Leaf, prefix: str, *, pixels: bool) -> Tensor:
@@ -146,7 +146,7 @@ def _frame(leaf: Leaf, channel_axis: int | None) -> tuple[int, int, int | None]:
         return leaf.shape[0], leaf.shape[1], None
     axis = _guess_channel_axis(leaf.shape)[0] if channel_axis is None else _given_channel_axis(leaf, channel_axis)
     if axis is None:
-        expected = f"the first or the last, with at most {_MAXIMUM_CHANNELS} channels; give `channel_axis`"
+        expected = f"the first or the last, with at most {_MAX_CHANNELS} channels; give `channel_axis`"
         raise ValueError(
             f"The channel axis of an image must be {expected}. Received: {leaf.label} of shape {leaf.shape}"
         )
@@ -171,17 +171,17 @@ def _guess_channel_axis(shape: tuple[int, ...]) -> tuple[int | None, bool]:
     first, middle, last = shape[-3:]
     if first != last and middle in (first, last):
         return (2 if middle == first else 0), True
-    if min(first, last) > _MAXIMUM_CHANNELS or first == last != middle:
+    if min(first, last) > _MAX_CHANNELS or first == last != middle:
         return None, False
-    return (0 if first < last else 2), max(first, last) > _MAXIMUM_CHANNELS
+    return (0 if first < last else 2), max(first, last) > _MAX_CHANNELS
 
 
 def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
     """Return the network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
     height, width = x.shape[1:3]
-    if min(height, width) < _NATURE_FRAME:
-        needed = f"images of at least {_NATURE_FRAME} x {_NATURE_FRAME} pixels; image_network='auto' takes smaller ones"
-        raise ValueError(f"`image_network='nature'` needs {needed}. Received: {height} x {width}")
+    if min(height, width) < _MIN_NATURE_PIXELS:
+        least = f"{_MIN_NATURE_PIXELS} x {_MIN_NATURE_PIXELS} pixels; image_network='auto' takes smaller ones"
+        raise ValueError(f"`image_network='nature'` needs images of at least {least}. Received: {height} x {width}")
     gain = math.sqrt(2)
     for number, (filters, size, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1)), start=1):
         kernel, name = initialize(gain), f"{prefix}convolution_{number}"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from actor_learner.networks.untrusted import check_network_file
 from actor_learner.system.files import DamagedError, has_manifest, one_line, read_folder, write_atomically
+from actor_learner.system.untrusted import check_network_file
 
 if TYPE_CHECKING:
     import keras

@@ -23,7 +23,7 @@ shapes and an output, for each step `t` of `inputs [T, ...]`."""
 Unroll = Callable[[Any, Tensor, State, Tensor, Scan], tuple[Tensor, State]]
 
 
-def written_out(cell: Any) -> Unroll | None:
+def unroll_for(cell: Any) -> Unroll | None:
     """Return `(cell, x, state, start, scan) -> (outputs, last state)` for a cell; None where its own steps are needed.
 
     Shapes are those of `Memory.unroll`; the state is as the cell has it.

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actor_learner.networks.untrusted import check_graph
 from actor_learner.policy.graph import Constant, Graph
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.files import DamagedError, one_line, read_array, read_folder, write_folder_atomically
 from actor_learner.system.types import Array
+from actor_learner.system.untrusted import check_graph
 
 if TYPE_CHECKING:
     import keras
@@ -138,7 +138,7 @@ class ExportedPolicy:
         contents = read_folder(folder)
         try:
             return cls.from_contents(contents)
-        except Exception as error:  # see networks.untrusted
+        except Exception as error:  # see system.untrusted
             reason = f"This exported policy can't be read: {one_line(error)}"
             raise DamagedError(f"{reason}. Received: folder={str(folder)!r}") from error
 

@@ -79,8 +79,8 @@ class MaskLayout:
     def _read_leaf(self, space: AnySpace, value: Any, rows: int, label: str, size: int) -> list[Array]:
         if isinstance(space, MultiDiscrete) and isinstance(value, (tuple, list)) and len(value) == space.nvec.size:
             parts = zip(value, space.nvec.reshape(-1), strict=True)
-            return [_yes_or_no(part, (rows, int(n)), f"{label}[{i}]") for i, (part, n) in enumerate(parts)]
-        return [_yes_or_no(value, (rows, size), label)]
+            return [_as_booleans(part, (rows, int(n)), f"{label}[{i}]") for i, (part, n) in enumerate(parts)]
+        return [_as_booleans(value, (rows, size), label)]
 
 
 def with_batch_axis(mask: Any) -> Any:
@@ -120,7 +120,7 @@ def _entry(value: Any, key: str | int) -> Any:
     return value[key] if isinstance(key, int) and key < len(value) else None
 
 
-def _yes_or_no(value: Any, shape: tuple[int, int], label: str) -> Array:
+def _as_booleans(value: Any, shape: tuple[int, int], label: str) -> Array:
     mask = np.asarray(value)
     if mask.shape != shape:
         raise ValueError(

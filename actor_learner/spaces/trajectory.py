@@ -85,7 +85,7 @@ class Trajectory(NamedTuple):
             ValueError: a field holds objects, or keys that aren't strings or integers.
         """
         arrays: dict[str, Array] = {}
-        fields = {name: _take_apart(name, value, arrays) for name, value in self._asdict().items()}
+        fields = {name: _flatten_field(name, value, arrays) for name, value in self._asdict().items()}
         arrays[_STRUCTURE] = np.array(json.dumps({"format": _FORMAT, "fields": fields}))
         write_atomically(Path(path), lambda file: write_arrays(file, arrays))
 
@@ -100,7 +100,7 @@ def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
         raise ValueError(f"Trajectory not found. Received: path={str(path)!r}")
     try:
         return _parse(read_arrays(file.read_bytes()))
-    except Exception as error:  # see the threat model in networks/untrusted.py
+    except Exception as error:  # see the threat model in system/untrusted.py
         raise DamagedError(f"The trajectory is damaged: {one_line(error)}. Received: path={str(path)!r}") from error
 
 
@@ -113,7 +113,7 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def _take_apart(name: str, value: Any, arrays: dict[str, Array]) -> Any:
+def _flatten_field(name: str, value: Any, arrays: dict[str, Array]) -> Any:
     """Add the leaves of a nested value to `arrays`; return their nesting as JSON, with their names as leaves."""
     if value is None:
         return None
@@ -121,9 +121,9 @@ def _take_apart(name: str, value: Any, arrays: dict[str, Array]) -> Any:
         for key in value:
             if not isinstance(key, (str, int)) or isinstance(key, bool):
                 raise ValueError(f"Keys of `{name}` must be strings or integers. Received: {key!r}")
-        return {"dict": [[key, _take_apart(f"{name}/{key}", item, arrays)] for key, item in value.items()]}
+        return {"dict": [[key, _flatten_field(f"{name}/{key}", item, arrays)] for key, item in value.items()]}
     if isinstance(value, tuple):
-        return {"tuple": [_take_apart(f"{name}/{index}", item, arrays) for index, item in enumerate(value)]}
+        return {"tuple": [_flatten_field(f"{name}/{index}", item, arrays) for index, item in enumerate(value)]}
     if name in arrays:
         raise ValueError(f"Keys of a field must differ when joined by slashes. Received: {name!r} twice")
     arrays[name] = np.asarray(value)
@@ -131,7 +131,7 @@ def _take_apart(name: str, value: Any, arrays: dict[str, Array]) -> Any:
 
 
 def _parse(arrays: dict[str, Array]) -> Trajectory:
-    """Reverse `_take_apart` for all fields. Raises ValueError for arrays that belong to none."""
+    """Reverse `_flatten_field` for all fields. Raises ValueError for arrays that belong to none."""
     structure = json.loads(arrays.pop(_STRUCTURE).item())
     if structure["format"] != _FORMAT:
         raise ValueError("another version wrote it")

@@ -12,9 +12,8 @@ from hypothesis.extra.numpy import arrays
 from keras import ops
 
 from actor_learner.networks import default
-from actor_learner.policy.actions import leaf_to_env
 from actor_learner.policy.inputs import ObservationReader
-from actor_learner.policy.policy import Policy
+from actor_learner.policy.policy import Policy, leaf_to_env
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.spaces import Spaces
 from tests.support.exporting import observations

@@ -8,11 +8,10 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from scipy import stats
 
 from actor_learner.networks import default
-from actor_learner.policy.actions import leaf_to_env
 from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.exported import flatten_weights
 from actor_learner.policy.inputs import ObservationReader
-from actor_learner.policy.policy import Policy
+from actor_learner.policy.policy import Policy, leaf_to_env
 from actor_learner.spaces.spaces import Spaces
 from tests.support.exporting import assert_agrees, give_draws, logits_network
 from tests.support.policies import ACTIONS, BATCH, TORQUES, VECTOR, observations

@@ -18,9 +18,15 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from actor_learner.networks.distributions.columns import Columns
-from actor_learner.networks.distributions.continuous import Gaussian, SquashedGaussian
-from actor_learner.networks.distributions.discrete import Bernoulli, Categorical, EpsilonGreedy, MultiCategorical
+from actor_learner.networks.distributions.parts import (
+    Bernoulli,
+    Categorical,
+    ColumnCounts,
+    EpsilonGreedy,
+    Gaussian,
+    MultiCategorical,
+    SquashedGaussian,
+)
 from actor_learner.spaces.kinds import Box, Discrete, MultiBinary, MultiDiscrete
 from actor_learner.spaces.structure import Leaf, Structure
 from actor_learner.system.fields import check_choice
@@ -55,7 +61,7 @@ class Distribution:
         return sum(columns.parameters for columns in self._columns)
 
     @property
-    def _columns(self) -> list[Columns]:
+    def _columns(self) -> list[ColumnCounts]:
         return [part.columns for part in self.parts]
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:

@@ -34,7 +34,7 @@ class JaxFunction(Traced):
             program = jax.make_jaxpr(function)(*specs)
             self._lowered = jax.jit(jaxpr_as_fun(program), keep_unused=True).lower(*specs)
         self.outputs = len(program.jaxpr.outvars)
-        self.use(_used(program))
+        self.set_used(_used(program))
 
     @functools.cached_property
     def _compiled(self) -> Any:
@@ -45,9 +45,9 @@ class JaxFunction(Traced):
         with _on_cpu():
             return [np.asarray(output) for output in self._compiled(*inputs, *weights)]
 
-    def to_flatbuffer(self, fed: Sequence[int]) -> tuple[bytes, list[str]]:
+    def to_flatbuffer(self, weight_inputs: Sequence[int]) -> tuple[bytes, list[str]]:
         outputs = [f"output:{place}" for place in range(self.outputs)]
-        given = {place: self.arguments[place].name for place in self.given(fed)}
+        given = {place: self.arguments[place].name for place in self.input_positions(weight_inputs)}
         try:
             with silent_stderr():
                 return _to_flatbuffer(self._lowered.as_text(), given, self.constants(), outputs, self.rows), outputs
@@ -91,19 +91,19 @@ def _to_flatbuffer(
     with context, ir.Location.unknown():
         module = ir.Module.parse(text)
         main = next(operation for operation in module.body if operation.attributes["sym_name"].value == "main")
-        _fill_in(main, {place: value for place, value in enumerate(constants) if place not in given})
+        _replace_arguments(main, {place: value for place, value in enumerate(constants) if place not in given})
         names = {"inputs": given.values(), "outputs": outputs}
         texts = {kind: ir.StringAttr.get(",".join(group)) for kind, group in names.items()}
         main.attributes["tf.entry_function"] = ir.DictAttr.get(texts)
         config = converter.ConvertToTFLConfig()
         config.model_origin_framework = "JAX"
         converter.run_convert_to_tfl_passes(module, passmanager.PassManager(), config)
-        _take_any_rows(main, rows)
+        _allow_any_rows(main, rows)
         content: bytes = converter.export_flatbuffer_to_bytes(module.operation)
     return content
 
 
-def _fill_in(main: Any, constants: dict[int, Array]) -> None:
+def _replace_arguments(main: Any, constants: dict[int, Array]) -> None:
     """Replace arguments of a function by constants."""
     from litert_converter.mlir import ir
 
@@ -122,7 +122,7 @@ def _fill_in(main: Any, constants: dict[int, Array]) -> None:
     main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(taken, main.type.results))
 
 
-def _take_any_rows(main: Any, rows: int) -> None:
+def _allow_any_rows(main: Any, rows: int) -> None:
     """Has the operations of a converted function that name the number of rows take any number.
 
     These are reshapes, and slices of other dimensions. The probe finds out whether the graph then resizes: a dimension

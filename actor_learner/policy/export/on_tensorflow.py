@@ -31,13 +31,13 @@ class TensorFlowFunction(Traced):
         self._specs = [tf.TensorSpec(spec.shape, spec.dtype, name=spec.name) for spec in self.arguments]
         self._function = tf.function(function, autograph=False).get_concrete_function(*self._specs)
         self.outputs = len(self._function.outputs)
-        self.use(_used(self._function, self._specs))
+        self.set_used(_used(self._function, self._specs))
 
     def run(self, inputs: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
         return [output.numpy() for output in self._function(*map(tf.constant, (*inputs, *weights)))]
 
-    def to_flatbuffer(self, fed: Sequence[int]) -> tuple[bytes, list[str]]:
-        function = self._with_constants(fed)
+    def to_flatbuffer(self, weight_inputs: Sequence[int]) -> tuple[bytes, list[str]]:
+        function = self._with_constants(weight_inputs)
         try:
             with _silent_converter():
                 converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
@@ -48,9 +48,9 @@ class TensorFlowFunction(Traced):
             raise InexpressibleError(_describe_failure(error, self._network)) from error
         return content, [tensor.op.name for tensor in function.outputs]
 
-    def _with_constants(self, fed: Sequence[int]) -> Any:
-        """Return the function of its used inputs and the weights `fed`, with patterns for the other weights."""
-        places, values = self.given(fed), self.constants()
+    def _with_constants(self, weight_inputs: Sequence[int]) -> Any:
+        """Return the function of its used inputs and of `weight_inputs`, with patterns for the other weights."""
+        places, values = self.input_positions(weight_inputs), self.constants()
 
         def function(*given: Any) -> Any:
             at = dict(zip(places, given, strict=True))

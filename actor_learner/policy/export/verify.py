@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from actor_learner.policy.export.trace import Tracer
+from actor_learner.networks.step import PolicyStep
 from actor_learner.policy.export.traced import Traced
 from actor_learner.policy.export.weight_table import patterns
 from actor_learner.policy.graph import Graph
@@ -24,53 +24,53 @@ from actor_learner.system.types import Array
 ROWS = 8  # the least number to compare
 _STEPS = 3  # after which states are compared
 _TOLERANCE = 1e-4
-_MINIMUM_EFFECT = 30 * _TOLERANCE
+_MIN_EFFECT = 30 * _TOLERANCE
 _DENSITIES = (0.1, 0.5, 0.9)
 """Fractions of allowed choices, row by row: masks that forbid nearly everything are the hardest."""
 
 
-def draw_inputs(tracer: Tracer, rows: int, step: Traced | None = None) -> list[tuple[Array, ...]]:
+def draw_inputs(policy: PolicyStep, rows: int, step: Traced | None = None) -> list[tuple[Array, ...]]:
     """Draws valid inputs of the step graph for at least `ROWS` observations, in batches of `rows`.
 
     step: The traced step for so many rows, needed for a network with memory: its states are those after some steps.
     """
     generator = np.random.default_rng(0)
-    batches = [_draw_batch(tracer, generator, rows) for _ in range(math.ceil(ROWS / rows))]
-    return batches if step is None else [_with_state(tracer, generator, batch, step) for batch in batches]
+    batches = [_draw_batch(policy, generator, rows) for _ in range(math.ceil(ROWS / rows))]
+    return batches if step is None else [_with_state(policy, generator, batch, step) for batch in batches]
 
 
 def _with_state(
-    tracer: Tracer, generator: np.random.Generator, batch: tuple[Array, ...], step: Traced
+    policy: PolicyStep, generator: np.random.Generator, batch: tuple[Array, ...], step: Traced
 ) -> tuple[Array, ...]:
     """Return inputs in the state after `_STEPS` steps; some rows start an episode then."""
-    weights = [np.asarray(weight, np.float32) for weight in tracer.network.get_weights()]
-    seen, rows = len(tracer.spaces.observation.leaves), len(batch[0])
+    weights = [np.asarray(weight, np.float32) for weight in policy.network.get_weights()]
+    seen, rows = len(policy.spaces.observation.leaves), len(batch[0])
     start = np.ones((rows, 1), np.float32)
-    state = [np.zeros((rows, *shape), np.float32) for shape in tracer.state_shapes]
-    first = len(tracer.spaces.action.leaves) + 1
+    state = [np.zeros((rows, *shape), np.float32) for shape in policy.state_shapes]
+    first = len(policy.spaces.action.leaves) + 1
     for _ in range(_STEPS):
         leaves, draws = batch[:seen], batch[seen:]
         outputs = step.run((*leaves, start, *state, *draws), weights)
         state = outputs[first : first + len(state)]
         start = (generator.random((rows, 1)) < 0.25).astype(np.float32)
-        batch = _draw_batch(tracer, generator, rows)
+        batch = _draw_batch(policy, generator, rows)
     return (*batch[:seen], start, *state, *batch[seen:])
 
 
-def _draw_batch(tracer: Tracer, generator: np.random.Generator, rows: int) -> tuple[Array, ...]:
+def _draw_batch(policy: PolicyStep, generator: np.random.Generator, rows: int) -> tuple[Array, ...]:
     """Draws the inputs of a step but for the start and the state."""
-    mask = draw_mask(tracer.spaces.masks, generator, rows)
+    mask = draw_mask(policy.spaces.masks, generator, rows)
     leaves = [
         _draw_mask_leaf(leaf, mask)
-        if tracer.spaces.has_mask_leaf and leaf.path[0] == MASK_KEY
+        if policy.spaces.has_mask_leaf and leaf.path[0] == MASK_KEY
         else draw_leaf(leaf, generator, rows)
-        for leaf in tracer.spaces.observation.leaves
+        for leaf in policy.spaces.observation.leaves
     ]
-    uniform, normal = tracer.distribution.noise
+    uniform, normal = policy.distribution.noise
     # random() is in [0, 1); sampling needs (0, 1].
     draws = [1 - generator.random((rows, uniform), np.float32), generator.standard_normal((rows, normal), np.float32)]
     noise = np.concatenate(draws, axis=1)
-    return (*leaves, noise, mask) if tracer.spaces.masked else (*leaves, noise)
+    return (*leaves, noise, mask) if policy.spaces.masked else (*leaves, noise)
 
 
 def draw_mask(layout: MaskLayout, generator: np.random.Generator, rows: int) -> Array:
@@ -170,7 +170,7 @@ class Probe:
             for _ in range(3):
                 changed = self._random(index)
                 expected = self._run_reference(self._base_with(index, changed))
-                shows = not agree(self._expected, expected, _MINIMUM_EFFECT, floats_only=True)
+                shows = not agree(self._expected, expected, _MIN_EFFECT, floats_only=True)
                 if shows:
                     break
             self._changed[index] = changed, expected, shows
