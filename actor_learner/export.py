@@ -79,7 +79,12 @@ def export(
                 "LiteRT can't run the network of this run; export it as keras, onnx or saved_model. "
                 "Received: format='litert'"
             )
-        write_folder_atomically(output, lambda folder: _write_litert(exported, folder))
+
+        def write(folder: Path) -> None:
+            exported.write(folder)
+            _write_spaces(exported, folder)
+
+        write_folder_atomically(output, write)
     else:
         import_keras()
         network = load_network(run.path, network)
@@ -97,11 +102,6 @@ def _check_packages(format: str) -> None:
         raise ImportError("`format='onnx'` needs tf2onnx: pip install 'actor-learner[onnx]'")
 
 
-def _write_litert(exported: ExportedPolicy, folder: Path) -> None:
-    exported.write(folder)
-    _write_spaces(exported, folder)
-
-
 def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, format: str, folder: Path) -> None:
     """Write the acting network in float32 as one model. masked: True if masks are an input."""
     from actor_learner.networks.contract import computing_in_float32
@@ -115,7 +115,10 @@ def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, f
     # In a SavedModel, Keras names inputs like arguments of functions.
     inputs = {name.replace(".", "_") if format == "saved_model" else name: x for name, x in model.input.items()}
     named = {"inputs": inputs, "outputs": model.output}
-    tensors = {kind: {name: _describe(x) for name, x in group.items()} for kind, group in named.items()}
+    tensors = {
+        kind: {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in group.items()}
+        for kind, group in named.items()
+    }
     _write_spaces(exported, folder, **tensors)
 
 
@@ -152,10 +155,6 @@ def _quietly() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _describe(tensor: Any) -> dict[str, Any]:
-    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype)}
 
 
 def _write_spaces(exported: ExportedPolicy, folder: Path, **tensors: Any) -> None:

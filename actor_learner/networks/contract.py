@@ -213,13 +213,6 @@ def _describe(observation: Nest) -> str:
     return ", ".join(f"{name} {tuple(leaf.shape[1:])} {leaf.dtype}" for name, leaf in leaves.items())
 
 
-def set_epsilon(network: keras.Model, epsilon: float | None) -> None:
-    """Assign the probability of random actions to the network's ActionDistribution layer; None: assigns nothing."""
-    for layer in all_layers(network):
-        if epsilon is not None and isinstance(layer, ActionDistribution) and layer.distribution == GREEDY:
-            layer.epsilon.assign([epsilon])
-
-
 def training_dependent_layers(network: keras.Model) -> list[str]:
     """Return the names of the layers that would behave differently in training; they run as in inference."""
     return [layer.name for layer in all_layers(network) if isinstance(layer, (BatchNormalization, Dropout))]
@@ -265,10 +258,10 @@ def distribution_and_hold(network: keras.Model) -> tuple[str, int]:
 
     Raises ValueError if several of these layers differ.
     """
-    found = [layer for layer in all_layers(network) if isinstance(layer, ActionDistribution)]
-    values = {(layer.distribution, layer.noise_hold) for layer in found}
+    layers = _distribution_layers(network)
+    values = {(layer.distribution, layer.noise_hold) for layer in layers}
     if len(values) > 1:
-        listed = ", ".join(f"{layer.name!r} ({layer.distribution}, {layer.noise_hold})" for layer in found)
+        listed = ", ".join(f"{layer.name!r} ({layer.distribution}, {layer.noise_hold})" for layer in layers)
         expected = "The network's ActionDistribution layers must agree on (distribution, noise_hold)"
         raise ValueError(f"{expected}. Received: {listed} of network {network.name!r}")
     return values.pop() if values else ("gaussian", 1)
@@ -276,8 +269,18 @@ def distribution_and_hold(network: keras.Model) -> tuple[str, int]:
 
 def epsilon_ladder(network: keras.Model) -> float:
     """Return the exponent of the ladder of epsilons over environments, 0 without one."""
-    found = [layer.epsilon_ladder for layer in all_layers(network) if isinstance(layer, ActionDistribution)]
-    return max(found, default=0.0)
+    return max((layer.epsilon_ladder for layer in _distribution_layers(network)), default=0.0)
+
+
+def set_epsilon(network: keras.Model, epsilon: float | None) -> None:
+    """Assign the probability of random actions to the network's ActionDistribution layer; None: assigns nothing."""
+    for layer in _distribution_layers(network):
+        if epsilon is not None and layer.distribution == GREEDY:
+            layer.epsilon.assign([epsilon])
+
+
+def _distribution_layers(network: keras.Model) -> list[ActionDistribution]:
+    return [layer for layer in all_layers(network) if isinstance(layer, ActionDistribution)]
 
 
 def check_noise_hold(noise_hold: int, action: Structure) -> None:

@@ -92,7 +92,9 @@ class PolicyStep:
 
     def inputs(self, rows: int) -> list[Spec]:
         """Return the inputs of the step for so many rows."""
-        return [*self.value_inputs(rows), *self._draws(rows)]
+        # The noise is always of rank 2: LiteRT graphs that reshape [b] to [b, 1] don't resize.
+        specs = [*self.value_inputs(rows), Spec(NOISE, (rows, sum(self.distribution.noise)), _FLOAT)]
+        return [*specs, Spec(MASK_KEY, (rows, self.spaces.mask_size), _FLOAT)] if self.spaces.masked else specs
 
     def value_inputs(self, rows: int) -> list[Spec]:
         """Return the inputs of the value for so many rows."""
@@ -103,11 +105,6 @@ class PolicyStep:
             specs.append(Spec(START, (rows, 1), _FLOAT))
             specs += [Spec(f"state_{index}", (rows, *shape), _FLOAT) for index, shape in enumerate(shapes)]
         return specs
-
-    def _draws(self, rows: int) -> list[Spec]:
-        # The noise is always of rank 2: LiteRT graphs that reshape [b] to [b, 1] don't resize.
-        specs = [Spec(NOISE, (rows, sum(self.distribution.noise)), _FLOAT)]
-        return [*specs, Spec(MASK_KEY, (rows, self.spaces.mask_size), _FLOAT)] if self.spaces.masked else specs
 
     def step(self, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Stepped:
         """Return sampled actions. Raises ValueError if the network's outputs don't fit the action space."""

@@ -173,12 +173,10 @@ class Policy:
         rows = len(leaves[0])
         mask = self._reader.read_mask(observation, action_mask, rows, single)
         with self._state.replaced(state, rows, single) as given:
-            choose = self.mode_leaves if deterministic else self._sample_leaves
-            action = self.to_env(self._nested(choose(leaves, mask, read_start(start, rows)), single))
+            arguments = leaves, mask, read_start(start, rows)
+            actions = self.mode_leaves(*arguments) if deterministic else self.step_leaves(*arguments)[0]
+            action = self.to_env(self._nested(actions, single))
         return action if given is None else (action, given.result(single))
-
-    def _sample_leaves(self, *arguments: Any) -> Leaves:
-        return self.step_leaves(*arguments)[0]
 
     def reset(self, rows: Any = None) -> None:
         """Lets an episode start with the next observation in these rows (indices, or bool [N]); None: in all.
@@ -258,8 +256,6 @@ class Policy:
         self._value_graph.discard()
 
     def _nested(self, action: Leaves, single: bool) -> Any:
-        if self._actions.plain:
-            return action[0][0] if single else action[0]
         return self._actions.unflatten([leaf[0] for leaf in action] if single else action)
 
     def _inputs(self, leaves: Leaves, noise: Array, action_mask: Array | None, start: Array | None) -> Leaves:

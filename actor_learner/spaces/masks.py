@@ -66,7 +66,11 @@ class MaskLayout:
         _check_entries(value, [key for key, _ in children(space)], label)
         columns: list[Array] = []
         for key, child in children(space):
-            inner, inner_label = _entry(value, key), f"{label}[{key!r}]"
+            if isinstance(value, dict):
+                inner = value.get(key)
+            else:
+                inner = value[key] if isinstance(key, int) and key < len(value) else None
+            inner_label = f"{label}[{key!r}]"
             size = choices(child)
             if inner is None or not size:
                 columns.append(np.ones((rows, size), bool))
@@ -112,12 +116,6 @@ def _check_entries(value: Any, keys: list[Any], label: str) -> None:
         )
     elif len(value) > len(keys):
         raise ValueError(f"`{label}` must have {len(keys)} entries. Received: {len(value)}")
-
-
-def _entry(value: Any, key: str | int) -> Any:
-    if isinstance(value, dict):
-        return value.get(key)
-    return value[key] if isinstance(key, int) and key < len(value) else None
 
 
 def _as_booleans(value: Any, shape: tuple[int, int], label: str) -> Array:

@@ -60,12 +60,14 @@ def _with_state(
 def _draw_batch(policy: PolicyStep, generator: np.random.Generator, rows: int) -> tuple[Array, ...]:
     """Draws the inputs of a step but for the start and the state."""
     mask = draw_mask(policy.spaces.masks, generator, rows)
-    leaves = [
-        _draw_mask_leaf(leaf, mask)
-        if policy.spaces.has_mask_leaf and leaf.path[0] == MASK_KEY
-        else draw_leaf(leaf, generator, rows)
-        for leaf in policy.spaces.observation.leaves
-    ]
+    leaves: list[Array] = []
+    for leaf in policy.spaces.observation.leaves:
+        if not (policy.spaces.has_mask_leaf and leaf.path[0] == MASK_KEY):
+            leaves.append(draw_leaf(leaf, generator, rows))
+        elif leaf.shape == mask.shape[1:]:  # holds the whole mask, which a network may read
+            leaves.append(mask.astype(leaf.dtype))
+        else:
+            leaves.append(np.ones((rows, *leaf.shape), leaf.dtype))
     uniform, normal = policy.distribution.noise
     # random() is in [0, 1); sampling needs (0, 1].
     draws = [1 - generator.random((rows, uniform), np.float32), generator.standard_normal((rows, normal), np.float32)]
@@ -81,12 +83,6 @@ def draw_mask(layout: MaskLayout, generator: np.random.Generator, rows: int) -> 
         draws = generator.random((rows, choice.size))
         columns.append((draws < density) | (draws == draws.min(axis=1, keepdims=True)))
     return np.concatenate(columns, axis=1).astype(np.float32)
-
-
-def _draw_mask_leaf(leaf: Leaf, mask: Array) -> Array:
-    """Return the mask itself for a leaf that holds all of it, which a network may read; else allows everything."""
-    whole = leaf.shape == mask.shape[1:]
-    return mask.astype(leaf.dtype) if whole else np.ones((len(mask), *leaf.shape), leaf.dtype)
 
 
 def draw_leaf(leaf: Leaf, generator: np.random.Generator, rows: int) -> Array:
