@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from actor_learner.networks.saving import load_network, write_network
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.runs.directory import open_run, read_config
-from actor_learner.system.fields import close_match
+from actor_learner.system.fields import check_choice
 from actor_learner.system.files import one_line, write_folder_atomically
 from actor_learner.system.keras_import import check_installed, import_keras, keras_backend, silent_stderr
 
@@ -54,9 +54,7 @@ def export(
         ImportError: An optional package is missing; names the extra.
         OSError: The disk is full or can't be written.
     """
-    if format not in FORMATS:
-        match = close_match(str(format), FORMATS)
-        raise ValueError(f"`format` must be one of {list(FORMATS)}{match}. Received: format={format!r}")
+    check_choice("format", format, FORMATS)
     if network is not None and format == "litert":
         raise ValueError(
             "`network` can't be given with format='litert', which copies the policy that the run exported. "

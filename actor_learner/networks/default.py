@@ -17,8 +17,8 @@ from actor_learner.networks.attention import AttentionMemory
 from actor_learner.networks.contract import arrange, check_noise_hold, normalization_layers, takes_mask
 from actor_learner.networks.distributions import GREEDY, distribution_for
 from actor_learner.networks.images import (
+    IMAGE_NETWORKS,
     check_channel_axis,
-    check_image_network,
     image_features,
     is_grid,
     is_image,
@@ -230,7 +230,7 @@ class _Builder:
         except ValueError:
             raise refusal("activation", "a Keras name, such as 'tanh', 'relu' or 'silu'", activation) from None
         self.structure = structure = spaces.observation_structure(spaces.without_mask(observation_space))
-        check_image_network(image_network)
+        check_choice("image_network", image_network, IMAGE_NETWORKS)
         check_channel_axis(structure, channel_axis)
         self.inputs = _inputs(structure)
         self._images = [is_image(leaf.space, image_network, channel_axis) for leaf in structure.leaves]
@@ -238,7 +238,7 @@ class _Builder:
         self._hidden_sizes, self._activation = hidden_sizes, activation
         self._orthogonal = orthogonal
         self._seeds = iter(np.random.SeedSequence(seed).generate_state(4096))
-        self._taken = frozenset(tensor.name for tensor in self.inputs)
+        self._input_names = frozenset(tensor.name for tensor in self.inputs)
 
     def initializer(self, gain: float) -> keras.initializers.Initializer:
         seed = int(next(self._seeds))
@@ -248,7 +248,7 @@ class _Builder:
 
     def name(self, name: str) -> str:
         """Return `name`, or another if an observation has a key of that name."""
-        return f"{name}_layer" if name in self._taken else name
+        return f"{name}_layer" if name in self._input_names else name
 
     def dense(self, x: Tensor, size: int, gain: float, name: str, **options: Any) -> Tensor:
         return layers.Dense(size, kernel_initializer=self.initializer(gain), name=self.name(name), **options)(x)

@@ -14,7 +14,6 @@ from keras import layers, ops
 
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.structure import Leaf, Structure, observation_structure
-from actor_learner.system.fields import refusal
 from actor_learner.system.types import Tensor
 
 Initialize = Callable[[float], keras.initializers.Initializer]
@@ -89,7 +88,7 @@ def image_features(
     network = _choose(image_network, height, width)
     # Scaled before axes move: on CPUs TensorFlow moves float32 more than twice as fast as bytes.
     image = scaled(image, leaf, prefix, pixels=network != "small")
-    return _IMAGE_NETWORKS[network](_channels_last(image, leaf, axis, prefix), initialize, prefix)
+    return _BUILDERS[network](_channels_last(image, leaf, axis, prefix), initialize, prefix)
 
 
 def stacks_frames(leaf: Leaf, channel_axis: int | None) -> bool:
@@ -97,12 +96,6 @@ def stacks_frames(leaf: Leaf, channel_axis: int | None) -> bool:
     if len(leaf.shape) == 4:
         return True
     return _frame(leaf, channel_axis)[2] == 0 and leaf.shape[0] not in (1, 3)
-
-
-def check_image_network(image_network: str) -> None:
-    """Raise ValueError for an unknown network."""
-    if image_network not in ("auto", *_IMAGE_NETWORKS):
-        raise refusal("image_network", f"one of {['auto', *_IMAGE_NETWORKS]}", image_network)
 
 
 def _choose(image_network: str, height: int, width: int) -> str:
@@ -217,4 +210,5 @@ def _small(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
     return layers.Dense(128, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
 
 
-_IMAGE_NETWORKS = {"nature": _nature, "impala": _impala, "small": _small}
+_BUILDERS = {"nature": _nature, "impala": _impala, "small": _small}
+IMAGE_NETWORKS = ("auto", *_BUILDERS)

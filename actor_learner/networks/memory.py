@@ -1,6 +1,6 @@
 """Memory as a layer of an ordinary Keras network, from rows to rows.
 
-Outside of `Memories.stepping` and `Memories.unrolling`, a call is the first step of an episode, from the initial state.
+Outside of `Memories.stepping`, a call is the first step of an episode, from the initial state.
 Registered names are in saved networks: they must not change.
 """
 
@@ -19,8 +19,6 @@ from keras import layers, ops, tree
 from actor_learner.networks.unrolling import Scan, unroll_for
 from actor_learner.system.fields import refusal
 from actor_learner.system.types import Nest, Tensor
-
-"""A tensor, or dicts, tuples and lists of these."""
 
 
 class MemoryContractError(ValueError):

@@ -276,7 +276,7 @@ def test_noise_of_no_continuous_action_cannot_be_held(space):
     [
         (
             {"image_network": "resnet"},
-            r"one of \['auto', 'nature', 'impala', 'small'\]. Received: image_network='resnet'",
+            r"one of 'auto', 'nature', 'impala', 'small'. Received: image_network='resnet'",
         ),
         ({"normalize_observation": True}, "`normalize_observation` is for vectors.*images are scaled"),
         ({"distribution": "beta"}, "Received: distribution='beta'"),

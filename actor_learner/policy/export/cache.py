@@ -33,6 +33,7 @@ from actor_learner.system.cache import cache_folder, own_folder
 MAX_KEPT = 64
 """Exports of up to some megabytes each; the oldest ones beyond are removed."""
 
+_CACHE = "policies"
 _PACKAGES = ("keras", "ai-edge-litert")
 _SOURCES = ("networks", "policy", "spaces")
 _OPAQUE = {"Lambda", "TFSMLayer", "JaxLayer", "FlaxLayer", "TorchModuleWrapper", "function", "__lambda__"}
@@ -46,7 +47,7 @@ _NAMING = {"name", "keras_history", "input_layers", "output_layers"}
 
 def key_of(network: keras.Model, spaces: Spaces, batch_size: int) -> str | None:
     """Return the name of a network's folder in the cache; None without a cache, or if it can't be cached."""
-    if _folder() is None or not all(_is_known(layer) for layer in (network, *all_layers(network))):
+    if cache_folder(_CACHE) is None or not all(_is_known(layer) for layer in (network, *all_layers(network))):
         return None
     try:
         config = _normalized(keras.saving.serialize_keras_object(network), _numbers(network, spaces))
@@ -125,7 +126,7 @@ def _source_digest() -> str:
 
 def read(key: str | None) -> ExportedPolicy | None:
     """Return a cached policy, without weights; None if there is none that can be read."""
-    folder = _folder()
+    folder = cache_folder(_CACHE)
     if key is None or folder is None:
         return None
     with contextlib.suppress(OSError, ValueError):
@@ -137,7 +138,7 @@ def read(key: str | None) -> ExportedPolicy | None:
 
 def write(key: str | None, exported: ExportedPolicy) -> None:
     """Keep a policy, without its weights; a disk without room keeps none."""
-    folder = _folder()
+    folder = cache_folder(_CACHE)
     if key is None or folder is None or exported.fallback:
         return
     with contextlib.suppress(OSError):
@@ -146,7 +147,3 @@ def write(key: str | None, exported: ExportedPolicy) -> None:
         entries = sorted(folder.iterdir(), key=lambda entry: entry.stat().st_mtime)
         for entry in entries[:-MAX_KEPT]:
             shutil.rmtree(entry, ignore_errors=True)
-
-
-def _folder() -> Path | None:
-    return cache_folder("policies")
