@@ -123,7 +123,7 @@ def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, f
 def _convert(model: keras.Model, format: str, folder: Path) -> None:
     """Raise ValueError if the format can't express the network, OSError if the folder can't be written."""
     try:
-        with _quietly():
+        with _silence_converters():
             if format == "saved_model":
                 model.export(folder, format="tf_saved_model", verbose=False)
             elif format == "onnx":
@@ -140,7 +140,7 @@ def _convert(model: keras.Model, format: str, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def _silence_converters() -> Iterator[None]:
     """Silences the converters' messages; converters raise errors as exceptions."""
     loggers = [logging.getLogger(name) for name in ("tf2onnx", "tensorflow", "absl")]
     levels = [logger.level for logger in loggers]

@@ -19,7 +19,7 @@ State = tuple[Tensor, Tensor]
 _HIDDEN_SCORE = 3e4  # float16 holds it
 _EPSILON = 1e-5
 _FIRST_GATE = -2.0  # the block begins close to the identity, which steadies the first updates (arXiv:1910.06764, 3.2)
-_WIDENING = 2  # of the hidden layer, relative to the block
+_HIDDEN_FACTOR = 2  # of the hidden layer, relative to the block
 
 
 @keras.saving.register_keras_serializable(package="actor_learner")
@@ -49,7 +49,7 @@ class AttentionMemory(Memory):
         check_count("seed", seed, 0, optional=True)
 
     def build(self, input_shape: Any) -> None:
-        size, hidden = self.size, _WIDENING * self.size
+        size, hidden = self.size, _HIDDEN_FACTOR * self.size
         seeds = itertools.repeat(None) if self.seed is None else itertools.count(self.seed)
 
         def weight(name: str, *shape: int, initializer: Any = None) -> Any:
@@ -125,13 +125,13 @@ class AttentionMemory(Memory):
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the embedding of inputs `[N, F]`, their query, and their key and value."""
         x = ops.matmul(x, self.embedding) + self.embedding_bias
-        normalized = _normalized(x, self.first_scale)
+        normalized = _normalize(x, self.first_scale)
         return x, ops.matmul(normalized, self.query), ops.matmul(normalized, self.key_value)
 
     def _block_output(self, x: Tensor, attention: Tensor) -> Tensor:
         """Return the block's output `[N, size]` for embeddings and what they attended to."""
         x = x + ops.sigmoid(self.first_gate) * ops.matmul(attention, self.output_kernel)
-        hidden = ops.relu(ops.matmul(_normalized(x, self.second_scale), self.hidden_kernel) + self.hidden_bias)
+        hidden = ops.relu(ops.matmul(_normalize(x, self.second_scale), self.hidden_kernel) + self.hidden_bias)
         return x + ops.sigmoid(self.second_gate) * (ops.matmul(hidden, self.dense_kernel) + self.dense_bias)
 
     def get_config(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class AttentionMemory(Memory):
         }
 
 
-def _normalized(x: Tensor, scale: Tensor) -> Tensor:
+def _normalize(x: Tensor, scale: Tensor) -> Tensor:
     centred = x - ops.mean(x, axis=-1, keepdims=True)
     return centred * ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + _EPSILON) * scale
 

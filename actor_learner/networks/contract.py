@@ -90,7 +90,7 @@ def arrange(network: keras.Model, observation: Nest) -> Nest:
     if inputs is None:
         one = isinstance(network, keras.Sequential) and len(leaves) == 1
         return next(iter(leaves.values())) if one else observation
-    if _structure(inputs) == _structure(observation):
+    if _nesting(inputs) == _nesting(observation):
         return observation
     names = [tensor.name for tensor in keras.tree.flatten(inputs)]
     if len(names) == len(leaves) == 1:
@@ -115,11 +115,11 @@ def named_leaves(observation: Nest, path: tuple[Any, ...] = ()) -> dict[str, Any
     return {name: leaf for key, part in parts for name, leaf in named_leaves(part, (*path, key)).items()}
 
 
-def _structure(nest: Nest) -> Any:
+def _nesting(nest: Nest) -> Any:
     """Return a nest with None in place of its leaves and lists in place of tuples."""
     if isinstance(nest, dict):
-        return {key: _structure(part) for key, part in nest.items()}
-    return list(map(_structure, nest)) if isinstance(nest, (tuple, list)) else None
+        return {key: _nesting(part) for key, part in nest.items()}
+    return list(map(_nesting, nest)) if isinstance(nest, (tuple, list)) else None
 
 
 def _named_outputs(outputs: Any) -> dict[str, Tensor]:

@@ -152,7 +152,7 @@ def with_normalization(network: keras.Model, observation_space: Space[Any]) -> k
         raise ValueError(f"{reason}. Received: network={network.name!r}")
     space = observation_space if takes_mask(network) else spaces.without_mask(observation_space)
     structure = spaces.observation_structure(space)
-    normalizable = _normalizable(structure, [is_grid(leaf.space) for leaf in structure.leaves])
+    normalizable = _find_vectors(structure, [is_grid(leaf.space) for leaf in structure.leaves])
     inputs = _inputs(structure)
     normalized = [
         _normalization(leaf, _prefix(structure, leaf))(tensor) if normalize else tensor
@@ -194,7 +194,7 @@ def _prefix(structure: spaces.Structure, leaf: spaces.Leaf) -> str:
     return f"{plain_name}." if plain_name == name else f"{plain_name}.{structure.leaves.index(leaf)}."
 
 
-def _normalizable(structure: spaces.Structure, images: Sequence[bool]) -> list[bool]:
+def _find_vectors(structure: spaces.Structure, images: Sequence[bool]) -> list[bool]:
     """Return for each leaf whether it is a vector of numbers. Raises ValueError if none is."""
     found = [
         isinstance(leaf.space, Box) and not image and leaf.path != (spaces.MASK_KEY,)
@@ -278,7 +278,7 @@ class _Builder:
 
     def features(self, normalize: bool) -> list[Tensor]:
         """Return features `[N, size]` of each leaf."""
-        normalized = _normalizable(self.structure, self._images) if normalize else [False] * len(self._images)
+        normalized = _find_vectors(self.structure, self._images) if normalize else [False] * len(self._images)
         features = []
         for leaf, tensor, image, normal in zip(
             self.structure.leaves, self.inputs, self._images, normalized, strict=True

@@ -22,7 +22,7 @@ Initialize = Callable[[float], keras.initializers.Initializer]
 _MAX_CHANNELS = 16
 _MIN_FRAME_PIXELS = 4  # least height and width in pixels of an image
 _MIN_NATURE_PIXELS = 36  # and of one for "nature"
-_ANY_BYTE = 255
+_MAX_BYTE = 255
 
 
 def is_grid(space: Any) -> bool:
@@ -53,8 +53,8 @@ def _describe_leaf(leaf: Leaf, plain: bool, image_network: str, channel_axis: in
     if not is_image(leaf.space, image_network, channel_axis):
         return f"{subject} of shape {leaf.shape} {'are' if plain else 'is'} treated as a vector."
     kind = "are treated as images" if plain else "is treated as an image"
-    height, width, axis = _frame(leaf, channel_axis)
-    start = f"{subject} of shape {leaf.shape} {kind} for the network {_choose(image_network, height, width)!r}"
+    height, width, axis = _frame_shape(leaf, channel_axis)
+    start = f"{subject} of shape {leaf.shape} {kind} for the network {_choose_network(image_network, height, width)!r}"
     if axis is None:
         return f"{start}, one channel."
     stacked = f", the {leaf.shape[0]} frames joined into the channels" if len(leaf.shape) == 4 else ""
@@ -78,14 +78,14 @@ def image_features(
 
     Warns of a guessed channel axis. Raises ValueError for an ambiguous one, or an image too small for its network.
     """
-    height, width, axis = _frame(leaf, channel_axis)
+    height, width, axis = _frame_shape(leaf, channel_axis)
     if axis is not None and channel_axis is None and not _guess_channel_axis(leaf.shape)[1]:
         warnings.warn(
             f"The channels of {leaf.label} of shape {leaf.shape} are taken to be on axis {axis - 3}; `channel_axis` "
             "says where they are.",
             stacklevel=5,
         )
-    network = _choose(image_network, height, width)
+    network = _choose_network(image_network, height, width)
     # Scaled before axes move: on CPUs TensorFlow moves float32 more than twice as fast as bytes.
     image = scaled(image, leaf, prefix, pixels=network != "small")
     return _BUILDERS[network](_channels_last(image, leaf, axis, prefix), initialize, prefix)
@@ -95,10 +95,10 @@ def stacks_frames(leaf: Leaf, channel_axis: int | None) -> bool:
     """Return whether an image is several frames: of rank 4, or with channels first that aren't one or three colours."""
     if len(leaf.shape) == 4:
         return True
-    return _frame(leaf, channel_axis)[2] == 0 and leaf.shape[0] not in (1, 3)
+    return _frame_shape(leaf, channel_axis)[2] == 0 and leaf.shape[0] not in (1, 3)
 
 
-def _choose(image_network: str, height: int, width: int) -> str:
+def _choose_network(image_network: str, height: int, width: int) -> str:
     if image_network != "auto":
         return image_network
     return "nature" if min(height, width) >= _MIN_NATURE_PIXELS else "small"
@@ -113,7 +113,7 @@ def scaled(grid: Tensor, leaf: Leaf, prefix: str, *, pixels: bool) -> Tensor:
     high = np.maximum(np.asarray(leaf.space.high, np.float32), 1.0)
     scale = 1 / float(high.flat[0]) if (high == high.flat[0]).all() else 1 / high
     grid = layers.Rescaling(scale, name=f"{prefix}scale")(grid)
-    return grid if pixels or high.max() < _ANY_BYTE else ops.sqrt(grid)
+    return grid if pixels or high.max() < _MAX_BYTE else ops.sqrt(grid)
 
 
 def _channels_last(image: Tensor, leaf: Leaf, axis: int | None, prefix: str) -> Tensor:
@@ -130,7 +130,7 @@ def _channels_last(image: Tensor, leaf: Leaf, axis: int | None, prefix: str) -> 
     return layers.Reshape((height, width, shape[0] * frame[axis]), name=f"{prefix}merge_stack")(image)
 
 
-def _frame(leaf: Leaf, channel_axis: int | None) -> tuple[int, int, int | None]:
+def _frame_shape(leaf: Leaf, channel_axis: int | None) -> tuple[int, int, int | None]:
     """Return height, width and the axis of the channels in a frame, 0 or 2, or None for rank 2: one channel.
 
     `channel_axis` counts axes of the whole shape, a stack of frames included.

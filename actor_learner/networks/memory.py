@@ -78,7 +78,7 @@ class Memory(layers.Layer):  # type: ignore[misc]
         if (steps := _steps.get()) is None:
             if _requires_state.get():
                 raise RuntimeError(f"Layer {self.name!r} must be called with the state that it goes on from")
-            return self.checked_step(x, checked_initial_state(self, _rows_of(x)))[0]
+            return self.checked_step(x, checked_initial_state(self, _count_rows(x)))[0]
         return steps.call(self, x)
 
     def compute_output_spec(self, x: Any) -> Any:
@@ -103,7 +103,7 @@ def checked_initial_state(layer: Memory, rows: Any) -> Nest:
     return state
 
 
-def _rows_of(x: Tensor) -> Any:
+def _count_rows(x: Tensor) -> Any:
     """Return the number of rows: an int where it is known."""
     return ops.shape(x)[0] if x.shape[0] is None else x.shape[0]
 
@@ -208,7 +208,7 @@ class _Steps:
         state = self.states[id(layer)]
         if self.layout is None:
             output, after = layer.checked_step(
-                x, reset_where(self.start, checked_initial_state(layer, _rows_of(x)), state)
+                x, reset_where(self.start, checked_initial_state(layer, _count_rows(x)), state)
             )
         else:
             output, after = layer.unroll(self.layout.apart(x, self.start.shape[0]), state, self.start)
@@ -278,9 +278,9 @@ class Memories:
             yield after
         finally:
             _steps.reset(token)
-        after += self._flat(steps.after, state)
+        after += self._checked_leaves(steps.after, state)
 
-    def _flat(self, after: dict[int, Nest], before: Sequence[Tensor]) -> list[Tensor]:
+    def _checked_leaves(self, after: dict[int, Nest], before: Sequence[Tensor]) -> list[Tensor]:
         """Return the leaves of the layers' states. Raises ValueError where one isn't shaped like the state before."""
         if missing := [layer.name for layer in self._layers if id(layer) not in after]:
             raise MemoryContractError(

@@ -66,10 +66,10 @@ class Noise:
         drawn: Array = self._ahead[self._step, :rows]
         self._step += 1
         if self._hold > 1:
-            self._keep_held(drawn[:, self._uniform :])
+            self._hold_normals(drawn[:, self._uniform :])
         return drawn
 
-    def _keep_held(self, normals: Array) -> None:
+    def _hold_normals(self, normals: Array) -> None:
         """Replace normals by those that are still held, and hold the others."""
         if len(self._held) != len(normals):
             self._held, self._ages = np.empty_like(normals), np.full(len(normals), self._hold)

@@ -146,7 +146,7 @@ class Policy:
         rows = len(leaves[0])
         mask = self._reader.read_mask(observation, action_mask, rows, single)
         action, log_prob = self.step_leaves(leaves, mask, read_start(start, rows))
-        return self._nested(action, single), log_prob[0] if single else log_prob
+        return self._nest_action(action, single), log_prob[0] if single else log_prob
 
     def act(
         self,
@@ -175,7 +175,7 @@ class Policy:
         with self._state.replaced(state, rows, single) as given:
             arguments = leaves, mask, read_start(start, rows)
             actions = self.mode_leaves(*arguments) if deterministic else self.step_leaves(*arguments)[0]
-            action = self.to_env(self._nested(actions, single))
+            action = self.to_env(self._nest_action(actions, single))
         return action if given is None else (action, given.result(single))
 
     def reset(self, rows: Any = None) -> None:
@@ -255,7 +255,7 @@ class Policy:
         self._step_graph.renew()
         self._value_graph.discard()
 
-    def _nested(self, action: Leaves, single: bool) -> Any:
+    def _nest_action(self, action: Leaves, single: bool) -> Any:
         return self._actions.unflatten([leaf[0] for leaf in action] if single else action)
 
     def _inputs(self, leaves: Leaves, noise: Array, action_mask: Array | None, start: Array | None) -> Leaves:

@@ -99,7 +99,7 @@ def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
     if not file.is_file():
         raise ValueError(f"Trajectory not found. Received: path={str(path)!r}")
     try:
-        return _parse(read_arrays(file.read_bytes()))
+        return _read_fields(read_arrays(file.read_bytes()))
     except Exception as error:  # see the threat model in system/untrusted.py
         raise DamagedError(f"The trajectory is damaged: {one_line(error)}. Received: path={str(path)!r}") from error
 
@@ -130,12 +130,12 @@ def _flatten_field(name: str, value: Any, arrays: dict[str, Array]) -> Any:
     return name
 
 
-def _parse(arrays: dict[str, Array]) -> Trajectory:
+def _read_fields(arrays: dict[str, Array]) -> Trajectory:
     """Reverse `_flatten_field` for all fields. Raises ValueError for arrays that belong to none."""
     structure = json.loads(arrays.pop(_STRUCTURE).item())
     if structure["format"] != _FORMAT:
         raise ValueError("another version wrote it")
-    fields = {name: _nested(structure["fields"].get(name), arrays) for name in Trajectory._fields}
+    fields = {name: _nest_arrays(structure["fields"].get(name), arrays) for name in Trajectory._fields}
     if arrays or structure["fields"].keys() - fields.keys():
         raise ValueError("it holds more than a trajectory")
     for name, field in fields.items():
@@ -144,7 +144,7 @@ def _parse(arrays: dict[str, Array]) -> Trajectory:
     return Trajectory(**fields)
 
 
-def _nested(structure: Any, arrays: dict[str, Array]) -> Any:
+def _nest_arrays(structure: Any, arrays: dict[str, Array]) -> Any:
     """Move the arrays that a structure names out of `arrays`."""
     if structure is None:
         return None
@@ -152,9 +152,9 @@ def _nested(structure: Any, arrays: dict[str, Array]) -> Any:
         return arrays.pop(structure)
     ((kind, items),) = structure.items()
     if kind == "dict":
-        return {key: _nested(item, arrays) for key, item in items}
+        return {key: _nest_arrays(item, arrays) for key, item in items}
     if kind == "tuple":
-        return tuple(_nested(item, arrays) for item in items)
+        return tuple(_nest_arrays(item, arrays) for item in items)
     raise ValueError(f"it has an unknown kind of structure, {str(kind)[:100]!r}")
 
 

@@ -22,7 +22,7 @@ from actor_learner.networks.contract import (
 from actor_learner.networks.step import PolicyStep, Spec
 from actor_learner.policy.export.convert import to_litert
 from actor_learner.policy.export.traced import InexpressibleError, Traced
-from actor_learner.policy.export.verify import ROWS, Probe, draw_inputs
+from actor_learner.policy.export.verify import MIN_ROWS, Probe, draw_inputs
 from actor_learner.policy.exported import Conversion, ExportedPolicy, flatten_weights
 from actor_learner.policy.graph import Graph
 from actor_learner.spaces.spaces import Spaces
@@ -63,7 +63,7 @@ def convert_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Co
 def _export_graph(policy: PolicyStep, name: str, batch_size: int, fallbacks: list[str]) -> Graph:
     network = policy.network
     traced = trace(policy, name, batch_size)
-    rows = min(batch_size, ROWS)
+    rows = min(batch_size, MIN_ROWS)
     # Large batches have a smaller reference: they may be images, of which a batch takes seconds.
     reference = traced if rows == batch_size else trace(policy, name, rows)
     step = None
