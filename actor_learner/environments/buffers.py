@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from actor_learner.spaces.kinds import Discrete, MultiBinary, MultiDiscrete
+from actor_learner.spaces.leaves import require_values
 from actor_learner.spaces.structure import MASK_KEY, Leaf, Structure
-from actor_learner.spaces.validate import require_values
 from actor_learner.system.types import Array
 
 _INTEGERS = np.dtype(np.int64)

@@ -47,7 +47,7 @@ def find_env(env: str) -> EnvSpec | Callable[..., Any]:
     module_name, separator, attribute = env.partition(":")
     if not separator:
         return find_spec(env)
-    if module_name.partition(".")[0] in sys.stdlib_module_names:  # see the threat model in networks/untrusted.py
+    if module_name.partition(".")[0] in sys.stdlib_module_names:  # see the threat model in system/untrusted.py
         raise EnvError(f"`env` must name a module of environments, not one of Python's own. Received: env={env!r}")
     module = _import_module(module_name, env)
     if not hasattr(module, attribute):

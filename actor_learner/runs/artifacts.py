@@ -1,6 +1,6 @@
 """Videos, incidents and the log in a run's directory.
 
-Reads plain files only, never links, and a bounded part of each (see `networks.untrusted`).
+Reads plain files only, never links, and a bounded part of each (see `system.untrusted`).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def git_commit(folder: Path | None = None) -> dict[str, Any] | None:
 
     Returns None without a repository, a commit or git, and if git takes too long.
     """
-    # No monitor: it would be a program that the repository names (see `networks.untrusted`).
+    # No monitor: it would be a program that the repository names (see `system.untrusted`).
     command = ["git", "-c", "core.fsmonitor=false", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)

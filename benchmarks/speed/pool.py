@@ -98,7 +98,7 @@ def compare_acting(image_network: str, precision: str, arguments: argparse.Names
     """Alternate two pools whose actors have the same network."""
 
     def network(*spaces: Any) -> Any:
-        from actor_learner.networks.precision import building_in
+        from actor_learner.networks.contract import building_in
 
         with building_in(precision):
             return al.default_network(*spaces, image_network=image_network, seed=0)

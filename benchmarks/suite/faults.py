@@ -203,7 +203,7 @@ FAULTS = (
     ),
     Fault(
         "actions aren't clipped to the upper bound",
-        "policy/actions.py",
+        "policy/policy.py",
         "return lambda action: np.minimum(np.maximum(np.asarray(action, dtype), low), high)",
         "return lambda action: np.maximum(np.asarray(action, dtype), low)",
         ("policy/test_composite.py",),

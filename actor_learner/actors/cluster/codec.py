@@ -9,7 +9,7 @@ import numpy as np
 
 from actor_learner.actors.cluster.wire import Buffer, WireError
 from actor_learner.actors.transport.batches import Block, BlockLayout
-from actor_learner.spaces.frames import repeated, stack_axis
+from actor_learner.spaces.trajectory import repeats_frames, stack_axis
 from actor_learner.system.types import Array
 
 _LARGE_ROW_BYTES = 1 << 15
@@ -60,7 +60,7 @@ class ColumnCodec:
 
     def _encode_stack(self, part: Array, axis: int) -> Iterator[Buffer]:
         frames = np.moveaxis(part, axis + 2, 2)  # [T + 1, b, frames, ...]
-        repeats = repeated(frames)
+        repeats = repeats_frames(frames)
         others = frames[1:][~repeats]
         if others.size + frames[1:, :, -1].size + frames[0].size + repeats.size >= frames.size:
             yield _WHOLE
