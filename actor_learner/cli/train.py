@@ -14,7 +14,7 @@ from typing import Any
 from actor_learner.cli.flags import add_config_flags, add_env, flag_text, given_fields, named_before
 from actor_learner.cli.output import own_command, warn
 from actor_learner.config.config import TrainConfig
-from actor_learner.config.file import ConfigFile, build, config_toml, differences, preset_layer
+from actor_learner.config.file import NOT_REPEATED, ConfigFile, build, config_toml, differences, preset_layer
 from actor_learner.config.references import algorithm_class, callable_marks, import_network
 from actor_learner.runs import tensorboard
 from actor_learner.runs.provenance import provenance
@@ -116,7 +116,7 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
     recorded = read_config(arguments.resume)
     changes = _changes(arguments)
     for name, value in {"preset": arguments.preset, "config": arguments.config, **changes}.items():
-        if name in ("preset", "config", "run_dir", "overwrite") and value is not None:
+        if name in ("preset", "config", *NOT_REPEATED) and value is not None:
             flag = name.replace("_", "-")
             raise ValueError(f"`--{flag}` can't be combined with `--resume`. Received: {name}={value}")
     config_names = {field.name for field in dataclasses.fields(TrainConfig)}

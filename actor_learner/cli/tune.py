@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from actor_learner.cli.flags import add_config_flags, add_env, add_number, converter, named_before
 from actor_learner.cli.output import origin, own_command, progress
 from actor_learner.cli.train import train_config
-from actor_learner.config.file import config_toml
+from actor_learner.config.file import NOT_REPEATED, config_toml
 from actor_learner.system.signals import exiting_on_signals
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from actor_learner.benchmark.tune import Trial, Tuning
     from actor_learner.config.config import TrainConfig
-
-_LEFT_OUT = ("env", "run_dir", "overwrite")
 
 HELP = "find the fastest setting for this machine"
 DESCRIPTION = (
@@ -55,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     group.add_argument("--output", metavar="FILE", help="config file to write (default: <env>-tuned.toml)")
     group.add_argument("--config", metavar="FILE", help="settings from a TOML or JSON file, which flags override")
     group.add_argument("--json", action="store_true", help="print one JSON object")
-    add_config_flags(parser, {"search": group}, algorithm, _LEFT_OUT)
+    add_config_flags(parser, {"search": group}, algorithm, ("env", *NOT_REPEATED))
 
 
 @exiting_on_signals()

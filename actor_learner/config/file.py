@@ -28,7 +28,7 @@ from actor_learner.system.keras_import import BACKENDS, import_keras_before, use
 
 _MAX_BYTES = 1 << 20
 _ONLY_IN_RUNS = "versions"  # a key that every run's config.json has, and no other file
-_NOT_REPEATED = ("run_dir", "overwrite")
+NOT_REPEATED = ("run_dir", "overwrite")  # the fields that name the directory of one run
 _NAMED = ("env", "algorithm", "network", "critics")  # fields whose values may name code
 
 
@@ -212,7 +212,7 @@ def _flat(path: str, data: Mapping[str, Any], text: str) -> ConfigFile:
     _check_keys(file, top, nested, cls)
     fields = _converted({**top, **nested}, cls)
     _check_kinds(file, fields)
-    for name in _NOT_REPEATED if recorded else ():
+    for name in NOT_REPEATED if recorded else ():
         fields.pop(name, None)
     if algorithm is not None:
         fields["algorithm"] = algorithm

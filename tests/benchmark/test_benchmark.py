@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 import signal
 import time
 from importlib.util import find_spec
@@ -479,11 +480,22 @@ def test_a_folder_named_like_the_environment_is_no_run(tmp_path, monkeypatch):
     assert cli.benchmark._is_run("CartPole-v1")
 
 
-def test_several_numbers_of_actors_are_measured_one_after_the_other():
-    words = "benchmark --num-actors 2 1 --seconds 1 --num-actors=3 --json"
-    assert cli.benchmark._without_num_actors(words.split()[1:]) == ["--seconds", "1", "--json"]
-    arguments = cli.parse(["benchmark", "--num-workers", "2", "1"])
-    assert [cli.benchmark._config(arguments, count).num_actors for count in arguments.num_actors] == [2, 1]
+@pytest.mark.slow
+def test_several_numbers_of_actors_are_measured_one_after_the_other(capsys):
+    words = "benchmark --preset none --num-workers 0 --num-actors 1 0 --envs-per-actor 2 --unroll-length 8 --epochs 1"
+    words += " --hidden-sizes 8 --rounds 1 --seconds 0.02 --minibatch-size 16 --json"
+    assert cli.main(words.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["num_actors"] for each in found["settings"]] == [1, 0]
+    assert found["command"] == found["settings"][1]["command"] == f"actor-learner {words}"
+    fastest = max(found["settings"], key=lambda each: each["achieved_steps_per_second"])
+    assert found["num_actors"] == fastest["num_actors"]
+
+
+@pytest.mark.slow
+def test_one_of_several_that_fails_is_one_line(capsys):
+    assert cli.main(["benchmark", "--num-actors", "0", "1", "--env-kwargs", '{"no_such_thing": 1}']) == 2
+    assert re.search("^actor-learner: error: .*no_such_thing.*$", capsys.readouterr().err, re.MULTILINE)
 
 
 @pytest.mark.parametrize("words", ["", "--compare-devices cpu"])
@@ -500,7 +512,7 @@ def test_what_xla_compiled_before_is_used(words, monkeypatch):
 def test_sigterm_and_sighup_end_it_in_order(monkeypatch):
     handlers = []
     monkeypatch.setattr(cli.benchmark, "_check", lambda arguments: handlers.append(signal.getsignal(signal.SIGTERM)))
-    monkeypatch.setattr(cli.benchmark, "_several", lambda arguments, configs: 0)
+    monkeypatch.setattr(cli.benchmark, "_measure_several", lambda arguments, configs: 0)
     assert cli.main(["benchmark", "--num-actors", "1", "2"]) == 0
     with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
         handlers[0](signal.SIGTERM, None)
