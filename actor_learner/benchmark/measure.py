@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actor_learner.actors.actor import make_startups
-from actor_learner.benchmark.part_worker import PARTS
-from actor_learner.benchmark.parts import PartProcesses, unroll_cost
+from actor_learner.benchmark.parts import PARTS, PartProcesses, unroll_cost
 from actor_learner.benchmark.roofline import NAMES, Cost, Parts, Prospect, Roof, prospects, roof
 from actor_learner.benchmark.whole import LEARNER, Run, System, process_order
 from actor_learner.config.config import TrainConfig

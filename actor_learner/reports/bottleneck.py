@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from actor_learner.runs.hosts import PREFIX as HOST
-from actor_learner.runs.metrics import ACTOR_TIME
+from actor_learner.runs.metrics import ACTOR_TIME, HOST
 
 IDLE = 0.1  # a learner that overlaps with its actors limits the run if it waits for less than this part of its time
 UNEVEN = 0.25  # actors that wait for each other for this part of their time are unevenly fast

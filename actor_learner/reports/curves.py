@@ -11,9 +11,9 @@ import numpy as np
 
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.settings import names_of
-from actor_learner.runs.config_table import ASIDE, Value, flat_config
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import read_metrics
+from actor_learner.runs.recorded_config import ASIDE, Value, flat_config
 from actor_learner.system.fields import check_choice, close_match, refusal
 from actor_learner.system.types import Array
 

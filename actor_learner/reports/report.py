@@ -22,11 +22,10 @@ from actor_learner.reports.charts import charts
 from actor_learner.reports.plot import check_package
 from actor_learner.reports.status import RunStatus, duration, summarize
 from actor_learner.runs import artifacts
-from actor_learner.runs.config_table import ASIDE, Value, flat_config
 from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import is_locked
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsReader
-from actor_learner.runs.recorded_config import RecordedConfig
+from actor_learner.runs.recorded_config import ASIDE, RecordedConfig, Value, flat_config
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
 from actor_learner.system.version import __version__
@@ -40,7 +39,7 @@ _LOG_LINES = 40
 _COLOURS = {"learning": 1, "environments": 1, "acting": 2, "copying": 3, "waiting": 4}
 
 
-class Share(NamedTuple):
+class TimeShare(NamedTuple):
     """A part of a process's time, from 0 to 1, and the number of its colour in the page."""
 
     name: str
@@ -159,15 +158,15 @@ def _time(seconds: float) -> str:
     return duration(seconds) if math.isfinite(seconds) else ""
 
 
-def _learner_time(status: RunStatus) -> list[Share]:
+def _learner_time(status: RunStatus) -> list[TimeShare]:
     shares = _shares(status, LEARNER_TIME)
     left = 1 - sum(share.part for share in shares)
-    return [*shares, Share("callbacks, checkpoints, publishing", left, 3)] if shares and left > 0 else shares
+    return [*shares, TimeShare("callbacks, checkpoints, publishing", left, 3)] if shares and left > 0 else shares
 
 
-def _shares(status: RunStatus, labels: Mapping[str, str]) -> list[Share]:
+def _shares(status: RunStatus, labels: Mapping[str, str]) -> list[TimeShare]:
     known = {label: status.shares[name] for name, label in labels.items() if math.isfinite(status.shares[name])}
-    return [Share(label, min(max(part, 0.0), 1.0), _COLOURS[label]) for label, part in known.items()]
+    return [TimeShare(label, min(max(part, 0.0), 1.0), _COLOURS[label]) for label, part in known.items()]
 
 
 def _restarts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:

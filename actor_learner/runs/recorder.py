@@ -15,9 +15,8 @@ import numpy as np
 
 from actor_learner.networks.saving import load_network
 from actor_learner.runs.checkpoints import Checkpoints, RunState
-from actor_learner.runs.config_table import ASIDE, flat_config
-from actor_learner.runs.hosts import HostSampler
-from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsFile
+from actor_learner.runs.metrics import ACTOR_TIME, HOST, LEARNER_TIME, MetricsFile
+from actor_learner.runs.recorded_config import ASIDE, flat_config
 from actor_learner.runs.resume import Start, event_files
 from actor_learner.runs.tensorboard import EventFile
 from actor_learner.system.files import Entry, one_line
@@ -294,6 +293,41 @@ class Recorder:
         except OSError as error:
             return f" (the incident can't be written: {one_line(error)})"
         return "" if path is None else f" ({path} holds its batch)"
+
+
+class HostSampler:
+    """Compares what has come from each machine with the last time."""
+
+    def __init__(self, actors: ActorPool) -> None:
+        self._actors = actors
+        self._before: dict[str, tuple[int, float]] = {}
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """Return the metrics of the last batch, `host/<name>/...`. seconds: since the last call.
+
+        `steps_per_second`: env steps of its actors. `waiting`: their share of time without anything to do.
+        `megabytes_per_second`, of 10^6 bytes, over the network. `receiving`: the share of time in which their columns
+        were on their way.
+        """
+        found: dict[str, float] = {}
+        present = self._actors.hosts
+        for name in dict.fromkeys(host.name for host in present):
+            hosts = [host for host in present if host.name == name]  # those of several shares
+            actors = {actor for host in hosts for actor in host.actors}
+            unrolls = [unroll for unroll in self._actors.unrolls if unroll.actor in actors]
+            worked = sum(unroll.env + unroll.acting + unroll.other for unroll in unrolls)
+            waited = sum(unroll.waiting for unroll in unrolls)
+            now = sum(host.received for host in hosts), sum(host.receiving for host in hosts)
+            before = self._before.get(name, now)
+            self._before[name] = now
+            received, receiving = (max(0.0, new - old) for new, old in zip(now, before, strict=True))
+            key = f"{HOST}{name}/"
+            steps = self._actors.layout.spec.unroll_length * sum(host.num_envs for host in hosts) / len(actors)
+            found[f"{key}steps_per_second"] = len(unrolls) * steps / seconds
+            found[f"{key}waiting"] = waited / (worked + waited) if worked + waited else 0.0
+            found[f"{key}megabytes_per_second"] = received / 1e6 / seconds
+            found[f"{key}receiving"] = receiving / seconds
+        return found
 
 
 def _first_names(names: Sequence[str]) -> str:

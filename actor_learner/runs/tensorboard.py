@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.runs.config_table import Value
+from actor_learner.runs.recorded_config import Value
 from actor_learner.system.files import one_line
 
 PREFIX = "events.out.tfevents."

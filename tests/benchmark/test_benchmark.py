@@ -28,8 +28,7 @@ from actor_learner.benchmark.clocks import Busyness, Stopwatch, nvml_reader
 from actor_learner.benchmark.devices import compare_devices
 from actor_learner.benchmark.from_records import of_run, show_run
 from actor_learner.benchmark.measure import as_json, measure_setting
-from actor_learner.benchmark.part_worker import PARTS, Part, Reading, Work
-from actor_learner.benchmark.parts import PartProcesses, unroll_cost
+from actor_learner.benchmark.parts import PARTS, Part, PartProcesses, Reading, Work, unroll_cost
 from actor_learner.benchmark.roofline import Cost
 from actor_learner.benchmark.text import sentence, show, show_devices
 from actor_learner.benchmark.whole import LEARNER, without_learning

@@ -11,8 +11,8 @@ import pytest
 
 import actor_learner as al
 from actor_learner.runs import tensorboard
-from actor_learner.runs.config_table import ASIDE, flat_config
 from actor_learner.runs.metrics import read_metrics
+from actor_learner.runs.recorded_config import ASIDE, flat_config
 from actor_learner.runs.tensorboard import EventFile
 from tests.support.event_reading import events_of, scalars_of
 
