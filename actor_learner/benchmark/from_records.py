@@ -20,7 +20,7 @@ ALONE = "what each part takes alone: the parts are as they were beside each othe
 """The gap in the records of every run."""
 
 
-def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
+def read_run_speed(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """Return achieved speed, roof, shares and parts of a run so far, since the update that was compiled, as JSON.
 
     Raises ValueError where there is no run, or fewer than three updates.
@@ -64,7 +64,7 @@ def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     }
 
 
-def show_run(found: Mapping[str, Any]) -> str:
+def describe_run(found: Mapping[str, Any]) -> str:
     lines = [f"{found['env']}, {found['algorithm']}: {printable(found['run_dir'])}"]
     for process, labels in (("learner", LEARNER_TIME), ("actors", ACTOR_TIME)):
         shares = [f"{label} {found['shares'][name]:.0%}" for name, label in labels.items() if name in found["shares"]]

@@ -225,12 +225,12 @@ def _is_run(env: str) -> bool:
 
 
 def _run_of_directory(arguments: argparse.Namespace) -> int:
-    from actor_learner.benchmark.from_records import of_run, show_run
+    from actor_learner.benchmark.from_records import describe_run, read_run_speed
 
     if given := [word.partition("=")[0] for word in arguments.argv if word.startswith("--") and word != "--json"]:
         raise ValueError(f"The directory of a run can only be combined with `--json`. Received: {given[0]}")
-    found = of_run(arguments.env)
+    found = read_run_speed(arguments.env)
     if arguments.json:
         return _print_json(arguments, found)
-    print(show_run(found))
+    print(describe_run(found))
     return 0

@@ -25,7 +25,7 @@ def examine_cluster(address: str, env: str) -> dict[str, Any]:
         "free CPUs": sum(node.free for node in machines),
     }
     names = {node.name: f"{node.free:g} of {node.cpus:g} CPUs free" for node in machines}
-    return found | {f"host {name}": f"{cpus}; {did}" for name, cpus, did in _tried(address, env, names)}
+    return found | {f"host {name}": f"{cpus}; {did}" for name, cpus, did in _try_actors(address, env, names)}
 
 
 def _machines(address: str) -> list[Node]:
@@ -42,7 +42,7 @@ def _machines(address: str) -> list[Node]:
         broker.close(time.monotonic() + 1.0)
 
 
-def _tried(address: str, env: str, machines: dict[str, str]) -> list[tuple[str, str, str]]:
+def _try_actors(address: str, env: str, machines: dict[str, str]) -> list[tuple[str, str, str]]:
     """Return name, CPUs and figures of each machine that had an actor for a few seconds."""
     from actor_learner.actors.pool import ActorPool
 

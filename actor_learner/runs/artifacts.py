@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.runs.directory import RunDirectory
-from actor_learner.runs.incidents import DESCRIPTION, MAXIMUM_INCIDENTS
+from actor_learner.runs.incidents import DESCRIPTION, MAX_INCIDENTS
 from actor_learner.runs.log import NAME as RUN_LOG
 from actor_learner.system.files import open_plain
 
@@ -42,7 +42,7 @@ def incidents(run: RunDirectory) -> list[dict[str, Any]]:
     """Return the descriptions of the incidents, ordered by update; "folder" is the folder's name."""
     found = []
     if run.incidents.is_dir() and not run.incidents.is_symlink():
-        for folder in sorted(run.incidents.iterdir())[: 2 * MAXIMUM_INCIDENTS]:
+        for folder in sorted(run.incidents.iterdir())[: 2 * MAX_INCIDENTS]:
             described = {} if folder.is_symlink() else _object(folder / DESCRIPTION)
             if described:
                 found.append({**described, "folder": folder.name})

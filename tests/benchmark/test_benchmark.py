@@ -26,7 +26,7 @@ from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.benchmark import devices, timeline
 from actor_learner.benchmark.clocks import Busyness, Stopwatch, nvml_reader
 from actor_learner.benchmark.devices import compare_devices
-from actor_learner.benchmark.from_records import of_run, show_run
+from actor_learner.benchmark.from_records import describe_run, read_run_speed
 from actor_learner.benchmark.measure import as_json, measure_setting
 from actor_learner.benchmark.parts import PARTS, Part, PartProcesses, Reading, Work, unroll_cost
 from actor_learner.benchmark.roofline import Cost
@@ -343,7 +343,7 @@ def row(number, **more):
 def test_a_run_tells_from_its_own_records(run, capsys):
     for number in range(1, 6):
         append_metrics(run, row(number, **{"cpu/learner": 0.5, "cpu/actor_0": 0.45, "cpu/actor_1": 0.45}))
-    found = of_run(run.path)
+    found = read_run_speed(run.path)
     assert found["achieved_steps_per_second"] == pytest.approx(1000.0)
     assert found["parts"]["env"] == {"wall": pytest.approx(0.6), "cpu": pytest.approx(0.3)}
     assert found["roof_steps_per_second"] == pytest.approx(1000 / 0.9)
@@ -367,16 +367,16 @@ def test_the_rows_that_only_fill_a_replay_buffer_tell_nothing(run):
         append_metrics(run, row(number, gradient_steps=0.0, env_steps=number))
     for number in range(6, 10):
         append_metrics(run, row(number, gradient_steps=float(number)))
-    assert of_run(run.path)["achieved_steps_per_second"] == pytest.approx(1000.0)
+    assert read_run_speed(run.path)["achieved_steps_per_second"] == pytest.approx(1000.0)
 
 
 @pytest.mark.slow
 def test_beside_other_programs_the_records_of_a_run_tell_no_roof(run):
     for number in range(1, 6):
         append_metrics(run, row(number, **{"cpu/others": 2.5, "cpu/pressure": 0.5}))
-    found = of_run(run.path)
+    found = read_run_speed(run.path)
     assert (found["ratio"], found["expected"]) == (None, {})
-    *_, advice, gap, _ = show_run(found).splitlines()
+    *_, advice, gap, _ = describe_run(found).splitlines()
     assert advice.startswith("limited by: other programs; they use 2.5 of 4 cores")
     assert "Expected" not in advice
     assert gap.startswith("not known: what each part takes alone")
@@ -399,18 +399,18 @@ def test_a_short_run_says_what_it_does_not_know(run):
     append_metrics(run, row(1))
     append_metrics(run, row(2))
     with pytest.raises(ValueError, match="from the third update on. Received: 2 updates"):
-        of_run(run.path)
+        read_run_speed(run.path)
     append_metrics(run, row(3))
-    assert any("CPU time" in line for line in of_run(run.path)["unknown"])
+    assert any("CPU time" in line for line in read_run_speed(run.path)["unknown"])
 
 
 @pytest.mark.slow
 def test_a_run_that_recorded_no_times_has_no_roof(run):
     for number in range(1, 4):
         append_metrics(run, {"env_steps": 10 * number, "time_seconds": float(number)})
-    found = of_run(run.path)
+    found = read_run_speed(run.path)
     assert found["ratio"] is None
-    assert "achieved 10 steps/s" in show_run(found)
+    assert "achieved 10 steps/s" in describe_run(found)
 
 
 # The command.
