@@ -72,7 +72,7 @@ class Measured:
 
     @property
     def parts(self) -> Parts:
-        return self._parts({name: _median([each.costs[name] for each in self.rounds]) for name in NAMES})
+        return self._parts({name: Cost.median([each.costs[name] for each in self.rounds]) for name in NAMES})
 
     @property
     def ratios(self) -> list[float]:
@@ -167,10 +167,6 @@ def _part_processes(system: System) -> PartProcesses:
     startups = make_startups(config.env_counts, config)
     factory = resolve_env(config.env, config.env_kwargs, config.vectorization)
     return PartProcesses(factory, startups, actors.exported, actors.layout, config.actor_timeout)
-
-
-def _median(costs: list[Cost]) -> Cost:
-    return Cost(statistics.median(cost.wall for cost in costs), statistics.median(cost.cpu for cost in costs))
 
 
 def as_json(measured: Measured) -> dict[str, Any]:

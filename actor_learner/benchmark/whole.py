@@ -110,7 +110,10 @@ class System(contextlib.AbstractContextManager["System"]):
             self._update_once(spans)
         cpu = {_name(owner): share for owner, share in cpu_shares(before, after, elapsed).items()}
         others = 0.0 if busy is None or busy_before is None else (busy - busy_before) / elapsed - sum(cpu.values())
-        return Run(elapsed, batches, steps, rows, cpu, max(0.0, others), _clip_spans(spans, started, started + elapsed))
+        ended = started + elapsed
+        cut = [span._replace(start=max(span.start, started), end=min(span.end, ended)) for span in spans]
+        cut = sorted((span for span in cut if span.end > span.start), key=lambda span: (span.process, span.start))
+        return Run(elapsed, batches, steps, rows, cpu, max(0.0, others), cut)
 
     def wait_until_idle(self) -> None:
         deadline = time.monotonic() + self.config.actor_timeout
@@ -163,11 +166,6 @@ def _spans_of(unroll: Any) -> list[Span]:
         Span(_name(unroll.actor), ACTOR_TIME[name], start, end)
         for name, (start, end) in zip(names, itertools.pairwise(ends), strict=True)
     ]
-
-
-def _clip_spans(spans: list[Span], start: float, end: float) -> list[Span]:
-    cut = [span._replace(start=max(span.start, start), end=min(span.end, end)) for span in spans]
-    return sorted((span for span in cut if span.end > span.start), key=lambda span: (span.process, span.start))
 
 
 def process_order(process: str) -> tuple[bool, int, str]:

@@ -16,6 +16,7 @@ from actor_learner.cli.parser import Parser
 from actor_learner.config.config import ENV_HELP, TrainConfig
 from actor_learner.config.file import NO_FILE, ConfigFile, read_config_file
 from actor_learner.config.references import algorithm_class
+from actor_learner.config.settings import names_of
 from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
 
 _UNITS = {"steps": "STEPS", "updates": "UPDATES", "epoch": "UPDATES", "minutes": "MINUTES", "timeout": "SECONDS"}
@@ -90,8 +91,7 @@ def add_config_flags(
     for field in dataclasses.fields(algorithm):
         if field.init:
             _add_flag(hyperparameters, field, hints[field.name])
-    names = {field.name for cls in (TrainConfig, algorithm) for field in dataclasses.fields(cls)}
-    parser.set_defaults(field_names=names)
+    parser.set_defaults(field_names=names_of(TrainConfig) | names_of(algorithm))
 
 
 def given_fields(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.config import references
 from actor_learner.config.references import algorithm_class, callable_name
-from actor_learner.config.settings import Check, PoolSettings, choice, count, flag, number, setting, with_help
+from actor_learner.config.settings import Check, PoolSettings, choice, count, flag, names_of, number, setting, with_help
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.keras_import import BACKENDS, use_backend
@@ -413,7 +413,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
 
         Raises ValueError for a callable that can't be imported and isn't in `passed`.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
+        known = names_of(cls)
         values = {name: value for name, value in of_this_version(data).items() if name in known} | passed
         if missing := {name: marks for name, value in values.items() if (marks := references.callable_marks(value))}:
             raise ValueError(f"A run's config.json {references.ask_again(missing)}")
@@ -433,9 +433,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         values = dict(fields)
         algorithm = values.pop("algorithm", None) or "ppo"
         kind = algorithm_class(algorithm) if isinstance(algorithm, str) else type(algorithm)
-        own = {field.name for field in dataclasses.fields(cls)}
-        known = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-        names = {field.name for field in known if field.init}
+        own, names = names_of(cls), names_of(kind) if dataclasses.is_dataclass(kind) else frozenset()
         for name in values:
             if name not in own | names:
                 raise unknown_field(f"TrainConfig and {kind.__name__} have", name, values[name], own | names)

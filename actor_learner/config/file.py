@@ -23,6 +23,7 @@ from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.config.config import RECORDED, TrainConfig, of_this_version, unknown_field
 from actor_learner.config.presets import fields_below, over_preset, preset_fields, unknown_preset
 from actor_learner.config.references import algorithm_class, ask_again, callable_marks, is_pythons_own, recorded_network
+from actor_learner.config.settings import names_of
 from actor_learner.system.fields import refusal
 from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
 
@@ -132,13 +133,13 @@ def _file_layer(file: ConfigFile, changes: Mapping[str, Any]) -> dict[str, Any]:
     kind = algorithm_class(given) if isinstance(given, str) else own if given is None else type(given)
     if kind is not own:
         dropped = _own_defaults(file, own) if file.recorded else set()
-        fields = {name: value for name, value in fields.items() if name in _config_names() - dropped}
+        fields = {name: value for name, value in fields.items() if name in names_of(TrainConfig) - dropped}
     return fields_below(fields, changes)
 
 
 def _own_defaults(file: ConfigFile, kind: type[Any]) -> set[str]:
     """Return the fields of the config that have the default which their algorithm gives them."""
-    names = {part.name for part in dataclasses.fields(kind) if part.init}
+    names = names_of(kind)
     plain = {name: value for name, value in file.fields.items() if name in names and not callable_marks(value)}
     defaults = getattr(kind(**plain), "config_defaults", Hyperparameters.CONFIG_DEFAULTS)
     as_json = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
@@ -206,7 +207,8 @@ def _flat(path: str, data: Mapping[str, Any], text: str) -> ConfigFile:
         algorithm = _algorithm_name(nested.pop("name", None))
         cls = algorithm_class(algorithm or "ppo")
         _check_keys(top, nested, cls)
-        fields = _converted({**top, **nested}, cls)
+        hints = {**typing.get_type_hints(cls), **typing.get_type_hints(TrainConfig)}
+        fields = {name: _value(value, hints.get(name, Any), name) for name, value in {**top, **nested}.items()}
         _check_kinds(fields)
         for name in NOT_REPEATED if recorded else ():
             fields.pop(name, None)
@@ -226,9 +228,9 @@ def _algorithm_name(name: Any) -> str | None:
 
 
 def _check_keys(top: Mapping[str, Any], nested: Mapping[str, Any], cls: type[Any]) -> None:
-    own = {part.name for part in dataclasses.fields(cls) if part.init}
+    own = names_of(cls)
     for keys, known, owner in (
-        (top, _config_names() | own | {"preset"}, f"TrainConfig and {cls.__name__} have"),
+        (top, names_of(TrainConfig) | own | {"preset"}, f"TrainConfig and {cls.__name__} have"),
         (nested, own, f"{cls.__name__} has"),
     ):
         for key, value in keys.items():
@@ -274,23 +276,14 @@ def _check_references(fields: Mapping[str, Any]) -> None:
             raise ValueError(f"`{name}` must not name one of Python's own modules. Received: {name}={reference!r}")
 
 
-def _config_names() -> set[str]:
-    return {part.name for part in dataclasses.fields(TrainConfig)}
-
-
-def _converted(fields: Mapping[str, Any], cls: type[Any]) -> dict[str, Any]:
-    """Return values as the dataclasses take them: TOML writes None as "none", and neither format has tuples."""
-    hints = {**typing.get_type_hints(cls), **typing.get_type_hints(TrainConfig)}
-    return {name: _value(value, hints.get(name, Any), name) for name, value in fields.items()}
-
-
 def _value(value: Any, hint: Any, name: str) -> Any:
+    """Return a value as the dataclasses take it: TOML writes None as "none", and neither format has tuples."""
     kinds = typing.get_args(hint) or (hint,)
     if isinstance(value, str) and value.lower() == "none" and name != "preset" and {type(None), Any} & {*kinds}:
         return None
     if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
         return int(value)  # 1e6, as a flag takes it
-    if isinstance(value, list) and name not in _config_names():
+    if isinstance(value, list) and name not in names_of(TrainConfig):
         return tuple(value)
     if name == "env_kwargs" and isinstance(value, str):
         with contextlib.suppress(ValueError):

@@ -87,8 +87,8 @@ def with_help(cls: type[T]) -> type[T]:
 
 
 def names_of(settings: type[Any], *effects: Effect) -> frozenset[str]:
-    """Return the names of the fields, or of those that have these effects."""
-    fields = dataclasses.fields(settings)
+    """Return the names of the fields that can be given, of an algorithm too, or of those that have these effects."""
+    fields = [field for field in dataclasses.fields(settings) if field.init]
     return frozenset(field.name for field in fields if not effects or field.metadata["effect"] in effects)
 
 

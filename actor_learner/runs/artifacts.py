@@ -13,7 +13,7 @@ from typing import Any
 
 from actor_learner.runs.directory import RunDirectory
 from actor_learner.runs.incidents import DESCRIPTION, MAX_INCIDENTS
-from actor_learner.runs.log import NAME as RUN_LOG
+from actor_learner.runs.log import LOG_FILE
 from actor_learner.system.files import open_plain
 
 _VIDEO_SUFFIXES = (".mp4", ".webm")
@@ -34,7 +34,7 @@ def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None
 
 
 def log_lines(run: RunDirectory, count: int) -> list[str]:
-    content = read_plain(run.logs / RUN_LOG, _MAX_BYTES, from_end=True) or b""
+    content = read_plain(run.logs / LOG_FILE, _MAX_BYTES, from_end=True) or b""
     return content.decode("utf-8", errors="replace").splitlines()[-count:]
 
 

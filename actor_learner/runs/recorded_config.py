@@ -72,7 +72,7 @@ class RecordedConfig(dict[str, Any]):
         return self.integer("finished", "env_steps") or 0
 
 
-ASIDE = names_of(TrainConfig, "none") | set(RECORDED)
+WITHOUT_EFFECT = names_of(TrainConfig, "none") | set(RECORDED)
 """Fields of the config that don't change what is learned, and what config.json records beside the config."""
 
 Value = bool | int | float | str
@@ -85,7 +85,7 @@ def flat_config(data: Mapping[str, Any], *, skip: Collection[str] = ()) -> dict[
 
     Args:
         data: The config as `read_config` returns it.
-        skip: Names to leave out; `ASIDE` holds the fields that don't change what is learned.
+        skip: Names to leave out; `WITHOUT_EFFECT` holds the fields that don't change what is learned.
     """
     flat: dict[str, Value] = {}
     for name, value in data.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import sys
@@ -16,15 +17,13 @@ import numpy as np
 from actor_learner.networks.saving import load_network
 from actor_learner.runs.checkpoints import Checkpoints, RunState
 from actor_learner.runs.metrics import ACTOR_TIME, HOST, LEARNER_TIME, MetricsFile
-from actor_learner.runs.recorded_config import ASIDE, flat_config
+from actor_learner.runs.recorded_config import WITHOUT_EFFECT, flat_config
 from actor_learner.runs.resume import Start, event_files
 from actor_learner.runs.tensorboard import EventFile
-from actor_learner.system.files import Entry, one_line
+from actor_learner.system.files import one_line
 from actor_learner.system.memory import MemorySampler
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from actor_learner.actors.pool import ActorPool
     from actor_learner.config.config import TrainConfig
     from actor_learner.learner.learner import Learner
@@ -69,7 +68,7 @@ class Recorder:
         self._metrics = MetricsFile(start.run.metrics, self.with_room)
         self._hosts = HostSampler(actors)
         self._memory = MemorySampler(lambda: actors.pids, second_after=1.0)
-        hyperparameters = flat_config(config.to_json(), skip=ASIDE)
+        hyperparameters = flat_config(config.to_json(), skip=WITHOUT_EFFECT)
         self._events = EventFile(start.run.path, hyperparameters) if config.tensorboard else None
         self._first = start.state
         self._saved, self._has_checkpoint = start.state, start.checkpoint is not None
@@ -192,7 +191,8 @@ class Recorder:
         self._tried_env_steps = self._learner.env_steps
         try:
             state = self._state()
-            self._checkpoints.write(state, self._write_learner)
+            write = functools.partial(self._learner.write_checkpoint, with_buffer=self._config.checkpoint_buffer)
+            self._checkpoints.write(state, write)
         except OSError as error:
             if not self._failed:
                 _log.warning("the checkpoint can't be written, training goes on: %s", one_line(error))
@@ -201,9 +201,6 @@ class Recorder:
         if self._failed:
             _log.warning("checkpoints are written again")
         self._saved, self._has_checkpoint, self._failed = state, True, False
-
-    def _write_learner(self, folder: Path, earlier: Path | None) -> Mapping[str, Entry]:
-        return self._learner.write_checkpoint(folder, earlier, with_buffer=self._config.checkpoint_buffer)
 
     def close(self) -> None:
         """Write the last checkpoint, its link and the waiting rows. Undo an update that was cut short.

@@ -491,6 +491,14 @@ def test_several_numbers_of_actors_are_measured_one_after_the_other(capsys):
     assert found["num_actors"] == fastest["num_actors"]
 
 
+def test_it_takes_what_changes_the_speed_on_this_machine_and_nothing_of_a_run():
+    given = cli.parse(["benchmark", "--backend", "tensorflow", "--sequence-length", "4", "--actor-timeout", "9"])
+    assert (given.backend, given.sequence_length, given.actor_timeout) == ("tensorflow", 4, 9.0)
+    for flag in ("--run-dir", "--ray", "--max-restarts", "--total-steps", "--keep-checkpoints", "--quiet"):
+        with pytest.raises(ValueError, match="no such flag"):
+            cli.parse(["benchmark", flag])
+
+
 @pytest.mark.slow
 def test_one_of_several_that_fails_is_one_line(capsys):
     assert cli.main(["benchmark", "--num-actors", "0", "1", "--env-kwargs", '{"no_such_thing": 1}']) == 2
