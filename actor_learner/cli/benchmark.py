@@ -16,6 +16,7 @@ from typing import Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, add_number, named_before
 from actor_learner.cli.output import one_line_warnings, origin, progress
+from actor_learner.cli.parser import parse
 from actor_learner.cli.train import prepare_process, train_config
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NO_FILE
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     resolve_env(config.env, config.env_kwargs, config.vectorization)  # refused before TensorFlow is loaded
     check_memory(max(each.num_actors for each in configs))
     if len(configs) > 1:
-        return _measure_several(arguments, configs)
+        return _measure_several(arguments)
     with _ready(config):
         return (_measure if arguments.compare_devices is None else _measure_devices)(arguments, config)
 
@@ -159,13 +160,12 @@ def _measure_devices(arguments: argparse.Namespace, config: TrainConfig) -> int:
     return 0
 
 
-def _measure_several(arguments: argparse.Namespace, configs: Sequence[TrainConfig]) -> int:
+def _measure_several(arguments: argparse.Namespace) -> int:
     """Measure each setting in a process of its own, because TensorFlow's threads can't be changed."""
     found = []
-    for config in configs:
-        child = Child(f"{__name__}:main", (int(sys.stderr.isatty()),), name="benchmark")
-        with contextlib.closing(child):
-            child.send((config, arguments.rounds, arguments.seconds))
+    for index in range(len(arguments.num_actors)):
+        words = (index, int(sys.stderr.isatty()), *arguments.argv)
+        with contextlib.closing(Child(f"{__name__}:main", words, name="benchmark")) as child:
             while isinstance(answer := child.receive(_TIMEOUT_SECONDS), str):
                 print(answer, end="", file=sys.stderr, flush=True)
         if isinstance(answer, Exception):
@@ -201,18 +201,23 @@ class _Forwarding(io.TextIOBase):
         return self._is_terminal
 
 
-def main(descriptor: str, is_terminal: str) -> None:
-    """Measure a setting in a process of its own, and send what is written, then the result, or the error."""
-    connection: Connection[Any, Any] = Connection(int(descriptor))
-    config, rounds, seconds = connection.recv()
+def main(descriptor: str, index: str, is_terminal: str, *argv: str) -> None:
+    """Measure one of several settings in a process of its own, and send what is written, then the result or the error.
+
+    index: of the setting's `num_actors`. argv: the words of the command.
+    """
     from actor_learner.benchmark.measure import as_json, measure_setting
 
+    connection: Connection[Any, Any] = Connection(int(descriptor))
     answer: dict[str, Any] | Exception
     shown = _Forwarding(connection, is_terminal == "1")
     with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown), one_line_warnings():
         try:
+            arguments = parse({"benchmark": sys.modules[__name__]}, ["benchmark", *argv])
+            config = _configs(arguments)[int(index)]
             with _ready(config), progress() as say:
-                answer = as_json(measure_setting(config, rounds=rounds, seconds=seconds, say=say))
+                measured = measure_setting(config, rounds=arguments.rounds, seconds=arguments.seconds, say=say)
+            answer = as_json(measured)
         except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
             answer = error
     connection.send(answer)

@@ -519,7 +519,7 @@ def test_what_xla_compiled_before_is_used(words, monkeypatch):
 def test_sigterm_and_sighup_end_it_in_order(monkeypatch):
     handlers = []
     monkeypatch.setattr(cli.benchmark, "_check", lambda arguments: handlers.append(signal.getsignal(signal.SIGTERM)))
-    monkeypatch.setattr(cli.benchmark, "_measure_several", lambda arguments, configs: 0)
+    monkeypatch.setattr(cli.benchmark, "_measure_several", lambda arguments: 0)
     assert cli.main(["benchmark", "--num-actors", "1", "2"]) == 0
     with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
         handlers[0](signal.SIGTERM, None)
