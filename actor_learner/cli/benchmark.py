@@ -10,8 +10,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, add_number, named_before
@@ -21,7 +20,6 @@ from actor_learner.cli.train import prepare_process, train_config
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NO_FILE
 from actor_learner.system import compile_cache
-from actor_learner.system.child import Child
 from actor_learner.system.fields import check_count, check_seconds
 from actor_learner.system.keras_import import import_keras
 from actor_learner.system.signals import exiting_on_signals
@@ -162,6 +160,8 @@ def _measure_devices(arguments: argparse.Namespace, config: TrainConfig) -> int:
 
 def _measure_several(arguments: argparse.Namespace) -> int:
     """Measure each setting in a process of its own, because TensorFlow's threads can't be changed."""
+    from actor_learner.system.child import Child
+
     found = []
     for index in range(len(arguments.num_actors)):
         words = (index, int(sys.stderr.isatty()), *arguments.argv)
@@ -189,8 +189,8 @@ def _print_json(arguments: argparse.Namespace, found: dict[str, Any]) -> int:
 class _Forwarding(io.TextIOBase):
     """Sends what is written to the process that shows it."""
 
-    def __init__(self, connection: Connection[Any, Any], is_terminal: bool) -> None:
-        self._send, self._is_terminal, self._lock = connection.send, is_terminal, threading.Lock()
+    def __init__(self, send: Callable[[str], None], is_terminal: bool) -> None:
+        self._send, self._is_terminal, self._lock = send, is_terminal, threading.Lock()
 
     def write(self, text: str) -> int:
         with self._lock:
@@ -206,11 +206,13 @@ def main(descriptor: str, index: str, is_terminal: str, *argv: str) -> None:
 
     index: of the setting's `num_actors`. argv: the words of the command.
     """
+    from multiprocessing.connection import Connection
+
     from actor_learner.benchmark.measure import as_json, measure_setting
 
     connection: Connection[Any, Any] = Connection(int(descriptor))
     answer: dict[str, Any] | Exception
-    shown = _Forwarding(connection, is_terminal == "1")
+    shown = _Forwarding(connection.send, is_terminal == "1")
     with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown), one_line_warnings():
         try:
             arguments = parse({"benchmark": sys.modules[__name__]}, ["benchmark", *argv])

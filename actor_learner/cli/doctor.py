@@ -19,12 +19,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 from actor_learner.runs.provenance import PACKAGES
 from actor_learner.system import machine
-from actor_learner.system.child import Child, ChildEndedError
 from actor_learner.system.files import one_line
 from actor_learner.system.keras_import import BACKENDS, keras_backend
 from actor_learner.system.ray_address import check_address
@@ -225,6 +223,8 @@ def try_it(timeout: float = TIMEOUT_SECONDS) -> dict[str, Any]:
 
     timeout: seconds after which the process is killed, and the processes that it started end.
     """
+    from actor_learner.system.child import Child, ChildEndedError
+
     try:
         child = Child(f"{__name__}:main", name="self-test")
     except OSError as error:
@@ -241,6 +241,8 @@ def try_it(timeout: float = TIMEOUT_SECONDS) -> dict[str, Any]:
 
 def main(descriptor: str) -> None:
     """Run the self-test in this process, and send its results."""
+    from multiprocessing.connection import Connection
+
     Connection(int(descriptor)).send(train_briefly())
 
 
