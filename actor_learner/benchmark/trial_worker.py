@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from actor_learner.config.config import TrainConfig
     from actor_learner.learner.learner import Learner
 
-_CLEANUP_SECONDS = 2.0
+_CLEANUP_TIMEOUT_SECONDS = 2.0
 
 
 class Setting(NamedTuple):
@@ -100,7 +100,7 @@ class MeasuringProcess:
 
     def close(self) -> None:
         """End the process and its actors. An idle process gets time to clean up."""
-        self._child.close(0.0 if self._is_busy else _CLEANUP_SECONDS)
+        self._child.close(0.0 if self._is_busy else _CLEANUP_TIMEOUT_SECONDS)
 
 
 # The rest runs in that process.
