@@ -13,11 +13,11 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.system.version import __version__
+from actor_learner.system import __version__
 
 _PUBLIC = {
+    "actors.group": "ActorError",
     "actors.pool": "ActorPool",
-    "actors.processes.restarts": "ActorError",
     "algorithms": "A2C DQN Impala PPO SAC TD3",
     "config.config": "TrainConfig",
     "config.file": "load_config",
@@ -44,8 +44,8 @@ __all__ = [*_HOME, *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
     from actor_learner import algorithms as algorithms, callbacks as callbacks
+    from actor_learner.actors.group import ActorError as ActorError
     from actor_learner.actors.pool import ActorPool as ActorPool
-    from actor_learner.actors.processes.restarts import ActorError as ActorError
     from actor_learner.algorithms import A2C as A2C, DQN as DQN, PPO as PPO, SAC as SAC, TD3 as TD3, Impala as Impala
     from actor_learner.config.config import TrainConfig as TrainConfig
     from actor_learner.config.file import load_config as load_config

@@ -18,6 +18,7 @@ import numpy as np
 from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.pool import ActorPool
 from actor_learner.config.config import TrainConfig
+from actor_learner.config.pool_checks import check_listens
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.factory import resolve_env
 from actor_learner.networks.saving import load_network, save_network
@@ -32,7 +33,6 @@ from actor_learner.spaces.structure import choice_counts
 from actor_learner.system import compile_cache
 from actor_learner.system.files import one_line
 from actor_learner.system.machine import learner_cores, renew_suggestion, size_text
-from actor_learner.system.ray_address import check_listens
 
 if TYPE_CHECKING:
     import keras
@@ -120,10 +120,9 @@ def make_network(
     import keras
 
     from actor_learner.learner.backend import resolve_device
-    from actor_learner.networks.contract import cap_statistics, check_network, require_model
+    from actor_learner.networks.contract import building_in, cap_statistics, check_network, require_model
     from actor_learner.networks.default import default_network, with_normalization
     from actor_learner.networks.images import describe_image
-    from actor_learner.networks.precision import building_in
 
     settle_threads(config, observation_space)
     _check_one_process()
@@ -245,8 +244,8 @@ def _critics(config: TrainConfig) -> Any:
         return config.critics
     if len(saved := _saved_critics(config)) == config.algorithm.NUM_CRITICS:
         return lambda observation_space, action_space: saved.pop(0)
+    from actor_learner.networks.contract import building_in
     from actor_learner.networks.default import critic_seeds, default_critic
-    from actor_learner.networks.precision import building_in
 
     names = "hidden_sizes activation orthogonal_init image_network normalize_observation channel_axis"
     options = {name: getattr(config, name) for name in names.split()}

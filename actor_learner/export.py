@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from actor_learner.networks.saving import load_network, write_network
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.runs.directory import open_run, read_config
-from actor_learner.system.fields import close_match
+from actor_learner.system.fields import check_choice
 from actor_learner.system.files import one_line, write_folder_atomically
 from actor_learner.system.keras_import import check_installed, import_keras, keras_backend, silent_stderr
 
@@ -54,9 +54,7 @@ def export(
         ImportError: An optional package is missing; names the extra.
         OSError: The disk is full or can't be written.
     """
-    if format not in FORMATS:
-        match = close_match(str(format), FORMATS)
-        raise ValueError(f"`format` must be one of {list(FORMATS)}{match}. Received: format={format!r}")
+    check_choice("format", format, FORMATS)
     if network is not None and format == "litert":
         raise ValueError(
             "`network` can't be given with format='litert', which copies the policy that the run exported. "
@@ -79,7 +77,12 @@ def export(
                 "LiteRT can't run the network of this run; export it as keras, onnx or saved_model. "
                 "Received: format='litert'"
             )
-        write_folder_atomically(output, lambda folder: _write_litert(exported, folder))
+
+        def write(folder: Path) -> None:
+            exported.write(folder)
+            _write_spaces(exported, folder)
+
+        write_folder_atomically(output, write)
     else:
         import_keras()
         network = load_network(run.path, network)
@@ -97,14 +100,9 @@ def _check_packages(format: str) -> None:
         raise ImportError("`format='onnx'` needs tf2onnx: pip install 'actor-learner[onnx]'")
 
 
-def _write_litert(exported: ExportedPolicy, folder: Path) -> None:
-    exported.write(folder)
-    _write_spaces(exported, folder)
-
-
 def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, format: str, folder: Path) -> None:
     """Write the acting network in float32 as one model. masked: True if masks are an input."""
-    from actor_learner.networks.precision import computing_in_float32
+    from actor_learner.networks.contract import computing_in_float32
     from actor_learner.policy.export.deployment import acting_network
 
     spaces = exported.spaces()
@@ -115,14 +113,17 @@ def _write_model(network: keras.Model, exported: ExportedPolicy, masked: bool, f
     # In a SavedModel, Keras names inputs like arguments of functions.
     inputs = {name.replace(".", "_") if format == "saved_model" else name: x for name, x in model.input.items()}
     named = {"inputs": inputs, "outputs": model.output}
-    tensors = {kind: {name: _describe(x) for name, x in group.items()} for kind, group in named.items()}
+    tensors = {
+        kind: {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in group.items()}
+        for kind, group in named.items()
+    }
     _write_spaces(exported, folder, **tensors)
 
 
 def _convert(model: keras.Model, format: str, folder: Path) -> None:
     """Raise ValueError if the format can't express the network, OSError if the folder can't be written."""
     try:
-        with _quietly():
+        with _silence_converters():
             if format == "saved_model":
                 model.export(folder, format="tf_saved_model", verbose=False)
             elif format == "onnx":
@@ -139,7 +140,7 @@ def _convert(model: keras.Model, format: str, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def _silence_converters() -> Iterator[None]:
     """Silences the converters' messages; converters raise errors as exceptions."""
     loggers = [logging.getLogger(name) for name in ("tf2onnx", "tensorflow", "absl")]
     levels = [logger.level for logger in loggers]
@@ -152,10 +153,6 @@ def _quietly() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _describe(tensor: Any) -> dict[str, Any]:
-    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype)}
 
 
 def _write_spaces(exported: ExportedPolicy, folder: Path, **tensors: Any) -> None:

@@ -38,9 +38,6 @@ class CartPoleVectorEnv(NumpyVectorEnv):
         low, high = utils.maybe_parse_reset_bounds(options, -0.05, 0.05)
         return np.full(4, low), np.full(4, high)
 
-    def _observe(self, state: Array) -> Array:
-        return state
-
     def _advance(self, actions: Array) -> tuple[Array, Array]:
         env = self.single
         x, x_dot, theta, theta_dot = self._state
@@ -105,9 +102,6 @@ class MountainCarVectorEnv(NumpyVectorEnv):
 
     def _start(self, drawn: Array) -> Array:
         return np.concatenate([drawn, np.zeros_like(drawn)])
-
-    def _observe(self, state: Array) -> Array:
-        return state
 
     def _advance(self, actions: Array) -> tuple[Array, Array]:
         env = self.single

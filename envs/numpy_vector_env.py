@@ -127,9 +127,9 @@ class NumpyVectorEnv(VectorEnv[Array, Array, Array]):
     def _advance(self, actions: Array) -> tuple[Array, Array]:
         """Advance `self._state` by a step; return rewards [num_envs] float64 and terminations [num_envs] bool."""
 
-    @abstractmethod
     def _observe(self, state: Array) -> Array | tuple[Array, ...]:
-        """Return the observation's columns, [b] each, for states [state_size, b]."""
+        """Return the observation's columns, [b] each, for states [state_size, b]; by default the states."""
+        return state
 
     def _see(self, rows: Array | slice) -> None:
         """Write the observations of these rows; a masked reset returns those of all rows."""

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from actor_learner.actors.transport.batches import ArenaPlan, Columns
+from actor_learner.actors.transport.batches import ActorColumns, ArenaParts
 from actor_learner.actors.transport.messages import Assignment, Done
-from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.weights import read_weights
+from actor_learner.config.pool_checks import first_envs
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, CallError
 from actor_learner.environments.environments import Environments
@@ -23,9 +23,10 @@ from actor_learner.environments.factory import EnvFactory
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.policy import Policy
-from actor_learner.system.fields import first_envs
 from actor_learner.system.machine import current_core
 from actor_learner.system.types import Array, Leaves
+
+NICENESS = 5  # of actors that collect while the learner learns: they get the time that the learner leaves
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Startup:
 
     def env_seed(self) -> int:
         """Return the seed of the first environment; those of the others follow it, across all actors."""
-        below_2_30 = int(self._seeds()[0].generate_state(1)[0] >> 2)  # the sum stays below 2^31, the limit of C
-        return below_2_30 + self.first_env
+        base = int(self._seeds()[0].generate_state(1)[0] >> 2)  # below 2^30, so that the sum is below 2^31, C's limit
+        return base + self.first_env
 
     def make_policy(self, exported: ExportedPolicy, step_graph: LoadedGraph | None = None) -> Policy:
         """Return the policy, with a random stream for each environment, whichever actor steps it.
@@ -59,13 +60,13 @@ class Startup:
         return np.random.SeedSequence([self.seed, self.incarnation]).spawn(2)
 
 
-def make_startups(env_counts: Sequence[int], settings: PoolSettings, niceness: int = 0) -> list[Startup]:
+def make_startups(env_counts: Sequence[int], settings: PoolSettings) -> list[Startup]:
     """Return the descriptions of actors that have these numbers of environments."""
     common = settings.info_keys, settings.autoreset_mode, settings.seed
-    pairs = enumerate(zip(env_counts, first_envs(env_counts), strict=True))
+    niceness, all_envs = NICENESS if settings.max_policy_lag else 0, sum(env_counts)
     return [
-        Startup(count, *common, actor, first, niceness=niceness, all_envs=sum(env_counts))
-        for actor, (count, first) in pairs
+        Startup(count, *common, actor, first, niceness=niceness, all_envs=all_envs)
+        for actor, (count, first) in enumerate(zip(env_counts, first_envs(env_counts), strict=True))
     ]
 
 
@@ -142,7 +143,7 @@ def make_environments(factory: EnvFactory, startup: Startup) -> tuple[Environmen
 def unroll(
     environments: Environments,
     policy: ActingPolicy,
-    columns: Columns,
+    columns: ActorColumns,
     position: Position,
     *,
     version: int,
@@ -224,7 +225,7 @@ def unroll(
     return Position(observation, started), Times(in_env, acting, error)
 
 
-def _end_early(columns: Columns, t: int, policy: ActingPolicy, observation: Leaves) -> None:
+def _end_early(columns: ActorColumns, t: int, policy: ActingPolicy, observation: Leaves) -> None:
     """Fill the rows from `t` on as invalid, and truncate at the row before: its episode continues in other columns.
 
     The observation after the row before stays, so that the learner can compute its value.
@@ -240,19 +241,19 @@ def _end_early(columns: Columns, t: int, policy: ActingPolicy, observation: Leav
         columns.action_mask[t:] = True
     if t:
         last = t - 1
-        going_on = columns.valid[last] & ~columns.terminated[last] & ~columns.truncated[last]
-        columns.truncated[last] |= going_on
-        columns.truncation_value[last, going_on] = policy.value_leaves(observation)[going_on]
+        unfinished = columns.valid[last] & ~columns.terminated[last] & ~columns.truncated[last]
+        columns.truncated[last] |= unfinished
+        columns.truncation_value[last, unfinished] = policy.value_leaves(observation)[unfinished]
 
 
-def _keep_final(columns: Columns, t: int, truncated: Array, final: Leaves) -> None:
+def _keep_final(columns: ActorColumns, t: int, truncated: Array, final: Leaves) -> None:
     """Keep the last observations of the episodes that row `t` cuts off, in place of those of earlier rows."""
     columns.final_row[truncated] = t
     for kept, leaf in zip(columns.final_observation, final, strict=True):
         kept[truncated] = leaf[truncated]
 
 
-def _prepare(columns: Columns, version: int, first_env: int, started: Array | None, state: Leaves) -> None:
+def _prepare(columns: ActorColumns, version: int, first_env: int, started: Array | None, state: Leaves) -> None:
     """Write the values that are known before the first step, and those that most rows have."""
     columns.policy_version.fill(version)
     columns.final_row.fill(-1)
@@ -267,7 +268,7 @@ def _prepare(columns: Columns, version: int, first_env: int, started: Array | No
         array.fill(np.nan)
 
 
-def _record_episodes(columns: Columns, t: int, episodes: Episodes) -> None:
+def _record_episodes(columns: ActorColumns, t: int, episodes: Episodes) -> None:
     columns.episode_return[t, episodes.indices] = episodes.returns
     columns.episode_length[t, episodes.indices] = episodes.lengths
     for key, values in episodes.info.items():
@@ -283,15 +284,13 @@ class Actor:
         environments: Environments,
         observation: Leaves,
         policy: ActingPolicy,
-        arena: Arena,
-        plan: ArenaPlan,
+        parts: ArenaParts,
     ) -> None:
         self._environments, self._policy, self._first_env = environments, policy, startup.first_env
         self._position = Position(observation, np.ones(startup.num_envs, bool))
         self.error: Exception | None = None  # of an environment that ended the last unroll early
-        self._blocks, self._slots = plan.blocks(arena), plan.slots(arena)
-        self._stop = plan.stop_words(arena).data
-        self._heartbeat = plan.heartbeats(arena)[startup.actor].data
+        self._blocks, self._slots, self._stop = parts.blocks, parts.slots, parts.stop_words.data
+        self._heartbeat = parts.heartbeats[startup.actor].data
         self._heartbeat[0] += 2 - self._heartbeat[0] % 2  # even, and different from its predecessor's
         self._actor, self._version = startup.actor, -1
         self._calling, self._finished = 0.0, time.perf_counter()
@@ -350,7 +349,7 @@ class Actor:
         )
 
 
-def _describe_nan(columns: Columns, missing: Array) -> str:
+def _describe_nan(columns: ActorColumns, missing: Array) -> str:
     row, column = map(int, np.argwhere(missing)[0])
     seen = ", ".join(np.array2string(leaf[row, column], threshold=8, precision=4) for leaf in columns.observation)
     return f"the network must give finite numbers. Received: NaN for the observation {seen}"

@@ -8,17 +8,49 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from actor_learner.actors.processes.restarts import Restart
 from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.actors.transport.messages import Done
+from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import Call, Calls
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
+from actor_learner.spaces.trajectory import TrajectorySpec
 from actor_learner.system.types import Array
 
+CLOSED = "The pool is closed; make another."
+TAKEOVER = 1 << 20
+"""Added to the incarnation of an actor that takes over from another machine's: more than one is ever replaced."""
 
-class DeviceStep(Protocol):
-    """A policy's step on the learner's device; see `actor_learner.learner.acting`."""
+
+class ActorError(RuntimeError):
+    """The error of an actor that failed or died.
+
+    traceback: of its exception, or None. exit_code: of its process, minus the signal if it was one, or None.
+    """
+
+    def __init__(self, message: str, actor: int, *, traceback: str | None = None, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.actor, self.traceback, self.exit_code = actor, traceback, exit_code
+
+
+class Restart(NamedTuple):
+    """The replacement of an actor's process."""
+
+    actor: int
+    incarnation: int  # the number of processes that had this actor's number before
+    cause: str  # the end of the process before, in one line
+    details: str  # its traceback, or the last lines that it printed; "" without either
+    seconds: float  # the time from the end of the process before until the new one continued with its columns
+
+    def __str__(self) -> str:
+        return (
+            f"Actor {self.actor} {self.cause}; another process took its place after {self.seconds:.2f} s "
+            f"(incarnation {self.incarnation % TAKEOVER}, with random numbers of its own)"
+        )
+
+
+class ActingStep(Protocol):
+    """A policy's step for the environments of many actors at once, on a device (`learner.acting.DeviceStep`)."""
 
     def load(self, vector: Array) -> Any:
         """Copy a version of the weights, one float32 vector, to the device."""
@@ -46,11 +78,26 @@ class Plan:
     num_blocks: int  # batches that exist at a time, the one that the learner reads included
     num_versions: int  # versions of the weights that actors read at a time, at most
     exported: ExportedPolicy  # the policy, with version 0 of its weights
-    step: DeviceStep | None = None  # acts for all actors in their place
+    step: ActingStep | None = None  # acts for all actors in their place
 
-    @property
-    def num_actors(self) -> int:
-        return len(self.env_counts)
+    @classmethod
+    def of(
+        cls,
+        settings: PoolSettings,
+        spaces: Spaces,
+        exported: ExportedPolicy,
+        env_counts: Sequence[int],
+        step: ActingStep | None = None,
+    ) -> Plan:
+        spec = TrajectorySpec.from_spaces(
+            spaces,
+            unroll_length=settings.unroll_length,
+            num_envs=sum(env_counts),
+            state_shapes=exported.state_shapes,
+        )
+        lag = settings.max_policy_lag
+        num_versions = len(env_counts) if lag > 1 else lag + 1
+        return cls(BlockLayout.of(spec, settings.info_keys), env_counts, lag + 1, num_versions, exported, step)
 
 
 class Schedule(Protocol):

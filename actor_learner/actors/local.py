@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 
 from actor_learner.actors.actor import Actor, Startup, make_environments
-from actor_learner.actors.group import ActorGroup, Plan, Schedule
-from actor_learner.actors.shared_step import SharedStep
+from actor_learner.actors.device_acting import SharedStep
+from actor_learner.actors.group import CLOSED, ActorGroup, Plan, Schedule
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment
@@ -25,7 +26,7 @@ class LocalActors(ActorGroup):
     It fills its columns in `wait`, however long that takes. An exception there is the environment's own.
     """
 
-    _environments: Environments | None = None
+    _environments: Environments
     _observation: Leaves
     _actor: Actor | None = None
     _schedule: Schedule
@@ -36,17 +37,17 @@ class LocalActors(ActorGroup):
         self._memory = ArenaMemory()
         self._assigned: deque[tuple[tuple[Call, ...], Assignment]] = deque()
         self.calls, self._calls_passed_on = Calls(), 0
+        self._undo = contextlib.ExitStack()
         self._closed = False
 
     def start(self) -> None:
         self._environments, self._observation = make_environments(self._factory, self._startup)
+        self._undo.callback(self._environments.close)
 
     def spaces(self, seconds: float) -> Spaces:
-        assert self._environments is not None
         return Spaces.from_json(self._environments.spaces.to_json())  # as they arrive from a process
 
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
-        assert self._environments is not None
         self._schedule = schedule
         self._memory.allocate(plan)
         memory, step_graph = self._memory, None
@@ -54,7 +55,8 @@ class LocalActors(ActorGroup):
             self._step = SharedStep(plan.step, memory, plan.env_counts)
             step_graph = RemoteStep(memory.step_rows, self._act)
         policy = self._startup.make_policy(plan.exported, step_graph)
-        self._actor = Actor(self._startup, self._environments, self._observation, policy, memory.arena, memory.plan)
+        parts = memory.plan.parts(memory.arena)
+        self._actor = Actor(self._startup, self._environments, self._observation, policy, parts)
         return memory.blocks
 
     def _act(self) -> None:
@@ -70,7 +72,6 @@ class LocalActors(ActorGroup):
 
     def call(self, call: Call) -> None:
         if not call.optional:
-            assert self._environments is not None
             self._environments.check_call(call)
         super().call(call)
 
@@ -97,12 +98,11 @@ class LocalActors(ActorGroup):
 
     def check(self) -> None:
         if self._closed:
-            raise RuntimeError("The pool is closed; make another.")
+            raise RuntimeError(CLOSED)
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed, self._actor, self._step = True, None, None  # which hold views on the memory and weights
         self._memory.close()
-        if self._environments is not None:
-            self._environments.close()
+        self._undo.close()

@@ -11,28 +11,27 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from actor_learner.actors.actor import make_startups
 from actor_learner.actors.capacity import check_memory
 from actor_learner.actors.cluster.group import ClusterActors
-from actor_learner.actors.group import ActorGroup, DeviceStep, HostStatus, Plan, Schedule
+from actor_learner.actors.group import ActingStep, ActorError, ActorGroup, HostStatus, Plan, Restart, Schedule
 from actor_learner.actors.local import LocalActors
 from actor_learner.actors.processes.group import ProcessActors
-from actor_learner.actors.processes.restarts import ActorError, OnEnvError, Restart
 from actor_learner.actors.scheduling import FreeRunning, LockStep
-from actor_learner.actors.transport.batches import Block, BlockLayout
+from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Done
 from actor_learner.actors.transport.weights import check_finite
+from actor_learner.config.pool_checks import check_info_keys, first_envs
 from actor_learner.config.settings import PoolSettings, names_of
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.trajectory import Trajectory, TrajectorySpec, map_leaves, nest
-from actor_learner.system.fields import check_info_keys, first_envs
+from actor_learner.spaces.trajectory import Trajectory, map_leaves, nest
 from actor_learner.system.keras_import import import_keras
 from actor_learner.system.types import Array
 
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from gymnasium.spaces import Space
 
 _logger = logging.getLogger(__name__)
-NICENESS = 5  # of actors that collect while the learner learns: they get the time that the learner leaves
 
 
 class ActorPool:
@@ -101,7 +99,7 @@ class ActorPool:
         logs_dir: str | Path | None = None,
         start_timeout: float = 120.0,
         actor_timeout: float = 60.0,
-        on_env_error: OnEnvError = "restart",
+        on_env_error: Literal["restart", "raise"] = "restart",
         max_restarts: int = 1000,
         acting: str = "actors",
         device: str = "auto",
@@ -133,18 +131,15 @@ class ActorPool:
             start_timeout: Seconds for actors to make and reset their environments.
             actor_timeout: Seconds without a sign of life (an env step begun or done) after which an actor counts as
                 hung and is replaced. A slow actor is not replaced.
-            on_env_error: Consequence of an exception in an environment: "restart" replaces the actor, "raise" ends
-                the pool.
+            on_env_error: After an exception in an environment, "restart" replaces the actor, "raise" ends the pool.
             max_restarts: Number of actors that died, hung or failed and are replaced; the next one ends the pool. 0:
                 the first one does. Three in a row without a finished unroll end it in any case.
-            acting: "actors": each actor runs the policy on its core. "device": the learner's device runs it, in one
-                call for half of the environments, which suits networks that are too large for a core.
-            device: That device: "auto" (a GPU if the backend sees one), "cpu" or "gpu".
-            ray_address: Ray cluster that the actors run on, beside this machine: "auto" or "host:port"; None: this
-                machine alone.
+            acting: "actors": each actor runs the policy on its core. "device": `device` runs it, in one call for half
+                of the environments, which suits networks that are too large for a core.
+            device: "auto" (a GPU if the backend sees one), "cpu" or "gpu".
+            ray_address: Ray cluster whose machines run the actors, beside this one: "auto" or "host:port".
             actors_per_host: Actors of each of the cluster's machines; None: as many as it has free CPUs.
-            ray_wait: Seconds to wait until the cluster has a free CPU for each actor, then refuse; None: start at once,
-                with more actors than CPUs where there are too few.
+            ray_wait: Seconds to wait until the cluster has a free CPU for each actor, then refuse; None: start at once.
             group: Actors of another kind in place of processes, for tests and for embedding: `num_actors` of them,
                 which the pool closes once its arguments are checked. See `actor_learner.actors.group.ActorGroup`.
 
@@ -154,31 +149,18 @@ class ActorPool:
             MemoryError: The batches, or so many actors, don't fit into memory.
             TimeoutError: Actors weren't ready in time.
         """
-        arguments = {**locals(), "info_keys": dict.fromkeys(check_info_keys(info_keys))}
-        self._settings = settings = PoolSettings(**{name: arguments[name] for name in names_of(PoolSettings)})
-        counts = settings.env_counts
-        num_actors = min(settings.num_actors, len(counts))
-        factory = resolve_env(env, env_kwargs, settings.vectorization, check_pickle=num_actors > 0)
-        self.env_name = factory.name
+        arguments = {**locals(), "info_keys": tuple(dict.fromkeys(check_info_keys(info_keys)))}  # each one once
+        self._settings = PoolSettings(**{name: arguments[name] for name in names_of(PoolSettings)})
+        self._env_counts = self._settings.env_counts
         self.episodes: dict[str, Array] = {}
         self.timings: dict[str, float] = {}
         self.unrolls: list[Done] = []
         self.restarts: list[Restart] = []
-        self._env_counts = counts
         self._blocks: Sequence[Block] = ()
         self._trajectories: list[Trajectory] = []
-        if group is None and ray_address is None:
-            check_memory(num_actors)
-        startups = make_startups(counts, settings, niceness=NICENESS if settings.max_policy_lag else 0)
-        logs = None if logs_dir is None else Path(logs_dir)
-        if group is not None:
-            self._group = group
-        elif num_actors == 0:
-            self._group = LocalActors(factory, startups[0])
-        elif ray_address is not None:
-            self._group = ClusterActors(factory.dumps(), startups, settings, logs)
-        else:
-            self._group = ProcessActors(factory.dumps(), startups, settings, logs_dir=logs)
+        factory = resolve_env(env, env_kwargs, self._settings.vectorization, check_pickle=self._settings.num_actors > 0)
+        self.env_name = factory.name
+        self._group = group if group is not None else self._make_group(factory, logs_dir)
         self._process = os.getpid()
         self._end = weakref.finalize(self, self._group.close)  # at the interpreter's end, too
         try:
@@ -187,6 +169,16 @@ class ActorPool:
         except BaseException:
             self.close()
             raise
+
+    def _make_group(self, factory: EnvFactory, logs_dir: str | Path | None) -> ActorGroup:
+        settings, counts = self._settings, self._env_counts
+        if settings.ray_address is None:
+            check_memory(min(settings.num_actors, len(counts)))
+        startups = make_startups(counts, settings)
+        if settings.num_actors == 0:
+            return LocalActors(factory, startups[0])
+        kind = ProcessActors if settings.ray_address is None else ClusterActors
+        return kind(factory.dumps(), startups, settings, None if logs_dir is None else Path(logs_dir))
 
     def _begin(self, network: Any) -> None:
         """Build everything that depends on the environments' spaces, and give the group its plan."""
@@ -198,16 +190,9 @@ class ActorPool:
         self.network = _build_network(network, spaces, settings.seed)
         counts, lag = self._env_counts, settings.max_policy_lag
         self.exported = _export(self.network, spaces, max(counts))
-        spec = TrajectorySpec.from_spaces(
-            spaces,
-            unroll_length=settings.unroll_length,
-            num_envs=sum(counts),
-            state_shapes=self.exported.state_shapes,
-        )
-        self.layout = BlockLayout.of(spec, settings.info_keys)
-        versions_read = len(counts) if lag > 1 else lag + 1
         step = _device_step(self.network, spaces, settings.device) if settings.acting == "device" else None
-        plan = Plan(self.layout, counts, lag + 1, versions_read, self.exported, step)
+        plan = Plan.of(settings, spaces, self.exported, counts, step)
+        self.layout = plan.layout
         kind = FreeRunning if lag > 1 else LockStep
         self._schedule: Schedule = kind(self._group, counts, lag=lag, first_alone=_waits_for_statistics(self.network))
         self._blocks = self._group.begin(plan, self._schedule)
@@ -374,8 +359,8 @@ class ActorPool:
             _logger.warning("\n".join(filter(None, (str(restart), restart.details))))
 
     def _check_written(self, block: Block) -> None:
-        if (unwritten := block.unwritten()) is not None:
-            row, column = unwritten
+        if (place := block.unwritten()) is not None:
+            row, column = place
             actor = bisect.bisect(first_envs(self._env_counts), block.arrays["env_index"][column]) - 1
             text = f"Actor {actor} didn't write row {row} of column {column}."
             raise ActorError(f"{text} Received: behaviour_log_prob=nan", actor)
@@ -444,10 +429,10 @@ def _export(network: keras.Model, spaces: Spaces, batch_size: int) -> ExportedPo
     return export_network(network, spaces, batch_size)
 
 
-def _device_step(network: keras.Model, spaces: Spaces, device: str) -> DeviceStep:
-    from actor_learner.learner.acting import DeviceStep as Step
+def _device_step(network: keras.Model, spaces: Spaces, device: str) -> ActingStep:
+    from actor_learner.learner.acting import DeviceStep
 
-    return Step(network, spaces, device)
+    return DeviceStep(network, spaces, device)
 
 
 def _fractions(done: Sequence[Done]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from actor_learner.actors.group import ActorGroup
 from actor_learner.actors.transport.messages import Done
-from actor_learner.system.fields import first_envs
+from actor_learner.config.pool_checks import first_envs
 from actor_learner.system.machine import current_core
 
 

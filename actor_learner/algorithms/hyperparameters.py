@@ -50,7 +50,7 @@ class Hyperparameters(NamedFields, ABC):
         None, "adam or rmsprop; none: the algorithm's own; in code also a Keras optimizer to clone, with its own rate"
     )
 
-    WHOSE: ClassVar[str] = "the algorithm"
+    OWNER: ClassVar[str] = "the algorithm"
 
     REPLAYS: ClassVar[bool] = False
     """Whether rows are drawn from a replay buffer; else each batch is learned once."""

@@ -12,7 +12,9 @@ from actor_learner.benchmark.roofline import Cost, roof
 from actor_learner.config.config import TrainConfig
 from actor_learner.spaces.trajectory import map_leaves
 
-_LARGE_NETWORK = 100_000  # multiplications for one row; in smaller ones a call of a device costs more than arithmetic
+_MIN_MULTIPLICATIONS = (
+    100_000  # multiplications for one row; in smaller ones a call of a device costs more than arithmetic
+)
 _ACTING_CALLS = 20
 
 
@@ -56,8 +58,12 @@ def compare_devices(
     busy: dict[str, float | None] = {}
     for name, device in devices.items():
         with Busyness(read_gpu if device == "gpu" else None) as busyness:
-            on_device, say_name = config.replace(device=device), _with_prefix(name, say)
-            measured[name] = measure_setting(on_device, rounds=rounds, seconds=seconds, say=say_name)
+            measured[name] = measure_setting(
+                config.replace(device=device),
+                rounds=rounds,
+                seconds=seconds,
+                say=lambda text, name=name: say(f"{name}: {text}"),  # type: ignore[misc]
+            )
         busy[name] = busyness.mean
     found = {name: as_json(own) for name, own in measured.items()}
     fastest = max(measured, key=lambda name: measured[name].achieved)
@@ -65,16 +71,12 @@ def compare_devices(
     return {**found[fastest], "fastest": fastest, "devices": found, "acting": acting, "gpu_busy": busy}
 
 
-def _with_prefix(name: str, say: Say) -> Say:
-    return lambda text: say(f"{name}: {text}")
-
-
 def _acting(measured: Measured) -> dict[str, float] | None:
     """Compare acting by calls for all environments on the device with acting in each actor; None for small networks."""
     from actor_learner.learner.cost import multiplications
 
     config, parts = measured.config, measured.parts
-    if multiplications(measured.network) < _LARGE_NETWORK:
+    if multiplications(measured.network) < _MIN_MULTIPLICATIONS:
         return None
     call = _time_call(measured)
     batch = call * config.unroll_length

@@ -16,11 +16,11 @@ from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, read_metrics
 from actor_learner.runs.recorded_config import RecordedConfig
 
-ALONE = "what each part takes alone: the parts are as they were beside each other, so the roof may be higher"
+_UNKNOWN_PARTS = "what each part takes alone: the parts are as they were beside each other, so the roof may be higher"
 """The gap in the records of every run."""
 
 
-def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
+def read_run_speed(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     """Return achieved speed, roof, shares and parts of a run so far, since the update that was compiled, as JSON.
 
     Raises ValueError where there is no run, or fewer than three updates.
@@ -50,7 +50,7 @@ def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
         "shares": {name: share for name, share in status.shares.items() if math.isfinite(share)},
     }
     parts, missing = _parts(config, status, steps / batches, seconds / batches)
-    found["unknown"] = [ALONE, *missing]
+    found["unknown"] = [_UNKNOWN_PARTS, *missing]
     if parts is None or (status.limited_by is not None and status.limited_by.part == OTHERS):
         return {**found, "roof_steps_per_second": None, "ratio": None, "expected": {}}
     best = roof(parts)
@@ -64,7 +64,7 @@ def of_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
     }
 
 
-def show_run(found: Mapping[str, Any]) -> str:
+def describe_run(found: Mapping[str, Any]) -> str:
     lines = [f"{found['env']}, {found['algorithm']}: {printable(found['run_dir'])}"]
     for process, labels in (("learner", LEARNER_TIME), ("actors", ACTOR_TIME)):
         shares = [f"{label} {found['shares'][name]:.0%}" for name, label in labels.items() if name in found["shares"]]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actor_learner.actors.actor import make_startups
-from actor_learner.benchmark.part_worker import PARTS
-from actor_learner.benchmark.parts import PartProcesses, unroll_cost
+from actor_learner.benchmark.parts import PARTS, PartProcesses, unroll_cost
 from actor_learner.benchmark.roofline import NAMES, Cost, Parts, Prospect, Roof, prospects, roof
 from actor_learner.benchmark.whole import LEARNER, Run, System, process_order
 from actor_learner.config.config import TrainConfig
@@ -73,7 +72,7 @@ class Measured:
 
     @property
     def parts(self) -> Parts:
-        return self._parts({name: _median([each.costs[name] for each in self.rounds]) for name in NAMES})
+        return self._parts({name: Cost.median([each.costs[name] for each in self.rounds]) for name in NAMES})
 
     @property
     def ratios(self) -> list[float]:
@@ -168,10 +167,6 @@ def _part_processes(system: System) -> PartProcesses:
     startups = make_startups(config.env_counts, config)
     factory = resolve_env(config.env, config.env_kwargs, config.vectorization)
     return PartProcesses(factory, startups, actors.exported, actors.layout, config.actor_timeout)
-
-
-def _median(costs: list[Cost]) -> Cost:
-    return Cost(statistics.median(cost.wall for cost in costs), statistics.median(cost.cpu for cost in costs))
 
 
 def as_json(measured: Measured) -> dict[str, Any]:

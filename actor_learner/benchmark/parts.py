@@ -1,22 +1,61 @@
-"""Measures the parts of the actors' work alone, in as many processes as there are actors, side by side."""
+"""Measures the parts of the actors' work alone, in as many processes as there are actors, side by side.
+
+The processes don't load TensorFlow.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import pickle
 import statistics
-from collections.abc import Iterator
-from typing import Any
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
-from actor_learner.actors.actor import Startup
-from actor_learner.actors.transport.batches import BlockLayout
+import numpy as np
+
+from actor_learner.actors.actor import Startup, make_environments
+from actor_learner.actors.transport.batches import ActorColumns, Block, BlockLayout
 from actor_learner.actors.transport.shared_memory import Arena
-from actor_learner.benchmark.part_worker import Failed, Reading, Work
+from actor_learner.benchmark.clocks import Stopwatch
 from actor_learner.benchmark.roofline import Cost
-from actor_learner.environments.errors import EnvError
+from actor_learner.environments.errors import EnvError, describe_error
 from actor_learner.environments.factory import EnvFactory
 from actor_learner.policy.exported import ExportedPolicy
+from actor_learner.spaces.trajectory import map_leaves
 from actor_learner.system.child import ONE_THREAD, Child, ChildEndedError
+from actor_learner.system.types import Leaves
+
+PARTS = ("env", "acting", "copying")
+
+_RECORDED_STEPS = 64
+_CHUNK_SECONDS = 0.005  # between two readings of the clock, if no single step takes longer
+
+
+class Reading(NamedTuple):
+    """The cost of a number of vector steps."""
+
+    steps: int
+    cost: Cost
+
+
+class Work(NamedTuple):
+    """The first message to the process. factory: of `EnvFactory.dumps`."""
+
+    startup: Startup
+    factory: bytes
+    exported: ExportedPolicy
+    layout: BlockLayout
+
+
+class Failed(NamedTuple):
+    """An exception, in one line."""
+
+    summary: str
 
 
 class PartProcesses(contextlib.AbstractContextManager["PartProcesses"]):
@@ -65,7 +104,7 @@ class PartProcesses(contextlib.AbstractContextManager["PartProcesses"]):
     def _start(self, work: Work) -> None:
         arena = self._arena.descriptor
         child = Child(  # its output is seen where the whole system runs
-            "actor_learner.benchmark.part_worker:main",
+            f"{__name__}:main",
             [arena],
             name=f"part-{len(self._children)}",
             descriptors=[arena],
@@ -101,3 +140,125 @@ def unroll_cost(readings: list[Reading], unroll_length: int) -> Cost:
     wall = statistics.fmean(reading.cost.wall / reading.steps for reading in readings)
     cpu = statistics.fmean(reading.cost.cpu / reading.steps for reading in readings)
     return Cost(wall, cpu) * unroll_length
+
+
+# The rest runs in those processes.
+
+
+class _Row(NamedTuple):
+    """A recorded step: copies of the values that an actor writes, and the action for the environments (`answer`)."""
+
+    observation: Leaves
+    mask: Any
+    action: Leaves
+    log_prob: Any
+    answer: Any
+    results: tuple[Any, ...]  # reward, terminated, truncated, valid
+
+
+class Part:
+    """The environments, policy and columns of an actor, each of which can be measured alone.
+
+    The environments get recorded actions. With action masks the policy chooses new ones, whose time isn't counted.
+    """
+
+    def __init__(self, work: Work, arena: Arena) -> None:
+        startup = work.startup
+        self._environments, self._observation = make_environments(pickle.loads(work.factory), startup)  # noqa: S301
+        self._policy = startup.make_policy(work.exported)
+        first, last = startup.first_env, startup.first_env + startup.num_envs
+        self._columns: ActorColumns = Block.in_arena(work.layout, arena, 0).columns(first, last)
+        self._rows = [self._take_row() for _ in range(_RECORDED_STEPS)]
+        self._next = itertools.cycle(self._rows).__next__
+
+    def measure(self, part: str, seconds: float) -> Reading:
+        """Repeat one of `PARTS` for this time."""
+        if part == "env" and self._environments.action_mask is not None:
+            return self._measure_masked(seconds)
+        step, steps_at_once = {
+            "env": (self._step_environments, 1),
+            "acting": (self._act, 1),
+            "copying": (self._copy, len(self._columns.reward)),
+        }[part]
+        return _repeat(step, seconds, steps_at_once)
+
+    def close(self) -> None:
+        self._environments.close()
+
+    def _take_row(self) -> _Row:
+        mask = self._environments.action_mask
+        mask = None if mask is None else mask.copy()
+        seen = tuple(leaf.copy() for leaf in self._observation)
+        action, log_prob = self._policy.step_leaves(self._observation, mask)
+        action, log_prob = tuple(leaf.copy() for leaf in action), log_prob.copy()
+        answer = map_leaves(np.copy, self._policy.env_action(action))
+        self._observation, *results, _, _, _ = self._environments.step(answer)
+        return _Row(seen, mask, action, log_prob, answer, tuple(map(np.copy, results)))
+
+    def _step_environments(self) -> None:
+        self._observation = self._environments.step(self._next().answer).observation
+
+    def _act(self) -> None:
+        row = self._next()
+        action, _ = self._policy.step_leaves(row.observation, row.mask)
+        self._policy.env_action(action)
+
+    def _copy(self) -> None:
+        following = self._next
+        for seen, chosen, allowed, log_prob, *results in self._columns.rows():
+            row = following()
+            for into, leaf in zip(seen, row.observation, strict=True):
+                into[...] = leaf
+            if allowed is not None:
+                allowed[...] = row.mask
+            for into, leaf in zip(chosen, row.action, strict=True):
+                into[...] = leaf
+            log_prob[...] = row.log_prob
+            for into, leaf in zip(results, row.results, strict=True):
+                into[...] = leaf
+
+    def _measure_masked(self, seconds: float) -> Reading:
+        clock, cpu_clock, end = time.perf_counter, time.process_time, time.perf_counter() + seconds
+        steps, wall, cpu = 0, 0.0, 0.0
+        while (before := clock()) < end or not steps:
+            action, _ = self._policy.step_leaves(self._observation, self._environments.action_mask)
+            answer = self._policy.env_action(action)
+            before, cpu_before = clock(), cpu_clock()
+            self._observation = self._environments.step(answer).observation
+            wall, cpu, steps = wall + clock() - before, cpu + cpu_clock() - cpu_before, steps + 1
+        return Reading(steps, Cost(wall, cpu))
+
+
+def _repeat(step: Callable[[], None], seconds: float, steps_at_once: int) -> Reading:
+    """Call `step` for this time, at least once."""
+    stopwatch = Stopwatch()
+    calls, chunk, end = 0, 1, time.perf_counter() + seconds
+    while (now := time.perf_counter()) < end or not calls:
+        for _ in range(chunk):
+            step()
+        calls += chunk
+        if time.perf_counter() - now < _CHUNK_SECONDS:
+            chunk *= 2
+    return Reading(calls * steps_at_once, stopwatch.cost())
+
+
+def main(*descriptors: str) -> None:
+    """Run the process: it receives a `Work`, then any number of (part, seconds).
+
+    descriptors: numbers of the connection and the arena that `PartProcesses` made.
+    """
+    near, arena = map(int, descriptors)
+    connection: Connection[Any, Any] = Connection(near)
+    try:
+        work = connection.recv()
+        memory = Arena(arena)
+        memory.attach(work.layout.size)
+        part = Part(work, memory)
+        connection.send(None)
+        while True:
+            connection.send(part.measure(*connection.recv()))
+    except (EOFError, ConnectionError):
+        sys.exit(0)
+    except BaseException as error:
+        connection.send(Failed(describe_error(error)))
+        sys.exit(1)

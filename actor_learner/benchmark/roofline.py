@@ -6,12 +6,14 @@ docs/performance.md has the model in words; tests compare it with `tests/support
 from __future__ import annotations
 
 import dataclasses
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 NAMES = {"env": "environments", "acting": "acting", "copying": "copying", "update": "learning"}
 """The name of each field of `Parts` that is a cost."""
-_WORTHWHILE = 0.05  # the least expected gain of a change that is mentioned
+_MIN_GAIN = 0.05  # the least expected gain of a change that is mentioned
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class Cost:
 
     def __mul__(self, factor: float) -> Cost:
         return Cost(self.wall * factor, self.cpu * factor)
+
+    @classmethod
+    def median(cls, costs: Sequence[Cost]) -> Cost:
+        return cls(statistics.median(cost.wall for cost in costs), statistics.median(cost.cpu for cost in costs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,4 +126,4 @@ def prospects(parts: Parts) -> list[Prospect]:
         changes["max_policy_lag=1"] = dataclasses.replace(parts, max_policy_lag=1)
     now = roof(parts).steps_per_second
     found = [Prospect(change, roof(then).steps_per_second / now - 1) for change, then in changes.items()]
-    return sorted((each for each in found if each.gain >= _WORTHWHILE), key=lambda each: -each.gain)
+    return sorted((each for each in found if each.gain >= _MIN_GAIN), key=lambda each: -each.gain)

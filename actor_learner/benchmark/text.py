@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _COLUMNS = ("learning", "publishing", "environments", "acting", "copying", "waiting", "other")
-_DISTURBING = 0.1  # the share of the cores' time, used by other programs, from which on a warning is printed
-_MISLEADING = 0.2  # the share from which on waiting for a core can't be told from waiting for something else
-_NOTABLE = 1.15  # the least factor by which a mentioned part takes longer in the whole system than alone
+_MIN_WARNED_SHARE = 0.1  # the share of the cores' time, used by other programs, from which on a warning is printed
+_MAX_TOLD_SHARE = 0.2  # the share from which on waiting for a core can't be told from waiting for something else
+_MIN_SLOWDOWN = 1.15  # the least factor by which a mentioned part takes longer in the whole system than alone
 
 
 def show(measured: Measured, console: Console) -> None:
-    config, others = measured.config, measured.cores_used["others"]
+    config, others, ratios = measured.config, measured.cores_used["others"], measured.ratios
+    spread = f" ({min(ratios):.0%} to {max(ratios):.0%} in {len(ratios)} rounds)" if len(ratios) > 1 else ""
     for item in (
         f"{config.env_name}, {config.algorithm_name}: {config.num_actors} actors, "
         f"{sum(config.env_counts)} environments x {config.unroll_length} steps, lag {config.max_policy_lag}, "
@@ -33,12 +34,12 @@ def show(measured: Measured, console: Console) -> None:
         f"cores: {cores_line(measured.cores_used)}",
         f"CPU time of a batch: {measured.cpu_beside_parts:.2f} times that of its parts alone",
         f"achieved {measured.achieved:,.0f} steps/s, roof {measured.roof.steps_per_second:,.0f}: "
-        f"[bold]{measured.ratio:.0%}[/bold]{_spread(measured.ratios)}",
+        f"[bold]{measured.ratio:.0%}[/bold]{spread}",
         sentence(measured),
         network_line(measured.bytes_per_step, measured.achieved),
     ):
         console.print(item, highlight=False, soft_wrap=isinstance(item, str))
-    if _MISLEADING > others >= _DISTURBING:
+    if _MAX_TOLD_SHARE > others >= _MIN_WARNED_SHARE:
         console.print(f"Other programs took {others:.0%} of the cores: measure again on an idle machine.")
 
 
@@ -76,13 +77,13 @@ def verdict(found: Mapping[str, Any]) -> str:
 
 def sentence(measured: Measured) -> str:
     """Return the limit of a setting, advice, and the expected gains."""
-    if (others := measured.cores_used["others"]) >= _MISLEADING:
+    if (others := measured.cores_used["others"]) >= _MAX_TOLD_SHARE:
         reason = f"Other programs took {others:.0%} of the cores, so the parts can't be told apart"
         return f"{reason}: measure again on an idle machine."
     found = limited_by(measured)
     expected = expectations(measured.prospects)
     text = f"{found}." if found else ""
-    slower = {name: factor for name, factor in measured.slower_than_alone.items() if factor >= _NOTABLE}
+    slower = {name: factor for name, factor in measured.slower_than_alone.items() if factor >= _MIN_SLOWDOWN}
     if slower and measured.ratio < 1:
         listed = ", ".join(f"{name} {factor:.2f} times" for name, factor in slower.items())
         text += f" Beside each other they take longer than alone: {listed}."
@@ -149,7 +150,3 @@ def _table(first: str, *columns: str) -> Table:
     for name in columns:
         table.add_column(name, justify="right")
     return table
-
-
-def _spread(ratios: Sequence[float]) -> str:
-    return f" ({min(ratios):.0%} to {max(ratios):.0%} in {len(ratios)} rounds)" if len(ratios) > 1 else ""

@@ -13,7 +13,7 @@ from actor_learner.reports.plot import COLOURS, FORMATS, STYLE, check_package
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
 
-_SHOWN_BATCHES = 8  # in the picture; the trace has all
+_MAX_BATCHES = 8  # in the picture; the trace has all
 _COLOURS = {
     "learning": COLOURS[0],
     "environments": COLOURS[1],
@@ -100,4 +100,4 @@ def _window(spans: Sequence[Span]) -> tuple[float, float]:
     """Return the beginning and the end of the batches in the picture."""
     start = min(span.start for span in spans)
     learned = sorted(span.end for span in spans if span.name == "learning")
-    return start, learned[min(_SHOWN_BATCHES, len(learned)) - 1] if learned else max(span.end for span in spans)
+    return start, learned[min(_MAX_BATCHES, len(learned)) - 1] if learned else max(span.end for span in spans)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actor_learner.benchmark.whole import MIN_BATCHES, without_learning
 from actor_learner.config.file import load_config
+from actor_learner.config.pool_checks import ACTING
 from actor_learner.system import compile_cache
 from actor_learner.system.child import Child, ChildEndedError
-from actor_learner.system.fields import ACTING
 from actor_learner.system.keras_import import freeze_what_is_imported, import_keras
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from actor_learner.config.config import TrainConfig
     from actor_learner.learner.learner import Learner
 
-_CLEANUP_SECONDS = 2.0
+_CLEANUP_TIMEOUT_SECONDS = 2.0
 
 
 class Setting(NamedTuple):
@@ -100,7 +100,7 @@ class MeasuringProcess:
 
     def close(self) -> None:
         """End the process and its actors. An idle process gets time to clean up."""
-        self._child.close(0.0 if self._is_busy else _CLEANUP_SECONDS)
+        self._child.close(0.0 if self._is_busy else _CLEANUP_TIMEOUT_SECONDS)
 
 
 # The rest runs in that process.

@@ -29,10 +29,12 @@ ALLOWED = ("envs", "unroll_length")
 
 _FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)  # for these changes, the likeliest first
 _ACTORS_PER_CORE = 4
-_ALIKE = 0.98  # the part of the highest throughput from which on the simpler setting wins
+_MIN_RATIO = 0.98  # the part of the highest throughput from which on the simpler setting wins
 _MAX_SHARE = 0.5  # of the time left, which a round may take beyond its own share, if single updates take long
 _MAX_SECONDS = 10.0  # the longest measurement, even if this leaves a part of the budget unused
-_PATIENCE_SECONDS = 20.0  # a setting may take this beyond its own time; at least three times the start of the process
+_MIN_TIMEOUT_SECONDS = (
+    20.0  # a setting may take this beyond its own time; at least three times the start of the process
+)
 
 
 @dataclass
@@ -239,7 +241,7 @@ def choose(finalists: Iterable[Setting], trials: Mapping[Setting, Trial], before
     if not measured:
         return None
     fast = max(trials[setting].rate for setting in measured)
-    alike = [setting for setting in measured if trials[setting].rate >= _ALIKE * fast]
+    alike = [setting for setting in measured if trials[setting].rate >= _MIN_RATIO * fast]
     return min(alike, key=lambda s: (s.max_policy_lag, s != before, s.acting, s.num_actors, s.learner_threads))
 
 
@@ -257,7 +259,7 @@ class Search:
         self._config, self._deadline, self._say = config, deadline, say
         self._before = settings[0]
         self._processes: dict[int, MeasuringProcess] = {}
-        self._patience = _PATIENCE_SECONDS
+        self._patience = _MIN_TIMEOUT_SECONDS
         self._number = 0
         for setting in settings:
             self._trial(setting)

@@ -97,25 +97,28 @@ class System(contextlib.AbstractContextManager["System"]):
         """Collect, learn and publish for this time, once every actor is busy."""
         spans: list[Span] = []
         for _ in range(self.config.max_policy_lag + 1):
-            self._turn(spans)
+            self._update_once(spans)
         steps = rows = batches = 0
         before, busy_before, started = measure(self.actors.pids), busy_seconds(), time.perf_counter()
         while batches < MIN_BATCHES or time.perf_counter() - started < seconds:
-            valid = self._turn(spans)
+            valid = self._update_once(spans)
             steps, rows, batches = steps + int(valid.sum()), rows + valid.size, batches + 1
         elapsed, busy, after = time.perf_counter() - started, busy_seconds(), measure(self.actors.pids)
         for _ in range(self.config.max_policy_lag + 1):  # collects the batches that the actors have begun
-            self._turn(spans)
+            self._update_once(spans)
         cpu = {_name(owner): share for owner, share in cpu_shares(before, after, elapsed).items()}
         others = 0.0 if busy is None or busy_before is None else (busy - busy_before) / elapsed - sum(cpu.values())
-        return Run(elapsed, batches, steps, rows, cpu, max(0.0, others), _within(spans, started, started + elapsed))
+        ended = started + elapsed
+        cut = [span._replace(start=max(span.start, started), end=min(span.end, ended)) for span in spans]
+        cut = sorted((span for span in cut if span.end > span.start), key=lambda span: (span.process, span.start))
+        return Run(elapsed, batches, steps, rows, cpu, max(0.0, others), cut)
 
     def wait_until_idle(self) -> None:
         deadline = time.monotonic() + self.config.actor_timeout
         while not self.actors.idle and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
 
-    def _turn(self, spans: list[Span]) -> Any:
+    def _update_once(self, spans: list[Span]) -> Any:
         """Collect, learn and publish once, and add to the spans. Return the batch's `valid [T, B]`."""
         clock, times = time.perf_counter, [time.perf_counter()]
         trajectory = self.actors.collect(timeout=None)
@@ -158,11 +161,6 @@ def _spans_of(unroll: Any) -> list[Span]:
         Span(_name(unroll.actor), ACTOR_TIME[name], start, end)
         for name, (start, end) in zip(names, itertools.pairwise(ends), strict=True)
     ]
-
-
-def _within(spans: list[Span], start: float, end: float) -> list[Span]:
-    cut = [span._replace(start=max(span.start, start), end=min(span.end, end)) for span in spans]
-    return sorted((span for span in cut if span.end > span.start), key=lambda span: (span.process, span.start))
 
 
 def process_order(process: str) -> tuple[bool, int, str]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import keras
 
-_UP = {"episode_return", "episode_length", "explained_variance", "steps_per_second"}
-_RATE_SETTING = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
+_MAXIMIZED = {"episode_return", "episode_length", "explained_variance", "steps_per_second"}
+_RATE_SETTERS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
 
 
 def check_callbacks(callbacks: Iterable[Any]) -> None:
@@ -26,7 +26,7 @@ def check_callbacks(callbacks: Iterable[Any]) -> None:
 
 def check_rate(callbacks: Iterable[Any], algorithm: Any, optimizer: Any) -> None:
     """Raise ValueError if a callback sets a learning rate that the algorithm or the optimizer sets too."""
-    setting = next((callback for callback in callbacks if isinstance(callback, _RATE_SETTING)), None)
+    setting = next((callback for callback in callbacks if isinstance(callback, _RATE_SETTERS)), None)
     if setting is None:
         return
     rate = getattr(getattr(optimizer, "inner_optimizer", optimizer), "_learning_rate", None)
@@ -126,7 +126,7 @@ def resolve_monitors(callbacks: Iterable[Any], names: Collection[str]) -> None:
 
 def direction(name: str) -> str | None:
     """Return the better direction of one of the run's own metrics, "max" or "min"; None if there is none."""
-    if name in _UP or name.startswith("episode/"):
+    if name in _MAXIMIZED or name.startswith("episode/"):
         return "max"
     return "min" if name == "loss" or name.endswith("_loss") else None
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import io
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, add_number, named_before
-from actor_learner.cli.output import origin, progress
+from actor_learner.cli.output import one_line_warnings, origin, progress
+from actor_learner.cli.parser import parse
 from actor_learner.cli.train import prepare_process, train_config
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NO_FILE
@@ -22,11 +24,7 @@ from actor_learner.system.fields import check_count, check_seconds
 from actor_learner.system.keras_import import import_keras
 from actor_learner.system.signals import exiting_on_signals
 
-_GROUPS = ("environment", "actors", "network")
-_FIELDS = ("algorithm", "seed", "device", "devices", "actor_timeout", "start_timeout")
-"""The fields, beside those of the groups, that change the speed, or that an environment may need to run at all."""
-
-_OF_A_CLUSTER = ("ray_address", "actors_per_host", "ray_wait")  # this machine is measured
+_TIMEOUT_SECONDS = 24 * 3600.0  # for a stage of a measurement, which depends on the environment and on --seconds
 
 HELP = "measure the speed of a setting, and what limits it"
 DESCRIPTION = (
@@ -55,13 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     group.add_argument("--json", action="store_true", help="print one JSON object")
     group.add_argument("--output", metavar="PICTURE", help="draw what each process does over time; .svg, .png or .pdf")
     group.add_argument("--trace", metavar="FILE", help="write the same as a trace for Perfetto or chrome://tracing")
-    fields = dataclasses.fields(TrainConfig)
-    leave_out = [
-        "env",
-        *_OF_A_CLUSTER,
-        *(f.name for f in fields if f.metadata["group"] not in _GROUPS and f.name not in _FIELDS),
-    ]
-    add_config_flags(parser, {}, named_before(argv, "--algorithm")[1], leave_out)
+    # This machine is measured, and nothing is recorded.
+    others = [f.name for f in dataclasses.fields(TrainConfig) if f.metadata["owner"] in ("cluster", "run")]
+    add_config_flags(parser, {}, named_before(argv, "--algorithm")[1], ("env", *others))
     for action in parser._actions:
         if action.dest == "num_actors":
             action.nargs = "+"
@@ -77,17 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
     from actor_learner.actors.capacity import check_memory
     from actor_learner.environments.factory import resolve_env
 
-    counts = getattr(arguments, "num_actors", [None])
-    configs = [_config(arguments, count) for count in counts]
+    configs = _configs(arguments)
     config = configs[0]
     resolve_env(config.env, config.env_kwargs, config.vectorization)  # refused before TensorFlow is loaded
     check_memory(max(each.num_actors for each in configs))
     if len(configs) > 1:
-        return _several(arguments, configs)
-    prepare_process(config.num_actors, config.max_policy_lag)
-    compile_cache.begin(config.learner_threads)
-    import_keras()
-    with _one_line_failures():
+        return _measure_several(arguments)
+    with _ready(config):
         return (_measure if arguments.compare_devices is None else _measure_devices)(arguments, config)
 
 
@@ -108,9 +98,25 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ValueError(f"`--{flag}` can't be combined with {beside}. Received: --{flag} {value}")
 
 
-def _config(arguments: argparse.Namespace, num_actors: int | None) -> TrainConfig:
-    given = vars(arguments) if num_actors is None else {**vars(arguments), "num_actors": num_actors}
-    return train_config(argparse.Namespace(**given))
+def _configs(arguments: argparse.Namespace) -> list[TrainConfig]:
+    if "num_actors" not in arguments:
+        return [train_config(arguments)]
+    given = [{**vars(arguments), "num_actors": count} for count in arguments.num_actors]
+    return [train_config(argparse.Namespace(**each)) for each in given]
+
+
+@contextlib.contextmanager
+def _ready(config: TrainConfig) -> Iterator[None]:
+    """Prepare this process for measuring; raise an actor's failure again, without its traceback."""
+    from actor_learner.actors.group import ActorError
+
+    prepare_process(config.num_actors, config.max_policy_lag)
+    compile_cache.begin(config.learner_threads)
+    import_keras()
+    try:
+        yield
+    except ActorError as error:
+        raise RuntimeError(str(error).partition("\n")[0]) from error
 
 
 def _measure(arguments: argparse.Namespace, config: TrainConfig) -> int:
@@ -152,17 +158,19 @@ def _measure_devices(arguments: argparse.Namespace, config: TrainConfig) -> int:
     return 0
 
 
-def _several(arguments: argparse.Namespace, configs: Sequence[TrainConfig]) -> int:
+def _measure_several(arguments: argparse.Namespace) -> int:
     """Measure each setting in a process of its own, because TensorFlow's threads can't be changed."""
+    from actor_learner.system.child import Child
+
     found = []
-    for config in configs:
-        own = [word for word in _without_num_actors(arguments.argv) if word != "--json"]
-        own += ["--num-actors", str(config.num_actors), "--json"]
-        command = [sys.executable, "-P", "-m", "actor_learner.cli", "benchmark", *own]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            return done.returncode
-        found.append(json.loads(done.stdout))
+    for index in range(len(arguments.num_actors)):
+        words = (index, int(sys.stderr.isatty()), *arguments.argv)
+        with contextlib.closing(Child(f"{__name__}:main", words, name="benchmark")) as child:
+            while isinstance(answer := child.receive(_TIMEOUT_SECONDS), str):
+                print(answer, end="", file=sys.stderr, flush=True)
+        if isinstance(answer, Exception):
+            raise answer
+        found.append({**answer, **origin("benchmark", arguments.argv)})
     best = max(found, key=lambda each: each["achieved_steps_per_second"])
     if arguments.json:
         return _print_json(arguments, {**best, "settings": found})
@@ -178,16 +186,43 @@ def _print_json(arguments: argparse.Namespace, found: dict[str, Any]) -> int:
     return 0
 
 
-def _without_num_actors(argv: Sequence[str]) -> list[str]:
-    words: list[str] = []
-    in_flag = False
-    for word in argv:
-        if word.partition("=")[0] in ("--num-actors", "--num-workers"):
-            in_flag = True
-        elif not (in_flag and word.replace("_", "").isdigit()):
-            in_flag = False
-            words.append(word)
-    return words
+class _Forwarding(io.TextIOBase):
+    """Sends what is written to the process that shows it."""
+
+    def __init__(self, send: Callable[[str], None], is_terminal: bool) -> None:
+        self._send, self._is_terminal, self._lock = send, is_terminal, threading.Lock()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._send(text)
+        return len(text)
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
+def main(descriptor: str, index: str, is_terminal: str, *argv: str) -> None:
+    """Measure one of several settings in a process of its own, and send what is written, then the result or the error.
+
+    index: of the setting's `num_actors`. argv: the words of the command.
+    """
+    from multiprocessing.connection import Connection
+
+    from actor_learner.benchmark.measure import as_json, measure_setting
+
+    connection: Connection[Any, Any] = Connection(int(descriptor))
+    answer: dict[str, Any] | Exception
+    shown = _Forwarding(connection.send, is_terminal == "1")
+    with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown), one_line_warnings():
+        try:
+            arguments = parse({"benchmark": sys.modules[__name__]}, ["benchmark", *argv])
+            config = _configs(arguments)[int(index)]
+            with _ready(config), progress() as say:
+                measured = measure_setting(config, rounds=arguments.rounds, seconds=arguments.seconds, say=say)
+            answer = as_json(measured)
+        except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
+            answer = error
+    connection.send(answer)
 
 
 def _is_run(env: str) -> bool:
@@ -197,23 +232,12 @@ def _is_run(env: str) -> bool:
 
 
 def _run_of_directory(arguments: argparse.Namespace) -> int:
-    from actor_learner.benchmark.from_records import of_run, show_run
+    from actor_learner.benchmark.from_records import describe_run, read_run_speed
 
     if given := [word.partition("=")[0] for word in arguments.argv if word.startswith("--") and word != "--json"]:
         raise ValueError(f"The directory of a run can only be combined with `--json`. Received: {given[0]}")
-    found = of_run(arguments.env)
+    found = read_run_speed(arguments.env)
     if arguments.json:
         return _print_json(arguments, found)
-    print(show_run(found))
+    print(describe_run(found))
     return 0
-
-
-@contextlib.contextmanager
-def _one_line_failures() -> Any:
-    """Raise an actor's failure again, without its traceback."""
-    from actor_learner.actors.processes.restarts import ActorError
-
-    try:
-        yield
-    except ActorError as error:
-        raise RuntimeError(str(error).partition("\n")[0]) from error

@@ -9,19 +9,18 @@ import os
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from actor_learner.cli.parser import Parser
-from actor_learner.config.config import TrainConfig
+from actor_learner.config.config import ENV_HELP, TrainConfig
 from actor_learner.config.file import NO_FILE, ConfigFile, read_config_file
 from actor_learner.config.references import algorithm_class
+from actor_learner.config.settings import names_of
 from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
 
 _UNITS = {"steps": "STEPS", "updates": "UPDATES", "epoch": "UPDATES", "minutes": "MINUTES", "timeout": "SECONDS"}
 """The unit of a field, by the last word of its name."""
-_NAMED = {"env_kwargs": "JSON", "algorithm": "NAME", "network": "MODULE:NAME", "critics": "MODULE:NAME"}
-_ALIASES = {"num_actors": ["--num-workers"], "ray_address": ["--ray"]}
 
 
 def named_before(argv: Sequence[str], *flags: str) -> tuple[ConfigFile, type[Any]]:
@@ -64,10 +63,7 @@ def add_number(group: Any, flag: str, default: float, metavar: str, help: str) -
     group.add_argument(flag, type=converter(type(default)), default=default, metavar=metavar, help=text)
 
 
-_ENV = "Gymnasium id, module:Id-v0 or module:factory (default: CartPole-v1)"
-
-
-def add_env(parser: argparse.ArgumentParser, help: str = _ENV) -> None:
+def add_env(parser: argparse.ArgumentParser, help: str = f"{ENV_HELP} (default: CartPole-v1)") -> None:
     """Add the environment, which leaves nothing in the namespace unless it is given."""
     parser.add_argument("env", nargs="?", default=argparse.SUPPRESS, metavar="ENV", help=help)
 
@@ -95,8 +91,7 @@ def add_config_flags(
     for field in dataclasses.fields(algorithm):
         if field.init:
             _add_flag(hyperparameters, field, hints[field.name])
-    names = {field.name for cls in (TrainConfig, algorithm) for field in dataclasses.fields(cls)}
-    parser.set_defaults(field_names=names)
+    parser.set_defaults(field_names=names_of(TrainConfig) | names_of(algorithm))
 
 
 def given_fields(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -106,21 +101,19 @@ def given_fields(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _add_flag(group: Any, field: dataclasses.Field[Any], hint: Any) -> None:
     """Add a flag for a dataclass field; a flag that isn't given leaves nothing in the namespace."""
-    flag = "--" + field.name.replace("_", "-")
+    flags = ["--" + field.name.replace("_", "-"), *filter(None, [field.metadata.get("alias")])]
     options: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": _help(field)}
     if hint is bool:
         options["action"] = argparse.BooleanOptionalAction
     else:
-        options["type"] = _FLAG_TYPES.get(field.name) or converter(hint)
-        options["metavar"] = _metavar(field.name, hint)
-    group.add_argument(flag, *_ALIASES.get(field.name, []), **options)
+        options["type"] = converter(hint)
+        options["metavar"] = field.metadata.get("metavar") or _metavar(field.name, hint)
+    group.add_argument(*flags, **options)
 
 
 def _help(field: dataclasses.Field[Any]) -> str:
     text = str(field.metadata.get("help", "")).replace("%", "%%")
-    if field.name in _NAMED or "default:" in text:
-        return text
-    if field.default is None or field.default is dataclasses.MISSING:
+    if "default:" in text or field.default is None or field.default is dataclasses.MISSING:
         return text
     return f"{text} (default: {flag_text(field.default)})"
 
@@ -136,16 +129,15 @@ def flag_text(value: Any) -> str:
 
 
 def _metavar(name: str, hint: Any) -> str:
-    if name in _NAMED:
-        return _NAMED[name]
     kinds = _alternatives(hint)
     for kind in kinds:
-        if typing.get_origin(kind) is Literal:
-            return "{" + ",".join(map(str, typing.get_args(kind))) + "}"
-    if name in ("run_dir", "init_from", "init_buffer"):
-        return "DIR"
-    if name in ("hidden_sizes", "info_keys"):
-        return {"hidden_sizes": "N,N", "info_keys": "NAME,NAME"}[name]
+        origin, inner = typing.get_origin(kind), typing.get_args(kind)
+        if origin is Literal:
+            return "{" + ",".join(map(str, inner)) + "}"
+        if origin is tuple:
+            return "N,N" if inner[0] is int else "NAME,NAME"
+        if origin in (Mapping, os.PathLike):
+            return "JSON" if origin is Mapping else "DIR"
     if (unit := _UNITS.get(name.rpartition("_")[2])) is not None:
         return unit
     return "N" if int in kinds else "X" if float in kinds else "NAME"
@@ -179,6 +171,8 @@ def _convert(text: str, kind: Any) -> Any:
         return float(text)
     if origin is tuple:
         return tuple(_convert(part, typing.get_args(kind)[0]) for part in text.split(",") if part)
+    if origin is Mapping:
+        return json_object(text)
     if origin is Literal and text in typing.get_args(kind):
         return text
     if kind is str or kind is Any or origin is os.PathLike:
@@ -208,11 +202,3 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"must be a JSON object. Received: {text}")
     return value
-
-
-_FLAG_TYPES: dict[str, Callable[[str], Any]] = {
-    "env_kwargs": json_object,
-    "algorithm": str,
-    "network": str,
-    "critics": str,
-}

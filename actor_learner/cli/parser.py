@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from actor_learner.algorithms import BY_NAME
+from actor_learner.system import __version__
 from actor_learner.system.fields import close_match
-from actor_learner.system.version import __version__
 
 _TEXTS = ("help", "description", "usage", "epilog")
 _NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)(e[+-]?\d+)?|-inf", re.IGNORECASE)

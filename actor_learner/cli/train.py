@@ -14,8 +14,9 @@ from typing import Any
 from actor_learner.cli.flags import add_config_flags, add_env, flag_text, given_fields, named_before
 from actor_learner.cli.output import own_command, warn
 from actor_learner.config.config import TrainConfig
-from actor_learner.config.file import ConfigFile, build, config_toml, differences, preset_layer
+from actor_learner.config.file import NOT_REPEATED, build, config_toml, differences, preset_layer
 from actor_learner.config.references import algorithm_class, callable_marks, import_network
+from actor_learner.config.settings import names_of
 from actor_learner.runs import tensorboard
 from actor_learner.runs.provenance import provenance
 from actor_learner.system.keras_import import freeze_what_is_imported, keras_backend
@@ -64,7 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     check_memory(config.local_actors)
     if not resume:
         _print_preset(arguments, config)
-        _warn_of_differences(arguments.config_file)
+        recorded = arguments.config_file.recorded
+        if found := differences(recorded, provenance()) if recorded else []:
+            warn(f"the run was made with {', '.join(found)}; results may differ in the last bits")
     prepare_process(config.local_actors, config.max_policy_lag)
     from actor_learner.train import train
 
@@ -116,11 +119,10 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
     recorded = read_config(arguments.resume)
     changes = _changes(arguments)
     for name, value in {"preset": arguments.preset, "config": arguments.config, **changes}.items():
-        if name in ("preset", "config", "run_dir", "overwrite") and value is not None:
+        if name in ("preset", "config", *NOT_REPEATED) and value is not None:
             flag = name.replace("_", "-")
             raise ValueError(f"`--{flag}` can't be combined with `--resume`. Received: {name}={value}")
-    config_names = {field.name for field in dataclasses.fields(TrainConfig)}
-    hyperparameters = {name: changes.pop(name) for name in changes.keys() - config_names}
+    hyperparameters = {name: changes.pop(name) for name in changes.keys() - names_of(TrainConfig)}
     name = changes.pop("algorithm", None)
     file = str(Path(arguments.resume) / "config.json")
     in_python = f"al.train(al.load_config({file!r}, run_dir={arguments.resume!r}, callbacks=[...]), resume=True)"
@@ -159,11 +161,6 @@ def _print_preset(arguments: argparse.Namespace, config: TrainConfig) -> None:
     if listed and not config.quiet:
         name = arguments.preset or file.fields.get("preset") or config.env
         print(f"Preset for {name} (flags override it, --preset none disables it): {listed}")
-
-
-def _warn_of_differences(file: ConfigFile) -> None:
-    if found := differences(file.recorded, provenance()) if file.recorded else []:
-        warn(f"the run was made with {', '.join(found)}; results may differ in the last bits")
 
 
 def _what_next(run_dir: str | os.PathLike[str]) -> str:

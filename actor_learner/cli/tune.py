@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from actor_learner.cli.flags import add_config_flags, add_env, add_number, converter, named_before
 from actor_learner.cli.output import origin, own_command, progress
 from actor_learner.cli.train import train_config
-from actor_learner.config.file import config_toml
+from actor_learner.config.file import NOT_REPEATED, config_toml
 from actor_learner.system.signals import exiting_on_signals
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from actor_learner.benchmark.tune import Trial, Tuning
     from actor_learner.config.config import TrainConfig
-
-_LEFT_OUT = ("env", "run_dir", "overwrite")
 
 HELP = "find the fastest setting for this machine"
 DESCRIPTION = (
@@ -55,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     group.add_argument("--output", metavar="FILE", help="config file to write (default: <env>-tuned.toml)")
     group.add_argument("--config", metavar="FILE", help="settings from a TOML or JSON file, which flags override")
     group.add_argument("--json", action="store_true", help="print one JSON object")
-    add_config_flags(parser, {"search": group}, algorithm, _LEFT_OUT)
+    add_config_flags(parser, {"search": group}, algorithm, ("env", *NOT_REPEATED))
 
 
 @exiting_on_signals()
@@ -77,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
             config,
             budget=arguments.budget,
             allow=arguments.allow,
-            lags=_only(getattr(arguments, "max_policy_lag", None)),
-            threads=_only(getattr(arguments, "learner_threads", None)),
+            lags=_fixed(getattr(arguments, "max_policy_lag", None)),
+            threads=_fixed(getattr(arguments, "learner_threads", None)),
             most_actors=arguments.most_actors,
             say=say,
         )
@@ -96,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _only(value: int | None) -> tuple[int, ...] | None:
+def _fixed(value: int | None) -> tuple[int, ...] | None:
     return None if value is None else (value,)
 
 
@@ -115,8 +113,8 @@ def _new_file(path: str | None, config: TrainConfig) -> Path:
 def _verdict(tuning: Tuning) -> str:
     """Describe the best setting, if it was compared with another."""
     best, before = tuning.best, tuning.before
-    if not _compared(tuning):
-        if left := _not_measured(tuning):
+    if not _is_compared(tuning):
+        if left := _count_unmeasured(tuning):
             return f"--budget was too short to compare: {left} of {len(tuning.trials)} settings weren't measured."
         return "No other setting could be measured."
     if best is before:
@@ -125,18 +123,18 @@ def _verdict(tuning: Tuning) -> str:
     return f"{best.rate:,.0f} steps/s with {best.setting}{gain}."
 
 
-def _compared(tuning: Tuning) -> bool:
+def _is_compared(tuning: Tuning) -> bool:
     return sum(bool(trial.measured) for trial in tuning.trials) > 1
 
 
-def _not_measured(tuning: Tuning) -> int:
+def _count_unmeasured(tuning: Tuning) -> int:
     return sum(not trial.measured and trial.failure is None for trial in tuning.trials)
 
 
 def _notes(tuning: Tuning) -> list[str]:
     """Return what to know before using the best setting."""
     failures = [f"Left out: {trial.setting}: {trial.failure}" for trial in tuning.trials if trial.failure]
-    if not _compared(tuning):
+    if not _is_compared(tuning):
         return failures
     notes = []
     if tuning.best.setting.max_policy_lag and not tuning.before.setting.max_policy_lag:
@@ -144,7 +142,7 @@ def _notes(tuning: Tuning) -> list[str]:
         notes.append(
             f"Lag {lag} learns from batches that are {lag} version of the weights old; --max-policy-lag 0 avoids that."
         )
-    if left := _not_measured(tuning):
+    if left := _count_unmeasured(tuning):
         notes.append(f"{left} of {len(tuning.trials)} settings weren't measured; a longer --budget measures more.")
     notes += failures
     if tuning.best.setting.num_actors == max(trial.setting.num_actors for trial in tuning.trials):

@@ -19,13 +19,17 @@ from actor_learner.algorithms import BY_NAME
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.ppo import PPO
 from actor_learner.config import references
+from actor_learner.config.pool_checks import check_sequences
 from actor_learner.config.references import algorithm_class, callable_name
-from actor_learner.config.settings import PoolSettings, choice, count, flag, number, setting, with_help
+from actor_learner.config.settings import Check, PoolSettings, choice, count, flag, names_of, number, setting, with_help
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.keras_import import BACKENDS, use_backend
 
 PRECISIONS = ("float32", "bfloat16", "float16")
+
+ENV_HELP = "Gymnasium id, module:Id-v0 or module:factory"
+_NETWORK_HELP = "module:callable(observation_space, action_space) -> keras.Model"
 
 RECORDED = ("versions", "machine", "git", "chosen", "finished")
 """Entries of config.json beside the fields of the config."""
@@ -37,16 +41,20 @@ def _env(name: str, value: Any) -> Any:
     return value
 
 
-def _path(name: str, value: Any) -> Any:
-    if value is not None and not (isinstance(value, (str, os.PathLike)) and str(value)):
-        raise refusal(name, "a path, or None", value)
-    return value
+def _optional(expected: str, is_usable: Callable[[Any], bool]) -> Check:
+    """Return a check that takes None, too."""
+
+    def check(name: str, value: Any) -> Any:
+        if value is not None and not is_usable(value):
+            raise refusal(name, expected, value)
+        return value
+
+    return check
 
 
-def _activation(name: str, value: Any) -> Any:
-    if value is not None and not isinstance(value, str):
-        raise refusal(name, "a Keras name", value)
-    return value
+_path = _optional("a path, or None", lambda value: isinstance(value, str | os.PathLike) and bool(str(value)))
+_activation = _optional("a Keras name", lambda value: isinstance(value, str))
+_critics = _optional("a callable that returns a keras.Model, or None", callable)
 
 
 def _hidden_sizes(name: str, value: Any) -> tuple[int, ...] | None:
@@ -59,12 +67,6 @@ def _hidden_sizes(name: str, value: Any) -> tuple[int, ...] | None:
         return tuple(checks.check_count(name, size) for size in sizes)
     except ValueError:
         raise refusal(name, "integers of at least 1", sizes) from None
-
-
-def _critics(name: str, value: Any) -> Any:
-    if value is not None and not callable(value):
-        raise refusal(name, "a callable that returns a keras.Model, or None", value)
-    return value
 
 
 def _callbacks(name: str, value: Any) -> tuple[Any, ...]:
@@ -157,13 +159,11 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         >>> config = al.TrainConfig(env="CartPole-v1", algorithm=al.PPO(learning_rate=1e-3), total_steps=50_000)
     """
 
-    WHOSE: ClassVar[str] = "TrainConfig"
+    OWNER: ClassVar[str] = "TrainConfig"
 
-    env: str | Callable[..., Any] = setting(
-        "CartPole-v1", "environment", "Gymnasium id, module:Id-v0 or module:factory", check=_env
-    )
+    env: str | Callable[..., Any] = setting("CartPole-v1", "environment", check=_env, help=ENV_HELP)
     env_kwargs: Mapping[str, Any] = setting(dict, "environment", check=_env_kwargs)
-    algorithm: Any = setting(PPO, "algorithm", "ppo, a2c, impala, dqn, sac, td3 or module:Class")
+    algorithm: Any = setting(PPO, "algorithm", help="ppo, a2c, impala, dqn, sac, td3 or module:Class")
     total_steps: int = count(500_000, 1, effect="pace")
     unroll_length: int = count(None, 1, "actors")
     sequence_length: int | None = count(None, 1, "algorithm")
@@ -172,26 +172,26 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         None,
         1,
         "actors",
-        "cores that the learner computes on; default: all with lag 0, else those that actors leave",
-        "pace",
+        effect="pace",
+        help="cores that the learner computes on; default: all with lag 0, else those that actors leave",
     )
-    seed: int = setting(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1))
-    devices: int = count(1, 1)
-    backend: Literal["tensorflow", "jax"] | None = choice((None, *BACKENDS))
+    seed: int = setting(0, check=functools.partial(checks.check_count, least=0, most=2**32 - 1), owner="learner")
+    devices: int = count(1, 1, owner="learner")
+    backend: Literal["tensorflow", "jax"] | None = choice((None, *BACKENDS), owner="learner")
     run_dir: str | os.PathLike[str] | None = setting(None, check=_path, effect="none")
     overwrite: bool = flag(False, effect="none")
     init_from: str | os.PathLike[str] | None = setting(None, check=_path)
     init_from_count: int | None = count(None, 1)
     init_buffer: str | os.PathLike[str] | None = setting(None, check=_path)
     updates_per_epoch: int | None = count(None, 1, effect="none")
-    checkpoint_minutes: float | None = number(1.0, "checkpoints", "none", above=0, optional=True)
+    checkpoint_minutes: float | None = number(1.0, "checkpoints", effect="none", bounds={"above": 0, "optional": True})
     checkpoint_updates: int | None = count(None, 1, "checkpoints", effect="none")
     keep_checkpoints: int = count(3, 1, "checkpoints", effect="none")
     keep_best_checkpoints: int = count(1, 0, "checkpoints", effect="none")
     milestone_steps: int | None = count(None, 1, "checkpoints", effect="none")
-    checkpoint_buffer: bool = flag(True, "checkpoints", "none")
+    checkpoint_buffer: bool = flag(True, "checkpoints", effect="none")
     max_undone_updates: int = count(10, 1, "faults", effect="none")
-    undone_rate_factor: float = number(1.0, "faults", "pace", above=0, most=1)
+    undone_rate_factor: float = number(1.0, "faults", effect="pace", bounds={"above": 0, "most": 1})
     tensorboard: bool = flag(True, effect="none")
     histogram_updates: int | None = count(None, 1, effect="none")
     quiet: bool = flag(False, effect="none")
@@ -210,10 +210,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     memory: Literal["lstm", "gru", "attention"] | None = choice((None, *checks.MEMORIES), "network")
     memory_size: int = count(128, 1, "network")
     precision: Literal["float32", "bfloat16", "float16"] | None = choice((None, *PRECISIONS), "network")
-    network: Any = setting(None, "network", "module:callable(observation_space, action_space) -> keras.Model")
-    critics: Any = setting(
-        None, "network", "module:callable(observation_space, action_space) -> keras.Model", check=_critics
-    )
+    network: Any = setting(None, "network", help=_NETWORK_HELP, metavar="MODULE:NAME")
+    critics: Any = setting(None, "network", check=_critics, help=_NETWORK_HELP, metavar="MODULE:NAME")
     callbacks: Sequence[Any] = setting(tuple, "code", check=_callbacks, effect="none")
 
     def __post_init__(self) -> None:
@@ -269,7 +267,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
             checks.check_heads("memory_size", self.memory_size)
         source = self.algorithm.source().share(self.devices)
         longest = source.longest_sequence(self.unroll_length)
-        length = checks.check_sequences(self.sequence_length, self.burn_in, self.unroll_length, longest)
+        length = check_sequences(self.sequence_length, self.burn_in, self.unroll_length, longest)
         if self.memory is not None:
             source.of_sequences(length)
 
@@ -382,7 +380,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
 
         Raises ValueError for a callable that can't be imported and isn't in `passed`.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
+        known = names_of(cls)
         values = {name: value for name, value in of_this_version(data).items() if name in known} | passed
         if missing := {name: marks for name, value in values.items() if (marks := references.callable_marks(value))}:
             raise ValueError(f"A run's config.json {references.ask_again(missing)}")
@@ -402,9 +400,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         values = dict(fields)
         algorithm = values.pop("algorithm", None) or "ppo"
         kind = algorithm_class(algorithm) if isinstance(algorithm, str) else type(algorithm)
-        own = {field.name for field in dataclasses.fields(cls)}
-        known = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-        names = {field.name for field in known if field.init}
+        own, names = names_of(cls), names_of(kind) if dataclasses.is_dataclass(kind) else frozenset()
         for name in values:
             if name not in own | names:
                 raise unknown_field(f"TrainConfig and {kind.__name__} have", name, values[name], own | names)

@@ -23,13 +23,14 @@ from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.config.config import RECORDED, TrainConfig, of_this_version, unknown_field
 from actor_learner.config.presets import fields_below, over_preset, preset_fields, unknown_preset
 from actor_learner.config.references import algorithm_class, ask_again, callable_marks, is_pythons_own, recorded_network
+from actor_learner.config.settings import names_of
 from actor_learner.system.fields import refusal
 from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
 
 _MAX_BYTES = 1 << 20
-_ONLY_IN_RUNS = "versions"  # a key that every run's config.json has, and no other file
-_NOT_REPEATED = ("run_dir", "overwrite")
-_NAMED = ("env", "algorithm", "network", "critics")  # fields whose values may name code
+_RUN_KEY = "versions"  # a key that every run's config.json has, and no other file
+NOT_REPEATED = ("run_dir", "overwrite")  # the fields that name the directory of one run
+_CODE_FIELDS = ("env", "algorithm", "network", "critics")  # whose values may name code
 
 
 @dataclass(frozen=True)
@@ -132,20 +133,17 @@ def _file_layer(file: ConfigFile, changes: Mapping[str, Any]) -> dict[str, Any]:
     kind = algorithm_class(given) if isinstance(given, str) else own if given is None else type(given)
     if kind is not own:
         dropped = _own_defaults(file, own) if file.recorded else set()
-        fields = {name: value for name, value in fields.items() if name in _config_names() - dropped}
+        fields = {name: value for name, value in fields.items() if name in names_of(TrainConfig) - dropped}
     return fields_below(fields, changes)
 
 
 def _own_defaults(file: ConfigFile, kind: type[Any]) -> set[str]:
     """Return the fields of the config that have the default which their algorithm gives them."""
-    names = {part.name for part in dataclasses.fields(kind) if part.init}
+    names = names_of(kind)
     plain = {name: value for name, value in file.fields.items() if name in names and not callable_marks(value)}
     defaults = getattr(kind(**plain), "config_defaults", Hyperparameters.CONFIG_DEFAULTS)
-    return {name for name, value in defaults.items() if file.fields.get(name) in (value, _as_list(value))}
-
-
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    as_json = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
+    return {name for name, value in defaults.items() if file.fields.get(name) in (value, as_json[name])}
 
 
 def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
@@ -202,68 +200,65 @@ def _flat(path: str, data: Mapping[str, Any], text: str) -> ConfigFile:
     nested = dict(table) if isinstance(table, Mapping) else {"name": table}
     top = {key: value for key, value in data.items() if key != "algorithm"}
     lines = {key: line for key in (*data, *nested) if (line := _line(text, key))}
-    recorded = {key: top.pop(key, None) for key in RECORDED} if _ONLY_IN_RUNS in top else {}
-    file = ConfigFile(path, {**top, **nested}, lines)
+    recorded = {key: top.pop(key, None) for key in RECORDED} if _RUN_KEY in top else {}
     if data.get("backend") in BACKENDS and "KERAS_BACKEND" not in os.environ:
         use_backend(data["backend"])  # before the algorithm's module may import Keras
-    algorithm = _algorithm_name(file, nested.pop("name", None))
-    with file.naming_lines():
+    with ConfigFile(path, {**data, **nested}, lines).naming_lines():
+        algorithm = _algorithm_name(nested.pop("name", None))
         cls = algorithm_class(algorithm or "ppo")
-    _check_keys(file, top, nested, cls)
-    fields = _converted({**top, **nested}, cls)
-    _check_kinds(file, fields)
-    for name in _NOT_REPEATED if recorded else ():
-        fields.pop(name, None)
-    if algorithm is not None:
-        fields["algorithm"] = algorithm
-    _check_references(file, fields)
+        _check_keys(top, nested, cls)
+        hints = {**typing.get_type_hints(cls), **typing.get_type_hints(TrainConfig)}
+        fields = {name: _value(value, hints.get(name, Any), name) for name, value in {**top, **nested}.items()}
+        _check_kinds(fields)
+        for name in NOT_REPEATED if recorded else ():
+            fields.pop(name, None)
+        if algorithm is not None:
+            fields["algorithm"] = algorithm
+        _check_references(fields)
     return ConfigFile(path, of_this_version(fields) if recorded else fields, lines, recorded)
 
 
-def _algorithm_name(file: ConfigFile, name: Any) -> str | None:
+def _algorithm_name(name: Any) -> str | None:
     if name is not None and not isinstance(name, str):
-        raise _refusal(file, "algorithm", "a name, or a table with one", name)
+        raise refusal("algorithm", "a name, or a table with one", name)
     if name is not None:
-        _check_references(file, {"algorithm": name})
+        _check_references({"algorithm": name})
         import_keras_before(name)
     return name
 
 
-def _refusal(file: ConfigFile, name: str, expected: str, value: Any) -> ValueError:
-    return ValueError(f"{file.where(name)}: {refusal(name, expected, value)}")
-
-
-def _check_keys(file: ConfigFile, top: Mapping[str, Any], nested: Mapping[str, Any], cls: type[Any]) -> None:
-    own = {part.name for part in dataclasses.fields(cls) if part.init}
+def _check_keys(top: Mapping[str, Any], nested: Mapping[str, Any], cls: type[Any]) -> None:
+    own = names_of(cls)
     for keys, known, owner in (
-        (top, _config_names() | own | {"preset"}, f"TrainConfig and {cls.__name__} have"),
+        (top, names_of(TrainConfig) | own | {"preset"}, f"TrainConfig and {cls.__name__} have"),
         (nested, own, f"{cls.__name__} has"),
     ):
         for key, value in keys.items():
             if key not in known:
-                raise ValueError(f"{file.where(key)}: {unknown_field(owner, key, value, known)}")
+                raise unknown_field(owner, key, value, known)
     if repeated := top.keys() & nested.keys():
         name = min(repeated)
         raise ValueError(
-            f"{file.where(name)}: `{name}` is also in the file's table `algorithm`; leave one out. "
+            f"`{name}` is also in the file's table `algorithm`; leave one out. "
             f"Received: {name}={top[name]!r} and {nested[name]!r}"
         )
 
 
-def _check_kinds(file: ConfigFile, fields: Mapping[str, Any]) -> None:
+def _check_kinds(fields: Mapping[str, Any]) -> None:
     """Refuse values that no field can take, and fields that no file can give."""
     preset, callbacks = fields.get("preset", "none"), fields.get("callbacks", ())
     if not isinstance(preset, str):
-        raise _refusal(file, "preset", "a name", preset)
+        raise refusal("preset", "a name", preset)
     if callbacks and not callable_marks(callbacks):
         raise ValueError(
-            f"{file.where('callbacks')}: `callbacks` are objects, which only Python can give: "
+            "`callbacks` are objects, which only Python can give: "
             f"al.load_config(file, callbacks=[...]). Received: callbacks={callbacks!r}"
         )
     for name, value in fields.items():
         if any(isinstance(leaf, (date, time)) for leaf in _leaves(value)):
-            expected = f"`{name}` must not be or hold a date or time; quote it to give text"
-            raise ValueError(f"{file.where(name)}: {expected}. Received: {name}={value!r}")
+            raise ValueError(
+                f"`{name}` must not be or hold a date or time; quote it to give text. Received: {name}={value!r}"
+            )
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -274,31 +269,21 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _check_references(file: ConfigFile, fields: Mapping[str, Any]) -> None:
-    for name in _NAMED:
+def _check_references(fields: Mapping[str, Any]) -> None:
+    for name in _CODE_FIELDS:
         reference = fields.get(name)
         if isinstance(reference, str) and ":" in reference and is_pythons_own(reference):
-            expected = f"`{name}` must not name one of Python's own modules"
-            raise ValueError(f"{file.where(name)}: {expected}. Received: {name}={reference!r}")
-
-
-def _config_names() -> set[str]:
-    return {part.name for part in dataclasses.fields(TrainConfig)}
-
-
-def _converted(fields: Mapping[str, Any], cls: type[Any]) -> dict[str, Any]:
-    """Return values as the dataclasses take them: TOML writes None as "none", and neither format has tuples."""
-    hints = {**typing.get_type_hints(cls), **typing.get_type_hints(TrainConfig)}
-    return {name: _value(value, hints.get(name, Any), name) for name, value in fields.items()}
+            raise ValueError(f"`{name}` must not name one of Python's own modules. Received: {name}={reference!r}")
 
 
 def _value(value: Any, hint: Any, name: str) -> Any:
+    """Return a value as the dataclasses take it: TOML writes None as "none", and neither format has tuples."""
     kinds = typing.get_args(hint) or (hint,)
     if isinstance(value, str) and value.lower() == "none" and name != "preset" and {type(None), Any} & {*kinds}:
         return None
     if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
         return int(value)  # 1e6, as a flag takes it
-    if isinstance(value, list) and name not in _config_names():
+    if isinstance(value, list) and name not in names_of(TrainConfig):
         return tuple(value)
     if name == "env_kwargs" and isinstance(value, str):
         with contextlib.suppress(ValueError):

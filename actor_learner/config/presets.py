@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import tomllib
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.config.config import DEFAULT_NETWORK_FIELDS, TrainConfig
 from actor_learner.config.references import algorithm_class, algorithm_reference
+from actor_learner.config.settings import names_of
 from actor_learner.system.fields import close_match
 
 
@@ -100,7 +100,7 @@ def fields_below(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[
     if not isinstance(changes.get("optimizer"), str | None):
         dropped |= {"learning_rate", "max_grad_norm"}
     if not isinstance(changes.get("algorithm"), str | None):
-        dropped |= fields.keys() - {field.name for field in dataclasses.fields(TrainConfig)}
+        dropped |= fields.keys() - names_of(TrainConfig)
     return {name: value for name, value in fields.items() if name not in dropped}
 
 

@@ -14,7 +14,7 @@ from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.keras_import import import_keras_before
 
-_AT_A_SHELL = {"env": "module:factory", "network": "--network module:function"}
+_SHELL_FORMS = {"env": "module:factory", "network": "--network module:function"}
 
 
 def algorithm_class(name: str) -> type[Any]:
@@ -112,6 +112,6 @@ def callable_marks(value: Any) -> list[str]:
 
 def ask_again(missing: Mapping[str, Sequence[str]]) -> str:
     """Return how to give each field again, at a shell and in Python. missing: field -> names of its callables."""
-    spelled = {name: f"{_AT_A_SHELL[name]} at a shell, " if name in _AT_A_SHELL else "" for name in missing}
+    spelled = {name: f"{_SHELL_FORMS[name]} at a shell, " if name in _SHELL_FORMS else "" for name in missing}
     listed = "; ".join(f"{spelled[name]}{name}= in Python (was {', '.join(missing[name])})" for name in missing)
     return f"holds callables that can't be imported by their names; give them again: {listed}"

@@ -7,13 +7,13 @@ import enum
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from actor_learner.config.pool_checks import ACTING, DEVICES, check_address, check_info_keys, env_counts
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import refusal
-from actor_learner.system.ray_address import check_address
 
 T = TypeVar("T")
 
@@ -25,46 +25,47 @@ Check = Callable[[str, Any], Any]
 Effect = Literal["learning", "pace", "none"]
 """What a field changes: what is learned; only how fast, or how far; or neither, so that reports leave it out."""
 
+_OWNERS = {"environment": "actors", "actors": "actors", "network": "network", "algorithm": "learner"}
+"""The part of a run that uses the fields of a group, unless they say otherwise; that of others is the run itself."""
+
 
 def setting(
-    default: Any,
-    group: str = "run",
-    help: str | None = None,
-    check: Check | None = None,
-    effect: Effect = "learning",
+    default: Any, group: str = "run", *, check: Check | None = None, effect: Effect = "learning", **more: Any
 ) -> Any:
-    """Return a dataclass field. group: its flag's heading; help: its flag's text, if the docstring's doesn't fit."""
-    metadata = {"group": group, "check": check, "effect": effect} | ({} if help is None else {"help": help})
+    """Return a dataclass field.
+
+    group: its flag's heading. more: `owner`, the part of a run that uses it: "actors", "cluster", "learner", "network"
+    or "run"; `help`, its flag's text, if the docstring's doesn't fit; its flag's `metavar` and `alias`.
+    """
+    metadata = {"group": group, "check": check, "effect": effect, "owner": _OWNERS.get(group, "run"), **more}
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def count(
-    default: int | None, least: int | None, group: str = "run", help: str | None = None, effect: Effect = "learning"
-) -> Any:
+def count(default: int | None, least: int | None, group: str = "run", **more: Any) -> Any:
     """Return a field for an integer of at least `least`; it may be None if the default is."""
     check = functools.partial(checks.check_count, least=least, most=_MAX_INTEGER, optional=default is None)
-    return setting(default, group, help, check, effect)
+    return setting(default, group, check=check, **more)
 
 
-def flag(default: bool | None, group: str = "run", effect: Effect = "learning") -> Any:
+def flag(default: bool | None, group: str = "run", **more: Any) -> Any:
     """Return a field for a flag; None is its value until the algorithm's own default takes its place."""
-    return setting(default, group, None, checks.check_flag if default is not None else _open_flag, effect)
+
+    def check(name: str, value: Any) -> bool | None:
+        return None if value is None and default is None else checks.check_flag(name, value)
+
+    return setting(default, group, check=check, **more)
 
 
-def _open_flag(name: str, value: Any) -> bool | None:
-    return None if value is None else checks.check_flag(name, value)
-
-
-def choice(choices: tuple[Any, ...], group: str = "run", effect: Effect = "learning") -> Any:
+def choice(choices: tuple[Any, ...], group: str = "run", **more: Any) -> Any:
     """Return a field for one of the choices; the first is the default."""
-    return setting(choices[0], group, None, functools.partial(checks.check_choice, choices=choices), effect)
+    return setting(choices[0], group, check=functools.partial(checks.check_choice, choices=choices), **more)
 
 
-def number(default: float | None, group: str = "run", effect: Effect = "learning", **bounds: Any) -> Any:
-    """Return a field for a number within bounds."""
-    return setting(default, group, None, functools.partial(checks.check_number, **bounds), effect)
+def number(default: float | None, group: str = "run", *, bounds: Mapping[str, Any] | None = None, **more: Any) -> Any:
+    """Return a field for a number. bounds: arguments of `check_number`."""
+    return setting(default, group, check=functools.partial(checks.check_number, **bounds or {}), **more)
 
 
 def with_help(cls: type[T]) -> type[T]:
@@ -86,8 +87,8 @@ def with_help(cls: type[T]) -> type[T]:
 
 
 def names_of(settings: type[Any], *effects: Effect) -> frozenset[str]:
-    """Return the names of the fields, or of those that have these effects."""
-    fields = dataclasses.fields(settings)
+    """Return the names of the fields that can be given, of an algorithm too, or of those that have these effects."""
+    fields = [field for field in dataclasses.fields(settings) if field.init]
     return frozenset(field.name for field in fields if not effects or field.metadata["effect"] in effects)
 
 
@@ -97,7 +98,7 @@ def _autoreset_mode(name: str, value: Any) -> Any:
 
 
 def _info_keys(name: str, value: Any) -> tuple[str, ...]:
-    keys = checks.check_info_keys(value)
+    keys = check_info_keys(value)
     if not all(keys) or len(set(keys)) < len(keys):
         raise refusal(name, "different, non-empty strings", keys)
     return keys
@@ -136,27 +137,38 @@ class PoolSettings:
         None, "environment", check=_autoreset_mode
     )
     info_keys: tuple[str, ...] = setting(("is_success",), "environment", check=_info_keys, effect="none")
-    num_actors: int = count(2, 0, "actors", effect="pace")
+    num_actors: int = count(2, 0, "actors", effect="pace", alias="--num-workers")
     envs_per_actor: int | None = count(
-        None, 1, "actors", "environments of each actor; default: 8, or as num_envs says", "pace"
+        None, 1, "actors", effect="pace", help="environments of each actor; default: 8, or as num_envs says"
     )
     num_envs: int | None = count(
-        None, 1, "actors", "environments of all actors together, split evenly; default: envs_per_actor for each", "pace"
+        None,
+        1,
+        "actors",
+        effect="pace",
+        help="environments of all actors together, split evenly; default: envs_per_actor for each",
     )
     unroll_length: int = count(128, 1, "actors")
     max_policy_lag: int = count(
-        0, 0, "actors", "0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely"
+        0,
+        0,
+        "actors",
+        help="0: actors wait for each update; 1: they collect the next batch meanwhile; n: they run freely",
     )
-    acting: Literal["actors", "device"] = choice(checks.ACTING, "actors", "none")
-    ray_address: str | None = setting(None, "actors", check=check_address, effect="pace")
-    actors_per_host: int | None = count(None, 1, "actors", effect="pace")
-    ray_wait: float | None = number(None, "actors", "pace", least=0, optional=True)
+    acting: Literal["actors", "device"] = choice(ACTING, "actors", effect="none")
+    ray_address: str | None = setting(
+        None, "actors", check=check_address, effect="pace", owner="cluster", alias="--ray"
+    )
+    actors_per_host: int | None = count(None, 1, "actors", effect="pace", owner="cluster")
+    ray_wait: float | None = number(
+        None, "actors", effect="pace", owner="cluster", bounds={"least": 0, "optional": True}
+    )
     seed: int = setting(0, check=functools.partial(checks.check_count, least=0))
-    device: Literal["auto", "cpu", "gpu"] = choice(checks.DEVICES, effect="none")
-    on_env_error: Literal["restart", "raise"] = choice(("restart", "raise"), "faults", "none")
+    device: Literal["auto", "cpu", "gpu"] = choice(DEVICES, effect="none", owner="learner")
+    on_env_error: Literal["restart", "raise"] = choice(("restart", "raise"), "faults", effect="none")
     max_restarts: int = count(1000, 0, "faults", effect="none")
-    actor_timeout: float = setting(60.0, "faults", check=checks.check_seconds, effect="none")
-    start_timeout: float = setting(120.0, "faults", check=checks.check_seconds, effect="none")
+    actor_timeout: float = setting(60.0, "faults", check=checks.check_seconds, effect="none", owner="actors")
+    start_timeout: float = setting(120.0, "faults", check=checks.check_seconds, effect="none", owner="actors")
 
     def __post_init__(self) -> None:
         self._check_fields()
@@ -190,4 +202,4 @@ class PoolSettings:
     def env_counts(self) -> tuple[int, ...]:
         """The number of environments of each actor."""
         equal = self.max_policy_lag > 1
-        return checks.env_counts(self.num_actors, self.envs_per_actor, self.num_envs, equal=equal)
+        return env_counts(self.num_actors, self.envs_per_actor, self.num_envs, equal=equal)

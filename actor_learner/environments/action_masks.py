@@ -35,16 +35,16 @@ class ActionMasks:
         self._num_envs = num_envs
         self._describe = describe
         self._label = f"info['{MASK_KEY}']"
-        self._leaf: Structure | None = None
-        self._places: list[int] = []
+        self._mask_structure: Structure | None = None
+        self._mask_places: list[int] = []
         self._use_is_known = self.in_use
         if self.in_use:
             self._label = f"observation['{MASK_KEY}']"
-            self._leaf = observation_structure(spaces.observation.space.spaces[MASK_KEY])
-            self._places = [i for i, leaf in enumerate(spaces.observation.leaves) if leaf.path[0] == MASK_KEY]
+            self._mask_structure = observation_structure(spaces.observation.space.spaces[MASK_KEY])
+            self._mask_places = [i for i, leaf in enumerate(spaces.observation.leaves) if leaf.path[0] == MASK_KEY]
             self._check_possible()
-            example = [np.ones((1, *leaf.shape), bool) for leaf in self._leaf.leaves]
-            self._layout.read(self._leaf.unflatten(example), 1, self._label)
+            example = [np.ones((1, *leaf.shape), bool) for leaf in self._mask_structure.leaves]
+            self._layout.read(self._mask_structure.unflatten(example), 1, self._label)
 
     def reset(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None = None) -> None:
         """Read the masks of `rows` after a reset of all. Raises EnvError as `read` does, or if no action has any."""
@@ -62,23 +62,19 @@ class ActionMasks:
         else:
             self.check_absent(infos)
 
-    def read(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None = None) -> None:
+    def read(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None = None, *, keep: bool = False) -> None:
         """Read the masks of `rows` (bool `[b]`; None: all); the others don't act next and allow everything.
 
-        Raises EnvError if a mask is missing, has a wrong length, dtype or value, or allows nothing.
+        keep: the other masks stay as they are. Raises EnvError if a mask is missing, has a wrong length, dtype or
+        value, or allows nothing.
         """
         fresh = np.ones((self._num_envs, self._layout.size), bool)
+        if keep:
+            assert self.current is not None
+            fresh[...] = self.current
         if rows is None or rows.any():
             fresh[... if rows is None else rows] = self._masks(infos, leaves, rows)
             self._check_some_allowed(fresh)
-        self.current = fresh
-
-    def renew(self, infos: dict[str, Any], leaves: Leaves, rows: Array) -> None:
-        """Read the masks of rows (bool `[b]`) after their reset; the others stay. Raises EnvError as `read` does."""
-        assert self.current is not None
-        fresh = self.current.copy()
-        fresh[rows] = self._masks(infos, leaves, rows)
-        self._check_some_allowed(fresh)
         self.current = fresh
 
     def check_absent(self, infos: dict[str, Any]) -> None:
@@ -88,8 +84,8 @@ class ActionMasks:
             raise EnvError(f"`{self._label}` {rule}. Received: a mask of {self._describe(_first_row(infos))}")
 
     def _masks(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None) -> Array:
-        if self._leaf is not None:
-            value = self._leaf.unflatten([leaves[place] for place in self._places])
+        if self._mask_structure is not None:
+            value = self._mask_structure.unflatten([leaves[place] for place in self._mask_places])
         else:
             self._check_present(infos, rows)
             value = infos[MASK_KEY]

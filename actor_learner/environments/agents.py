@@ -17,11 +17,6 @@ from actor_learner.spaces.structure import MASK_KEY
 ABSENT = "absent"  # key of `infos`: bool `[b]`, True where the row's agent has no part in the next step
 
 
-def adapted(vector_env: Any) -> Any:
-    """Return SuperSuit's vector environments as Gymnasium's, and anything else as it is."""
-    return AgentsVectorEnv(vector_env) if type(vector_env).__module__.startswith("supersuit.") else vector_env
-
-
 class AgentsVectorEnv(AnyVectorEnv):
     """The agents of the games in `concat_vec_envs_v1` or `pettingzoo_env_to_vec_env_v1`.
 
@@ -49,7 +44,7 @@ class AgentsVectorEnv(AnyVectorEnv):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         first = create_empty_array(self.single_observation_space, self.num_envs, np.zeros)
-        self._seen: list[Any] = list(iterate(self.observation_space, first))
+        self._newest: list[Any] = list(iterate(self.observation_space, first))
         self._masks: dict[int, Any] = {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -67,13 +62,13 @@ class AgentsVectorEnv(AnyVectorEnv):
         for number, (game, rows) in enumerate(zip(self._games, self._rows, strict=True)):
             playing = list(game.agents)
             observations, rewards, ended, cut_off, infos = game.step({agent: choices[rows[agent]] for agent in playing})
-            self._see(rows, observations, infos)
+            self._remember(rows, observations, infos)
             for agent in playing:
                 row = rows[agent]
                 reward[row], truncated[row] = rewards[agent], cut_off[agent]
                 terminated[row] = ended[agent] or (agent not in game.agents and not cut_off[agent])
                 if terminated[row] or truncated[row]:
-                    final_obs[row] = copy.deepcopy(self._seen[row])  # a game may write the next one over it
+                    final_obs[row] = copy.deepcopy(self._newest[row])  # a game may write the next one over it
                     merge_numbers(final_info, infos.get(agent, {}), row, self.num_envs)
             if all(ended.get(agent) or cut_off.get(agent) for agent in game.agents):
                 self._start(number)
@@ -87,18 +82,18 @@ class AgentsVectorEnv(AnyVectorEnv):
             game.close()
 
     def _start(self, number: int, **kwargs: Any) -> None:
-        self._see(self._rows[number], *self._games[number].reset(**kwargs))
+        self._remember(self._rows[number], *self._games[number].reset(**kwargs))
 
-    def _see(self, rows: dict[Any, int], observations: dict[Any, Any], infos: dict[Any, dict[str, Any]]) -> None:
+    def _remember(self, rows: dict[Any, int], observations: dict[Any, Any], infos: dict[Any, dict[str, Any]]) -> None:
         for agent, observation in observations.items():
-            self._seen[rows[agent]] = observation
+            self._newest[rows[agent]] = observation
         for agent, info in infos.items():
             if MASK_KEY in info:
                 self._masks[rows[agent]] = info[MASK_KEY]
 
     def _observation(self) -> Any:
         out: Any = create_empty_array(self.single_observation_space, self.num_envs)
-        return concatenate(self.single_observation_space, self._seen, out)
+        return concatenate(self.single_observation_space, self._newest, out)
 
     def _infos(self) -> dict[str, Any]:
         absent = np.ones(self.num_envs, bool)

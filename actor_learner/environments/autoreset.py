@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from actor_learner.spaces.structure import children
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
+MAX_SEED = 2**31  # seeds are below it: the limit of simulators in C
 _MODES = {mode.value.lower(): mode for mode in AutoresetMode}
 
 
@@ -62,11 +63,11 @@ def differing_environments(batched: gym.Space[Any], single: gym.Space[Any], num_
     parts = dict(children(batched))
     if parts and type(batched) is type(single):
         for key, own in children(single):  # Gymnasium sorts the keys of a batched Dict
-            if key in parts and (found := differing_environments(parts[key], own, num_envs)) is not None:
-                return f"[{key!r}]{found[0]}", found[1]
+            if key in parts and (difference := differing_environments(parts[key], own, num_envs)) is not None:
+                return f"[{key!r}]{difference[0]}", difference[1]
         return None
     rows = list(batched.spaces) if isinstance(batched, Tuple) else _bounds(batched, single, num_envs)
-    return next((("", number) for number, row in enumerate(rows) if not _same(row, rows[0])), None)
+    return next((("", number) for number, row in enumerate(rows) if not _equal(row, rows[0])), None)
 
 
 def _bounds(batched: gym.Space[Any], single: gym.Space[Any], num_envs: int) -> list[Any]:
@@ -78,5 +79,5 @@ def _bounds(batched: gym.Space[Any], single: gym.Space[Any], num_envs: int) -> l
     return list(zip(batched.nvec, batched.start, strict=True)) if isinstance(batched, MultiDiscrete) else []
 
 
-def _same(one: Any, other: Any) -> bool:
+def _equal(one: Any, other: Any) -> bool:
     return all(map(np.array_equal, one, other)) if isinstance(one, tuple) else bool(one == other)

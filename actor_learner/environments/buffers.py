@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.spaces import Space
 
 from actor_learner.spaces.kinds import Discrete, MultiBinary, MultiDiscrete
+from actor_learner.spaces.leaves import require_values
 from actor_learner.spaces.structure import MASK_KEY, Leaf, Structure
-from actor_learner.spaces.validate import require_values
 from actor_learner.system.types import Array
 
 _INTEGERS = np.dtype(np.int64)
@@ -80,14 +80,14 @@ class Observations:
     def fault(self) -> Fault | None:
         """Return the first NaN, infinity, or choice outside the space; None if there is none."""
         for leaf, array in zip(self.structure.leaves, self.leaves, strict=True):
-            found = None
+            fault = None
             if array.dtype.kind == "f":
-                found = first_fault(leaf.label, array, ~np.isfinite(array), "finite")
+                fault = first_fault(leaf.label, array, ~np.isfinite(array), "finite")
             elif (limit := _limit(leaf)) is not None:
                 shown = array if leaf.start is None else array + leaf.start
-                found = first_fault(leaf.label, shown, _as_unsigned(array) >= limit, f"in {leaf.space}")
-            if found is not None:
-                return found
+                fault = first_fault(leaf.label, shown, _as_unsigned(array) >= limit, f"in {leaf.space}")
+            if fault is not None:
+                return fault
         return None
 
     def check_shapes(self, raw: Any) -> None:

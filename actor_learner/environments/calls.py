@@ -15,7 +15,7 @@ from actor_learner.environments.errors import EnvError, short
 from actor_learner.environments.foreign_code import calling
 
 MAX_CALLS_BYTES = 15 * 1024  # bytes of JSON: all calls fit into one message to an actor
-_OWN = ("reset", "step", "close")
+_EXCLUDED = ("reset", "step", "close")
 
 
 class CallError(EnvError):
@@ -59,8 +59,8 @@ def make_call(name: str, args: Sequence[Any], *, optional: bool = False) -> Call
 
     Raises ValueError for a name that can't be called, and for arguments that JSON changes.
     """
-    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_") or name in _OWN:
-        raise ValueError(f"`name` must be a public method other than {', '.join(_OWN)}. Received: name={name!r}")
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("_") or name in _EXCLUDED:
+        raise ValueError(f"`name` must be a public method other than {', '.join(_EXCLUDED)}. Received: name={name!r}")
     try:
         given = _as_lists(list(args))
         read = json.loads(json.dumps(given, allow_nan=False))
@@ -101,10 +101,10 @@ def methods(vector_env: AnyVectorEnv, call: Call, where: str) -> list[Callable[.
 
     Raises CallError for a missing method or arguments that don't fit.
     """
-    found = _find(vector_env, call.name)
-    if not found or not all(map(callable, found)):
+    members = _find_members(vector_env, call.name)
+    if not members or not all(map(callable, members)):
         raise CallError(f"{where} must have a method of that name. Received: call({call.name!r})")
-    for method in found:
+    for method in members:
         try:
             inspect.signature(method).bind(*call.args)
         except TypeError as error:
@@ -112,10 +112,10 @@ def methods(vector_env: AnyVectorEnv, call: Call, where: str) -> list[Callable[.
             raise CallError(f"`{call.name}` of {where}: {error}. Received: call({short(received)[1:-1]})") from error
         except ValueError:  # a method in C has no signature
             continue
-    return found
+    return members
 
 
-def _find(vector_env: AnyVectorEnv, name: str) -> list[Any]:
+def _find_members(vector_env: AnyVectorEnv, name: str) -> list[Any]:
     """Search from the outermost wrapper inwards, and the sub-environments of a SyncVectorEnv before itself."""
     for layer in layers(vector_env):
         if not isinstance(layer, VectorEnv):
@@ -124,7 +124,7 @@ def _find(vector_env: AnyVectorEnv, name: str) -> list[Any]:
             return [env.get_wrapper_attr(name) for env in layer.envs]
         if hasattr(layer, name):
             return [getattr(layer, name)]
-        passes_on: Any = getattr(layer, "call", None)
-        if callable(passes_on) and not isinstance(layer, SyncVectorEnv):
-            return [functools.partial(passes_on, name)]
+        call: Any = getattr(layer, "call", None)
+        if callable(call) and not isinstance(layer, SyncVectorEnv):
+            return [functools.partial(call, name)]
     return []

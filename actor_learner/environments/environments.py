@@ -31,7 +31,6 @@ from actor_learner.system.types import Array, Leaves
 _RECORDING_MODES = {AutoresetMode.NEXT_STEP}
 if tuple(int(number) for number in gym.__version__.split(".")[:2]) >= (1, 4):
     _RECORDING_MODES.add(AutoresetMode.SAME_STEP)
-_SEEDS = 2**31  # the limit of simulators in C
 
 
 class Transition(NamedTuple):
@@ -88,7 +87,7 @@ class Environments:
         self._actor = actor
         try:
             structure = self.spaces.observation
-            self._masks = ActionMasks(self.spaces, self.num_envs, self._environment)
+            self._masks = ActionMasks(self.spaces, self.num_envs, self._describe_row)
         except ValueError as error:
             raise EnvError(f"{self._where()}: {error}") from error
         # The policy reads the previous observation while the current one is written.
@@ -125,7 +124,7 @@ class Environments:
         Raises EnvError if `reset` raised, or its observation or action mask breaks its space.
         """
         if seed is not None:
-            seed = int(seed) % (_SEEDS - self.num_envs)
+            seed = int(seed) % (autoreset.MAX_SEED - self.num_envs)
         infos = self._vector_reset(self._current, seed=seed)
         self._resetting = self._reset_error = None
         self._absent = _absent(infos)
@@ -148,7 +147,7 @@ class Environments:
         try:
             raw, raw_reward, terminated, truncated, infos = self.vector_env.step(env_action)
         except (EnvError, SystemExit) as error:
-            raise foreign_code.named(error, f"`step` of {self._where()}", where=self._where()) from error
+            raise foreign_code.to_env_error(error, f"`step` of {self._where()}", where=self._where()) from error
         finally:
             if foreign_code.forks != forks:
                 foreign_code.end_child(f"`step` of {self._where()}")
@@ -174,8 +173,8 @@ class Environments:
         self._statistics.returns += reward
         terminated = np.asarray(terminated, dtype=bool)
         truncated = np.asarray(truncated, dtype=bool)
-        goes_on = 1 not in terminated.tobytes() and 1 not in truncated.tobytes() and ABSENT not in infos
-        if self._resetting is None and self._absent is None and goes_on:
+        none_ended = 1 not in terminated.tobytes() and 1 not in truncated.tobytes() and ABSENT not in infos
+        if self._resetting is None and self._absent is None and none_ended:
             if self._masks.in_use:
                 self._masks.read(infos, current.leaves)
             return Transition(current.leaves, reward, terminated, truncated, self._all_valid, None, None, None)
@@ -198,7 +197,8 @@ class Environments:
         valid = self._all_valid if self._resetting is None else self._start_after_reset(terminated, truncated)
         was_absent, self._absent = self._absent, _absent(infos)
         if was_absent is not None:
-            self._leave_out(was_absent)
+            self._reward[was_absent] = 0.0
+            self._statistics.start(was_absent, self._step)  # their next observation may start an episode
             valid = valid & ~was_absent
         terminated = terminated & valid
         truncated = truncated & valid & ~terminated
@@ -256,7 +256,7 @@ class Environments:
         self._current.take(fresh, ended)
         self._check(self._current)
         if self._masks.in_use:
-            self._masks.renew(infos, self._current.leaves, ended)
+            self._masks.read(infos, self._current.leaves, ended, keep=True)
         else:
             self._masks.check_absent(infos)
 
@@ -272,17 +272,12 @@ class Environments:
         self._statistics.start(resetting, self._step)
         return ~resetting
 
-    def _check_leaving(self, going_on: Array) -> None:
+    def _check_leaving(self, ongoing: Array) -> None:
         """Raise EnvError for a row without a part in the next step whose episode goes on: its return is unknown."""
-        if self._absent is not None and (leaving := self._absent & going_on).any():
-            where = self._environment(int(np.flatnonzero(leaving)[0]))
+        if self._absent is not None and (leaving := self._absent & ongoing).any():
+            where = self._describe_row(int(np.flatnonzero(leaving)[0]))
             rule = "must be terminated or truncated in the step after which `infos` marks it as absent"
             raise EnvError(f"The episode of {where} {rule}. Received: neither")
-
-    def _leave_out(self, absent: Array) -> None:
-        """Leave out rows without a part in this step: their next observation may start an episode."""
-        self._reward[absent] = 0.0
-        self._statistics.start(absent, self._step)
 
     def _vector_reset(self, into: Observations, **kwargs: Any) -> dict[str, Any]:
         """Reset the environments, write the observation, and return the infos."""
@@ -325,11 +320,13 @@ class Environments:
         """Raise EnvError if bounds differ: one environment's scale, clip and check the values of all."""
         for root, single in (("observation", self.observation_space), ("action", self.action_space)):
             batched = getattr(self.vector_env, f"{root}_space", None)
-            found = None if batched is None else autoreset.differing_environments(batched, single, self.num_envs)
-            if found is not None:
+            if batched is None:
+                continue
+            if (difference := autoreset.differing_environments(batched, single, self.num_envs)) is not None:
+                leaf, number = difference
                 raise EnvError(
-                    f"The environments of {self._where()} must have the same bounds, but `{root}{found[0]}` of "
-                    f"environment {found[1]} has other bounds than that of environment 0; rescale them in a wrapper. "
+                    f"The environments of {self._where()} must have the same bounds, but `{root}{leaf}` of "
+                    f"environment {number} has other bounds than that of environment 0; rescale them in a wrapper. "
                     f"Received: {' '.join(str(batched).split())}"
                 )
 
@@ -361,10 +358,10 @@ class Environments:
         if fault is None and raw_reward is not None:  # which may hold None, where `_reward` has NaN
             fault = first_fault("reward", np.asarray(raw_reward), ~np.isfinite(self._reward), "finite")
         if fault is not None:
-            where = self._environment(fault.row)
+            where = self._describe_row(fault.row)
             raise EnvError(f"{fault.label} of {where} must be {fault.rule}. Received: {fault.value}")
 
-    def _environment(self, row: int) -> str:
+    def _describe_row(self, row: int) -> str:
         length = self._step - int(self._statistics.first_step[row])
         return f"environment {row} of {self._where()}, at step {length} of its episode (env step {self._step})"
 

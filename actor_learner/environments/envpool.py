@@ -12,14 +12,13 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from actor_learner.environments.atari import LifeLoss, split_life_options
-from actor_learner.environments.autoreset import AnyVectorEnv
+from actor_learner.environments.autoreset import MAX_SEED, AnyVectorEnv
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.lookup import closest
 
 PREFIX = "envpool:"
 _INSTALL = 'pip install "envpool>=1.2" (wheels for Python 3.11 to 3.14 on Linux, and on macOS with Apple silicon)'
-_OURS = ("batch_size", "env_type")
-_SEEDS = 2**31
+_RESERVED_OPTIONS = ("batch_size", "env_type")
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,8 @@ class EnvPoolSource:
 
         As for ALE, `episodic_life=True` makes a lost life terminal for learning while the game goes on.
         """
-        if refused := [name for name in env_kwargs if name in _OURS]:
-            raise EnvError(f"The actors set EnvPool's `{refused[0]}`. Received: env_kwargs={env_kwargs}")
+        if reserved := [name for name in env_kwargs if name in _RESERVED_OPTIONS]:
+            raise EnvError(f"The actors set EnvPool's `{reserved[0]}`. Received: env_kwargs={env_kwargs}")
         options, ends_at_lost_life = split_life_options(env_kwargs)
         env = EnvPoolVectorEnv(self.task, num_envs, seed, options)
         return LifeLoss(env) if ends_at_lost_life else env
@@ -51,7 +50,7 @@ class EnvPoolVectorEnv(AnyVectorEnv):
         self._task, self._options = task, {"num_threads": 1, **options}
         self.num_envs = num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-        self._seed = int(np.random.default_rng().integers(_SEEDS) if seed is None else seed) % (_SEEDS - num_envs)
+        self._seed = int(np.random.default_rng().integers(MAX_SEED) if seed is None else seed) % (MAX_SEED - num_envs)
         self._stepped = False
         self._pool = self._build()
         if self._pool.config.get("max_num_players", 1) > 1:
@@ -64,7 +63,7 @@ class EnvPoolVectorEnv(AnyVectorEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, seeded with consecutive numbers from `seed`."""
         if seed is not None:
-            seed = int(seed) % (_SEEDS - self.num_envs)
+            seed = int(seed) % (MAX_SEED - self.num_envs)
             if self._stepped or seed != self._seed:
                 self._seed = seed
                 self._pool = self._build()

@@ -57,15 +57,15 @@ class EpisodeStatistics:
         return Episodes(rows, returns, lengths, self._info(rows, infos))
 
     def _info(self, rows: Array, infos: Sequence[dict[str, Any]]) -> dict[str, Array]:
-        found = {}
+        columns = {}
         for key in self._info_keys:
-            values = [_number(entry(infos, key, row)) for row in rows.tolist()]
+            values = [_number(_entry(infos, key, row)) for row in rows.tolist()]
             if any(value is not None for value in values):
-                found[key] = np.array([np.nan if value is None else value for value in values], dtype=np.float32)
-        return found
+                columns[key] = np.array([np.nan if value is None else value for value in values], dtype=np.float32)
+        return columns
 
 
-def entry(infos: Sequence[dict[str, Any]], key: str, row: int) -> Any:
+def _entry(infos: Sequence[dict[str, Any]], key: str, row: int) -> Any:
     """Return `info[key]` of one environment from vector infos, in which `_key` masks the rows that have it, or None."""
     for info in infos:
         values, mask = info.get(key), info.get(f"_{key}")
@@ -80,7 +80,7 @@ def _recorded_episode(infos: Sequence[dict[str, Any]], row: int) -> tuple[float,
     for info in infos:
         episode, mask = info.get("episode"), info.get("_episode")
         if isinstance(episode, dict) and (mask is None or mask[row]):
-            numbers = [_number(entry([episode], key, row)) for key in ("r", "l")]
+            numbers = [_number(_entry([episode], key, row)) for key in ("r", "l")]
             if numbers[0] is not None and numbers[1] is not None:
                 return numbers[0], numbers[1]
     return None

@@ -15,7 +15,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY_PATHS = ("site-packages", "dist-packages", os.path.dirname(os.__file__), _PACKAGE, "<frozen")
 
 
-def last_frame(error: BaseException) -> str:
+def _last_frame(error: BaseException) -> str:
     """Return the innermost frame of a traceback in the user's own files, as `file, line n, in function`."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
@@ -35,13 +35,10 @@ def text_of(error: BaseException) -> str:
         return f"(its text can't be read: {type(failure).__name__})"
 
 
-def one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
-
-
-def describe_error(error: BaseException) -> str:
+def describe_error(error: BaseException, *, with_place: bool = True) -> str:
     """Return an exception as `Type: message (file, line n, in function)`, on one line."""
-    return f"{one_line(error)} ({last_frame(error)})"
+    text = " ".join(f"{type(error).__name__}: {text_of(error)}".split()).removesuffix(":")
+    return f"{text} ({_last_frame(error)})" if with_place else text
 
 
 def short(value: Any) -> str:

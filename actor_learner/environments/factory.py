@@ -14,7 +14,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from actor_learner.environments.agents import adapted
+from actor_learner.environments.agents import AgentsVectorEnv
 from actor_learner.environments.atari import make_atari, make_single_atari
 from actor_learner.environments.autoreset import AnyVectorEnv, declared_autoreset_mode
 from actor_learner.environments.envpool import PREFIX, find_envpool
@@ -23,7 +23,7 @@ from actor_learner.environments.foreign_code import calling
 from actor_learner.environments.lookup import find_env, sendable_spec
 from actor_learner.environments.serial import SerialVectorEnv
 
-_NEEDED = ("num_envs", "single_observation_space", "single_action_space")
+_REQUIRED = ("num_envs", "single_observation_space", "single_action_space")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class EnvFactory:
         # environment's own mode afterwards; another one's entry is then restored.
         inherited = VectorEnv.metadata.pop("autoreset_mode", None)
         try:
-            vector_env = self._build(num_envs, seed, exact=exact)
+            vector_env = self._make_unchecked(num_envs, seed, exact=exact)
             mode = declared_autoreset_mode(vector_env) or VectorEnv.metadata.get("autoreset_mode")
         finally:
             VectorEnv.metadata.pop("autoreset_mode", None)
@@ -84,15 +84,17 @@ class EnvFactory:
                 f"inside the callable. Received: {value!r} ({reason})"
             ) from error
 
-    def _build(self, num_envs: int, seed: int | None, *, exact: bool) -> AnyVectorEnv:
+    def _make_unchecked(self, num_envs: int, seed: int | None, *, exact: bool) -> AnyVectorEnv:
         with calling(f"env `{self.name}`", "can't be built:"):
             if not self.native:
-                return self._serial([self.make_one() for _ in range(num_envs)])
-            vector_env = adapted(self._make_native(num_envs, seed))
-        if not isinstance(vector_env, VectorEnv) or not all(hasattr(vector_env, name) for name in _NEEDED):
+                return self._make_serial([self.make_one() for _ in range(num_envs)])
+            vector_env = self._make_native(num_envs, seed)
+            if type(vector_env).__module__.startswith("supersuit."):
+                vector_env = AgentsVectorEnv(vector_env)
+        if not isinstance(vector_env, VectorEnv) or not all(hasattr(vector_env, name) for name in _REQUIRED):
             raise EnvError(
                 f"`{self.name}` has a parameter `num_envs` and must return a gymnasium VectorEnv, with "
-                f"{', '.join(f'`{name}`' for name in _NEEDED)}. Received: {_kind(vector_env)}"
+                f"{', '.join(f'`{name}`' for name in _REQUIRED)}. Received: {_kind(vector_env)}"
             )
         if exact and vector_env.num_envs != num_envs:
             received = f"num_envs={vector_env.num_envs}"
@@ -122,7 +124,7 @@ class EnvFactory:
             return gym.make(self.source, **kwargs)
         return self.source(**self.env_kwargs)
 
-    def _serial(self, envs: list[Any]) -> AnyVectorEnv:
+    def _make_serial(self, envs: list[Any]) -> AnyVectorEnv:
         for env in envs:
             if isinstance(env, VectorEnv):
                 raise EnvError(

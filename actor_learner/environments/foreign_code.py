@@ -14,7 +14,7 @@ from actor_learner.environments.errors import EnvError, describe_error
 forks = 0
 """The forks between the program's first process and this one. Where a call changes it, the call returned in a child."""
 
-_named = mmap.mmap(-1, 1)  # shared with all children, so that only the first one is named
+_reported = mmap.mmap(-1, 1)  # shared with all children, so that only the first one is named
 
 
 def _count_fork() -> None:
@@ -37,15 +37,15 @@ def calling(what: str, raised: str = "raised", where: str = "") -> Iterator[None
     except EnvError as error:
         if not where:
             raise
-        raise named(error, what, where=where) from error
+        raise to_env_error(error, what, where=where) from error
     except (Exception, SystemExit) as error:
-        raise named(error, what, raised) from error
+        raise to_env_error(error, what, raised) from error
     finally:
         if forks != before:
             end_child(what)
 
 
-def named(error: BaseException, what: str, raised: str = "raised", where: str = "") -> EnvError:
+def to_env_error(error: BaseException, what: str, raised: str = "raised", where: str = "") -> EnvError:
     """Return an exception of an environment's code as the EnvError that `calling` raises."""
     if isinstance(error, EnvError):
         return EnvError(f"{error} ({where})")
@@ -61,8 +61,8 @@ def end_child(what: str) -> NoReturn:
     raised = error.__cause__ or error if isinstance(error, EnvError) else error
     if isinstance(raised, SystemExit):
         os._exit(raised.code if isinstance(raised.code, int) else bool(raised.code))
-    if not _named[0]:
-        _named[0] = 1
+    if not _reported[0]:
+        _reported[0] = 1
         end = "returned from it" if raised is None else f"raised {describe_error(raised)}"
         text = f"{what} forked a process that {end} and would have gone on as a second actor, so it was ended: let it "
         text += f"call `os._exit`, or start it with subprocess or multiprocessing. Received: process {os.getpid()}\n"

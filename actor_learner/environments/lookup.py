@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import difflib
 import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -15,7 +14,8 @@ from typing import Any, NamedTuple
 
 from gymnasium.envs.registration import EnvSpec, registry
 
-from actor_learner.environments.errors import EnvError, last_frame, one_line, short
+from actor_learner.environments.errors import EnvError, describe_error, short
+from actor_learner.system.keras_import import is_installed
 
 
 class Namespace(NamedTuple):
@@ -47,7 +47,7 @@ def find_env(env: str) -> EnvSpec | Callable[..., Any]:
     module_name, separator, attribute = env.partition(":")
     if not separator:
         return find_spec(env)
-    if module_name.partition(".")[0] in sys.stdlib_module_names:  # see the threat model in networks/untrusted.py
+    if module_name.partition(".")[0] in sys.stdlib_module_names:  # see the threat model in system/untrusted.py
         raise EnvError(f"`env` must name a module of environments, not one of Python's own. Received: env={env!r}")
     module = _import_module(module_name, env)
     if not hasattr(module, attribute):
@@ -116,8 +116,9 @@ def _import_namespace(env_id: str, env: str) -> bool:
         if not separator:
             return False
         package = namespace.package.partition(".")[0]
+        reason = describe_error(error, with_place=False)
         raise EnvError(
-            f"`{env_id}` needs the package `{package}` ({one_line(error)}): {namespace.install}. Received: env={env!r}"
+            f"`{env_id}` needs the package `{package}` ({reason}): {namespace.install}. Received: env={env!r}"
         ) from error
     if namespace.register:
         getattr(module, namespace.register)()
@@ -144,17 +145,13 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 def _check_requirement(entry_point: str, env: str) -> None:
     module = entry_point.partition(":")[0]
     for prefix, requirement in _REQUIREMENTS.items():
-        if (module == prefix or module.startswith(prefix + ".")) and not _is_installed(requirement.package):
+        if (module == prefix or module.startswith(prefix + ".")) and not is_installed(requirement.package):
             raise EnvError(
                 f"`{env}` needs the package `{requirement.package}`: {requirement.install}. Received: env={env!r}"
             )
     top = module.partition(".")[0]
-    if not _is_installed(top):
+    if not is_installed(top):
         raise EnvError(f"`{env}` needs the package `{top}`, which is not installed. Received: env={env!r}")
-
-
-def _is_installed(package: str) -> bool:
-    return sys.modules.get(package) is not None or importlib.util.find_spec(package) is not None
 
 
 def _import_module(name: str, env: str) -> ModuleType:
@@ -167,8 +164,8 @@ def _import_module(name: str, env: str) -> ModuleType:
             _add_working_directory(name)
             return importlib.import_module(name)
     except Exception as error:
-        where = "" if isinstance(error, ModuleNotFoundError) else f" ({last_frame(error)})"
-        raise EnvError(f"`{name}` can't be imported: {one_line(error)}{where}. Received: env={env!r}") from error
+        text = describe_error(error, with_place=not isinstance(error, ModuleNotFoundError))
+        raise EnvError(f"`{name}` can't be imported: {text}. Received: env={env!r}") from error
 
 
 def _add_working_directory(name: str) -> None:

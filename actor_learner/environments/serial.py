@@ -144,7 +144,8 @@ class SerialVectorEnv(_SyncVectorEnv):
         if expected is _STEP_RESULT:
             _check_reward(result[1], source)
             for name, flag in zip(("terminated", "truncated"), result[2:4], strict=True):
-                _check_flag(name, flag, source)
+                if np.asarray(flag).dtype.kind not in "biu":
+                    raise EnvError(f"{source} must return a bool as {name}. Received: {name}={short(flag)}")
         if not isinstance(result[-1], Mapping):
             raise EnvError(f"{source} must return a dict as info. Received: info={short(result[-1])}")
         self._check_row(result[0], source)
@@ -200,11 +201,6 @@ def _check_reward(reward: Any, source: str) -> None:
     except TypeError:
         received = f"reward={short(reward)}"
     raise EnvError(f"{source} must return a number as reward. Received: {received}")
-
-
-def _check_flag(name: str, flag: Any, source: str) -> None:
-    if np.asarray(flag).dtype.kind not in "biu":
-        raise EnvError(f"{source} must return a bool as {name}. Received: {name}={short(flag)}")
 
 
 def _containers(

@@ -18,9 +18,9 @@ from actor_learner.environments.atari import split_life_options
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.factory import EnvFactory, accepts, resolve_env
 
-_NO_PICTURES = (None, "human", "ansi")  # render modes
+_MODES_WITHOUT_PICTURES = (None, "human", "ansi")  # render modes
 _PIXEL = (5, 4)  # height and width of a drawn pixel of ALE's frames, which are shrunk from 210 x 160 to a square
-_SCREEN_RATE = 60  # frames per second of an Atari
+_SCREEN_FPS = 60  # frames per second of an Atari
 
 
 class _NewestFrames(VectorWrapper):
@@ -30,7 +30,7 @@ class _NewestFrames(VectorWrapper):
 
     def __init__(self, env: VectorEnv[Any, Any, Any], frame_skip: int) -> None:
         super().__init__(env)
-        env.unwrapped.metadata = {**env.unwrapped.metadata, "render_fps": max(1, _SCREEN_RATE // frame_skip)}
+        env.unwrapped.metadata = {**env.unwrapped.metadata, "render_fps": max(1, _SCREEN_FPS // frame_skip)}
         self._newest: Any = None
 
     def reset(self, **options: Any) -> Any:
@@ -73,7 +73,7 @@ def recorded(
         "name_prefix": "evaluation",
         "disable_logger": True,
     }
-    factory = _drawing(env, env_kwargs, "rgb_array", vectorization)
+    factory = _drawing_factory(env, env_kwargs, "rgb_array", vectorization)
 
     def record(built: Any) -> Any:
         _check_pictures(factory, built)
@@ -81,19 +81,19 @@ def recorded(
             return gym.wrappers.vector.RecordVideo(built, **options)
         return RecordVideo(built, **options)
 
-    return _maker(factory, record)
+    return _callable_from(factory, record)
 
 
 def check_recorded(
     env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[str, Any] | None, vectorization: str = "auto"
 ) -> None:
     """Build an environment once, and raise what `recorded` raises."""
-    factory = _drawing(env, env_kwargs, "rgb_array", vectorization)
-    _maker(factory, lambda built: _check_pictures(factory, built))(*[1] * factory.native).close()
+    factory = _drawing_factory(env, env_kwargs, "rgb_array", vectorization)
+    _callable_from(factory, lambda built: _check_pictures(factory, built))(*[1] * factory.native).close()
 
 
 def _check_pictures(factory: EnvFactory, built: Any) -> Any:
-    if built.render_mode in _NO_PICTURES:
+    if built.render_mode in _MODES_WITHOUT_PICTURES:
         raise EnvError(
             f"`{factory.name}` has no renderer for pictures; a video needs an environment with "
             f'render_mode="rgb_array". Received: render_mode={built.render_mode!r}'
@@ -108,7 +108,7 @@ def in_a_window(
 
     Raises ValueError if `env` can't be resolved; on the build: if it has no window.
     """
-    factory = _drawing(env, env_kwargs, "human", vectorization)
+    factory = _drawing_factory(env, env_kwargs, "human", vectorization)
 
     def check(built: Any) -> Any:
         if built.render_mode != "human":
@@ -118,10 +118,10 @@ def in_a_window(
             )
         return built
 
-    return _maker(factory, check)
+    return _callable_from(factory, check)
 
 
-def _drawing(
+def _drawing_factory(
     env: str | Callable[..., Any] | EnvFactory,
     env_kwargs: Mapping[str, Any] | None,
     render_mode: str,
@@ -150,7 +150,7 @@ def _is_ale(source: EnvSpec | Callable[..., Any]) -> bool:
     return isinstance(source, EnvSpec) and source.namespace == "ALE"
 
 
-def _maker(factory: EnvFactory, wrap: Callable[[Any], Any]) -> Callable[..., Any]:
+def _callable_from(factory: EnvFactory, wrap: Callable[[Any], Any]) -> Callable[..., Any]:
     def make() -> Any:
         return wrap(_with_renderer(factory, factory.make_one))
 

@@ -20,6 +20,7 @@ from actor_learner.algorithms.base import Algorithm
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.algorithms.off_policy.base import OffPolicy
 from actor_learner.algorithms.schedules import is_schedule
+from actor_learner.config.pool_checks import check_sequences
 from actor_learner.learner import backend
 from actor_learner.learner.batch import num_environments, tensors
 from actor_learner.learner.cost import multiplications
@@ -34,7 +35,7 @@ from actor_learner.replay.buffer import ReplayBuffer
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import validate_trajectory
-from actor_learner.system.fields import check_count, check_sequences
+from actor_learner.system.fields import check_count
 from actor_learner.system.files import Entry, write_folder_atomically
 from actor_learner.system.types import Array, Tensor
 

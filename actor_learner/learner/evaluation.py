@@ -14,11 +14,11 @@ from actor_learner.algorithms.base import Evaluated
 from actor_learner.learner import backend
 from actor_learner.learner.batch import CHUNK_NUMBERS, in_chunks, side_by_side, with_bootstrap_row
 from actor_learner.networks import contract
-from actor_learner.networks.memory import Memories, Rows
+from actor_learner.networks.memory import Memories, StepLayout
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.types import Nest, Tensor
 
-_ROWS = Rows(backend.scan, backend.unflatten, backend.flatten)
+_ROWS = StepLayout(backend.scan, backend.unflatten, backend.flatten)
 State = tuple[Tensor, ...]
 
 

@@ -25,7 +25,7 @@ from actor_learner.learner.finite import Snapshot, all_finite, have_finite_squar
 from actor_learner.learner.loss_scaling import LossScaling
 from actor_learner.learner.rewards import RewardScaling, clip_reward
 from actor_learner.networks import contract
-from actor_learner.networks.memory import going_on
+from actor_learner.networks.memory import require_state
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.types import Nest, Tensor
 
@@ -86,7 +86,7 @@ class Update:
             the whole batch, where NaN stands for no value.
         """
         before = Snapshot(self.state)
-        with going_on():
+        with require_state():
             metrics, batch_metrics, minibatches = self._learn_batch(batch, order, num_minibatches, schedule)
             self.checked_names, finite = self._finite(metrics, self._outputs(minibatches, order))
         undone = ops.logical_not(ops.all(finite))

@@ -16,10 +16,10 @@ from actor_learner.system.types import Tensor
 
 State = tuple[Tensor, Tensor]
 
-_HIDDEN = 3e4  # float16 holds it
+_HIDDEN_SCORE = 3e4  # float16 holds it
 _EPSILON = 1e-5
 _FIRST_GATE = -2.0  # the block begins close to the identity, which steadies the first updates (arXiv:1910.06764, 3.2)
-_WIDENING = 2  # of the hidden layer, relative to the block
+_HIDDEN_FACTOR = 2  # of the hidden layer, relative to the block
 
 
 @keras.saving.register_keras_serializable(package="actor_learner")
@@ -49,7 +49,7 @@ class AttentionMemory(Memory):
         check_count("seed", seed, 0, optional=True)
 
     def build(self, input_shape: Any) -> None:
-        size, hidden = self.size, _WIDENING * self.size
+        size, hidden = self.size, _HIDDEN_FACTOR * self.size
         seeds = itertools.repeat(None) if self.seed is None else itertools.count(self.seed)
 
         def weight(name: str, *shape: int, initializer: Any = None) -> Any:
@@ -80,7 +80,7 @@ class AttentionMemory(Memory):
         # As products and sums over columns: LiteRT's batched products cost several times as much.
         cache, length = state
         window, size, heads = self.window, self.size, self.heads
-        x, query, key_value = self._attended(x)
+        x, query, key_value = self._project(x)
         cache = ops.concatenate([ops.cast(cache, x.dtype), ops.expand_dims(key_value, 1)], axis=1)
         key, value = cache[:, :, :size], cache[:, :, size:]
         of_head = np.repeat(np.eye(heads, dtype=np.float32), size // heads, axis=0)  # [size, heads]
@@ -89,18 +89,18 @@ class AttentionMemory(Memory):
         scores = ops.reshape(scores, (-1, window + 1, heads)) + ops.transpose(self.age_bias)
         age = np.arange(window, -1, -1, dtype=np.float32)
         hidden = ops.cast(age > length, x.dtype)
-        weights = ops.softmax(scores - _HIDDEN * ops.expand_dims(hidden, -1), axis=1)
+        weights = ops.softmax(scores - _HIDDEN_SCORE * ops.expand_dims(hidden, -1), axis=1)
         wide = ops.matmul(ops.reshape(weights, (-1, heads)), ops.cast(of_head.T, x.dtype))
         attention = ops.sum(ops.reshape(wide, (-1, window + 1, size)) * value, axis=1)
         kept = ops.cast(cache[:, 1:], "float32"), ops.minimum(length + 1.0, float(window))
-        return self._after(x, attention), kept
+        return self._block_output(x, attention), kept
 
     def unroll(self, x: Tensor, state: State, start: Tensor) -> tuple[Tensor, State]:
         """Return what `Memory.unroll` does, all steps at once."""
         cache, length = state
         steps, rows, _ = x.shape
         size, heads, each = self.size, self.heads, self.size // self.heads
-        x, query, key_value = self._attended(ops.reshape(x, (steps * rows, x.shape[-1])))
+        x, query, key_value = self._project(ops.reshape(x, (steps * rows, x.shape[-1])))
         key_value = ops.swapaxes(ops.reshape(key_value, (steps, rows, 2 * size)), 0, 1)
         cache = ops.concatenate([ops.cast(cache, x.dtype), key_value], axis=1)  # [rows, window + steps, 2 size]
         seen = self.window + steps
@@ -114,24 +114,24 @@ class AttentionMemory(Memory):
         bias = ops.take(self.age_bias, np.where(inside, self.window - age, 0).astype(np.int32), axis=1)
         counts = ops.logical_and(inside, age.astype(np.float32) <= ops.expand_dims(ops.transpose(since), -1))
         scores = ops.matmul(query, key) / math.sqrt(each) + bias
-        scores = scores - _HIDDEN * ops.cast(ops.logical_not(ops.expand_dims(counts, 1)), x.dtype)
+        scores = scores - _HIDDEN_SCORE * ops.cast(ops.logical_not(ops.expand_dims(counts, 1)), x.dtype)
         attention = ops.matmul(ops.softmax(scores), value)
         attention = ops.reshape(ops.transpose(attention, (2, 0, 1, 3)), (steps * rows, size))
         length = ops.expand_dims(ops.minimum(since[-1] + 1.0, float(self.window)), -1)
         kept = ops.cast(np.arange(self.window - 1, -1, -1, dtype=np.float32) < length, "float32")
         last = ops.cast(cache[:, steps:], "float32") * ops.expand_dims(kept, -1)
-        return ops.reshape(self._after(x, attention), (steps, rows, size)), (last, length)
+        return ops.reshape(self._block_output(x, attention), (steps, rows, size)), (last, length)
 
-    def _attended(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the embedding of inputs `[N, F]`, their query, and their key and value."""
         x = ops.matmul(x, self.embedding) + self.embedding_bias
-        normalized = _normalized(x, self.first_scale)
+        normalized = _normalize(x, self.first_scale)
         return x, ops.matmul(normalized, self.query), ops.matmul(normalized, self.key_value)
 
-    def _after(self, x: Tensor, attention: Tensor) -> Tensor:
+    def _block_output(self, x: Tensor, attention: Tensor) -> Tensor:
         """Return the block's output `[N, size]` for embeddings and what they attended to."""
         x = x + ops.sigmoid(self.first_gate) * ops.matmul(attention, self.output_kernel)
-        hidden = ops.relu(ops.matmul(_normalized(x, self.second_scale), self.hidden_kernel) + self.hidden_bias)
+        hidden = ops.relu(ops.matmul(_normalize(x, self.second_scale), self.hidden_kernel) + self.hidden_bias)
         return x + ops.sigmoid(self.second_gate) * (ops.matmul(hidden, self.dense_kernel) + self.dense_bias)
 
     def get_config(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class AttentionMemory(Memory):
         }
 
 
-def _normalized(x: Tensor, scale: Tensor) -> Tensor:
+def _normalize(x: Tensor, scale: Tensor) -> Tensor:
     centred = x - ops.mean(x, axis=-1, keepdims=True)
     return centred * ops.rsqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + _EPSILON) * scale
 

@@ -9,6 +9,7 @@ keys and indices joined by dots ("camera.0"). The mask leaf is an input only of 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -26,8 +27,6 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure
 from actor_learner.system.fields import refusal
 from actor_learner.system.types import Nest, Tensor
-
-"""A tensor, or dicts, tuples and lists of these."""
 
 CHECKED_ROWS = 2  # of the batch that a network is checked with: not 1, which could be the size of another axis
 
@@ -91,7 +90,7 @@ def arrange(network: keras.Model, observation: Nest) -> Nest:
     if inputs is None:
         one = isinstance(network, keras.Sequential) and len(leaves) == 1
         return next(iter(leaves.values())) if one else observation
-    if _structure(inputs) == _structure(observation):
+    if _nesting(inputs) == _nesting(observation):
         return observation
     names = [tensor.name for tensor in keras.tree.flatten(inputs)]
     if len(names) == len(leaves) == 1:
@@ -116,11 +115,11 @@ def named_leaves(observation: Nest, path: tuple[Any, ...] = ()) -> dict[str, Any
     return {name: leaf for key, part in parts for name, leaf in named_leaves(part, (*path, key)).items()}
 
 
-def _structure(nest: Nest) -> Any:
+def _nesting(nest: Nest) -> Any:
     """Return a nest with None in place of its leaves and lists in place of tuples."""
     if isinstance(nest, dict):
-        return {key: _structure(part) for key, part in nest.items()}
-    return list(map(_structure, nest)) if isinstance(nest, (tuple, list)) else None
+        return {key: _nesting(part) for key, part in nest.items()}
+    return list(map(_nesting, nest)) if isinstance(nest, (tuple, list)) else None
 
 
 def _named_outputs(outputs: Any) -> dict[str, Tensor]:
@@ -214,13 +213,6 @@ def _describe(observation: Nest) -> str:
     return ", ".join(f"{name} {tuple(leaf.shape[1:])} {leaf.dtype}" for name, leaf in leaves.items())
 
 
-def set_epsilon(network: keras.Model, epsilon: float | None) -> None:
-    """Assign the probability of random actions to the network's ActionDistribution layer; None: assigns nothing."""
-    for layer in all_layers(network):
-        if epsilon is not None and isinstance(layer, ActionDistribution) and layer.distribution == GREEDY:
-            layer.epsilon.assign([epsilon])
-
-
 def training_dependent_layers(network: keras.Model) -> list[str]:
     """Return the names of the layers that would behave differently in training; they run as in inference."""
     return [layer.name for layer in all_layers(network) if isinstance(layer, (BatchNormalization, Dropout))]
@@ -266,10 +258,10 @@ def distribution_and_hold(network: keras.Model) -> tuple[str, int]:
 
     Raises ValueError if several of these layers differ.
     """
-    found = [layer for layer in all_layers(network) if isinstance(layer, ActionDistribution)]
-    values = {(layer.distribution, layer.noise_hold) for layer in found}
+    layers = _distribution_layers(network)
+    values = {(layer.distribution, layer.noise_hold) for layer in layers}
     if len(values) > 1:
-        listed = ", ".join(f"{layer.name!r} ({layer.distribution}, {layer.noise_hold})" for layer in found)
+        listed = ", ".join(f"{layer.name!r} ({layer.distribution}, {layer.noise_hold})" for layer in layers)
         expected = "The network's ActionDistribution layers must agree on (distribution, noise_hold)"
         raise ValueError(f"{expected}. Received: {listed} of network {network.name!r}")
     return values.pop() if values else ("gaussian", 1)
@@ -277,8 +269,18 @@ def distribution_and_hold(network: keras.Model) -> tuple[str, int]:
 
 def epsilon_ladder(network: keras.Model) -> float:
     """Return the exponent of the ladder of epsilons over environments, 0 without one."""
-    found = [layer.epsilon_ladder for layer in all_layers(network) if isinstance(layer, ActionDistribution)]
-    return max(found, default=0.0)
+    return max((layer.epsilon_ladder for layer in _distribution_layers(network)), default=0.0)
+
+
+def set_epsilon(network: keras.Model, epsilon: float | None) -> None:
+    """Assign the probability of random actions to the network's ActionDistribution layer; None: assigns nothing."""
+    for layer in _distribution_layers(network):
+        if epsilon is not None and layer.distribution == GREEDY:
+            layer.epsilon.assign([epsilon])
+
+
+def _distribution_layers(network: keras.Model) -> list[ActionDistribution]:
+    return [layer for layer in all_layers(network) if isinstance(layer, ActionDistribution)]
 
 
 def check_noise_hold(noise_hold: int, action: Structure) -> None:
@@ -297,3 +299,32 @@ def tensor_names(names: Iterable[str]) -> list[str]:
             plain = f"{plain}.leaf-{index}"
         unique.append(plain)
     return unique
+
+
+@contextlib.contextmanager
+def building_in(precision: str | None) -> Iterator[None]:
+    """Lets layers that are made meanwhile compute in a precision, over weights in float32; None changes nothing."""
+    before = keras.config.dtype_policy()
+    if precision is not None:
+        keras.config.set_dtype_policy("float32" if precision == "float32" else f"mixed_{precision}")
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+@contextlib.contextmanager
+def computing_in_float32(network: keras.Model) -> Iterator[None]:
+    """Make all layers compute in float32 while they are traced; weights keep their dtype."""
+    found = (layer for layer in (network, *all_layers(network)) if layer.compute_dtype != "float32")
+    changed = [(layer, layer._dtype_policy) for layer in found]
+    try:
+        for layer, _ in changed:
+            policy = keras.DTypePolicy("float32")
+            # Without it, layers with weights of another dtype wouldn't cast them before use.
+            policy._variable_dtype = layer.variable_dtype
+            layer._dtype_policy = policy
+        yield
+    finally:
+        for layer, policy in changed:
+            layer._dtype_policy = policy

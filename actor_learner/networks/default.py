@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -17,8 +17,8 @@ from actor_learner.networks.attention import AttentionMemory
 from actor_learner.networks.contract import arrange, check_noise_hold, normalization_layers, takes_mask
 from actor_learner.networks.distributions import GREEDY, distribution_for
 from actor_learner.networks.images import (
+    IMAGE_NETWORKS,
     check_channel_axis,
-    check_image_network,
     image_features,
     is_grid,
     is_image,
@@ -35,7 +35,7 @@ from actor_learner.system.types import Tensor
 _LOG_STDS = (-20.0, 2.0)
 """The bounds of log standard deviations that depend on the observation: SB3's."""
 
-_KEEPING = 3.0
+_FORGET_BIAS = 3.0
 """The first bias of a forget gate: an untrained cell keeps 95% of its state from one step to the next."""
 
 
@@ -82,7 +82,6 @@ def default_network(
 
     Raises ValueError for unsupported spaces or options.
     """
-    structure = spaces.observation_structure(spaces.without_mask(observation_space))
     action = spaces.action_structure(action_space)
     distribution_for(action, distribution)  # raises ValueError if it doesn't fit
     check_noise_hold(noise_hold, action)
@@ -90,35 +89,27 @@ def default_network(
     check_count("memory_size", memory_size)
     if memory == "attention":
         check_heads("memory_size", memory_size)
+    build = _Builder(observation_space, hidden_sizes, activation, orthogonal_init, image_network, channel_axis, seed)
     if memory is not None:
-        _warn_of_stacks(structure, memory, image_network, channel_axis)
-    inputs = _inputs(structure)
-    build = _Builder(orthogonal_init, seed, taken=[tensor.name for tensor in inputs])
-    features, images = _features(
-        structure, inputs, build, activation, image_network, channel_axis, normalize_observation
-    )
-    shared = any(images) or memory is not None
-    policy_features, value_features = _trunks(features, build, hidden_sizes, activation, shared, all(images))
+        build.warn_of_stacks(memory)
+    features = build.features(normalize_observation)
+    policy_features, value_features = build.trunks(features, shared=memory is not None)
     if memory is not None:
         policy_features = value_features = build.memory(policy_features, memory, memory_size)
+    value: Tensor | None = None
     if distribution == GREEDY:
-        parameters = _action_values(policy_features, value_features if dueling else None, action, build)
+        parameters = build.action_values(policy_features, value_features if dueling else None, action)
         value = ops.max(parameters, axis=-1, keepdims=True)
     else:
-        head = _head_of_box(build, initial_log_std, state_dependent_std, action_noise)
-        parameters = _policy_head(policy_features, action, build, head)
-        without_value = state_dependent_std or action_noise is not None
-        value = None if without_value else build.head(value_features, 1, 1.0, "value")
-    layer = ActionDistribution(
-        distribution,
-        noise_hold,
-        epsilon_ladder=epsilon_ladder,
-        name=build.name("parameters"),
-        dtype="float32",
-    )
-    parameters = layer(parameters)
-    outputs = {"parameters": parameters} if value is None else (parameters, value)
-    return keras.Model(structure.unflatten(inputs), outputs, name="actor_critic")
+        parameters = build.action_parameters(
+            policy_features, action, initial_log_std, state_dependent_std=state_dependent_std, action_noise=action_noise
+        )
+        if not state_dependent_std and action_noise is None:
+            value = build.head(value_features, 1, 1.0, "value")
+    name = build.name("parameters")
+    layer = ActionDistribution(distribution, noise_hold, epsilon_ladder=epsilon_ladder, name=name, dtype="float32")
+    outputs = {"parameters": layer(parameters)} if value is None else (layer(parameters), value)
+    return keras.Model(build.structure.unflatten(build.inputs), outputs, name="actor_critic")
 
 
 def critic_seeds(seed: int, count: int) -> list[int]:
@@ -143,50 +134,12 @@ def default_critic(
     The action is `[N, d]`, scaled to -1 and 1. Features of the observation are those of `default_network`; an MLP of
     `hidden_sizes` follows. The other options are as there.
     """
-    structure = spaces.observation_structure(spaces.without_mask(observation_space))
     size = sum(math.prod(leaf.shape) for leaf in spaces.action_structure(action_space).leaves)
-    inputs = _inputs(structure)
+    build = _Builder(observation_space, hidden_sizes, activation, orthogonal_init, image_network, channel_axis, seed)
     action = keras.Input((size,), name="action_input")
-    build = _Builder(orthogonal_init, seed, taken=[tensor.name for tensor in inputs])
-    features, _ = _features(structure, inputs, build, activation, image_network, channel_axis, normalize_observation)
-    hidden = build.mlp(build.join([*features, action], "observation_and_action"), hidden_sizes, activation, "critic")
-    return keras.Model((structure.unflatten(inputs), action), build.head(hidden, 1, 1.0, "value"), name="critic")
-
-
-def _features(
-    structure: spaces.Structure,
-    inputs: Sequence[Tensor],
-    build: _Builder,
-    activation: str,
-    image_network: str,
-    channel_axis: int | None,
-    normalize_observation: bool,
-) -> tuple[list[Tensor], list[bool]]:
-    """Return features `[N, size]` of each leaf, and whether it is an image."""
-    _check_activation(activation)
-    check_image_network(image_network)
-    check_channel_axis(structure, channel_axis)
-    images = [is_image(leaf.space, image_network, channel_axis) for leaf in structure.leaves]
-    normalized = _normalizable(structure, images) if normalize_observation else [False] * len(images)
-    features = []
-    for leaf, tensor, image, normalize in zip(structure.leaves, inputs, images, normalized, strict=True):
-        prefix = _prefix(structure, leaf)
-        if image:
-            features.append(image_features(tensor, leaf, image_network, channel_axis, build.initializer, prefix))
-        else:
-            features.append(_vector_features(tensor, leaf, normalize, prefix))
-    return features, images
-
-
-def _warn_of_stacks(structure: spaces.Structure, memory: str, image_network: str, channel_axis: int | None) -> None:
-    for leaf in structure.leaves:
-        if is_image(leaf.space, image_network, channel_axis) and stacks_frames(leaf, channel_axis):
-            warnings.warn(
-                "Observations stack frames, and `memory` remembers frames, too: one is enough and takes less time. "
-                f"Received: memory={memory!r} with {leaf.label} of shape {leaf.shape}",
-                UserWarning,
-                stacklevel=4,
-            )
+    joined = build.join([*build.features(normalize_observation), action], "observation_and_action")
+    value = build.head(build.mlp(joined, "critic"), 1, 1.0, "value")
+    return keras.Model((build.structure.unflatten(build.inputs), action), value, name="critic")
 
 
 def with_normalization(network: keras.Model, observation_space: Space[Any]) -> keras.Model:
@@ -199,7 +152,7 @@ def with_normalization(network: keras.Model, observation_space: Space[Any]) -> k
         raise ValueError(f"{reason}. Received: network={network.name!r}")
     space = observation_space if takes_mask(network) else spaces.without_mask(observation_space)
     structure = spaces.observation_structure(space)
-    normalizable = _normalizable(structure, [is_grid(leaf.space) for leaf in structure.leaves])
+    normalizable = _find_vectors(structure, [is_grid(leaf.space) for leaf in structure.leaves])
     inputs = _inputs(structure)
     normalized = [
         _normalization(leaf, _prefix(structure, leaf))(tensor) if normalize else tensor
@@ -241,14 +194,7 @@ def _prefix(structure: spaces.Structure, leaf: spaces.Leaf) -> str:
     return f"{plain_name}." if plain_name == name else f"{plain_name}.{structure.leaves.index(leaf)}."
 
 
-def _check_activation(activation: str) -> None:
-    try:
-        keras.activations.get(activation)
-    except ValueError:
-        raise refusal("activation", "a Keras name, such as 'tanh', 'relu' or 'silu'", activation) from None
-
-
-def _normalizable(structure: spaces.Structure, images: Sequence[bool]) -> list[bool]:
+def _find_vectors(structure: spaces.Structure, images: Sequence[bool]) -> list[bool]:
     """Return for each leaf whether it is a vector of numbers. Raises ValueError if none is."""
     found = [
         isinstance(leaf.space, Box) and not image and leaf.path != (spaces.MASK_KEY,)
@@ -267,12 +213,32 @@ def _normalization(leaf: spaces.Leaf, prefix: str) -> ObservationNormalization:
 
 
 class _Builder:
-    """Builds layers, each kernel with its own seed, derived from one seed, and with names that no input has."""
+    """Builds layers on observations, each kernel with a seed derived from one, and with names that no input has."""
 
-    def __init__(self, orthogonal: bool, seed: int, taken: Sequence[str]) -> None:
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        hidden_sizes: Sequence[int],
+        activation: str,
+        orthogonal: bool,
+        image_network: str,
+        channel_axis: int | None,
+        seed: int,
+    ) -> None:
+        try:
+            keras.activations.get(activation)
+        except ValueError:
+            raise refusal("activation", "a Keras name, such as 'tanh', 'relu' or 'silu'", activation) from None
+        self.structure = structure = spaces.observation_structure(spaces.without_mask(observation_space))
+        check_choice("image_network", image_network, IMAGE_NETWORKS)
+        check_channel_axis(structure, channel_axis)
+        self.inputs = _inputs(structure)
+        self._images = [is_image(leaf.space, image_network, channel_axis) for leaf in structure.leaves]
+        self._image_options = image_network, channel_axis
+        self._hidden_sizes, self._activation = hidden_sizes, activation
         self._orthogonal = orthogonal
         self._seeds = iter(np.random.SeedSequence(seed).generate_state(4096))
-        self._taken = frozenset(taken)
+        self._input_names = frozenset(tensor.name for tensor in self.inputs)
 
     def initializer(self, gain: float) -> keras.initializers.Initializer:
         seed = int(next(self._seeds))
@@ -282,7 +248,7 @@ class _Builder:
 
     def name(self, name: str) -> str:
         """Return `name`, or another if an observation has a key of that name."""
-        return f"{name}_layer" if name in self._taken else name
+        return f"{name}_layer" if name in self._input_names else name
 
     def dense(self, x: Tensor, size: int, gain: float, name: str, **options: Any) -> Tensor:
         return layers.Dense(size, kernel_initializer=self.initializer(gain), name=self.name(name), **options)(x)
@@ -291,10 +257,49 @@ class _Builder:
         """Return an output of the network, in float32 whatever the precision of the other layers is."""
         return self.dense(x, size, gain, name, dtype="float32")
 
-    def mlp(self, x: Tensor, hidden_sizes: Sequence[int], activation: str, name: str) -> Tensor:
-        for index, size in enumerate(hidden_sizes):
-            x = self.dense(x, size, math.sqrt(2), f"{name}_hidden_{index + 1}", activation=activation)
+    def mlp(self, x: Tensor, name: str) -> Tensor:
+        for index, size in enumerate(self._hidden_sizes):
+            x = self.dense(x, size, math.sqrt(2), f"{name}_hidden_{index + 1}", activation=self._activation)
         return x
+
+    def join(self, columns: Sequence[Tensor], name: str, **options: Any) -> Tensor:
+        return columns[0] if len(columns) == 1 else layers.Concatenate(name=self.name(name), **options)(columns)
+
+    def warn_of_stacks(self, memory: str) -> None:
+        """Warn if images stack frames in a network that remembers frames."""
+        for leaf, image in zip(self.structure.leaves, self._images, strict=True):
+            if image and stacks_frames(leaf, self._image_options[1]):
+                warnings.warn(
+                    "Observations stack frames, and `memory` remembers frames, too: one is enough and takes less time. "
+                    f"Received: memory={memory!r} with {leaf.label} of shape {leaf.shape}",
+                    UserWarning,
+                    stacklevel=4,
+                )
+
+    def features(self, normalize: bool) -> list[Tensor]:
+        """Return features `[N, size]` of each leaf."""
+        normalized = _find_vectors(self.structure, self._images) if normalize else [False] * len(self._images)
+        features = []
+        for leaf, tensor, image, normal in zip(
+            self.structure.leaves, self.inputs, self._images, normalized, strict=True
+        ):
+            prefix = _prefix(self.structure, leaf)
+            if image:
+                features.append(image_features(tensor, leaf, *self._image_options, self.initializer, prefix))
+            else:
+                features.append(_vector_features(tensor, leaf, normal, prefix))
+        return features
+
+    def trunks(self, features: Sequence[Tensor], *, shared: bool) -> tuple[Tensor, Tensor]:
+        """Return the features for the heads of policy and value: a trunk each, or a shared one, as for images.
+
+        The features of a single image are a trunk.
+        """
+        joined = self.join(features, "observations")
+        if not (shared or any(self._images)):
+            return self.mlp(joined, "policy"), self.mlp(joined, "value")
+        trunk = joined if self._images == [True] else self.mlp(joined, "shared")
+        return trunk, trunk
 
     def memory(self, x: Tensor, kind: str, size: int) -> Tensor:
         name, seed = self.name("memory"), int(next(self._seeds))
@@ -305,14 +310,58 @@ class _Builder:
             "recurrent_initializer": keras.initializers.Orthogonal(seed=seed),
         }
         if kind == "gru":
-            cell = layers.GRUCell(size, bias_initializer=GateBias(_KEEPING, gate=0, gates=3), **weights)
+            cell = layers.GRUCell(size, bias_initializer=GateBias(_FORGET_BIAS, gate=0, gates=3), **weights)
         else:
-            bias = GateBias(_KEEPING, gate=1, gates=4)
+            bias = GateBias(_FORGET_BIAS, gate=1, gates=4)
             cell = layers.LSTMCell(size, unit_forget_bias=False, bias_initializer=bias, **weights)
         return Recurrent(cell, name=name)(x)
 
-    def join(self, columns: Sequence[Tensor], name: str, **options: Any) -> Tensor:
-        return columns[0] if len(columns) == 1 else layers.Concatenate(name=self.name(name), **options)(columns)
+    def action_values(self, x: Tensor, of_state: Tensor | None, action: spaces.Structure) -> Tensor:
+        """Return values of a Discrete space's choices; of_state: features of the state's own value, if it is apart."""
+        columns = spaces.leaf_parameter_size(action.leaves[0].space)
+        if of_state is None:
+            return self.head(x, columns, 1.0, "action_values")
+        advantage = self.head(x, columns, 1.0, "advantages")
+        value = self.head(of_state, 1, 1.0, "state_value")
+        return value + advantage - ops.mean(advantage, axis=-1, keepdims=True)
+
+    def action_parameters(
+        self,
+        x: Tensor,
+        action: spaces.Structure,
+        initial_log_std: float,
+        *,
+        state_dependent_std: bool,
+        action_noise: float | None,
+    ) -> Tensor:
+        """Return logits of discrete leaves, and means and log standard deviations of Boxes."""
+        heads: list[Tensor] = []
+        for leaf in action.leaves:
+            prefix = _prefix(action, leaf)
+            if not isinstance(leaf.space, Box):
+                heads.append(self.head(x, spaces.leaf_parameter_size(leaf.space), 0.01, f"{prefix}logits"))
+                continue
+            mean = self.head(x, math.prod(leaf.shape), 0.01, f"{prefix}mean")
+            name = f"{prefix}log_std"
+            if action_noise is not None:
+                mean, log_std = _within_bounds(mean, leaf, action_noise)
+                heads.append(LogStd(log_std, name=self.name(name), dtype="float32", trainable=False)(mean))
+            elif state_dependent_std:
+                log_std = self.head(x, math.prod(leaf.shape), 0.01, name)
+                heads += [mean, ops.clip(log_std + initial_log_std, *_LOG_STDS)]
+            else:
+                heads.append(LogStd(initial_log_std, name=self.name(name), dtype="float32")(mean))
+        return self.join(heads, "heads", dtype="float32")
+
+
+def _within_bounds(mean: Tensor, leaf: spaces.Leaf, noise: float) -> tuple[Tensor, list[float]]:
+    """Return a Box's means within its bounds, and fixed log standard deviations, from halves of their distance."""
+    low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (leaf.space.low, leaf.space.high))
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise ValueError(f"`action_noise` needs finite bounds. Received: {leaf.label} of {leaf.space}")
+    half = (high - low) / 2
+    log_std = np.log(np.maximum(noise * half, math.exp(_LOG_STDS[0]))).tolist()
+    return ops.tanh(mean) * half + (low + high) / 2, log_std
 
 
 def _vector_features(observation: Tensor, leaf: spaces.Leaf, normalize: bool, prefix: str) -> Tensor:
@@ -331,77 +380,3 @@ def _vector_features(observation: Tensor, leaf: spaces.Leaf, normalize: bool, pr
     if len(observation.shape) == 2:
         return observation
     return layers.Reshape((math.prod(leaf.shape),), name=f"{prefix}flatten")(observation)
-
-
-def _trunks(
-    features: Sequence[Tensor],
-    build: _Builder,
-    hidden_sizes: Sequence[int],
-    activation: str,
-    shared: bool,
-    all_images: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return the features for the heads of policy and value: a trunk each, or a shared one.
-
-    The features of a single image are a trunk.
-    """
-    joined = build.join(features, "observations")
-    if not shared:
-        policy = build.mlp(joined, hidden_sizes, activation, "policy")
-        return policy, build.mlp(joined, hidden_sizes, activation, "value")
-    alone = all_images and len(features) == 1
-    trunk = joined if alone else build.mlp(joined, hidden_sizes, activation, "shared")
-    return trunk, trunk
-
-
-def _action_values(x: Tensor, of_state: Tensor | None, structure: spaces.Structure, build: _Builder) -> Tensor:
-    """Return the values of a Discrete space's choices; of_state: features of the state's own value, if it is apart."""
-    columns = spaces.leaf_parameter_size(structure.leaves[0].space)
-    if of_state is None:
-        return build.head(x, columns, 1.0, "action_values")
-    advantage = build.head(x, columns, 1.0, "advantages")
-    value = build.head(of_state, 1, 1.0, "state_value")
-    return value + advantage - ops.mean(advantage, axis=-1, keepdims=True)
-
-
-def _policy_head(
-    x: Tensor, structure: spaces.Structure, build: _Builder, of_box: Callable[[Tensor, spaces.Leaf, str], list[Tensor]]
-) -> Tensor:
-    heads: list[Tensor] = []
-    for leaf in structure.leaves:
-        prefix = _prefix(structure, leaf)
-        if isinstance(leaf.space, Box):
-            heads += of_box(x, leaf, prefix)
-        else:
-            heads.append(build.head(x, spaces.leaf_parameter_size(leaf.space), 0.01, f"{prefix}logits"))
-    return build.join(heads, "heads", dtype="float32")
-
-
-def _head_of_box(
-    build: _Builder, initial_log_std: float, state_dependent_std: bool, action_noise: float | None
-) -> Callable[[Tensor, spaces.Leaf, str], list[Tensor]]:
-    """Return a function from features to the mean and the log standard deviation of a Box, as columns."""
-
-    def alone(x: Tensor, leaf: spaces.Leaf, prefix: str) -> list[Tensor]:
-        mean = build.head(x, math.prod(leaf.shape), 0.01, f"{prefix}mean")
-        return [LogStd(initial_log_std, name=build.name(f"{prefix}log_std"), dtype="float32")(mean)]
-
-    def by_state(x: Tensor, leaf: spaces.Leaf, prefix: str) -> list[Tensor]:
-        mean = build.head(x, math.prod(leaf.shape), 0.01, f"{prefix}mean")
-        log_std = build.head(x, math.prod(leaf.shape), 0.01, f"{prefix}log_std")
-        return [mean, ops.clip(log_std + initial_log_std, *_LOG_STDS)]
-
-    def bounded(x: Tensor, leaf: spaces.Leaf, prefix: str) -> list[Tensor]:
-        assert action_noise is not None
-        low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (leaf.space.low, leaf.space.high))
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            raise ValueError(f"`action_noise` needs finite bounds. Received: {leaf.label} of {leaf.space}")
-        half = (high - low) / 2
-        mean = ops.tanh(build.head(x, math.prod(leaf.shape), 0.01, f"{prefix}mean")) * half + (low + high) / 2
-        log_std = np.log(np.maximum(action_noise * half, math.exp(_LOG_STDS[0]))).tolist()
-        name = build.name(f"{prefix}log_std")
-        return [LogStd(log_std, name=name, dtype="float32", trainable=False)(mean)]
-
-    if action_noise is not None:
-        return bounded
-    return by_state if state_dependent_std else alone

@@ -14,16 +14,15 @@ from keras import layers, ops
 
 from actor_learner.spaces.kinds import Box
 from actor_learner.spaces.structure import Leaf, Structure, observation_structure
-from actor_learner.system.fields import refusal
 from actor_learner.system.types import Tensor
 
 Initialize = Callable[[float], keras.initializers.Initializer]
 """Returns the initializer of a kernel of this gain."""
 
-_MAXIMUM_CHANNELS = 16
+_MAX_CHANNELS = 16
 _MIN_FRAME_PIXELS = 4  # least height and width in pixels of an image
-_NATURE_FRAME = 36  # and of one for "nature"
-_ANY_BYTE = 255
+_MIN_NATURE_PIXELS = 36  # and of one for "nature"
+_MAX_BYTE = 255
 
 
 def is_grid(space: Any) -> bool:
@@ -54,8 +53,8 @@ def _describe_leaf(leaf: Leaf, plain: bool, image_network: str, channel_axis: in
     if not is_image(leaf.space, image_network, channel_axis):
         return f"{subject} of shape {leaf.shape} {'are' if plain else 'is'} treated as a vector."
     kind = "are treated as images" if plain else "is treated as an image"
-    height, width, axis = _frame(leaf, channel_axis)
-    start = f"{subject} of shape {leaf.shape} {kind} for the network {_choose(image_network, height, width)!r}"
+    height, width, axis = _frame_shape(leaf, channel_axis)
+    start = f"{subject} of shape {leaf.shape} {kind} for the network {_choose_network(image_network, height, width)!r}"
     if axis is None:
         return f"{start}, one channel."
     stacked = f", the {leaf.shape[0]} frames joined into the channels" if len(leaf.shape) == 4 else ""
@@ -79,36 +78,30 @@ def image_features(
 
     Warns of a guessed channel axis. Raises ValueError for an ambiguous one, or an image too small for its network.
     """
-    height, width, axis = _frame(leaf, channel_axis)
+    height, width, axis = _frame_shape(leaf, channel_axis)
     if axis is not None and channel_axis is None and not _guess_channel_axis(leaf.shape)[1]:
         warnings.warn(
             f"The channels of {leaf.label} of shape {leaf.shape} are taken to be on axis {axis - 3}; `channel_axis` "
             "says where they are.",
             stacklevel=5,
         )
-    network = _choose(image_network, height, width)
+    network = _choose_network(image_network, height, width)
     # Scaled before axes move: on CPUs TensorFlow moves float32 more than twice as fast as bytes.
     image = scaled(image, leaf, prefix, pixels=network != "small")
-    return _IMAGE_NETWORKS[network](_channels_last(image, leaf, axis, prefix), initialize, prefix)
+    return _BUILDERS[network](_channels_last(image, leaf, axis, prefix), initialize, prefix)
 
 
 def stacks_frames(leaf: Leaf, channel_axis: int | None) -> bool:
     """Return whether an image is several frames: of rank 4, or with channels first that aren't one or three colours."""
     if len(leaf.shape) == 4:
         return True
-    return _frame(leaf, channel_axis)[2] == 0 and leaf.shape[0] not in (1, 3)
+    return _frame_shape(leaf, channel_axis)[2] == 0 and leaf.shape[0] not in (1, 3)
 
 
-def check_image_network(image_network: str) -> None:
-    """Raise ValueError for an unknown network."""
-    if image_network not in ("auto", *_IMAGE_NETWORKS):
-        raise refusal("image_network", f"one of {['auto', *_IMAGE_NETWORKS]}", image_network)
-
-
-def _choose(image_network: str, height: int, width: int) -> str:
+def _choose_network(image_network: str, height: int, width: int) -> str:
     if image_network != "auto":
         return image_network
-    return "nature" if min(height, width) >= _NATURE_FRAME else "small"
+    return "nature" if min(height, width) >= _MIN_NATURE_PIXELS else "small"
 
 
 def scaled(grid: Tensor, leaf: Leaf, prefix: str, *, pixels: bool) -> Tensor:
@@ -120,7 +113,7 @@ def scaled(grid: Tensor, leaf: Leaf, prefix: str, *, pixels: bool) -> Tensor:
     high = np.maximum(np.asarray(leaf.space.high, np.float32), 1.0)
     scale = 1 / float(high.flat[0]) if (high == high.flat[0]).all() else 1 / high
     grid = layers.Rescaling(scale, name=f"{prefix}scale")(grid)
-    return grid if pixels or high.max() < _ANY_BYTE else ops.sqrt(grid)
+    return grid if pixels or high.max() < _MAX_BYTE else ops.sqrt(grid)
 
 
 def _channels_last(image: Tensor, leaf: Leaf, axis: int | None, prefix: str) -> Tensor:
@@ -137,7 +130,7 @@ def _channels_last(image: Tensor, leaf: Leaf, axis: int | None, prefix: str) -> 
     return layers.Reshape((height, width, shape[0] * frame[axis]), name=f"{prefix}merge_stack")(image)
 
 
-def _frame(leaf: Leaf, channel_axis: int | None) -> tuple[int, int, int | None]:
+def _frame_shape(leaf: Leaf, channel_axis: int | None) -> tuple[int, int, int | None]:
     """Return height, width and the axis of the channels in a frame, 0 or 2, or None for rank 2: one channel.
 
     `channel_axis` counts axes of the whole shape, a stack of frames included.
@@ -146,7 +139,7 @@ def _frame(leaf: Leaf, channel_axis: int | None) -> tuple[int, int, int | None]:
         return leaf.shape[0], leaf.shape[1], None
     axis = _guess_channel_axis(leaf.shape)[0] if channel_axis is None else _given_channel_axis(leaf, channel_axis)
     if axis is None:
-        expected = f"the first or the last, with at most {_MAXIMUM_CHANNELS} channels; give `channel_axis`"
+        expected = f"the first or the last, with at most {_MAX_CHANNELS} channels; give `channel_axis`"
         raise ValueError(
             f"The channel axis of an image must be {expected}. Received: {leaf.label} of shape {leaf.shape}"
         )
@@ -171,17 +164,17 @@ def _guess_channel_axis(shape: tuple[int, ...]) -> tuple[int | None, bool]:
     first, middle, last = shape[-3:]
     if first != last and middle in (first, last):
         return (2 if middle == first else 0), True
-    if min(first, last) > _MAXIMUM_CHANNELS or first == last != middle:
+    if min(first, last) > _MAX_CHANNELS or first == last != middle:
         return None, False
-    return (0 if first < last else 2), max(first, last) > _MAXIMUM_CHANNELS
+    return (0 if first < last else 2), max(first, last) > _MAX_CHANNELS
 
 
 def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
     """Return the network of Mnih et al. 2015 (doi:10.1038/nature14236)."""
     height, width = x.shape[1:3]
-    if min(height, width) < _NATURE_FRAME:
-        needed = f"images of at least {_NATURE_FRAME} x {_NATURE_FRAME} pixels; image_network='auto' takes smaller ones"
-        raise ValueError(f"`image_network='nature'` needs {needed}. Received: {height} x {width}")
+    if min(height, width) < _MIN_NATURE_PIXELS:
+        least = f"{_MIN_NATURE_PIXELS} x {_MIN_NATURE_PIXELS} pixels; image_network='auto' takes smaller ones"
+        raise ValueError(f"`image_network='nature'` needs images of at least {least}. Received: {height} x {width}")
     gain = math.sqrt(2)
     for number, (filters, size, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1)), start=1):
         kernel, name = initialize(gain), f"{prefix}convolution_{number}"
@@ -217,4 +210,5 @@ def _small(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
     return layers.Dense(128, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
 
 
-_IMAGE_NETWORKS = {"nature": _nature, "impala": _impala, "small": _small}
+_BUILDERS = {"nature": _nature, "impala": _impala, "small": _small}
+IMAGE_NETWORKS = ("auto", *_BUILDERS)

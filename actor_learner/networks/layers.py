@@ -217,7 +217,7 @@ class EnvironmentAction(layers.Layer):  # type: ignore[misc]
 
 
 def _to_env(leaf: Leaf, action: Tensor, distribution: str) -> Tensor:
-    """Convert actions as `policy.actions.leaf_to_env` does, in float32, then cast to the dtype of the space."""
+    """Convert actions as `policy.policy.leaf_to_env` does, in float32, then cast to the dtype of the space."""
     dtype = str(leaf.space.dtype)
     if not isinstance(leaf.space, Box):
         return ops.cast(action, dtype) if leaf.start is None else ops.cast(action, dtype) + leaf.start.astype(dtype)

@@ -1,6 +1,6 @@
 """Memory as a layer of an ordinary Keras network, from rows to rows.
 
-Outside of `Memories.stepping` and `Memories.unrolling`, a call is the first step of an episode, from the initial state.
+Outside of `Memories.stepping`, a call is the first step of an episode, from the initial state.
 Registered names are in saved networks: they must not change.
 """
 
@@ -16,11 +16,9 @@ import keras
 import numpy as np
 from keras import layers, ops, tree
 
-from actor_learner.networks.unrolling import Scan, written_out
+from actor_learner.networks.unrolling import Scan, unroll_for
 from actor_learner.system.fields import refusal
 from actor_learner.system.types import Nest, Tensor
-
-"""A tensor, or dicts, tuples and lists of these."""
 
 
 class MemoryContractError(ValueError):
@@ -70,7 +68,7 @@ class Memory(layers.Layer):  # type: ignore[misc]
 
         def body(state: Nest, inputs: tuple[Tensor, Tensor]) -> tuple[Nest, Tensor]:
             x, start = inputs
-            output, state = self.checked_step(x, where(start, initial, state))
+            output, state = self.checked_step(x, reset_where(start, initial, state))
             return state, output
 
         state, output = _scan()(body, state, (x, start))
@@ -78,9 +76,9 @@ class Memory(layers.Layer):  # type: ignore[misc]
 
     def call(self, x: Tensor) -> Tensor:
         if (steps := _steps.get()) is None:
-            if _must_go_on.get():
+            if _requires_state.get():
                 raise RuntimeError(f"Layer {self.name!r} must be called with the state that it goes on from")
-            return self.checked_step(x, checked_initial_state(self, _rows_of(x)))[0]
+            return self.checked_step(x, checked_initial_state(self, _count_rows(x)))[0]
         return steps.call(self, x)
 
     def compute_output_spec(self, x: Any) -> Any:
@@ -105,12 +103,12 @@ def checked_initial_state(layer: Memory, rows: Any) -> Nest:
     return state
 
 
-def _rows_of(x: Tensor) -> Any:
+def _count_rows(x: Tensor) -> Any:
     """Return the number of rows: an int where it is known."""
     return ops.shape(x)[0] if x.shape[0] is None else x.shape[0]
 
 
-def where(start: Tensor, initial: Nest, state: Nest) -> Nest:
+def reset_where(start: Tensor, initial: Nest, state: Nest) -> Nest:
     """Return the initial state in the rows where `start [N]` holds, the state elsewhere."""
 
     def choose(initial: Tensor, state: Tensor) -> Tensor:
@@ -146,7 +144,7 @@ class Recurrent(Memory):
         return output, _float32(state)
 
     def unroll(self, x: Tensor, state: Nest, start: Tensor) -> tuple[Tensor, Nest]:
-        unroll = written_out(self.cell) if type(self) is Recurrent else None  # a subclass may have steps of its own
+        unroll = unroll_for(self.cell) if type(self) is Recurrent else None  # a subclass may have steps of its own
         return super().unroll(x, state, start) if unroll is None else unroll(self.cell, x, state, start, _scan())
 
     def get_config(self) -> dict[str, Any]:
@@ -182,7 +180,7 @@ def _float32(state: Nest) -> Nest:
 
 
 @dataclass(frozen=True)
-class Rows:
+class StepLayout:
     """The arrangement of the rows of a network's call: T steps of N sequences, as `[T x N, ...]`.
 
     apart: `(rows, T) -> [T, N, ...]`; together: its inverse.
@@ -199,7 +197,7 @@ class _Steps:
 
     start: Tensor
     states: dict[int, Nest]
-    rows: Rows | None
+    layout: StepLayout | None
     after: dict[int, Nest] = field(default_factory=dict)
 
     def call(self, layer: Memory, x: Tensor) -> Tensor:
@@ -208,11 +206,13 @@ class _Steps:
                 f"A layer that remembers can be called once in a network. Received: {layer.name!r} twice"
             )
         state = self.states[id(layer)]
-        if self.rows is None:
-            output, after = layer.checked_step(x, where(self.start, checked_initial_state(layer, _rows_of(x)), state))
+        if self.layout is None:
+            output, after = layer.checked_step(
+                x, reset_where(self.start, checked_initial_state(layer, _count_rows(x)), state)
+            )
         else:
-            output, after = layer.unroll(self.rows.apart(x, self.start.shape[0]), state, self.start)
-            output = self.rows.together(output)
+            output, after = layer.unroll(self.layout.apart(x, self.start.shape[0]), state, self.start)
+            output = self.layout.together(output)
         self.after[id(layer)] = after
         return output
 
@@ -220,24 +220,24 @@ class _Steps:
 _steps: contextvars.ContextVar[_Steps | None] = contextvars.ContextVar("memory_steps", default=None)
 
 
-_must_go_on: contextvars.ContextVar[bool] = contextvars.ContextVar("memory_must_go_on", default=False)
+_requires_state: contextvars.ContextVar[bool] = contextvars.ContextVar("memory_must_go_on", default=False)
 
 
 @contextlib.contextmanager
-def going_on() -> Iterator[None]:
+def require_state() -> Iterator[None]:
     """Make it an error to call a layer that remembers without a state, as if each row began an episode."""
-    token = _must_go_on.set(True)
+    token = _requires_state.set(True)
     try:
         yield
     finally:
-        _must_go_on.reset(token)
+        _requires_state.reset(token)
 
 
 def _scan() -> Scan:
     steps = _steps.get()
     assert steps is not None
-    assert steps.rows is not None
-    return steps.rows.scan
+    assert steps.layout is not None
+    return steps.layout.scan
 
 
 class Memories:
@@ -262,23 +262,25 @@ class Memories:
         return tuple(tuple(leaf.shape[1:]) for leaf in self.initial_state(1))
 
     @contextlib.contextmanager
-    def stepping(self, start: Tensor, state: Sequence[Tensor], rows: Rows | None = None) -> Iterator[list[Tensor]]:
+    def stepping(
+        self, start: Tensor, state: Sequence[Tensor], layout: StepLayout | None = None
+    ) -> Iterator[list[Tensor]]:
         """Let a call of the network, whose rows are one step of N sequences, go on from `state`.
 
         Yields a list that holds the state after the call when the context is left. start: bool `[N]`, where episodes
-        start. With `rows` the call is of T steps, and `start` is `[T, N]`.
+        start. With a `layout` the call is of T steps, and `start` is `[T, N]`.
         """
         nests = tree.pack_sequence_as([layer.initial_state(1) for layer in self._layers], list(state))
-        steps = _Steps(start, dict(zip(map(id, self._layers), nests, strict=True)), rows)
+        steps = _Steps(start, dict(zip(map(id, self._layers), nests, strict=True)), layout)
         after: list[Tensor] = []
         token = _steps.set(steps)
         try:
             yield after
         finally:
             _steps.reset(token)
-        after += self._flat(steps.after, state)
+        after += self._checked_leaves(steps.after, state)
 
-    def _flat(self, after: dict[int, Nest], before: Sequence[Tensor]) -> list[Tensor]:
+    def _checked_leaves(self, after: dict[int, Nest], before: Sequence[Tensor]) -> list[Tensor]:
         """Return the leaves of the layers' states. Raises ValueError where one isn't shaped like the state before."""
         if missing := [layer.name for layer in self._layers if id(layer) not in after]:
             raise MemoryContractError(

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from actor_learner.networks.untrusted import check_network_file
 from actor_learner.system.files import DamagedError, has_manifest, one_line, read_folder, write_atomically
+from actor_learner.system.untrusted import check_network_file
 
 if TYPE_CHECKING:
     import keras
@@ -80,7 +80,7 @@ def network_of(
     name: str = _NAME,
 ) -> keras.Model:
     """Load a network, as `load_network` does, from the contents of a folder's files; messages name `path`."""
-    name = _first_name(contents.__contains__, path, name)
+    name = _find_file_name(contents.__contains__, path, name)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / name
         file.write_bytes(contents[name])
@@ -89,17 +89,17 @@ def network_of(
 
 def network_file(path: Path) -> Path:
     """Return the file of the network in a directory, or `path` itself if it is a file; else raises ValueError."""
-    return path if path.is_file() else path / _first_name(lambda name: (path / name).exists(), path)
+    return path if path.is_file() else path / _find_file_name(lambda name: (path / name).exists(), path)
 
 
-def _first_name(exists: Callable[[str], bool], path: str | os.PathLike[str], name: str = _NAME) -> str:
-    if (found := next(filter(exists, _files(name)), None)) is None:
+def _find_file_name(exists: Callable[[str], bool], path: str | os.PathLike[str], name: str = _NAME) -> str:
+    if (found := next(filter(exists, _file_names(name)), None)) is None:
         expected = f"There is no network ({name}.keras) there; a run writes it when it ends"
         raise ValueError(f"{expected}. Received: path={str(path)!r}")
     return found
 
 
-def _files(name: str) -> list[str]:
+def _file_names(name: str) -> list[str]:
     return [f"{name}{suffix}" for suffix in _SUFFIXES]
 
 
@@ -133,7 +133,7 @@ def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str])
 def _save(
     network: keras.Model, folder: Path, put: Callable[[Path, Callable[[Path], object]], object], name: str = _NAME
 ) -> Path:
-    whole, weights = (folder / file for file in _files(name))
+    whole, weights = (folder / file for file in _file_names(name))
     if _can_be_rebuilt.get(network, True):
         try:
             put(whole, functools.partial(_write_whole, network))

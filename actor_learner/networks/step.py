@@ -84,7 +84,7 @@ class PolicyStep:
     """
 
     def __init__(self, network: keras.Model, spaces: Spaces) -> None:
-        self._network, self._spaces = network, spaces
+        self.network, self.spaces = network, spaces
         self.distribution = network_distribution(network, spaces)
         self._memories = Memories(network)
         self.state_shapes = self._memories.shapes
@@ -92,11 +92,13 @@ class PolicyStep:
 
     def inputs(self, rows: int) -> list[Spec]:
         """Return the inputs of the step for so many rows."""
-        return [*self.value_inputs(rows), *self._draws(rows)]
+        # The noise is always of rank 2: LiteRT graphs that reshape [b] to [b, 1] don't resize.
+        specs = [*self.value_inputs(rows), Spec(NOISE, (rows, sum(self.distribution.noise)), _FLOAT)]
+        return [*specs, Spec(MASK_KEY, (rows, self.spaces.mask_size), _FLOAT)] if self.spaces.masked else specs
 
     def value_inputs(self, rows: int) -> list[Spec]:
         """Return the inputs of the value for so many rows."""
-        leaves = self._spaces.observation.leaves
+        leaves = self.spaces.observation.leaves
         names = tensor_names(leaf.name for leaf in leaves)
         specs = [Spec(name, (rows, *leaf.shape), leaf.dtype) for name, leaf in zip(names, leaves, strict=True)]
         if shapes := self.state_shapes:
@@ -104,43 +106,38 @@ class PolicyStep:
             specs += [Spec(f"state_{index}", (rows, *shape), _FLOAT) for index, shape in enumerate(shapes)]
         return specs
 
-    def _draws(self, rows: int) -> list[Spec]:
-        # The noise is always of rank 2: LiteRT graphs that reshape [b] to [b, 1] don't resize.
-        specs = [Spec(NOISE, (rows, sum(self.distribution.noise)), _FLOAT)]
-        return [*specs, Spec(MASK_KEY, (rows, self._spaces.mask_size), _FLOAT)] if self._spaces.masked else specs
-
     def step(self, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Stepped:
         """Return sampled actions. Raises ValueError if the network's outputs don't fit the action space."""
         seen = len(self.value_inputs(1))
         noise, mask = inputs[seen], self.mask(inputs)
-        with self._going_on(inputs) as state:
+        with self._stepping(inputs) as state:
             parameters = self._call(inputs, weights)["parameters"]
         action = self.distribution.sample(parameters, noise, mask)
         return Stepped(action, self.distribution.log_prob(parameters, action, mask), tuple(state), parameters)
 
     def mask(self, inputs: Sequence[Tensor]) -> Tensor | None:
         """Return the mask among the step's inputs; None where the spaces aren't masked."""
-        return inputs[-1] if self._spaces.masked else None
+        return inputs[-1] if self.spaces.masked else None
 
     def value(self, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
         """Return the values `[N]` of observations, in the state in which they are seen."""
-        with self._going_on(inputs):
+        with self._stepping(inputs):
             return self._call(inputs, weights)["value"]
 
     @contextlib.contextmanager
-    def _going_on(self, inputs: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    def _stepping(self, inputs: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         """Let a call of the network go on from the state among the inputs; yields a list for the state after it."""
         if not self._memories:
             yield []
             return
-        first = len(self._spaces.observation.leaves)
+        first = len(self.spaces.observation.leaves)
         start = ops.reshape(inputs[first], (-1,)) > 0.5
         with self._memories.stepping(start, inputs[first + 1 : first + 1 + len(self.state_shapes)]) as state:
             yield state
 
     def _call(self, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> dict[str, Tensor]:
-        leaves = inputs[: len(self._spaces.observation.leaves)]
-        observation = self._spaces.observation.unflatten(leaves)
-        outputs = call_with_weights(self._network, observation, weights, self._others)
-        check_outputs(self._network, outputs, int(leaves[0].shape[0]), self._spaces)
+        leaves = inputs[: len(self.spaces.observation.leaves)]
+        observation = self.spaces.observation.unflatten(leaves)
+        outputs = call_with_weights(self.network, observation, weights, self._others)
+        check_outputs(self.network, outputs, int(leaves[0].shape[0]), self.spaces)
         return outputs

@@ -23,7 +23,7 @@ shapes and an output, for each step `t` of `inputs [T, ...]`."""
 Unroll = Callable[[Any, Tensor, State, Tensor, Scan], tuple[Tensor, State]]
 
 
-def written_out(cell: Any) -> Unroll | None:
+def unroll_for(cell: Any) -> Unroll | None:
     """Return `(cell, x, state, start, scan) -> (outputs, last state)` for a cell; None where its own steps are needed.
 
     Shapes are those of `Memory.unroll`; the state is as the cell has it.
@@ -43,7 +43,7 @@ def written_out(cell: Any) -> Unroll | None:
 def _unroll_lstm(cell: Any, x: Tensor, state: State, start: Tensor, scan: Scan) -> tuple[Tensor, State]:
     """Hochreiter and Schmidhuber (1997) with the forget gate of Gers et al. (2000), as in `keras.layers.LSTMCell`."""
     rows, units = x.shape[1], cell.units
-    projected = _projected(x, cell.kernel, cell.bias)
+    projected = _project(x, cell.kernel, cell.bias)
     begins = ops.expand_dims(start, -1)
 
     def unroll(projected: Tensor, kernel: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Any]:
@@ -90,7 +90,7 @@ def _unroll_lstm(cell: Any, x: Tensor, state: State, start: Tensor, scan: Scan) 
 
         return states, gradient
 
-    states = ops.custom_gradient(unroll)(projected, _value_of(cell.recurrent_kernel), *state)
+    states = ops.custom_gradient(unroll)(projected, _as_tensor(cell.recurrent_kernel), *state)
     h, c = states[:, :, :units], states[:, :, units:]
     return h, [h[-1], c[-1]]
 
@@ -99,7 +99,7 @@ def _unroll_gru(cell: Any, x: Tensor, state: State, start: Tensor, scan: Scan) -
     """Cho et al. (2014) with the reset gate after the product, as in `keras.layers.GRUCell`."""
     rows, units = x.shape[1], cell.units
     bias, recurrent_bias = (None, ops.zeros(3 * units)) if cell.bias is None else (cell.bias[0], cell.bias[1])
-    projected = _projected(x, cell.kernel, bias)
+    projected = _project(x, cell.kernel, bias)
     begins = ops.expand_dims(start, -1)
 
     def unroll(projected: Tensor, kernel: Tensor, bias: Tensor, h: Tensor) -> tuple[Tensor, Any]:
@@ -139,19 +139,19 @@ def _unroll_gru(cell: Any, x: Tensor, state: State, start: Tensor, scan: Scan) -
 
         return states, gradient
 
-    states = ops.custom_gradient(unroll)(projected, _value_of(cell.recurrent_kernel), recurrent_bias, *state)
+    states = ops.custom_gradient(unroll)(projected, _as_tensor(cell.recurrent_kernel), recurrent_bias, *state)
     return states, [states[-1]]
 
 
 _UNROLLS: dict[type, Unroll] = {layers.LSTMCell: _unroll_lstm, layers.GRUCell: _unroll_gru}
 
 
-def _value_of(weight: Any) -> Tensor:
+def _as_tensor(weight: Any) -> Tensor:
     """Return a weight as a tensor, so that a function of it needs no gradient for a variable."""
     return weight * 1.0
 
 
-def _projected(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
+def _project(x: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     """Return `x kernel + bias` `[T, N, M]` for `x [T, N, F]`, in one product."""
     product = ops.tensordot(x, kernel, 1)
     return product if bias is None else product + bias

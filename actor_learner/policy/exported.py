@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actor_learner.networks.untrusted import check_graph
 from actor_learner.policy.graph import Constant, Graph
+from actor_learner.spaces.leaves import check_array
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.files import DamagedError, one_line, read_array, read_folder, write_folder_atomically
 from actor_learner.system.types import Array
+from actor_learner.system.untrusted import check_graph
 
 if TYPE_CHECKING:
     import keras
@@ -69,16 +70,12 @@ class ExportedPolicy:
         Raises ValueError if their number or a shape differs from the network's.
         """
         if isinstance(weights, np.ndarray):
-            if weights.shape != self.weights.shape:
-                raise ValueError(f"`weights` must have shape {self.weights.shape}. Received: shape={weights.shape}")
-            return weights.astype(np.float32, copy=False)
+            return check_array("weights", weights, self.weights.shape, dtype=np.float32)
         if len(weights) != (count := len(self.weight_shapes)):
             expected = f"`weights` must be the {count} arrays of `network.get_weights()`"
             raise ValueError(f"{expected}. Received: {len(weights)} arrays")
         for index, (array, shape) in enumerate(zip(weights, self.weight_shapes, strict=True)):
-            if np.shape(array) != shape:
-                expected = f"`weights[{index}]` ({self.weight_names[index]}) must have shape {shape}"
-                raise ValueError(f"{expected}. Received: shape={np.shape(array)}")
+            check_array(f"weights[{index}]", array, shape, hint=f", as {self.weight_names[index]} has")
         return flatten_weights(weights)
 
     def fits(self, network: keras.Model) -> bool:
@@ -138,7 +135,7 @@ class ExportedPolicy:
         contents = read_folder(folder)
         try:
             return cls.from_contents(contents)
-        except Exception as error:  # see networks.untrusted
+        except Exception as error:  # see system.untrusted
             reason = f"This exported policy can't be read: {one_line(error)}"
             raise DamagedError(f"{reason}. Received: folder={str(folder)!r}") from error
 

@@ -12,7 +12,10 @@ from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.system.types import Array
 
 Seed = int | np.random.SeedSequence | None
-_STEPS, _NUMBERS = 64, 2**18  # the most that are drawn ahead, because a call of a generator costs more than a number
+_MAX_STEPS_AHEAD, _MAX_NUMBERS_AHEAD = (
+    64,
+    2**18,
+)  # the most that are drawn ahead, because a call of a generator costs more than a number
 _MAX_STREAMS = 4096
 
 
@@ -63,10 +66,10 @@ class Noise:
         drawn: Array = self._ahead[self._step, :rows]
         self._step += 1
         if self._hold > 1:
-            self._keep_held(drawn[:, self._uniform :])
+            self._hold_normals(drawn[:, self._uniform :])
         return drawn
 
-    def _keep_held(self, normals: Array) -> None:
+    def _hold_normals(self, normals: Array) -> None:
         """Replace normals by those that are still held, and hold the others."""
         if len(self._held) != len(normals):
             self._held, self._ages = np.empty_like(normals), np.full(len(normals), self._hold)
@@ -82,7 +85,7 @@ class Noise:
         known = left.shape[1] if len(left) else 0
         rows = max(rows, self._ahead.shape[1])
         width = self._uniform + self._normal
-        steps = len(left) or max(1, min(_STEPS, _NUMBERS // max(1, rows * width)))
+        steps = len(left) or max(1, min(_MAX_STEPS_AHEAD, _MAX_NUMBERS_AHEAD // max(1, rows * width)))
         self._ahead, self._step = np.empty((steps, rows, width), np.float32), 0
         if known:
             self._ahead[:, :known] = left

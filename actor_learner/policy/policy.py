@@ -10,19 +10,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner.policy.actions import leaf_to_env
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.policy.graph import LoadedGraph
 from actor_learner.policy.inputs import ObservationReader
 from actor_learner.policy.noise import Noise, Seed
 from actor_learner.policy.runtime import load_graph
 from actor_learner.policy.state import State, read_start
+from actor_learner.spaces.kinds import Box
+from actor_learner.spaces.structure import Leaf
 from actor_learner.system.fields import check_count
 from actor_learner.system.types import Array, Leaves
 
@@ -145,7 +146,7 @@ class Policy:
         rows = len(leaves[0])
         mask = self._reader.read_mask(observation, action_mask, rows, single)
         action, log_prob = self.step_leaves(leaves, mask, read_start(start, rows))
-        return self._nested(action, single), log_prob[0] if single else log_prob
+        return self._nest_action(action, single), log_prob[0] if single else log_prob
 
     def act(
         self,
@@ -172,12 +173,10 @@ class Policy:
         rows = len(leaves[0])
         mask = self._reader.read_mask(observation, action_mask, rows, single)
         with self._state.replaced(state, rows, single) as given:
-            choose = self.mode_leaves if deterministic else self._sample_leaves
-            action = self.to_env(self._nested(choose(leaves, mask, read_start(start, rows)), single))
+            arguments = leaves, mask, read_start(start, rows)
+            actions = self.mode_leaves(*arguments) if deterministic else self.step_leaves(*arguments)[0]
+            action = self.to_env(self._nest_action(actions, single))
         return action if given is None else (action, given.result(single))
-
-    def _sample_leaves(self, *arguments: Any) -> Leaves:
-        return self.step_leaves(*arguments)[0]
 
     def reset(self, rows: Any = None) -> None:
         """Lets an episode start with the next observation in these rows (indices, or bool [N]); None: in all.
@@ -207,7 +206,7 @@ class Policy:
         return value
 
     def to_env(self, action: Any) -> Any:
-        """Convert one action of `step`, or a batch, to the environment's; see `actions.leaf_to_env`."""
+        """Convert one action of `step`, or a batch, to the environment's; see `leaf_to_env`."""
         return self.env_action(self._actions.flatten(action))
 
     def step_leaves(
@@ -256,9 +255,7 @@ class Policy:
         self._step_graph.renew()
         self._value_graph.discard()
 
-    def _nested(self, action: Leaves, single: bool) -> Any:
-        if self._actions.plain:
-            return action[0][0] if single else action[0]
+    def _nest_action(self, action: Leaves, single: bool) -> Any:
         return self._actions.unflatten([leaf[0] for leaf in action] if single else action)
 
     def _inputs(self, leaves: Leaves, noise: Array, action_mask: Array | None, start: Array | None) -> Leaves:
@@ -285,3 +282,24 @@ def load_policy(directory: str | os.PathLike[str], seed: Seed = 0) -> Policy:
     """
     inner = Path(directory) / "policy"
     return Policy(ExportedPolicy.load(inner if (inner / "policy.json").is_file() else directory), seed)
+
+
+def leaf_to_env(leaf: Leaf, distribution: str) -> Callable[[Any], Any]:
+    """Return the function that converts one leaf of an action or of a batch of actions.
+
+    Discrete and MultiDiscrete actions are counted from the space's `start`. Box actions are clipped to the bounds;
+    those of the distribution "squashed" become low + (tanh(u) + 1) / 2 x (high - low). All get the space's dtype.
+    """
+    dtype = np.dtype(leaf.space.dtype)
+    if not isinstance(leaf.space, Box):
+        # np.add returns a number for a single action, and environments use it as a key.
+        start = np.asarray(0 if leaf.start is None else leaf.start, dtype)
+        return lambda action: np.add(action, start, dtype=dtype, casting="unsafe")  # from int32, also to unsigned ones
+    low, high = leaf.space.low, leaf.space.high
+    if distribution == "squashed":
+        # Halved first, because the difference of the largest bounds is infinite. Rounding may step over a bound.
+        centre, scale = low / 2 + high / 2, high / 2 - low / 2
+        return lambda action: np.clip(centre + scale * np.tanh(np.asarray(action, dtype)), low, high)
+    if np.isinf(low).all() and np.isinf(high).all():
+        return lambda action: np.asarray(action, dtype)
+    return lambda action: np.minimum(np.maximum(np.asarray(action, dtype), low), high)

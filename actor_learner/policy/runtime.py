@@ -40,7 +40,7 @@ class LiteRTGraph(LoadedGraph):
         self._input_names, self._output_names = input_names, graph.outputs
         self._content = bytearray(graph.content)
         self._copies = [_copy_pair(self._content, constant, weights) for constant in graph.constants]
-        self._fed = {f"weight_{index}": weights[index] for index in graph.inputs}
+        self._weight_inputs = {f"weight_{index}": weights[index] for index in graph.inputs}
         self._output_indices: list[int] = []
         self.discard()
 
@@ -85,7 +85,7 @@ class LiteRTGraph(LoadedGraph):
             if shape[0] != rows:
                 interpreter.resize_tensor_input(index, (rows, *shape[1:]))
         interpreter.allocate_tensors()
-        for index, weight in self._fed_indices:
+        for index, weight in self._weight_places:
             interpreter.set_tensor(index, weight)
         return interpreter
 
@@ -96,7 +96,7 @@ class LiteRTGraph(LoadedGraph):
         names = enumerate(self._input_names)
         self._input_indices = [(position, numbers[name]) for position, name in names if name in numbers]
         self._shapes = {numbers[name]: details[name]["shape"] for name in self._input_names if name in numbers}
-        self._fed_indices = [(numbers[name], weight) for name, weight in self._fed.items()]
+        self._weight_places = [(numbers[name], weight) for name, weight in self._weight_inputs.items()]
         numbers = {detail["name"]: detail["index"] for detail in interpreter.get_output_details()}
         self._output_indices = [numbers[name] for name in self._output_names]
 

@@ -76,17 +76,22 @@ class State:
         if given is None:
             yield None
             return
-        arrays = _read(given, single)
-        expected = [(rows, *shape) for shape in self._shapes]
+        try:
+            arrays = [np.asarray(leaf, np.float32) for leaf in given]
+        except (TypeError, ValueError):
+            kind = type(given).__name__
+            raise ValueError(f"`state` must be a tuple of arrays of numbers. Received: a {kind}") from None
+        expected = [shape if single else (rows, *shape) for shape in self._shapes]
         if not self or [array.shape for array in arrays] != expected:
-            wanted = [shape[1:] for shape in expected] if single else expected
-            received = [array.shape[1:] if single else array.shape for array in arrays]
-            raise ValueError(f"`state` must be {_describe(wanted)} of this policy. Received: {received}")
+            what = f"a tuple of arrays of shapes {expected}, the state" if expected else "None: there is no state"
+            received = [array.shape for array in arrays]
+            raise ValueError(f"`state` must be {what} of this policy. Received: {received}")
         if not all(np.isfinite(array).all() for array in arrays):
             raise ValueError("`state` must be finite. Received: NaN or infinity in it")
         after = State(self._shapes)
         with self.forgotten():
-            self.leaves, self._start = tuple(arrays), np.zeros((rows, 1), np.float32)
+            self.leaves = tuple(array[None] if single else array for array in arrays)
+            self._start = np.zeros((rows, 1), np.float32)
             yield after
             after.leaves = self.leaves
 
@@ -110,15 +115,3 @@ class State:
         self.leaves = tuple(outputs[-count:])
         self._start = np.zeros((len(outputs[0]), 1), np.float32)
         return outputs[:-count]
-
-
-def _read(given: Any, single: bool) -> list[Array]:
-    try:
-        arrays = [np.asarray(leaf, np.float32) for leaf in given]
-    except (TypeError, ValueError):
-        raise ValueError(f"`state` must be a tuple of arrays of numbers. Received: a {type(given).__name__}") from None
-    return [array[None] for array in arrays] if single else arrays
-
-
-def _describe(shapes: list[tuple[int, ...]]) -> str:
-    return f"a tuple of arrays of shapes {shapes}, the state" if shapes else "None: there is no state"

@@ -19,25 +19,27 @@ class TensorFlowGraph(LoadedGraph):
         super().__init__(batch_size)
         self._tensorflow = tf = _import_tensorflow()
         self._weights = [weights[index] for index in graph.inputs]
-        self._fed: list[Any] | None = None
+        self._weight_tensors: list[Any] | None = None
         definition = parse_graph(graph.content)
         names = {node.name for node in definition.node}
         self._positions = [position for position, name in enumerate(input_names) if name in names]
-        fed = [*(input_names[position] for position in self._positions), *(f"weight_{index}" for index in graph.inputs)]
+        inputs = [input_names[position] for position in self._positions]
+        tensor_names = [f"{name}:0" for name in (*inputs, *(f"weight_{index}" for index in graph.inputs))]
         wrapped = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(definition, name=""), [])
-        self._function = wrapped.prune([f"{name}:0" for name in fed], list(graph.outputs))
+        self._function = wrapped.prune(tensor_names, list(graph.outputs))
 
     def discard(self) -> None:
-        self._fed = None
+        self._weight_tensors = None
 
     renew = discard
 
     def _run_batch(self, inputs: tuple[Array, ...], outputs: tuple[int, ...]) -> list[Array]:
         constant = self._tensorflow.constant
         with self._tensorflow.device("cpu"):
-            if self._fed is None:
-                self._fed = [constant(weight) for weight in self._weights]
-            results = self._function(*(constant(inputs[position]) for position in self._positions), *self._fed)
+            if self._weight_tensors is None:
+                self._weight_tensors = [constant(weight) for weight in self._weights]
+            tensors = [constant(inputs[position]) for position in self._positions]
+            results = self._function(*tensors, *self._weight_tensors)
         return [results[output].numpy() for output in outputs]
 
 

@@ -18,9 +18,10 @@ from actor_learner.replay.rows import Frames
 from actor_learner.replay.sampler import Sampler
 from actor_learner.replay.saving import has_buffer, read_buffer, write_buffer
 from actor_learner.replay.targets import n_step_targets, successors
+from actor_learner.spaces.leaves import check_values
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
-from actor_learner.spaces.validate import check_values, validate_trajectory
+from actor_learner.spaces.validate import validate_trajectory
 from actor_learner.system.fields import check_clip_reward, check_count, check_flag, check_number, refusal
 from actor_learner.system.files import write_folder_atomically
 from actor_learner.system.machine import require_memory, size_text

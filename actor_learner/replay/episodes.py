@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from actor_learner.spaces.leaves import check_values
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import Leaf, Structure
 from actor_learner.spaces.trajectory import Trajectory
-from actor_learner.spaces.validate import check_values
 from actor_learner.system.types import Array
 
 _NEAR_BOUNDS = 1 - 1e-6

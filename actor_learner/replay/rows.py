@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from actor_learner.spaces.frames import repeated, stack_axis
+from actor_learner.spaces.trajectory import repeats_frames, stack_axis
 from actor_learner.system.memory import release
 from actor_learner.system.types import Array
 
@@ -116,7 +116,7 @@ class Frames:
 
     def write(self, first: int, values: Array, final: Array | None, final_row: Array) -> Array:
         frames = np.moveaxis(values, self._axis + 2, 2)
-        repeats = repeated(frames)
+        repeats = repeats_frames(frames)
         new, same = self._new_frames(frames, repeats)
         place = np.cumsum(new.swapaxes(0, 1).reshape(new.shape[1], -1), axis=1)
         place = place.reshape(new.shape[1], len(new), -1).swapaxes(0, 1)  # of each new frame, from 1 on
@@ -169,7 +169,7 @@ class Frames:
         """
         frames = np.moveaxis(values, self._axis + 2, 2)
         differ = (frames[:, :, 1:] != frames[:, :, :-1]).any(axis=tuple(range(2, frames.ndim)))
-        tells, repeats = differ[1:] | differ[:-1], repeated(frames)
+        tells, repeats = differ[1:] | differ[:-1], repeats_frames(frames)
         telling, repeating = self.evidence
         self.evidence = telling + int(tells.sum()), repeating + int((tells & repeats).sum())
 

@@ -6,17 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from actor_learner.runs.hosts import PREFIX as HOST
-from actor_learner.runs.metrics import ACTOR_TIME
+from actor_learner.runs.metrics import ACTOR_TIME, HOST
 
-IDLE = 0.1  # a learner that overlaps with its actors limits the run if it waits for less than this part of its time
-UNEVEN = 0.25  # actors that wait for each other for this part of their time are unevenly fast
-ASLEEP = 0.5  # actors whose CPU time is less than this part of their working time have environments that wait
-FEW = 20  # with fewer updates, work that is done once, such as the first checkpoint, may seem to limit a run
-DISTURBING = 0.2  # other programs that use this part of the cores may be what limits a run, if there are too few cores
-PRESSING = 0.1  # there are too few cores if a process waits for one for this part of the time
-SLOW_NETWORK = 0.5  # columns of one host that are on their way for this part of the time wait for the network
-WORTHWHILE = 0.2  # the least part of the time that overlapping has to save before it is advised
+_MIN_IDLE = 0.1  # a learner that overlaps with its actors limits the run if it waits for a smaller part of its time
+_MIN_UNEVEN = 0.25  # actors that wait for each other for this part of their time are unevenly fast
+_MAX_ASLEEP = 0.5  # actors whose CPU time is less than this part of their working time have environments that wait
+MIN_UPDATES = 20  # with fewer updates, work that is done once, such as the first checkpoint, may seem to limit a run
+_MIN_DISTURBING = 0.2  # other programs that use this part of the cores may limit a run, if there are too few cores
+_MIN_PRESSURE = 0.1  # there are too few cores if a process waits for one for this part of the time
+_MIN_RECEIVING = 0.5  # columns of one host that are on their way for this part of the time wait for the network
+_MIN_GAIN = 0.2  # the least part of the time that overlapping has to save before it is advised
 OTHERS = "other programs"
 
 _WORK = ("env", "acting", "other")
@@ -62,7 +61,7 @@ def bottleneck(
     if any(map(math.isnan, shares.values())):
         return None
     others, pressure = metrics.get("cpu/others", 0.0), metrics.get("cpu/pressure", 0.0)
-    if others >= DISTURBING * cores and pressure >= PRESSING:
+    if others >= _MIN_DISTURBING * cores and pressure >= _MIN_PRESSURE:
         advice = f"they use {others:.1f} of {cores} cores, and processes wait for a core {pressure:.0%} of the time"
         return Bottleneck(OTHERS, f"{advice}: only on an idle machine can more be told")
     collecting = _share(metrics, "collecting")
@@ -71,23 +70,23 @@ def bottleneck(
     between = max(0.0, 1 - shares["learning"] - collecting)
     overlaps = max_policy_lag > 0 and num_actors > 0
     if between > max(shares["learning"], collecting):
-        if updates < FEW:
+        if updates < MIN_UPDATES:
             return Bottleneck("work that is done once, such as the first checkpoint", "more updates would tell more")
         return Bottleneck("callbacks and checkpoints between updates", "do them less often")
-    if shares["learning"] >= collecting or (overlaps and collecting < IDLE):
+    if shares["learning"] >= collecting or (overlaps and collecting < _MIN_IDLE):
         return Bottleneck("learning", _faster_learning(collecting, num_actors, cores, overlaps, replay))
     network = max(
         (value for name, value in metrics.items() if name.startswith(HOST) and name.endswith("/receiving")), default=0.0
     )
-    if network > SLOW_NETWORK:
+    if network > _MIN_RECEIVING:
         return Bottleneck("the network", "fewer bytes for each env step or a faster network would help")
     uneven = shares["waiting"] if overlaps else shares["waiting"] - shares["learning"] - between
-    if num_actors > 1 and uneven > max(UNEVEN, *(shares[name] for name in _WORK)):
+    if num_actors > 1 and uneven > max(_MIN_UNEVEN, *(shares[name] for name in _WORK)):
         larger = "a larger max_policy_lag" if max_policy_lag > 1 else "max_policy_lag=4"
         return Bottleneck("the slowest actor", f"{larger} would let the others go on")
     part = max(_WORK, key=shares.__getitem__)
     cpu = [value for name, value in metrics.items() if name.startswith("cpu/actor_")]
-    asleep = num_actors > 0 and sum(cpu) < len(cpu) * ASLEEP * (1 - shares["waiting"])
+    asleep = num_actors > 0 and sum(cpu) < len(cpu) * _MAX_ASLEEP * (1 - shares["waiting"])
     return Bottleneck(ACTOR_TIME[part], _faster_actors(part, shares["learning"], num_actors, cores, overlaps, asleep))
 
 
@@ -96,7 +95,7 @@ def _share(metrics: Mapping[str, float], name: str) -> float:
 
 
 def _faster_learning(collecting: float, num_actors: int, cores: int, overlaps: bool, replay: bool) -> str:
-    if num_actors and cores > 1 and not overlaps and collecting >= WORTHWHILE:
+    if num_actors and cores > 1 and not overlaps and collecting >= _MIN_GAIN:
         return "max_policy_lag=1 would let the actors collect meanwhile"
     if replay:
         return "smaller minibatches, a smaller updates_per_step or a GPU would help"
@@ -112,6 +111,6 @@ def _faster_actors(part: str, learning: float, num_actors: int, cores: int, over
         return "they wait rather than compute, so another actor would help although every core has one"
     if part == "acting":
         return "more envs_per_actor or a smaller network would help"
-    if not overlaps and cores > 1 and learning >= WORTHWHILE:
+    if not overlaps and cores > 1 and learning >= _MIN_GAIN:
         return "every core has an actor; max_policy_lag=1 may help"
     return "every core has an actor, so more cores or a faster environment would help"

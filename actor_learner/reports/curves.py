@@ -11,9 +11,9 @@ import numpy as np
 
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.settings import names_of
-from actor_learner.runs.config_table import ASIDE, Value, flat_config
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import read_metrics
+from actor_learner.runs.recorded_config import WITHOUT_EFFECT, Value, flat_config
 from actor_learner.system.fields import check_choice, close_match, refusal
 from actor_learner.system.types import Array
 
@@ -193,7 +193,7 @@ def _group_name(keys: Sequence[str], values: Sequence[Value]) -> str:
 
 def _warn_of_differences(groups: dict[str, list[_Run]], keys: Sequence[str]) -> None:
     """Warn of groups whose runs differ in other settings than the seed."""
-    aside = {*ASIDE, "seed", *keys}
+    aside = {*WITHOUT_EFFECT, "seed", *keys}
     for name, runs in groups.items():
         known = dict.fromkeys(key for run in runs for key in run.config if key.partition(".")[0] not in aside)
         differ = [key for key in known if len({repr(run.config[key]) for run in runs if key in run.config}) > 1]

@@ -41,8 +41,9 @@ def layout(
     detail: 2: everything; 1: without shares of time and processes; 0: progress only. note: a last sentence.
     """
     separator = " | " if ascii_only else " · "
+    rest = "".join(separator + name for name in (status.algorithm, status.run_dir) if name)
     parts: list[RenderableType] = [
-        _title(status, separator, ascii_only),
+        _cut(Text.assemble((status.env, "bold"), (rest, "dim")), ascii_only),
         _bar(status, width, ascii_only),
         _flow(_steps(status), width, separator),
     ]
@@ -73,11 +74,6 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) 
     sparks = _SPARKS[ascii_only]
     scale = (len(sparks) - 1) / (high - low) if high > low else 0.0
     return "".join(sparks[round((mean - low) * scale)] for mean in means)
-
-
-def _title(status: RunStatus, separator: str, ascii_only: bool) -> Text:
-    rest = "".join(separator + name for name in (status.algorithm, status.run_dir) if name)
-    return _cut(Text.assemble((status.env, "bold"), (rest, "dim")), ascii_only)
 
 
 def _bar(status: RunStatus, width: int, ascii_only: bool) -> Text:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,12 +70,19 @@ def plot(
 
     with mpl.rc_context(STYLE):
         figure = draw(curves, x=x, band=band, smoothing=smoothing)
-        try:
+        with naming_output(output):
             figure.savefig(output, dpi=200)
-        except OSError as error:
-            reason = error.strerror or error
-            raise ValueError(f"`output` can't be written: {reason}. Received: output={str(output)!r}") from error
     return output
+
+
+@contextlib.contextmanager
+def naming_output(output: Path) -> Iterator[None]:
+    """Raise ValueError, naming the argument, where a file can't be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"`output` can't be written: {reason}. Received: output={str(output)!r}") from error
 
 
 def check_package(name: str, what: str, extra: str) -> None:
@@ -107,17 +115,14 @@ def draw(curves: Sequence[Curve], *, x: str, band: str, smoothing: float) -> Fig
         axes.set_xlabel(_X_LABELS[x])
         if x == "seconds":
             axes.set_xlim(left=0)  # includes the start-up before the first update
-        axes.set_ylabel(_y_label(metric, smoothing if any(curve.smoothed for curve in of_panel) else 0))
+        smoothed = any(curve.smoothed for curve in of_panel)
+        how = f"\n(moving average, {100 * smoothing:g}% of the updates)" if smoothed else ""
+        axes.set_ylabel(metric.replace("_", " ") + how)
         several = any(curve.num_runs > 1 for curve in of_panel)
         if previous != (env, labels):
             axes.legend(frameon=False, title=BANDS[band].description if several else None, title_fontsize="small")
         previous = env, labels
     return figure
-
-
-def _y_label(metric: str, smoothing: float) -> str:
-    name = metric.replace("_", " ")
-    return f"{name}\n(moving average, {100 * smoothing:g}% of the updates)" if smoothing else name
 
 
 def _draw_panel(axes: Axes, curves: Sequence[Curve]) -> None:

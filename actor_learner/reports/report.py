@@ -19,17 +19,16 @@ from urllib.parse import quote
 from actor_learner import algorithms
 from actor_learner.config.config import TrainConfig
 from actor_learner.reports.charts import charts
-from actor_learner.reports.plot import check_package
+from actor_learner.reports.plot import check_package, naming_output
 from actor_learner.reports.status import RunStatus, duration, summarize
 from actor_learner.runs import artifacts
-from actor_learner.runs.config_table import ASIDE, Value, flat_config
 from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import is_locked
 from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsReader
-from actor_learner.runs.recorded_config import RecordedConfig
+from actor_learner.runs.recorded_config import WITHOUT_EFFECT, RecordedConfig, Value, flat_config
+from actor_learner.system import __version__
 from actor_learner.system.fields import refusal
 from actor_learner.system.files import write_atomically
-from actor_learner.system.version import __version__
 
 NAME = "report.html"
 
@@ -40,7 +39,7 @@ _LOG_LINES = 40
 _COLOURS = {"learning": 1, "environments": 1, "acting": 2, "copying": 3, "waiting": 4}
 
 
-class Share(NamedTuple):
+class TimeShare(NamedTuple):
     """A part of a process's time, from 0 to 1, and the number of its colour in the page."""
 
     name: str
@@ -71,11 +70,8 @@ def report(run_dir: str | os.PathLike[str], output: str | os.PathLike[str] | Non
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     template = resources.files(__package__).joinpath("report.html.jinja").read_text(encoding="utf-8")
     page = environment.from_string(template).render(facts)
-    try:
+    with naming_output(output):
         write_atomically(output, lambda partial: partial.write_text(page, encoding="utf-8", errors="replace"))
-    except OSError as error:
-        reason = error.strerror or error
-        raise ValueError(f"`output` can't be written: {reason}. Received: output={str(output)!r}") from error
     return output
 
 
@@ -87,7 +83,10 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
     config = read_config(run.path)
     flat = flat_config(config)
     rows = [row for row in MetricsReader(run.metrics).read() if "env_steps" in row]
-    state = "running" if is_locked(run.path) else "finished" if _has_finished(rows, config) else "stopped"
+    planned = config.integer("total_steps")
+    took_all = bool(rows) and planned is not None and rows[-1]["env_steps"] >= planned
+    has_finished = took_all or config.finished_steps > 0
+    state = "running" if is_locked(run.path) else "finished" if has_finished else "stopped"
     status = summarize(config, rows)
     knows_limit = status.limited_by and None not in map(config.integer, ("num_actors", "max_policy_lag"))
     return {
@@ -114,12 +113,6 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "version": __version__,
     }
-
-
-def _has_finished(rows: Sequence[Mapping[str, Any]], config: RecordedConfig) -> bool:
-    planned = config.integer("total_steps")
-    took_all = bool(rows) and planned is not None and rows[-1]["env_steps"] >= planned
-    return took_all or config.finished_steps > 0
 
 
 def _notices(run: RunDirectory, rows: Sequence[Mapping[str, Any]], state: str) -> Iterator[str]:
@@ -159,15 +152,15 @@ def _time(seconds: float) -> str:
     return duration(seconds) if math.isfinite(seconds) else ""
 
 
-def _learner_time(status: RunStatus) -> list[Share]:
+def _learner_time(status: RunStatus) -> list[TimeShare]:
     shares = _shares(status, LEARNER_TIME)
     left = 1 - sum(share.part for share in shares)
-    return [*shares, Share("callbacks, checkpoints, publishing", left, 3)] if shares and left > 0 else shares
+    return [*shares, TimeShare("callbacks, checkpoints, publishing", left, 3)] if shares and left > 0 else shares
 
 
-def _shares(status: RunStatus, labels: Mapping[str, str]) -> list[Share]:
+def _shares(status: RunStatus, labels: Mapping[str, str]) -> list[TimeShare]:
     known = {label: status.shares[name] for name, label in labels.items() if math.isfinite(status.shares[name])}
-    return [Share(label, min(max(part, 0.0), 1.0), _COLOURS[label]) for label, part in known.items()]
+    return [TimeShare(label, min(max(part, 0.0), 1.0), _COLOURS[label]) for label, part in known.items()]
 
 
 def _restarts(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
@@ -224,7 +217,7 @@ def _settings(flat: Mapping[str, Value]) -> dict[str, list[dict[str, Any]]]:
     for name, value in flat.items():
         of_algorithm = name.startswith("algorithm.")
         comparable = name in defaults and not (of_algorithm and known is None)
-        changed = comparable and defaults[name] != value and name not in {*ASIDE, "algorithm.name"}
+        changed = comparable and defaults[name] != value and name not in {*WITHOUT_EFFECT, "algorithm.name"}
         if of_algorithm or name.partition(".")[0] in {*defaults, "env_kwargs"}:
             setting = {"name": name.removeprefix("algorithm."), "value": str(value), "changed": changed}
             tables["hyperparameters" if of_algorithm else "run"].append(setting)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from actor_learner.reports.bottleneck import Bottleneck, bottleneck
-from actor_learner.runs.hosts import PREFIX as HOST
-from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME
+from actor_learner.runs.metrics import ACTOR_TIME, HOST, LEARNER_TIME
 from actor_learner.runs.recorded_config import RecordedConfig
 
 SMOOTHING_SECONDS = 5.0
@@ -27,7 +26,7 @@ class Process(NamedTuple):
 
 
 class Host(NamedTuple):
-    """A machine that runs actors; see `runs.hosts` for its figures."""
+    """A machine that runs actors; see `HostSampler` for its figures."""
 
     name: str
     steps_per_second: float

@@ -10,7 +10,7 @@ from pathlib import Path
 from actor_learner.reports.displays import choose_display
 from actor_learner.reports.status import RunStatus, Summary, duration, printable
 from actor_learner.runs.directory import RunDirectory, open_run, read_config
-from actor_learner.runs.lock import NAME, is_locked
+from actor_learner.runs.lock import LOCK_FILE, is_locked
 from actor_learner.runs.metrics import MetricsReader
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.system.fields import check_seconds
@@ -79,12 +79,12 @@ class WatchedRun:
         total = self._config.integer("total_steps")
         if total is not None and self._config.finished_steps >= total:
             return "The run has finished."
-        how = "was killed" if (self._run.path / NAME).exists() else "ended early"
+        how = "was killed" if (self._run.path / LOCK_FILE).exists() else "ended early"
         return f"The run {how}; `actor-learner train --resume {printable(self._run.path)}` continues it."
 
     def _age(self) -> float:
         """Return the seconds since the last change of the run's files."""
-        files = (self._run.metrics, self._run.config, self._run.path / NAME)
+        files = (self._run.metrics, self._run.config, self._run.path / LOCK_FILE)
         return max(0.0, time.time() - max(map(_changed_at, files)) / 1e9)
 
     def _read_config(self) -> None:

@@ -1,6 +1,6 @@
 """Videos, incidents and the log in a run's directory.
 
-Reads plain files only, never links, and a bounded part of each (see `networks.untrusted`).
+Reads plain files only, never links, and a bounded part of each (see `system.untrusted`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.runs.directory import RunDirectory
-from actor_learner.runs.incidents import DESCRIPTION, MAXIMUM_INCIDENTS
-from actor_learner.runs.log import NAME as RUN_LOG
+from actor_learner.runs.incidents import DESCRIPTION, MAX_INCIDENTS
+from actor_learner.runs.log import LOG_FILE
 from actor_learner.system.files import open_plain
 
 _VIDEO_SUFFIXES = (".mp4", ".webm")
@@ -34,7 +34,7 @@ def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None
 
 
 def log_lines(run: RunDirectory, count: int) -> list[str]:
-    content = read_plain(run.logs / RUN_LOG, _MAX_BYTES, from_end=True) or b""
+    content = read_plain(run.logs / LOG_FILE, _MAX_BYTES, from_end=True) or b""
     return content.decode("utf-8", errors="replace").splitlines()[-count:]
 
 
@@ -42,7 +42,7 @@ def incidents(run: RunDirectory) -> list[dict[str, Any]]:
     """Return the descriptions of the incidents, ordered by update; "folder" is the folder's name."""
     found = []
     if run.incidents.is_dir() and not run.incidents.is_symlink():
-        for folder in sorted(run.incidents.iterdir())[: 2 * MAXIMUM_INCIDENTS]:
+        for folder in sorted(run.incidents.iterdir())[: 2 * MAX_INCIDENTS]:
             described = {} if folder.is_symlink() else _object(folder / DESCRIPTION)
             if described:
                 found.append({**described, "folder": folder.name})

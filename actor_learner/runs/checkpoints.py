@@ -28,7 +28,7 @@ RUN_FILE = "run.json"
 FINAL = "final"
 
 _NAME = re.compile(r"\d{10}")
-_FULL = (errno.ENOSPC, errno.EDQUOT)  # the errors of a disk, or a quota, without room
+_DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)  # the errors of a disk, or a quota, without room
 T = TypeVar("T")
 SaveLearner = Callable[[Path, Path | None], Mapping[str, Entry]]
 _log = logging.getLogger("actor_learner")
@@ -155,7 +155,7 @@ class Checkpoints:
             try:
                 return write()
             except OSError as error:
-                if error.errno not in _FULL or not self._make_room():
+                if error.errno not in _DISK_FULL_ERRORS or not self._make_room():
                     raise
 
     def _make_room(self) -> bool:

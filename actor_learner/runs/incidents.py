@@ -22,7 +22,7 @@ from actor_learner.system.files import write_folder_atomically
 if TYPE_CHECKING:
     from actor_learner.learner.learner import Learner
 
-MAXIMUM_INCIDENTS = 20
+MAX_INCIDENTS = 20
 """The most incidents of one run; a run that fails again and again doesn't fill the disk."""
 DESCRIPTION = "incident.json"
 _REPEAT = "al.Learner.load(incident).update(al.load_trajectory(incident / 'trajectory.npz'))"
@@ -34,11 +34,11 @@ def write_incident(folder: Path, learner: Learner, trajectory: Trajectory, metri
     """Save an update that `learner` has just undone; call it before the learner changes.
 
     Returns the incident's folder, `<updates>-<n>`, written whole or not at all. Returns None, and writes nothing, if
-    there are `MAXIMUM_INCIDENTS` already. Raises OSError if the disk is full or can't be written.
+    there are `MAX_INCIDENTS` already. Raises OSError if the disk is full or can't be written.
 
     folder: The folder of the run's incidents; made if needed. metrics: The metrics that the update returned.
     """
-    if sum(1 for _ in folder.glob(f"*/{DESCRIPTION}")) >= MAXIMUM_INCIDENTS:
+    if sum(1 for _ in folder.glob(f"*/{DESCRIPTION}")) >= MAX_INCIDENTS:
         return None
     names = (f"{learner.updates}-{n}" for n in itertools.count(1))
     incident = next(path for name in names if not (path := folder / name).exists())

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from actor_learner.system.files import open_plain
 
-NAME = ".lock"
-_TRIES, _TRY_SECONDS = 20, 0.01  # `is_locked` holds the lock for a moment, on a busy machine for longer
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # some network file systems
+LOCK_FILE = ".lock"
+_MAX_TRIES, _TRY_SECONDS = 20, 0.01  # `is_locked` holds the lock for a moment, on a busy machine for longer
+_UNSUPPORTED_ERRORS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # some network file systems
 
 
 @contextlib.contextmanager
@@ -37,7 +37,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):  # the folder isn't empty, or was removed
-            (folder / NAME).unlink(missing_ok=True)
+            (folder / LOCK_FILE).unlink(missing_ok=True)
             folder.rmdir()
         os.close(descriptor)
 
@@ -45,7 +45,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 def check_unlocked(folder: Path) -> None:
     """Raise ValueError if a living run holds the folder's lock. Writes nothing."""
     try:
-        descriptor = open_plain(folder / NAME)
+        descriptor = open_plain(folder / LOCK_FILE)
     except OSError:
         return
     try:
@@ -60,7 +60,7 @@ def is_locked(folder: Path) -> bool:
     Writes nothing, and delays other processes for a moment at most.
     """
     try:
-        descriptor = open_plain(folder / NAME)
+        descriptor = open_plain(folder / LOCK_FILE)
     except OSError:
         return False
     try:
@@ -74,10 +74,10 @@ def is_locked(folder: Path) -> bool:
 
 def _lock(folder: Path) -> int | None:
     """Return the descriptor of the locked file; None if its last owner has just removed it."""
-    descriptor = open_plain(folder / NAME, os.O_RDWR | os.O_CREAT)
+    descriptor = open_plain(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     try:
         _take(descriptor, folder)
-        if os.path.samestat(os.fstat(descriptor), os.stat(folder / NAME)):
+        if os.path.samestat(os.fstat(descriptor), os.stat(folder / LOCK_FILE)):
             return descriptor
     except FileNotFoundError:
         pass
@@ -89,7 +89,7 @@ def _lock(folder: Path) -> int | None:
 
 
 def _take(descriptor: int, folder: Path) -> None:
-    for tries_left in reversed(range(_TRIES)):
+    for tries_left in reversed(range(_MAX_TRIES)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
@@ -97,7 +97,7 @@ def _take(descriptor: int, folder: Path) -> None:
             if tries_left:
                 time.sleep(_TRY_SECONDS)
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
+            if error.errno not in _UNSUPPORTED_ERRORS:
                 raise
             return
     owner = os.pread(descriptor, 20, 0).decode(errors="replace").strip()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from actor_learner.system.files import open_plain
 
-NAME = "run.log"
+LOG_FILE = "run.log"
 
 
 @contextlib.contextmanager
@@ -23,7 +23,7 @@ def run_log(folder: Path, *, verbose: bool = False) -> Iterator[None]:
     With `verbose`, the terminal shows information, too.
     """
     logger = logging.getLogger("actor_learner")
-    handlers: list[logging.Handler] = [_File(folder / NAME)]
+    handlers: list[logging.Handler] = [_File(folder / LOG_FILE)]
     if not logger.hasHandlers():
         handlers.append(_Terminal(logging.INFO if verbose else logging.WARNING))
     level = logger.level

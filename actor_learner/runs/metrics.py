@@ -20,6 +20,9 @@ LEARNER_TIME = {"learning": "learning", "collecting": "waiting"}
 ACTOR_TIME = {"env": "environments", "acting": "acting", "other": "copying", "waiting": "waiting"}
 """The shares of time: `time/<key>` in a row of metrics, and the name that people read."""
 
+HOST = "host/"
+"""The beginning of the names of metrics of one machine that runs actors, where there are several."""
+
 _MAX_WAITING = 10_000
 _log = logging.getLogger("actor_learner")
 

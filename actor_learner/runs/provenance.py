@@ -13,7 +13,7 @@ from actor_learner.system.machine import machine
 
 PACKAGES = ("tensorflow", "jax", "keras", "ai-edge-litert", "gymnasium", "numpy")
 """The packages whose arithmetic decides what is learned, where they are installed."""
-_GIT_SECONDS = 5.0
+_TIMEOUT_SECONDS = 5.0
 
 
 def provenance() -> dict[str, Any]:
@@ -30,10 +30,12 @@ def git_commit(folder: Path | None = None) -> dict[str, Any] | None:
 
     Returns None without a repository, a commit or git, and if git takes too long.
     """
-    # No monitor: it would be a program that the repository names (see `networks.untrusted`).
+    # No monitor: it would be a program that the repository names (see `system.untrusted`).
     command = ["git", "-c", "core.fsmonitor=false", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     commit, _, dirty = done.stdout.strip().partition("-")

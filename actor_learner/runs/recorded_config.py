@@ -1,11 +1,17 @@
-"""A run's config.json, read with the type that each entry should have: the file may be damaged, older or edited."""
+"""A run's config.json: its entries by the type that each should have, and as a flat table of names and values.
+
+The file may be damaged, older or edited. The table is for reports, legends and TensorBoard's hyperparameters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from actor_learner.system.fields import DEFAULT_ENVS_PER_ACTOR
+from actor_learner.config.config import RECORDED, TrainConfig
+from actor_learner.config.pool_checks import DEFAULT_ENVS_PER_ACTOR
+from actor_learner.config.settings import names_of
 from actor_learner.system.machine import available_cores
 
 
@@ -64,3 +70,41 @@ class RecordedConfig(dict[str, Any]):
     def finished_steps(self) -> int:
         """The env steps after which the run finished; 0 if it hasn't."""
         return self.integer("finished", "env_steps") or 0
+
+
+WITHOUT_EFFECT = names_of(TrainConfig, "none") | set(RECORDED)
+"""Fields of the config that don't change what is learned, and what config.json records beside the config."""
+
+Value = bool | int | float | str
+
+
+def flat_config(data: Mapping[str, Any], *, skip: Collection[str] = ()) -> dict[str, Value]:
+    """Return the values of a config.json by dotted names: `{"env": "CartPole-v1", "algorithm.gamma": 0.99}`.
+
+    Lists become text with commas, None becomes "none", a callable its name.
+
+    Args:
+        data: The config as `read_config` returns it.
+        skip: Names to leave out; `WITHOUT_EFFECT` holds the fields that don't change what is learned.
+    """
+    flat: dict[str, Value] = {}
+    for name, value in data.items():
+        if name in skip:
+            continue
+        if isinstance(value, Mapping) and set(value) != {"callable"}:
+            flat |= {f"{name}.{key}": item for key, item in flat_config(value).items()}
+        else:
+            flat[name] = _simple(value)
+    return flat
+
+
+def _simple(value: Any) -> Value:
+    if value is None:
+        return "none"
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return str(value["callable"])
+    if isinstance(value, list):
+        return ",".join(item if isinstance(item, str) else json.dumps(item) for item in value)
+    return str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import sys
@@ -15,17 +16,14 @@ import numpy as np
 
 from actor_learner.networks.saving import load_network
 from actor_learner.runs.checkpoints import Checkpoints, RunState
-from actor_learner.runs.config_table import ASIDE, flat_config
-from actor_learner.runs.hosts import HostSampler
-from actor_learner.runs.metrics import ACTOR_TIME, LEARNER_TIME, MetricsFile
+from actor_learner.runs.metrics import ACTOR_TIME, HOST, LEARNER_TIME, MetricsFile
+from actor_learner.runs.recorded_config import WITHOUT_EFFECT, flat_config
 from actor_learner.runs.resume import Start, event_files
 from actor_learner.runs.tensorboard import EventFile
-from actor_learner.system.files import Entry, one_line
+from actor_learner.system.files import one_line
 from actor_learner.system.memory import MemorySampler
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from actor_learner.actors.pool import ActorPool
     from actor_learner.config.config import TrainConfig
     from actor_learner.learner.learner import Learner
@@ -70,7 +68,7 @@ class Recorder:
         self._metrics = MetricsFile(start.run.metrics, self.with_room)
         self._hosts = HostSampler(actors)
         self._memory = MemorySampler(lambda: actors.pids, second_after=1.0)
-        hyperparameters = flat_config(config.to_json(), skip=ASIDE)
+        hyperparameters = flat_config(config.to_json(), skip=WITHOUT_EFFECT)
         self._events = EventFile(start.run.path, hyperparameters) if config.tensorboard else None
         self._first = start.state
         self._saved, self._has_checkpoint = start.state, start.checkpoint is not None
@@ -193,7 +191,8 @@ class Recorder:
         self._tried_env_steps = self._learner.env_steps
         try:
             state = self._state()
-            self._checkpoints.write(state, self._write_learner)
+            write = functools.partial(self._learner.write_checkpoint, with_buffer=self._config.checkpoint_buffer)
+            self._checkpoints.write(state, write)
         except OSError as error:
             if not self._failed:
                 _log.warning("the checkpoint can't be written, training goes on: %s", one_line(error))
@@ -202,9 +201,6 @@ class Recorder:
         if self._failed:
             _log.warning("checkpoints are written again")
         self._saved, self._has_checkpoint, self._failed = state, True, False
-
-    def _write_learner(self, folder: Path, earlier: Path | None) -> Mapping[str, Entry]:
-        return self._learner.write_checkpoint(folder, earlier, with_buffer=self._config.checkpoint_buffer)
 
     def close(self) -> None:
         """Write the last checkpoint, its link and the waiting rows. Undo an update that was cut short.
@@ -294,6 +290,41 @@ class Recorder:
         except OSError as error:
             return f" (the incident can't be written: {one_line(error)})"
         return "" if path is None else f" ({path} holds its batch)"
+
+
+class HostSampler:
+    """Compares what has come from each machine with the last time."""
+
+    def __init__(self, actors: ActorPool) -> None:
+        self._actors = actors
+        self._before: dict[str, tuple[int, float]] = {}
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """Return the metrics of the last batch, `host/<name>/...`. seconds: since the last call.
+
+        `steps_per_second`: env steps of its actors. `waiting`: their share of time without anything to do.
+        `megabytes_per_second`, of 10^6 bytes, over the network. `receiving`: the share of time in which their columns
+        were on their way.
+        """
+        found: dict[str, float] = {}
+        present = self._actors.hosts
+        for name in dict.fromkeys(host.name for host in present):
+            hosts = [host for host in present if host.name == name]  # those of several shares
+            actors = {actor for host in hosts for actor in host.actors}
+            unrolls = [unroll for unroll in self._actors.unrolls if unroll.actor in actors]
+            worked = sum(unroll.env + unroll.acting + unroll.other for unroll in unrolls)
+            waited = sum(unroll.waiting for unroll in unrolls)
+            now = sum(host.received for host in hosts), sum(host.receiving for host in hosts)
+            before = self._before.get(name, now)
+            self._before[name] = now
+            received, receiving = (max(0.0, new - old) for new, old in zip(now, before, strict=True))
+            key = f"{HOST}{name}/"
+            steps = self._actors.layout.spec.unroll_length * sum(host.num_envs for host in hosts) / len(actors)
+            found[f"{key}steps_per_second"] = len(unrolls) * steps / seconds
+            found[f"{key}waiting"] = waited / (worked + waited) if worked + waited else 0.0
+            found[f"{key}megabytes_per_second"] = received / 1e6 / seconds
+            found[f"{key}receiving"] = receiving / seconds
+        return found
 
 
 def _first_names(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actor_learner.actors.processes.restarts import ActorError
+from actor_learner.actors.group import ActorError
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.settings import names_of
 from actor_learner.runs import directory
@@ -55,7 +55,7 @@ class Start:
         """
         if self.resumed:
             with directory.writing(self.run.path):
-                _go_back(self, config)
+                _restore_files(self, config)
 
     def confirm(self, *, learned: bool, **choices: Any) -> None:
         """Write the choices made by rule into config.json after the first update; deletes the replaced run.
@@ -147,7 +147,8 @@ def _named_run(config: TrainConfig) -> RunDirectory:
 def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
     """Raise ValueError, listing the differences, if the run of a config.json can't be resumed with `config`."""
     given = RecordedConfig(json.loads(json.dumps(config.to_json())))
-    given["algorithm"] = _known_to(recorded.get("algorithm"), given["algorithm"])
+    if isinstance(known := recorded.get("algorithm"), Mapping):  # an earlier version may have had fewer fields
+        given["algorithm"] = {name: value for name, value in given["algorithm"].items() if name in known}
     may_differ = names_of(TrainConfig, "none", "pace")
     differences = [
         _difference(name, recorded[name], value)
@@ -165,11 +166,6 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
             f"`run_dir` holds a run with another config: {'; '.join(differences)}. Resume it with its own config, "
             f"or give another run_dir. Received: run_dir={str(config.run_dir)!r}"
         )
-
-
-def _known_to(recorded: Any, algorithm: dict[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters that a recorded algorithm has, too: an earlier version may have had fewer."""
-    return {name: value for name, value in algorithm.items() if not isinstance(recorded, Mapping) or name in recorded}
 
 
 def _difference(name: str, before: Any, now: Any) -> str:
@@ -202,41 +198,31 @@ def _may_be_callable(before: Any, now: Any) -> bool:
     return "<" in name or module.partition(".")[0] in {"keras", *sys.stdlib_module_names}  # a lambda, model or partial
 
 
-def _go_back(start: Start, config: TrainConfig) -> None:
+def _restore_files(start: Start, config: TrainConfig) -> None:
     """Restores the directory to its state at the checkpoint, and writes the present config.json."""
     run, state = start.run, start.state
     for damage in start.damages:
         _log.warning("a damaged checkpoint is skipped: %s", damage)
     if start.checkpoint is None:
         _log.warning("%s has no checkpoint: the run starts from the beginning", run.path)
-        _set_aside(run.metrics)
+        if run.metrics.exists():
+            names = (run.metrics.with_name(f"{run.metrics.name}.{number}") for number in itertools.count(1))
+            run.metrics.rename(next(name for name in names if not os.path.lexists(name)))
     else:
         directory.confirm_run(run)
         _log.info("the run is resumed from %s, at %d env steps", start.checkpoint, state.env_steps)
-    _set_damaged_aside(run, state.updates)
+    for path in checkpoint_folders(run.checkpoints):
+        if int(path.name) > state.updates:  # damaged: kept, but not read
+            aside = path.with_name(f"{path.name}.damaged")
+            if aside.exists():
+                remove_folder(aside)
+            path.rename(aside)
     if (run.checkpoints / FINAL).is_symlink():
         (run.checkpoints / FINAL).unlink()
     if removed := trim_metrics(run.metrics, state.updates, state.metrics_size):
         _log.info("%d later rows of metrics.jsonl are removed", removed)
     trim_event_files(run.path, state.event_files)
     directory.write_config(run, config, chosen=directory.read_config(run.path).chosen)
-
-
-def _set_aside(file: Path) -> None:
-    """Rename a file to the first free name of `<name>.1`, `<name>.2`, ..."""
-    if file.exists():
-        names = (file.with_name(f"{file.name}.{number}") for number in itertools.count(1))
-        file.rename(next(name for name in names if not os.path.lexists(name)))
-
-
-def _set_damaged_aside(run: RunDirectory, updates: int) -> None:
-    """Rename checkpoints after `updates`, which are damaged, so that they are kept but not read."""
-    for path in checkpoint_folders(run.checkpoints):
-        if int(path.name) > updates:
-            aside = path.with_name(f"{path.name}.damaged")
-            if aside.exists():
-                remove_folder(aside)
-            path.rename(aside)
 
 
 def event_files(folder: Path) -> dict[str, int]:

@@ -11,6 +11,7 @@ import functools
 import logging
 import math
 import os
+import re
 import struct
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.runs.config_table import Value
+from actor_learner.runs.recorded_config import Value
 from actor_learner.system.files import one_line
 
 PREFIX = "events.out.tfevents."
@@ -160,68 +161,21 @@ def _session_event(tag: str, data: Any) -> bytes:
     return bytes(event.SerializeToString())
 
 
-_MESSAGES = """
-name: "events.proto"
-message_type {
-  name: "Event"
-  field { name: "wall_time" number: 1 type: TYPE_DOUBLE }
-  field { name: "step" number: 2 type: TYPE_INT64 }
-  field { name: "file_version" number: 3 type: TYPE_STRING }
-  field { name: "summary" number: 5 type: TYPE_MESSAGE type_name: ".Summary" }
+_MESSAGES = {
+    "Event": "double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5",
+    "Summary": "repeated Value value = 1",
+    "Value": "string tag = 1; float simple_value = 2; Histogram histo = 5; Tensor tensor = 8; Metadata metadata = 9",
+    "Histogram": "double min = 1; double max = 2; double num = 3; double sum = 4; double sum_squares = 5; "
+    "repeated double bucket_limit = 6; repeated double bucket = 7",
+    "Tensor": "int32 dtype = 1; Shape tensor_shape = 2",
+    "Shape": "repeated Dimension dim = 2",
+    "Dimension": "int64 size = 1",
+    "Metadata": "PluginData plugin_data = 1",
+    "PluginData": "string plugin_name = 1; bytes content = 2",
+    "HParamsPluginData": "SessionStartInfo session_start_info = 3; SessionEndInfo session_end_info = 4",
+    "SessionStartInfo": "double start_time_secs = 5",
+    "SessionEndInfo": "int32 status = 1; double end_time_secs = 2",
 }
-message_type {
-  name: "Summary"
-  field { name: "value" number: 1 type: TYPE_MESSAGE type_name: ".Value" label: LABEL_REPEATED }
-}
-message_type {
-  name: "Value"
-  field { name: "tag" number: 1 type: TYPE_STRING }
-  field { name: "simple_value" number: 2 type: TYPE_FLOAT }
-  field { name: "histo" number: 5 type: TYPE_MESSAGE type_name: ".Histogram" }
-  field { name: "tensor" number: 8 type: TYPE_MESSAGE type_name: ".Tensor" }
-  field { name: "metadata" number: 9 type: TYPE_MESSAGE type_name: ".Metadata" }
-}
-message_type {
-  name: "Histogram"
-  field { name: "min" number: 1 type: TYPE_DOUBLE }
-  field { name: "max" number: 2 type: TYPE_DOUBLE }
-  field { name: "num" number: 3 type: TYPE_DOUBLE }
-  field { name: "sum" number: 4 type: TYPE_DOUBLE }
-  field { name: "sum_squares" number: 5 type: TYPE_DOUBLE }
-  field { name: "bucket_limit" number: 6 type: TYPE_DOUBLE label: LABEL_REPEATED options { packed: true } }
-  field { name: "bucket" number: 7 type: TYPE_DOUBLE label: LABEL_REPEATED options { packed: true } }
-}
-message_type {
-  name: "Tensor"
-  field { name: "dtype" number: 1 type: TYPE_INT32 }
-  field { name: "tensor_shape" number: 2 type: TYPE_MESSAGE type_name: ".Shape" }
-}
-message_type {
-  name: "Shape"
-  field { name: "dim" number: 2 type: TYPE_MESSAGE type_name: ".Dimension" label: LABEL_REPEATED }
-}
-message_type { name: "Dimension" field { name: "size" number: 1 type: TYPE_INT64 } }
-message_type {
-  name: "Metadata"
-  field { name: "plugin_data" number: 1 type: TYPE_MESSAGE type_name: ".PluginData" }
-}
-message_type {
-  name: "PluginData"
-  field { name: "plugin_name" number: 1 type: TYPE_STRING }
-  field { name: "content" number: 2 type: TYPE_BYTES }
-}
-message_type {
-  name: "HParamsPluginData"
-  field { name: "session_start_info" number: 3 type: TYPE_MESSAGE type_name: ".SessionStartInfo" }
-  field { name: "session_end_info" number: 4 type: TYPE_MESSAGE type_name: ".SessionEndInfo" }
-}
-message_type { name: "SessionStartInfo" field { name: "start_time_secs" number: 5 type: TYPE_DOUBLE } }
-message_type {
-  name: "SessionEndInfo"
-  field { name: "status" number: 1 type: TYPE_INT32 }
-  field { name: "end_time_secs" number: 2 type: TYPE_DOUBLE }
-}
-"""
 """The fields that a run writes of TensorFlow's Event, and of the messages of TensorBoard's plugin "hparams"."""
 
 
@@ -234,10 +188,21 @@ def _message(name: str) -> Any:
 
 @functools.cache
 def _pool() -> Any:
-    from google.protobuf import descriptor_pb2, descriptor_pool, text_format
+    from google.protobuf import descriptor_pb2, descriptor_pool
 
+    file = descriptor_pb2.FileDescriptorProto(name="events.proto")
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for repeated, kind, field_name, number in re.findall(r"(repeated )?(\w+) (\w+) = (\d+)", fields):
+            field = message.field.add(name=field_name, number=int(number))
+            if repeated:
+                field.label = field.LABEL_REPEATED
+            if kind in _MESSAGES:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".{kind}"
+            else:
+                field.type, field.options.packed = getattr(field, f"TYPE_{kind.upper()}"), bool(repeated)
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(text_format.Parse(_MESSAGES, descriptor_pb2.FileDescriptorProto()))
+    pool.Add(file)
     return pool
 
 

@@ -1,7 +1,7 @@
 """The kinds of spaces as classes without Gymnasium, and their JSON form; `structure` says which are supported.
 
-A new kind also needs its place in `structure`, `masks`, `environments.buffers`, `networks.distributions` (actions) and
-`networks.default` (observations).
+A new kind also needs its place in `structure`, `leaves`, `masks`, `environments.buffers`, `networks.distributions`
+(actions) and `networks.default` (observations).
 
 Gymnasium's own spaces count as instances of these classes: `isinstance` works with both, without importing Gymnasium.
 """
@@ -149,7 +149,8 @@ def from_json(description: Mapping[str, Any]) -> Any:
     if kind == "MultiDiscrete":
         return MultiDiscrete(np.array(description["nvec"]), np.array(description["start"]), dtype)
     shape = tuple(description["shape"])
-    low, high = (_bound_from_json(description[side], shape, dtype) for side in ("low", "high"))
+    bounds = [_replace_numbers(description[side], {"inf": np.inf, "-inf": -np.inf}) for side in ("low", "high")]
+    low, high = (np.broadcast_to(np.asarray(bound, dtype=dtype), shape).copy() for bound in bounds)
     return Box(low, high, shape, dtype)
 
 
@@ -158,11 +159,6 @@ def _bound_to_json(bound: Array) -> Any:
     if bound.size and (bound == bound.flat[0]).all():
         bound = bound.flat[0]
     return _replace_numbers(np.asarray(bound).tolist(), {np.inf: "inf", -np.inf: "-inf"})
-
-
-def _bound_from_json(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    numbers = _replace_numbers(value, {"inf": np.inf, "-inf": -np.inf})
-    return np.broadcast_to(np.asarray(numbers, dtype=dtype), shape).copy()
 
 
 def _replace_numbers(value: Any, replacements: Mapping[Any, Any]) -> Any:

@@ -66,7 +66,11 @@ class MaskLayout:
         _check_entries(value, [key for key, _ in children(space)], label)
         columns: list[Array] = []
         for key, child in children(space):
-            inner, inner_label = _entry(value, key), f"{label}[{key!r}]"
+            if isinstance(value, dict):
+                inner = value.get(key)
+            else:
+                inner = value[key] if isinstance(key, int) and key < len(value) else None
+            inner_label = f"{label}[{key!r}]"
             size = choices(child)
             if inner is None or not size:
                 columns.append(np.ones((rows, size), bool))
@@ -79,8 +83,8 @@ class MaskLayout:
     def _read_leaf(self, space: AnySpace, value: Any, rows: int, label: str, size: int) -> list[Array]:
         if isinstance(space, MultiDiscrete) and isinstance(value, (tuple, list)) and len(value) == space.nvec.size:
             parts = zip(value, space.nvec.reshape(-1), strict=True)
-            return [_yes_or_no(part, (rows, int(n)), f"{label}[{i}]") for i, (part, n) in enumerate(parts)]
-        return [_yes_or_no(value, (rows, size), label)]
+            return [_as_booleans(part, (rows, int(n)), f"{label}[{i}]") for i, (part, n) in enumerate(parts)]
+        return [_as_booleans(value, (rows, size), label)]
 
 
 def with_batch_axis(mask: Any) -> Any:
@@ -114,13 +118,7 @@ def _check_entries(value: Any, keys: list[Any], label: str) -> None:
         raise ValueError(f"`{label}` must have {len(keys)} entries. Received: {len(value)}")
 
 
-def _entry(value: Any, key: str | int) -> Any:
-    if isinstance(value, dict):
-        return value.get(key)
-    return value[key] if isinstance(key, int) and key < len(value) else None
-
-
-def _yes_or_no(value: Any, shape: tuple[int, int], label: str) -> Array:
+def _as_booleans(value: Any, shape: tuple[int, int], label: str) -> Array:
     mask = np.asarray(value)
     if mask.shape != shape:
         raise ValueError(

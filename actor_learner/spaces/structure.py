@@ -100,7 +100,7 @@ class Structure:
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """Return the nested value of these leaves: dicts for Dict spaces, tuples for Tuple spaces."""
-        return leaves[0] if self.plain else _nested(self._nest, iter(leaves))
+        return leaves[0] if self.plain else _nest_leaves(self._nest, iter(leaves))
 
     def zeros(self, rows: int) -> Any:
         """Return a nested value of zeros, `[rows, ...]`."""
@@ -237,10 +237,10 @@ def _check_keys(root: str, path: tuple[str | int, ...], nest: Any, value: Any) -
         )
 
 
-def _nested(nest: Any, leaves: Iterator[Any]) -> Any:
+def _nest_leaves(nest: Any, leaves: Iterator[Any]) -> Any:
     if type(nest) is dict:
-        return {key: _nested(child, leaves) for key, child in nest.items()}
-    return next(leaves) if nest is None else tuple(_nested(child, leaves) for child in nest)
+        return {key: _nest_leaves(child, leaves) for key, child in nest.items()}
+    return next(leaves) if nest is None else tuple(_nest_leaves(child, leaves) for child in nest)
 
 
 def _observation_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -20,6 +20,8 @@ Fields = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]  # name -> shape, d
 
 FINAL = "final_"  # prefix of the names of the leaves of `final_observation`
 STATE = "initial_state/"  # prefix of the names of the leaves of `initial_state`
+_MAX_FRAMES = 16  # an axis of images is one of frames or of channels up to here
+_MIN_REPEATED_ROWS_SHARE = 0.25  # with fewer rows that only add a frame, keeping frames once saves little
 _FORMAT = 1
 _STRUCTURE = "structure"  # name of a file's entry that describes how its arrays are nested
 
@@ -83,7 +85,7 @@ class Trajectory(NamedTuple):
             ValueError: a field holds objects, or keys that aren't strings or integers.
         """
         arrays: dict[str, Array] = {}
-        fields = {name: _take_apart(name, value, arrays) for name, value in self._asdict().items()}
+        fields = {name: _flatten_field(name, value, arrays) for name, value in self._asdict().items()}
         arrays[_STRUCTURE] = np.array(json.dumps({"format": _FORMAT, "fields": fields}))
         write_atomically(Path(path), lambda file: write_arrays(file, arrays))
 
@@ -97,8 +99,8 @@ def load_trajectory(path: str | os.PathLike[str]) -> Trajectory:
     if not file.is_file():
         raise ValueError(f"Trajectory not found. Received: path={str(path)!r}")
     try:
-        return _parse(read_arrays(file.read_bytes()))
-    except Exception as error:  # see the threat model in networks/untrusted.py
+        return _read_fields(read_arrays(file.read_bytes()))
+    except Exception as error:  # see the threat model in system/untrusted.py
         raise DamagedError(f"The trajectory is damaged: {one_line(error)}. Received: path={str(path)!r}") from error
 
 
@@ -111,7 +113,7 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def _take_apart(name: str, value: Any, arrays: dict[str, Array]) -> Any:
+def _flatten_field(name: str, value: Any, arrays: dict[str, Array]) -> Any:
     """Add the leaves of a nested value to `arrays`; return their nesting as JSON, with their names as leaves."""
     if value is None:
         return None
@@ -119,21 +121,21 @@ def _take_apart(name: str, value: Any, arrays: dict[str, Array]) -> Any:
         for key in value:
             if not isinstance(key, (str, int)) or isinstance(key, bool):
                 raise ValueError(f"Keys of `{name}` must be strings or integers. Received: {key!r}")
-        return {"dict": [[key, _take_apart(f"{name}/{key}", item, arrays)] for key, item in value.items()]}
+        return {"dict": [[key, _flatten_field(f"{name}/{key}", item, arrays)] for key, item in value.items()]}
     if isinstance(value, tuple):
-        return {"tuple": [_take_apart(f"{name}/{index}", item, arrays) for index, item in enumerate(value)]}
+        return {"tuple": [_flatten_field(f"{name}/{index}", item, arrays) for index, item in enumerate(value)]}
     if name in arrays:
         raise ValueError(f"Keys of a field must differ when joined by slashes. Received: {name!r} twice")
     arrays[name] = np.asarray(value)
     return name
 
 
-def _parse(arrays: dict[str, Array]) -> Trajectory:
-    """Reverse `_take_apart` for all fields. Raises ValueError for arrays that belong to none."""
+def _read_fields(arrays: dict[str, Array]) -> Trajectory:
+    """Reverse `_flatten_field` for all fields. Raises ValueError for arrays that belong to none."""
     structure = json.loads(arrays.pop(_STRUCTURE).item())
     if structure["format"] != _FORMAT:
         raise ValueError("another version wrote it")
-    fields = {name: _nested(structure["fields"].get(name), arrays) for name in Trajectory._fields}
+    fields = {name: _nest_arrays(structure["fields"].get(name), arrays) for name in Trajectory._fields}
     if arrays or structure["fields"].keys() - fields.keys():
         raise ValueError("it holds more than a trajectory")
     for name, field in fields.items():
@@ -142,7 +144,7 @@ def _parse(arrays: dict[str, Array]) -> Trajectory:
     return Trajectory(**fields)
 
 
-def _nested(structure: Any, arrays: dict[str, Array]) -> Any:
+def _nest_arrays(structure: Any, arrays: dict[str, Array]) -> Any:
     """Move the arrays that a structure names out of `arrays`."""
     if structure is None:
         return None
@@ -150,9 +152,9 @@ def _nested(structure: Any, arrays: dict[str, Array]) -> Any:
         return arrays.pop(structure)
     ((kind, items),) = structure.items()
     if kind == "dict":
-        return {key: _nested(item, arrays) for key, item in items}
+        return {key: _nest_arrays(item, arrays) for key, item in items}
     if kind == "tuple":
-        return tuple(_nested(item, arrays) for item in items)
+        return tuple(_nest_arrays(item, arrays) for item in items)
     raise ValueError(f"it has an unknown kind of structure, {str(kind)[:100]!r}")
 
 
@@ -209,3 +211,26 @@ class TrajectorySpec:
 
 def _leaf_fields(structure: Structure) -> Fields:
     return {leaf.name: (leaf.shape, leaf.dtype) for leaf in structure.leaves}
+
+
+def stack_axis(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> int | None:
+    """Return the axis of an observation that counts frames, if it is an image that has one."""
+    if dtype != np.uint8 or len(shape) not in (3, 4):
+        return None
+    return next((axis for axis in (0, len(shape) - 1) if 2 <= shape[axis] <= _MAX_FRAMES), None)
+
+
+def repeats_frames(frames: Array) -> Array:
+    """Return where a row shows the frames of the row before but its first, bool `[T, b]`. frames: `[T + 1, b, n, ...]`.
+
+    It may say no where few rows are like that.
+    """
+    edges = frames[:, :, :, 0]  # of the pictures: enough to see that most rows aren't like that
+    repeats: Array = (edges[1:, :, :-1] == edges[:-1, :, 1:]).reshape(len(frames) - 1, frames.shape[1], -1).all(axis=-1)
+    if repeats.mean() < _MIN_REPEATED_ROWS_SHARE:
+        return np.zeros_like(repeats)
+    pixels = frames.reshape(*frames.shape[:3], -1)
+    if pixels.shape[-1] % 8 == 0 and pixels.strides[-1] == 1:
+        pixels = pixels.view(np.uint64)  # a third of the time
+    repeats &= (pixels[1:, :, :-1] == pixels[:-1, :, 1:]).all(axis=(2, 3))
+    return repeats

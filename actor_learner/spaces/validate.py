@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from actor_learner.spaces.kinds import MultiBinary
+from actor_learner.spaces.leaves import check_array, check_choices, check_finite, check_leaf
 from actor_learner.spaces.masks import MaskLayout
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.system.types import Array
 
-_FLAGS = ("terminated", "truncated", "valid")
-_NUMBERS = ("reward", "behaviour_log_prob", "truncation_value")
-
-
-def require_values(value: Any, dtype: np.dtype[Any]) -> None:
-    """Raise ValueError for numbers that an integer dtype hasn't: a cast would change them. Runs once per env step."""
-    if dtype.kind not in "iub" or getattr(value, "dtype", None) == dtype:
-        return
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiubc":
-        raise ValueError(f"no numbers, but {array.dtype}")
-    if np.can_cast(array.dtype, dtype, "safe"):
-        return
-    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    with np.errstate(invalid="ignore"):
-        fits = (array.real >= low) & (array.real <= high) & (array == np.rint(array.real))
-    if not fits.all():
-        raise ValueError(f"{array[~fits].reshape(-1)[0]} where the space has {dtype}")
-
-
-def check_values(leaf: Leaf, values: Any) -> None:
-    """Raise ValueError, naming the leaf, for numbers that its integer dtype hasn't."""
-    try:
-        require_values(values, leaf.dtype)
-    except ValueError as error:
-        raise ValueError(f"`{leaf.label}` must have values of its space. Received: {error}") from error
+_FIELDS = {  # axes, kinds of dtypes that are taken, dtype
+    **dict.fromkeys(("terminated", "truncated", "valid"), ("TB", "biu", np.bool_)),
+    **dict.fromkeys(("reward", "behaviour_log_prob", "truncation_value"), ("TB", "fiu", np.float32)),
+    "policy_version": ("B", "iu", None),
+    "env_index": ("B", "iu", np.int32),
+    "final_row": ("B", "iu", np.int32),
+    "start": ("T + 1, B", "biu", np.bool_),
+}
+_HINT = ", as `reward` has [T, B]"
 
 
 def check_trajectory_type(trajectory: object) -> None:
@@ -63,26 +46,27 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
     rows = np.shape(trajectory.reward)
     if len(rows) != 2 or 0 in rows:
         raise ValueError(f"`reward` must have shape [T, B], at least [1, 1]. Received: shape={rows}")
+    shapes = {"TB": rows, "B": rows[1:], "T + 1, B": (rows[0] + 1, rows[1])}
     checked: dict[str, Any] = {
-        **{name: _field(name, getattr(trajectory, name), rows, "biu", np.bool_) for name in _FLAGS},
-        **{name: _field(name, getattr(trajectory, name), rows, "fiu", np.float32) for name in _NUMBERS},
+        name: check_array(name, getattr(trajectory, name), shapes[axes], kinds, dtype, hint=_HINT)
+        for name, (axes, kinds, dtype) in _FIELDS.items()
+        if getattr(trajectory, name) is not None or name not in Trajectory._field_defaults
     }
     valid = checked["valid"]
-    _check_finite("reward", checked["reward"], valid)
+    check_finite("reward", checked["reward"], valid)
     _check_ends(checked["terminated"] | checked["truncated"], valid)
-    if trajectory.env_index is not None:
-        checked["env_index"] = index = _field("env_index", trajectory.env_index, (rows[1],), "iu", np.int32)
-        if index.min() < 0:
-            raise ValueError(f"`env_index` must be at least 0. Received: {index.min()}")
-    checked["policy_version"] = _field("policy_version", trajectory.policy_version, rows[1:], "iu")
+    if "env_index" in checked and (index := checked["env_index"].min()) < 0:
+        raise ValueError(f"`env_index` must be at least 0. Received: {index}")
     if trajectory.initial_state is not None:
-        checked["initial_state"] = _initial_state(trajectory.initial_state, rows[1])
-    if trajectory.start is not None:
-        checked["start"] = _field("start", trajectory.start, (rows[0] + 1, rows[1]), "biu", np.bool_)
-    _check_states(checked)
-    final_row = _final_row(trajectory, rows)
+        checked["initial_state"] = _initial_state(trajectory.initial_state, rows[1], checked.get("start"))
+    final_row = checked.get("final_row")
+    if (final_row is None) != (trajectory.final_observation is None):
+        missing = "final_row" if final_row is None else "final_observation"
+        raise ValueError(f"`final_observation` and `final_row` must be given together. Received: {missing}=None")
     used = np.concatenate([valid, np.ones_like(valid[:1])])
     if final_row is not None:
+        for wrong in final_row[(final_row < -1) | (final_row >= rows[0])]:
+            raise ValueError(f"`final_row` must be -1 or a row, below {rows[0]}. Received: {wrong}")
         others = np.arange(rows[0])[:, None] != final_row  # whose episodes' last observations are in the next row
         used[1:] |= checked["truncated"] & others
     elif "start" in checked:
@@ -93,11 +77,14 @@ def validate_trajectory(trajectory: Trajectory, spaces: Spaces) -> Trajectory:
             raise ValueError(f"`observation` must be an array. Received: a {type(observation).__name__}")
         for leaf, values in zip(spaces.observation.leaves, spaces.observation.flatten(observation), strict=True):
             if choice_counts(leaf.space) and values.shape[2:] == leaf.shape:
-                _check_choices(leaf, values, used)
+                check_choices(leaf, values, used)
     if final_row is not None:
-        checked |= _final_observation(trajectory, observation, checked["truncated"], final_row)
+        given = trajectory.final_observation
+        checked["final_observation"] = _final_observation(given, observation, checked["truncated"], final_row)
     leaves = zip(spaces.action.leaves, spaces.action.flatten(trajectory.action), strict=True)
-    actions = [_action(leaf, given, rows, valid) for leaf, given in leaves]
+    actions = [
+        check_leaf(leaf, given, rows, kinds=_action_kinds(leaf), used=valid, hint=_HINT) for leaf, given in leaves
+    ]
     mask = _mask(trajectory, observation, valid, spaces.masks)
     if mask is not None:
         _check_allowed(mask, spaces, actions, valid)
@@ -109,60 +96,38 @@ def _observation(given: Any, rows: tuple[int, ...], used: Array) -> Any:
     """Check a nest of arrays. A Learner has no observation space: it takes the nesting of the first batch."""
 
     def leaf(label: str, given: Any) -> Array:
-        values = _field(label, given, (rows[0] + 1, rows[1], ...), "fiub")
-        _check_finite(label, values, used)
+        values = check_array(label, given, (rows[0] + 1, rows[1], ...), "fiub", hint=_HINT)
+        check_finite(label, values, used)
         return values.astype(np.float32) if values.dtype == np.float64 else values
 
     return _map_labelled(leaf, "observation", given)
 
 
-def _initial_state(given: Any, columns: int) -> tuple[Array, ...]:
-    """Check the leaves of a network's state."""
+def _initial_state(given: Any, columns: int, start: Array | None) -> tuple[Array, ...]:
+    """Check the leaves of a network's state, which must be finite where a column goes on from it."""
     if not isinstance(given, (tuple, list)):
         raise ValueError(f"`initial_state` must be a tuple of arrays [B, ...]. Received: a {type(given).__name__}")
-    state = [np.asarray(leaf, np.float32) for leaf in given]
+    state = tuple(check_array("initial_state", leaf, (columns, ...), "fiub", np.float32, hint=_HINT) for leaf in given)
     for leaf in state:
-        if leaf.shape[:1] != (columns,):
-            raise ValueError(f"`initial_state` must have {columns} columns, as `reward`. Received: shape={leaf.shape}")
-    return tuple(state)
-
-
-def _check_states(checked: dict[str, Any]) -> None:
-    """Refuse a state that isn't finite where a column goes on from it."""
-    for leaf in checked.get("initial_state", ()):
-        lost = ~np.isfinite(leaf).reshape(len(leaf), -1).all(axis=1)
-        if "start" in checked:
-            lost &= ~checked["start"][0]
+        lost = ~np.isfinite(leaf).reshape(columns, -1).all(axis=1)
+        if start is not None:
+            lost &= ~start[0]
         if lost.any():
             column = int(lost.argmax())
             raise ValueError(
                 "`initial_state` must be finite where no episode starts. "
                 f"Received: {leaf[column][~np.isfinite(leaf[column])][0]} in column {column}"
             )
+    return state
 
 
-def _final_row(trajectory: Trajectory, rows: tuple[int, ...]) -> Array | None:
-    """Check the rows whose episodes' last observations `final_observation` holds; None if there are none."""
-    if trajectory.final_row is None or trajectory.final_observation is None:
-        if trajectory.final_row is None and trajectory.final_observation is None:
-            return None
-        missing = "final_row" if trajectory.final_row is None else "final_observation"
-        raise ValueError(f"`final_observation` and `final_row` must be given together. Received: {missing}=None")
-    steps, columns = rows
-    row = _field("final_row", trajectory.final_row, (columns,), "iu", np.int32)
-    if row.min() < -1 or row.max() >= steps:
-        wrong = row.min() if row.min() < -1 else row.max()
-        raise ValueError(f"`final_row` must be -1 or a row, below {steps}. Received: {wrong}")
-    return row
-
-
-def _final_observation(trajectory: Trajectory, observation: Any, truncated: Array, row: Array) -> dict[str, Any]:
+def _final_observation(given: Any, observation: Any, truncated: Array, row: Array) -> Any:
     """Check the last observations of the episodes that row `row` of each column cuts off."""
     rows = map_leaves(lambda leaf: leaf[0], observation)
-    final = _map_pairs("final_observation", trajectory.final_observation, rows)
+    final = _map_pairs("final_observation", given, rows)
     used = (row >= 0) & truncated[row, np.arange(row.size)]
-    _map_labelled(lambda label, leaf: _check_finite(label, leaf[None], used[None]), "final_observation", final)
-    return {"final_row": row, "final_observation": final}
+    _map_labelled(lambda label, leaf: check_finite(label, leaf[None], used[None]), "final_observation", final)
+    return final
 
 
 def _map_pairs(label: str, given: Any, like: Any) -> Any:
@@ -186,27 +151,8 @@ def _map_labelled(function: Callable[[str, Any], Any], label: str, value: Any) -
     return function(label, value)
 
 
-def _action(leaf: Leaf, given: Any, rows: tuple[int, ...], valid: Array) -> Array:
-    kinds = {"i": "iu", "f": "fiu"}[leaf.dtype.kind] + ("b" if isinstance(leaf.space, MultiBinary) else "")
-    values = _field(leaf.label, given, (*rows, *leaf.shape), kinds)
-    _check_finite(leaf.label, values, valid)
-    if leaf.dtype.kind == "i":
-        _check_choices(leaf, values, valid)  # before the cast: 300 is 44 in int8
-    return values.astype(leaf.dtype, copy=False)
-
-
-def _check_choices(leaf: Leaf, values: Array, valid: Array) -> None:
-    sizes = np.array((2,) if isinstance(leaf.space, MultiBinary) else choice_counts(leaf.space))
-    acted = values[valid].reshape(-1, math.prod(leaf.shape))
-    wrong = (acted < 0) | (acted >= sizes)
-    if not wrong.any():
-        return
-    row, entry = np.argwhere(wrong)[0]
-    size = sizes[0] if sizes.size == 1 else sizes[entry]
-    where = f" at entry {[int(index) for index in np.unravel_index(entry, leaf.shape)]}" if leaf.shape else ""
-    raise ValueError(
-        f"`{leaf.label}` must count from 0 and be below {size}{where} in valid rows. Received: {acted[row, entry]}"
-    )
+def _action_kinds(leaf: Leaf) -> str:
+    return {"i": "iu", "f": "fiu"}[leaf.dtype.kind] + ("b" if isinstance(leaf.space, MultiBinary) else "")
 
 
 def _mask(trajectory: Trajectory, observation: Any, valid: Array, layout: MaskLayout) -> Array | None:
@@ -218,7 +164,7 @@ def _mask(trajectory: Trajectory, observation: Any, valid: Array, layout: MaskLa
         given = _read_mask_leaf(observation[MASK_KEY], valid, layout)
     elif not layout.size:
         raise ValueError("`action_mask` must be None: the actions have no discrete choice. Received: a mask")
-    mask = _field("action_mask", given, shape, "biu")
+    mask = check_array("action_mask", given, shape, "biu", hint=_HINT)
     if mask.dtype != np.bool_:
         wrong = mask[valid[..., None] & (mask != 0) & (mask != 1)]
         if wrong.size:
@@ -237,12 +183,12 @@ def _mask(trajectory: Trajectory, observation: Any, valid: Array, layout: MaskLa
 def _read_mask_leaf(leaf: Any, valid: Array, layout: MaskLayout) -> Array:
     """Return the mask in the observations of valid rows; invalid rows are not checked and allow everything."""
 
-    def acted_on(label: str, values: Any) -> Array:
+    def acted_on(values: Any) -> Array:
         rows = valid.reshape(*valid.shape, *(1,) * (values.ndim - 2))
         return np.where(rows, values[:-1], np.ones((), values.dtype)).reshape(valid.size, *values.shape[2:])
 
     label = f"observation[{MASK_KEY!r}]"
-    mask = layout.read(_map_labelled(acted_on, label, leaf), valid.size, label)
+    mask = layout.read(map_leaves(acted_on, leaf), valid.size, label)
     return mask.reshape(*valid.shape, layout.size)
 
 
@@ -258,29 +204,6 @@ def _check_allowed(mask: Array, spaces: Spaces, actions: list[Array], valid: Arr
                 f"`{spaces.action.leaves[choice.leaf].label}` must be allowed by `action_mask` in valid rows. "
                 f"Received: {chosen[row, environment]}, forbidden, in row {row} of column {environment}"
             )
-
-
-def _field(name: str, given: Any, shape: tuple[Any, ...], kinds: str, dtype: Any = None) -> Array:
-    values = np.asarray(given)
-    if (values.shape[:2] != shape[:2]) if ... in shape else (values.shape != shape):
-        expected = ", ".join("..." if size is ... else str(size) for size in shape)
-        raise ValueError(f"`{name}` must have shape [{expected}], as `reward` has [T, B]. Received: {values.shape}")
-    if values.dtype.kind not in kinds:
-        expected = {"biu": "booleans", "iu": "integers"}.get(kinds, "numbers")
-        raise ValueError(f"`{name}` must hold {expected}. Received: dtype={values.dtype}")
-    return values if dtype is None else values.astype(dtype, copy=False)
-
-
-def _check_finite(name: str, values: Array, rows: Array) -> None:
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return
-    bad = ~np.isfinite(values) & rows.reshape(*rows.shape, *(1,) * (values.ndim - 2))
-    if bad.any():
-        row, column, *rest = np.argwhere(bad)[0]
-        raise ValueError(
-            f"`{name}` must be finite in valid rows. "
-            f"Received: {values[(row, column, *rest)]} in row {row} of column {column}"
-        )
 
 
 def _check_ends(ended: Array, valid: Array) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from actor_learner.system.files import open_plain
 
-NAME = "native.log"
+_LOG_NAME = "native.log"
 
-_folders: list[Path] = []  # those of the runs in this process, the newest last
-_stacks: int | None = None  # the descriptor that stacks are written to; None: faulthandler isn't ours
+_run_folders: list[Path] = []  # those of the runs in this process, the newest last
+_stack_descriptor: int | None = None  # the descriptor that stacks are written to; None: faulthandler isn't ours
 
 
 def show_stacks() -> None:
@@ -22,32 +22,32 @@ def show_stacks() -> None:
 
     Do nothing where faulthandler is enabled: its owner has chosen a file.
     """
-    global _stacks
+    global _stack_descriptor
     if not faulthandler.is_enabled():
         with contextlib.suppress(OSError):  # stderr is closed
-            _stacks = os.dup(2)
-            faulthandler.enable(_stacks)
+            _stack_descriptor = os.dup(2)
+            faulthandler.enable(_stack_descriptor)
 
 
 def _hide_stacks() -> None:
-    global _stacks
-    if _stacks is not None:
+    global _stack_descriptor
+    if _stack_descriptor is not None:
         faulthandler.disable()
-        os.close(_stacks)
-        _stacks = None
+        os.close(_stack_descriptor)
+        _stack_descriptor = None
 
 
 @contextlib.contextmanager
 def native_log(folder: Path) -> Iterator[None]:
     """Show stacks while entered; keep them, with the message, in `folder`/native.log where nobody can read stderr."""
     with contextlib.ExitStack() as undo:
-        if _stacks is None:
+        if _stack_descriptor is None:
             show_stacks()
             undo.callback(_hide_stacks)
-        _folders.append(folder)
-        undo.callback(_folders.remove, folder)
+        _run_folders.append(folder)
+        undo.callback(_run_folders.remove, folder)
         undo.callback(_remove_empty_log)
-        _replace_unread(_stacks)
+        _replace_unread(_stack_descriptor)
         yield
 
 
@@ -57,17 +57,17 @@ def kept_if_it_aborts() -> Iterator[int]:
 
     Then it is in the newest run's native.log, with the stacks. Outside of a run it is lost, but the stacks are shown.
     """
-    is_new = not any((folder / NAME).exists() for folder in _folders[-1:])
+    is_new = not any((folder / _LOG_NAME).exists() for folder in _run_folders[-1:])
     log = _open_log()
     sink = os.open(os.devnull, os.O_WRONLY) if log is None else log
     size = os.fstat(sink).st_size
-    if log is not None and _stacks is not None:
+    if log is not None and _stack_descriptor is not None:
         faulthandler.enable(log)
     try:
         yield sink
     finally:
-        if _stacks is not None:
-            faulthandler.enable(_stacks)
+        if _stack_descriptor is not None:
+            faulthandler.enable(_stack_descriptor)
         if log is not None:
             os.ftruncate(log, size)
         os.close(sink)
@@ -78,7 +78,7 @@ def kept_if_it_aborts() -> Iterator[int]:
 def leave_closed_terminal() -> None:
     """Write to the newest run's native.log instead of stderr, if its terminal has been closed."""
     _replace_unread(2)
-    _replace_unread(_stacks)
+    _replace_unread(_stack_descriptor)
 
 
 def _replace_unread(descriptor: int | None) -> None:
@@ -91,17 +91,17 @@ def _replace_unread(descriptor: int | None) -> None:
 def _open_log() -> int | None:
     """Open the newest run's native.log to append to it; return None outside of a run, or if the file can't be made."""
     with contextlib.suppress(OSError):
-        for folder in _folders[-1:]:
+        for folder in _run_folders[-1:]:
             folder.mkdir(exist_ok=True)
-            return open_plain(folder / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            return open_plain(folder / _LOG_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     return None
 
 
 def _remove_empty_log() -> None:
     with contextlib.suppress(OSError):
-        for folder in _folders[-1:]:
-            if not (folder / NAME).stat().st_size:
-                (folder / NAME).unlink()
+        for folder in _run_folders[-1:]:
+            if not (folder / _LOG_NAME).stat().st_size:
+                (folder / _LOG_NAME).unlink()
                 folder.rmdir()
 
 

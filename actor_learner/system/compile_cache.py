@@ -5,8 +5,8 @@
                                                jax/                  JAX's own cache
 
 TensorFlow fails on a damaged or unwritable file of its persistent cache. So each process gives it a folder of links to
-the programs with the right digest, and keeps what TensorFlow adds once the program has run. See `system.cache` for
-the folder.
+the programs with the right digest, and keeps what TensorFlow adds once the program has run. See `files.cache_folder`
+for the folder.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from actor_learner.system.cache import cache_folder, own_folder
+from actor_learner.system.files import cache_folder, own_folder
 from actor_learner.system.machine import allowed_cores
 
 MAX_KEPT = 24  # programs of about a megabyte each; the oldest ones beyond are removed
-ROOM = 2**24  # bytes that must be free for a new program
-_DAY = 86_400.0
+MIN_FREE_BYTES = 2**24  # bytes that must be free for a new program
+_MAX_LEFTOVER_SECONDS = 86_400.0
 MAX_KEPT_BY_JAX = 1024  # files; many are of single operations
 _JAX_KEEPS_ALL = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -54,7 +54,7 @@ class CompileCache:
         self._process = os.getpid()
         atexit.register(self._close)
         with tempfile.TemporaryFile(dir=self.path) as room:  # raises OSError if the disk, or this user's quota, is full
-            os.posix_fallocate(room.fileno(), 0, ROOM)
+            os.posix_fallocate(room.fileno(), 0, MIN_FREE_BYTES)
         for file in _programs(folder):
             name, _, digest = file.name.rpartition(".")
             with contextlib.suppress(OSError):  # another process removed it, or two have the same name
@@ -169,5 +169,5 @@ def _remove_old(folder: Path) -> None:
             for file in sorted(files, key=lambda file: file.stat().st_mtime)[:-most]:
                 file.unlink()
         for leftover in folder.glob("*-*/"):
-            if time.time() - leftover.stat().st_mtime > _DAY:
+            if time.time() - leftover.stat().st_mtime > _MAX_LEFTOVER_SECONDS:
                 shutil.rmtree(leftover, ignore_errors=True)

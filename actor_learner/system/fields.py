@@ -10,12 +10,10 @@ import difflib
 import functools
 import importlib
 import inspect
-import itertools
 import math
 import numbers
 import operator
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 MEMORIES = ("lstm", "gru", "attention")
@@ -53,19 +51,6 @@ def check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise refusal(name, "True or False", value)
     return value
-
-
-def check_sequences(sequence_length: int | None, burn_in: int, unroll_length: int, longest: int) -> int:
-    """Return the rows of a sequence that a network with memory learns from. Raises ValueError if they don't fit.
-
-    longest: Those where none are asked for.
-    """
-    length = sequence_length or longest
-    if unroll_length % length:
-        raise refusal("sequence_length", f"a divisor of `unroll_length`, {unroll_length}", sequence_length)
-    if burn_in >= length:
-        raise refusal("burn_in", f"below the {length} rows of a sequence", burn_in)
-    return length
 
 
 def check_heads(name: str, size: int, heads: int = HEADS) -> None:
@@ -108,27 +93,11 @@ def check_seconds(name: str, value: Any) -> float:
     return float(check_number(name, value, above=0, kind="a number of seconds"))
 
 
-DEVICES = ("auto", "cpu", "gpu")
-"""The devices that a learner computes on."""
-ACTING = ("actors", "device")
-"""The places where the policy runs: in the actors, or on the learner's device."""
-
-
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> Any:
     if value not in choices:
         hint = close_match(value, [choice for choice in choices if choice]) if isinstance(value, str) else ""
         raise refusal(name, f"one of {', '.join(map(repr, choices))}{hint}", value)
     return value
-
-
-def check_info_keys(value: Any) -> tuple[str, ...]:
-    """Return the entries of `info` to report as a tuple of strings."""
-    keys = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
-    if not all(isinstance(key, str) for key in keys):
-        raise refusal("info_keys", "a sequence of strings", value)
-    if {"return", "length"} & set(keys):
-        raise refusal("info_keys", "without return and length, which are always reported", keys)
-    return keys
 
 
 def _expected(kind: str, least: float | None, above: float | None, most: float | None) -> str:
@@ -147,41 +116,6 @@ def _as_float(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf
-
-
-DEFAULT_ENVS_PER_ACTOR = 8
-
-
-def env_counts(num_actors: int, envs_per_actor: int | None, num_envs: int | None, *, equal: bool) -> tuple[int, ...]:
-    """Return the number of environments of each actor; there may be fewer actors, which a warning says.
-
-    num_envs: all environments, to be split as evenly as possible; None: `envs_per_actor` for each actor. equal: every
-    actor must have as many.
-
-    Raises ValueError if both are given.
-    """
-    actors = max(num_actors, 1)
-    if num_envs is None:
-        return (envs_per_actor or DEFAULT_ENVS_PER_ACTOR,) * actors
-    if envs_per_actor is not None:
-        received = f"num_envs={num_envs}, envs_per_actor={envs_per_actor}"
-        raise ValueError(f"`num_envs` and `envs_per_actor` exclude each other. Received: {received}")
-    text, received = "", f"num_actors={num_actors}, num_envs={num_envs}"
-    if actors > num_envs:
-        text = f"{num_envs} environments can keep only {num_envs} actors busy, so only these are started"
-        actors = num_envs
-    elif equal and num_envs % actors:
-        used = num_envs // actors * actors
-        text = f"With `max_policy_lag` above 1 all actors have as many environments, so {used} are used"
-        num_envs = used
-    if text:
-        warnings.warn(f"{text}. Received: {received}", UserWarning, stacklevel=5)
-    return tuple(num_envs // actors + (actor < num_envs % actors) for actor in range(actors))
-
-
-def first_envs(env_counts: Sequence[int]) -> list[int]:
-    """Return the number of each actor's first environment, which is that of its first column in lock-step, too."""
-    return list(itertools.accumulate(env_counts[:-1], initial=0))
 
 
 _OTHER_NAMES = {
@@ -230,7 +164,7 @@ def close_match(word: str, words: Iterable[str]) -> str:
 class NamedFields:
     """A base of dataclasses whose fields are keywords; an unknown field raises a one-line error with a suggestion."""
 
-    WHOSE: ClassVar[str]
+    OWNER: ClassVar[str]
     """The owner of the fields, in messages: "did you mean 'epochs' of the algorithm?"."""
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
@@ -261,7 +195,7 @@ def _suggestion(cls: type[NamedFields], name: str) -> str:
     synonym = ELSEWHERE.get(name, name)
     for family in NamedFields.__subclasses__():
         if not issubclass(cls, family) and any(synonym in _fields(one) for one in _descendants(family)):
-            return f" (did you mean {synonym!r} of {family.WHOSE}?)"
+            return f" (did you mean {synonym!r} of {family.OWNER}?)"
     return close_match(name, _fields(cls))
 
 

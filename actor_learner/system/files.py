@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, and reads that detect damage.
+"""Atomic writes of files and folders, reads that detect damage, and the folders of caches.
 
 A folder written here has a manifest with the size and the SHA-256 of each file. A read compares files with it before
 any parser sees them. Nothing here follows a link, unpickles, or imports what a file names.
@@ -52,7 +52,7 @@ def write_atomically(file: Path, write: Callable[[Path], object]) -> None:
     After the return, the file survives a power cut. Raises OSError naming the file, for example if the disk is full.
     """
     partial = file.with_name(f".partial-{file.name}")
-    with _naming(file):
+    with _path_in_errors(file):
         partial.unlink(missing_ok=True)  # a killed writer's; or a link, which would lead the new contents elsewhere
         try:
             write(partial)
@@ -81,7 +81,7 @@ def write_folder_atomically(
     written by this function, or holds further files.
     """
     folder = Path(os.path.abspath(folder))  # not `resolve`, which follows links
-    with _naming(folder):
+    with _path_in_errors(folder):
         _make_folder(folder.parent)
         _check_replaceable(folder)
         with _partial_folder(folder.parent) as partial:
@@ -137,14 +137,12 @@ def read_folder(folder: str | os.PathLike[str], *beginnings: str) -> dict[str, b
     If the folder is replaced meanwhile, the contents are the old ones or the new ones, or there is an error: never a
     mixture. Raises as `check_folder` does.
     """
-    contents = {}
-    for name, entry in _read_manifest(Path(folder)).items():
-        if beginnings and not name.startswith(beginnings):
-            continue
-        with _opened(Path(folder), name, entry) as stream:
-            contents[name] = stream.read()
-        _compare(Path(folder), name, hashlib.sha256(contents[name]).hexdigest(), entry)
-    return contents
+    listed = _read_manifest(Path(folder))
+    return {
+        name: _read_listed(Path(folder), name, entry)
+        for name, entry in listed.items()
+        if not beginnings or name.startswith(beginnings)
+    }
 
 
 def listed_files(folder: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -157,10 +155,7 @@ def read_file(folder: str | os.PathLike[str], name: str) -> bytes:
     listed = _read_manifest(Path(folder))
     if name not in listed:
         raise _damaged(Path(folder), f"{name!r} is missing")
-    with _opened(Path(folder), name, listed[name]) as stream:
-        content = stream.read()
-    _compare(Path(folder), name, hashlib.sha256(content).hexdigest(), listed[name])
-    return content
+    return _read_listed(Path(folder), name, listed[name])
 
 
 def link_file(earlier: Path, name: str, folder: Path) -> Entry | None:
@@ -224,7 +219,7 @@ def one_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _path_in_errors(path: Path) -> Iterator[None]:
     """Raise any OSError of a write again, in one line that names the path."""
     try:
         yield
@@ -355,6 +350,26 @@ def _unreadable(folder: Path, name: str, error: OSError) -> ValueError:
     return ValueError(f"{name!r} can't be read ({one_line(error)}). Received: folder={str(folder)!r}")
 
 
+def cache_folder(name: str) -> Path | None:
+    """Return the folder of a cache, in XDG_CACHE_HOME, else in ~/.cache; ACTOR_LEARNER_CACHE names another folder.
+
+    None: caches are disabled, by an empty ACTOR_LEARNER_CACHE.
+    """
+    if (named := os.environ.get("ACTOR_LEARNER_CACHE")) is not None:
+        return Path(named, name).absolute() if named else None
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "actor_learner", name)
+    return folder if folder.is_absolute() else None
+
+
+def own_folder(folder: Path) -> Path:
+    """Make a folder that only this user can write to. Raises OSError if that isn't so, or if it can't be made."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError("others can write to the cache")
+    return folder
+
+
 def open_plain(file: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
     """Open a plain file, and return its descriptor; with O_CREAT in `flags`, create it with `mode`.
 
@@ -367,10 +382,11 @@ def open_plain(file: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int
     return descriptor
 
 
-def _open_listed(folder: Path, name: str) -> io.BufferedReader:
-    """Open a file of a folder. Raises DamagedError if it is no plain file, ValueError if it can't be read."""
+@contextlib.contextmanager
+def _opened(folder: Path, name: str, entry: Entry | None = None) -> Iterator[io.BufferedReader]:
+    """Open a file of a folder; raise DamagedError if it isn't as listed, ValueError if it can't be read."""
     try:
-        return os.fdopen(open_plain(folder / name), "rb")
+        stream = os.fdopen(open_plain(folder / name), "rb")
     except OSError as error:
         if error.errno not in _DAMAGES:
             raise _unreadable(folder, name, error) from error
@@ -378,18 +394,21 @@ def _open_listed(folder: Path, name: str) -> io.BufferedReader:
         raise _damaged(folder, f"{name!r} {problem}") from error
     except ValueError as error:
         raise _damaged(folder, f"{name!r} can't be read ({one_line(error)})") from error
-
-
-@contextlib.contextmanager
-def _opened(folder: Path, name: str, entry: Entry) -> Iterator[io.BufferedReader]:
-    with _open_listed(folder, name) as stream:
+    with stream:
         size = os.fstat(stream.fileno()).st_size
-        if size != entry.size:
+        if entry is not None and size != entry.size:
             raise _damaged(folder, f"{name!r} has {size} bytes instead of {entry.size}")
         try:
             yield stream
         except OSError as error:
             raise _unreadable(folder, name, error) from error
+
+
+def _read_listed(folder: Path, name: str, entry: Entry) -> bytes:
+    with _opened(folder, name, entry) as stream:
+        content = stream.read()
+    _compare(folder, name, hashlib.sha256(content).hexdigest(), entry)
+    return content
 
 
 def _compare(folder: Path, name: str, sha256: str, entry: Entry) -> None:
@@ -399,11 +418,8 @@ def _compare(folder: Path, name: str, sha256: str, entry: Entry) -> None:
 
 def _read_manifest(folder: Path) -> dict[str, Entry]:
     """Return the manifest's entries. Raises as `check_folder` does."""
-    with _open_listed(folder, MANIFEST) as stream:
-        try:
-            content = stream.read(_MAX_MANIFEST_BYTES + 1)
-        except OSError as error:
-            raise _unreadable(folder, MANIFEST, error) from error
+    with _opened(folder, MANIFEST) as stream:
+        content = stream.read(_MAX_MANIFEST_BYTES + 1)
     try:
         manifest = json.loads(content.decode("utf-8"))
         listed = {name: Entry(entry["sha256"], entry["size"]) for name, entry in manifest["files"].items()}

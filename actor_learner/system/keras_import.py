@@ -28,7 +28,7 @@ _DEFERRED = {
 }
 """What Keras imports for galleries, and TensorFlow for its old Keras and converters: a third of the import's time."""
 
-_freezes = False
+_freezes_after_import = False
 
 
 def import_keras() -> None:
@@ -110,7 +110,9 @@ class _DeferredModule(types.ModuleType):
 @contextlib.contextmanager
 def _deferring(names: Iterable[str]) -> Iterator[None]:
     """Give stand-ins to the importers of these modules, few of which use them; later importers get the modules."""
-    deferred = {name: _DeferredModule(name) for name in names if name not in sys.modules and _is_installed(name)}
+    # An importer of a missing module must get an ImportError.
+    there = (name for name in names if name not in sys.modules and is_installed(name.partition(".")[0]))
+    deferred = {name: _DeferredModule(name) for name in there}
     sys.modules.update(deferred)
     try:
         yield
@@ -120,9 +122,9 @@ def _deferring(names: Iterable[str]) -> Iterator[None]:
                 del sys.modules[name]
 
 
-def _is_installed(name: str) -> bool:  # importers of a missing module must get an ImportError
-    top = name.partition(".")[0]
-    return top in sys.modules or importlib.util.find_spec(top) is not None
+def is_installed(package: str) -> bool:
+    """Return True if a top-level package can be imported, or is already."""
+    return sys.modules.get(package) is not None or importlib.util.find_spec(package) is not None
 
 
 @contextlib.contextmanager
@@ -136,7 +138,7 @@ def keeping_interrupts() -> Iterator[None]:
         signal.default_int_handler(signal_number, frame)
 
     is_main = threading.current_thread() is threading.main_thread()
-    if ours := is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if handles := is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:
         yield
@@ -145,7 +147,7 @@ def keeping_interrupts() -> Iterator[None]:
             raise KeyboardInterrupt from error
         raise
     finally:
-        if ours:
+        if handles:
             signal.signal(signal.SIGINT, signal.default_int_handler)
     if interrupted:
         raise KeyboardInterrupt
@@ -159,7 +161,7 @@ def _without_collector() -> Iterator[None]:
     try:
         yield
     finally:
-        if _freezes:
+        if _freezes_after_import:
             gc.freeze()
         if enabled:
             gc.enable()
@@ -167,8 +169,8 @@ def _without_collector() -> Iterator[None]:
 
 def freeze_what_is_imported() -> None:
     """Exclude all objects from garbage collection after the import, for processes that only train."""
-    global _freezes
-    _freezes = True
+    global _freezes_after_import
+    _freezes_after_import = True
 
 
 def import_keras_before(reference: str) -> None:

@@ -30,21 +30,21 @@ current_core: Callable[[], int] = getattr(ctypes.CDLL(None), "sched_getcpu", lam
 """Returns the number of the core that the calling thread runs on; -1 where the system doesn't tell (macOS)."""
 
 
-class Group(NamedTuple):
+class Cgroup(NamedTuple):
     """The folder of a cgroup, and the version, which decides the names of its files."""
 
     folder: Path
     version: int
 
 
-def own_groups(controller: str) -> list[Group]:
+def own_groups(controller: str) -> list[Cgroup]:
     """Return the cgroups that limit this process in `controller` ("cpu", "memory"), the innermost first.
 
     The limit of each applies. In a container that doesn't see its own path, the folders in between don't exist, but the
     last one, where the container's files are mounted, does. `/proc/self/cgroup` names them, as `0::/path` (version 2)
     or `4:memory:/path` (version 1; both in a hybrid).
     """
-    groups: list[Group] = []
+    groups: list[Cgroup] = []
     mounted = ROOT / "sys/fs/cgroup"
     for line in read_lines(ROOT / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
@@ -56,7 +56,7 @@ def own_groups(controller: str) -> list[Group]:
             continue
         mount = mount if mount.is_dir() else otherwise
         folder = mount / path.strip("/")
-        groups += [Group(one, version) for one in (folder, *folder.parents) if one.is_relative_to(mount)]
+        groups += [Cgroup(one, version) for one in (folder, *folder.parents) if one.is_relative_to(mount)]
     return groups
 
 
@@ -89,7 +89,7 @@ def cpu_quota() -> float:
     return min(map(_quota, own_groups("cpu")), default=math.inf)
 
 
-def _quota(group: Group) -> float:
+def _quota(group: Cgroup) -> float:
     """Divide the quota by its period; without a limit the quota is "max" in version 2, -1 in version 1."""
     if group.version == 1:
         quota, period = (read_number(group.folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
@@ -191,7 +191,7 @@ def cgroup_limit() -> float:
     return min((limit for limit in limits if limit is not None), default=math.inf)
 
 
-def _available(group: Group) -> int | None:
+def _available(group: Cgroup) -> int | None:
     usage_name, reclaimable_name = _USAGE[group.version]
     limit, usage = read_number(group.folder / _LIMITS[group.version][0]), read_number(group.folder / usage_name)
     if limit is None or usage is None:

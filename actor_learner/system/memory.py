@@ -21,7 +21,7 @@ _MAX_SHARE = 0.005
 """The most CPU time that measuring may take. The kernel walks the page tables, about 8 ms for each GB."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROPORTIONAL = ("Pss", "SwapPss")
-_OWN = ("Private_Dirty", "SwapPss")
+_PRIVATE = ("Private_Dirty", "SwapPss")
 
 
 class Usage(NamedTuple):
@@ -59,7 +59,7 @@ class MemorySampler:
         self._measured_at = 0.0
         self._busy: float | None = None
         self._cpu: dict[int | None, float] = {}
-        self._of_others: dict[str, float] = {}
+        self._cpu_of_others: dict[str, float] = {}
 
     def sample(self) -> Usage | None:
         """Return the usage; None before the next measurement is due, or if it fails."""
@@ -78,7 +78,7 @@ class MemorySampler:
             self._cpu = cpu_shares(self._newest, newest, seconds)
             if busy is not None and self._busy is not None:
                 others = (busy - self._busy) / seconds - sum(self._cpu.values())
-                self._of_others = {"cpu/others": max(0.0, others), "cpu/pressure": cpu_pressure()}
+                self._cpu_of_others = {"cpu/others": max(0.0, others), "cpu/pressure": cpu_pressure()}
         self._newest, self._busy, self._measured_at = newest, busy, now
         return newest
 
@@ -94,9 +94,9 @@ class MemorySampler:
         if self._newest is None:
             return {}
         sizes: dict[int | None, int] = {None: self._newest.learner, **dict(sorted(self._newest.actors.items()))}
-        memory = {f"memory/{_name(owner)}_mb": size / 1e6 for owner, size in sizes.items()}
-        cpu = {f"cpu/{_name(owner)}": self._cpu[owner] for owner in sizes if owner in self._cpu}
-        return {**memory, **cpu, **self._of_others}
+        memory = {f"memory/{_owner_name(owner)}_mb": size / 1e6 for owner, size in sizes.items()}
+        cpu = {f"cpu/{_owner_name(owner)}": self._cpu[owner] for owner in sizes if owner in self._cpu}
+        return {**memory, **cpu, **self._cpu_of_others}
 
 
 def _busy_seconds() -> float | None:
@@ -116,7 +116,7 @@ def cpu_shares(before: Usage, after: Usage, seconds: float) -> dict[int | None, 
     return shares
 
 
-def _name(owner: int | None) -> str:
+def _owner_name(owner: int | None) -> str:
     return "learner" if owner is None else f"actor_{owner}"
 
 
@@ -140,12 +140,12 @@ def measure(actors: Mapping[int, int], counted: Collection[str] = _PROPORTIONAL)
         each process. Raises OSError if the processes can't be read.
     """
     proc = machine.ROOT / "proc"
-    table = dict(_processes(proc, counted) if (proc / "self/stat").exists() else _processes_by_ps())
+    table = dict(_processes_by_proc(proc, counted) if (proc / "self/stat").exists() else _processes_by_ps())
     numbers = {pid: actor for actor, pid in actors.items()}
     sizes: dict[int | None, int] = dict.fromkeys([None, *actors], 0)
     cpu_seconds = {}
     for pid, process in table.items():
-        root = _root(pid, table, numbers)
+        root = _owner_of(pid, table, numbers)
         if root is not None:
             owner = numbers.get(root)
             sizes[owner] += process.size()
@@ -155,7 +155,7 @@ def measure(actors: Mapping[int, int], counted: Collection[str] = _PROPORTIONAL)
 
 def own_memory(pid: int) -> int:
     """Return the private bytes of an actor's process and its children: without batches and files that actors share."""
-    return measure({0: pid}, counted=_OWN).actors[0]
+    return measure({0: pid}, counted=_PRIVATE).actors[0]
 
 
 class _Process(NamedTuple):
@@ -168,7 +168,7 @@ class _Process(NamedTuple):
     size: Callable[[], int]
 
 
-def _root(pid: int, table: Mapping[int, _Process], actors: Collection[int]) -> int | None:
+def _owner_of(pid: int, table: Mapping[int, _Process], actors: Collection[int]) -> int | None:
     """Return the process id of the actor, or of this process, that a process belongs to; None for other processes."""
     for _ in range(len(table)):  # the table is read over time: reused ids may even form a circle
         if pid in actors or pid == os.getpid():
@@ -182,13 +182,13 @@ def _root(pid: int, table: Mapping[int, _Process], actors: Collection[int]) -> i
     return None
 
 
-def _processes(proc: Path, counted: Collection[str]) -> Iterator[tuple[int, _Process]]:
+def _processes_by_proc(proc: Path, counted: Collection[str]) -> Iterator[tuple[int, _Process]]:
     for name in os.listdir(proc):
         if name.isdigit() and (line := _read(f"{proc}/{name}/stat")):
             fields = line.rpartition(")")[2].split()  # after the name, which may hold anything
             parent, group, session = map(int, fields[1:4])
             seconds = sum(map(int, fields[11:13])) / _TICKS  # user and system time of all threads
-            size = functools.partial(_size, f"{proc}/{name}", counted)
+            size = functools.partial(_process_bytes, f"{proc}/{name}", counted)
             yield int(name), _Process(parent, group, session, seconds, size)
 
 
@@ -200,24 +200,24 @@ def _processes_by_ps() -> Iterator[tuple[int, _Process]]:
         *numbers, used = line.split()
         pid, parent, group, kilobytes = map(int, numbers)
         if pid != ps.pid:
-            yield pid, _Process(parent, group, group, _seconds(used), functools.partial(int, 1024 * kilobytes))
+            yield pid, _Process(parent, group, group, _parse_ps_time(used), functools.partial(int, 1024 * kilobytes))
 
 
-def _seconds(text: str) -> float:
+def _parse_ps_time(text: str) -> float:
     """Parse `[[days-]hours:]minutes:seconds`, which may have a fraction."""
     days, _, rest = text.rpartition("-")
     parts = reversed(rest.split(":"))
     return 86400 * int(days or 0) + sum(float(part) * 60.0**power for power, part in enumerate(parts))
 
 
-def _size(folder: str, counted: Collection[str]) -> int:
+def _process_bytes(folder: str, counted: Collection[str]) -> int:
     """Return the counted bytes of a process, or its resident and swapped ones."""
     # smaps_rollup needs Linux 4.14 and the right to trace the process, which a set-user-id program denies.
-    fields = _fields(f"{folder}/smaps_rollup", counted) or _fields(f"{folder}/status", ("VmRSS", "VmSwap"))
+    fields = _read_fields(f"{folder}/smaps_rollup", counted) or _read_fields(f"{folder}/status", ("VmRSS", "VmSwap"))
     return 1024 * sum(fields.values())
 
 
-def _fields(path: str, names: Collection[str]) -> dict[str, int]:
+def _read_fields(path: str, names: Collection[str]) -> dict[str, int]:
     """Return the named entries of the lines `Name:  number kB`, in kB."""
     split = (line.partition(":") for line in _read(path).splitlines())
     return {name: int(rest.split()[0]) for name, _, rest in split if name in names}

@@ -6,7 +6,7 @@ scripts/measure cluster-bytes --envs CartPole-v1 ALE/Pong-v5
 from __future__ import annotations
 
 import actor_learner as al
-from actor_learner.actors.cluster.columns import Columns
+from actor_learner.actors.cluster.codec import ColumnCodec
 from benchmarks.harness import Found, make_parser, origin, report
 
 ENVS = ("CartPole-v1", "HalfCheetah-v5", "Humanoid-v5", "ALE/Pong-v5")
@@ -27,10 +27,10 @@ def bytes_of(env: str) -> Found:
     with al.ActorPool(env, **options) as actors:
         actors.collect()
         trajectory_block = actors._blocks[0]
-        columns = Columns(actors.layout)
+        columns = ColumnCodec(actors.layout)
         sent = sum(len(part) for part in columns.encode(trajectory_block, 0, NUM_ENVS))
         rows = UNROLL_LENGTH * NUM_ENVS
-        return {"sent": round(sent / rows, 1), "whole": round(columns.largest(NUM_ENVS) / rows, 1)}
+        return {"sent": round(sent / rows, 1), "whole": round(columns.max_bytes(NUM_ENVS) / rows, 1)}
 
 
 if __name__ == "__main__":

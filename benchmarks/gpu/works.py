@@ -78,7 +78,7 @@ def make_network(name: str, precision: str) -> Any:
     """Return a network of `NETWORKS`, whose heads are 100 times as large: a policy that is sure of something."""
     import keras
 
-    from actor_learner.networks.precision import building_in
+    from actor_learner.networks.contract import building_in
 
     keras.utils.clear_session()  # names of layers begin anew, and so does the name of the cached export
     work = NETWORKS[name]

@@ -42,7 +42,7 @@ def compare(
     config: al.TrainConfig, network: object, spaces: Sequence[object], trajectory: al.Trajectory, precision: str
 ) -> Found:
     """Return how far log-probabilities are from the actors', and what that does to the ratio's statistics."""
-    from actor_learner.networks.precision import building_in
+    from actor_learner.networks.contract import building_in
 
     with building_in(precision):
         other = al.default_network(*spaces, **config.network_fields(all_fields=True), seed=0)

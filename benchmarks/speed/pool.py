@@ -16,8 +16,8 @@ from actor_learner_envs.latency import StepTime
 
 import actor_learner as al
 from actor_learner.actors.actor import make_startups
+from actor_learner.config.pool_checks import ACTING, DEVICES
 from actor_learner.config.settings import PoolSettings
-from actor_learner.system.fields import ACTING, DEVICES
 from actor_learner.system.memory import own_memory
 from benchmarks.harness import Found, in_turns, make_parser, origin, ratio_of, report
 from benchmarks.processes import memory_of
@@ -98,7 +98,7 @@ def compare_acting(image_network: str, precision: str, arguments: argparse.Names
     """Alternate two pools whose actors have the same network."""
 
     def network(*spaces: Any) -> Any:
-        from actor_learner.networks.precision import building_in
+        from actor_learner.networks.contract import building_in
 
         with building_in(precision):
             return al.default_network(*spaces, image_network=image_network, seed=0)

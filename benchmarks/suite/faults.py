@@ -189,7 +189,7 @@ FAULTS = (
     ),
     Fault(
         "a cluster's stacked frames lose those that differ",
-        "actors/cluster/columns.py",
+        "actors/cluster/codec.py",
         "                frames[row, ~like_the_last] = others[taken : taken + count]\n",
         "",
         ("actors/cluster",),
@@ -203,7 +203,7 @@ FAULTS = (
     ),
     Fault(
         "actions aren't clipped to the upper bound",
-        "policy/actions.py",
+        "policy/policy.py",
         "return lambda action: np.minimum(np.maximum(np.asarray(action, dtype), low), high)",
         "return lambda action: np.maximum(np.asarray(action, dtype), low)",
         ("policy/test_composite.py",),

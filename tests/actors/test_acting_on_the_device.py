@@ -12,9 +12,8 @@ import keras
 import numpy as np
 import pytest
 
+from actor_learner.actors.device_acting import ActingError, SharedStep
 from actor_learner.actors.pool import ActorPool
-from actor_learner.actors.processes.acting_thread import ActingError
-from actor_learner.actors.shared_step import SharedStep
 from actor_learner.learner.acting import DeviceStep
 from actor_learner.networks import default
 from tests.support.counting_env import CountingEnv

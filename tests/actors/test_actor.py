@@ -81,14 +81,14 @@ def plan(exported):
 def arena(plan):
     arena = Arena.create()
     arena.reserve(plan.size)
-    plan.stop_words(arena).fill(0)
+    plan.parts(arena).stop_words.fill(0)
     yield arena
     arena.close()
 
 
 @pytest.fixture
 def block(plan, arena):
-    return plan.blocks(arena)[0]
+    return plan.parts(arena).blocks[0]
 
 
 def make_counting(mode=AutoresetMode.DISABLED, **kwargs):
@@ -214,7 +214,7 @@ def test_times_are_parts_of_the_whole(block, policy):
 def make_actor(exported, plan, arena, seed=0, actor=0):
     startup = Startup(ENVS, ("is_success",), None, seed, actor, actor * ENVS)
     environments, observation = make_environments(resolve_env(CountingEnv), startup)
-    return Actor(startup, environments, observation, startup.make_policy(exported), arena, plan)
+    return Actor(startup, environments, observation, startup.make_policy(exported), plan.parts(arena))
 
 
 def assign(slots, batch=0, block=0):
@@ -222,9 +222,9 @@ def assign(slots, batch=0, block=0):
 
 
 def test_an_actor_acts_with_the_version_that_it_is_told(exported, plan, arena, network):
-    slots = WeightSlots(plan.slots(arena), flatten_weights(network.get_weights()))
+    slots = WeightSlots(plan.parts(arena).slots, flatten_weights(network.get_weights()))
     actor = make_actor(exported, plan, arena)
-    first, second = plan.blocks(arena)
+    first, second = plan.parts(arena).blocks
     actor.fill(assign(slots))
     slots.publish(flatten_weights(network.get_weights()) + 1)
     done = actor.fill(assign(slots, batch=1, block=1))
@@ -241,11 +241,11 @@ def test_an_actor_acts_with_the_version_that_it_is_told(exported, plan, arena, n
 
 
 def test_an_actor_repeats_itself_and_differs_from_another(exported, plan, arena, network):
-    slots = WeightSlots(plan.slots(arena), flatten_weights(network.get_weights()))
+    slots = WeightSlots(plan.parts(arena).slots, flatten_weights(network.get_weights()))
     actions = []
     for seed, number in ((0, 0), (0, 0), (0, 1), (1, 0)):
         make_actor(exported, plan, arena, seed, number).fill(assign(slots))
-        actions.append(plan.blocks(arena)[0].columns(0, ENVS).action[0].copy())
+        actions.append(plan.parts(arena).blocks[0].columns(0, ENVS).action[0].copy())
     np.testing.assert_array_equal(actions[0], actions[1])
     assert not np.array_equal(actions[0], actions[2])
     assert not np.array_equal(actions[0], actions[3])

@@ -21,8 +21,9 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
-from actor_learner.actors.pool import NICENESS, ActorPool
-from actor_learner.actors.processes.restarts import ActorError
+from actor_learner.actors.actor import NICENESS
+from actor_learner.actors.group import ActorError
+from actor_learner.actors.pool import ActorPool
 from actor_learner.environments.errors import EnvError
 from actor_learner.networks import default
 from tests.support.counting_env import (

@@ -31,7 +31,7 @@ class Simulation:
         exported = SimpleNamespace(weights=np.zeros(1, np.float32))
         self.memory.allocate(Plan(layout, self.counts, lag + 1, max(num_actors, lag + 1), exported))
         self.blocks = self.memory.blocks
-        self.stop_words = self.memory.plan.stop_words(self.memory.arena)[1:]
+        self.stop_words = self.memory.plan.parts(self.memory.arena).stop_words[1:]
         self.at_work = {}
         self.updates = 0
         kind = FreeRunning if lag > 1 else LockStep

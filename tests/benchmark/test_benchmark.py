@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import re
 import signal
 import time
 from importlib.util import find_spec
@@ -25,10 +26,9 @@ from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.benchmark import devices, timeline
 from actor_learner.benchmark.clocks import Busyness, Stopwatch, nvml_reader
 from actor_learner.benchmark.devices import compare_devices
-from actor_learner.benchmark.from_records import of_run, show_run
+from actor_learner.benchmark.from_records import describe_run, read_run_speed
 from actor_learner.benchmark.measure import as_json, measure_setting
-from actor_learner.benchmark.part_worker import PARTS, Part, Reading, Work
-from actor_learner.benchmark.parts import PartProcesses, unroll_cost
+from actor_learner.benchmark.parts import PARTS, Part, PartProcesses, Reading, Work, unroll_cost
 from actor_learner.benchmark.roofline import Cost
 from actor_learner.benchmark.text import sentence, show, show_devices
 from actor_learner.benchmark.whole import LEARNER, without_learning
@@ -343,7 +343,7 @@ def row(number, **more):
 def test_a_run_tells_from_its_own_records(run, capsys):
     for number in range(1, 6):
         append_metrics(run, row(number, **{"cpu/learner": 0.5, "cpu/actor_0": 0.45, "cpu/actor_1": 0.45}))
-    found = of_run(run.path)
+    found = read_run_speed(run.path)
     assert found["achieved_steps_per_second"] == pytest.approx(1000.0)
     assert found["parts"]["env"] == {"wall": pytest.approx(0.6), "cpu": pytest.approx(0.3)}
     assert found["roof_steps_per_second"] == pytest.approx(1000 / 0.9)
@@ -367,16 +367,16 @@ def test_the_rows_that_only_fill_a_replay_buffer_tell_nothing(run):
         append_metrics(run, row(number, gradient_steps=0.0, env_steps=number))
     for number in range(6, 10):
         append_metrics(run, row(number, gradient_steps=float(number)))
-    assert of_run(run.path)["achieved_steps_per_second"] == pytest.approx(1000.0)
+    assert read_run_speed(run.path)["achieved_steps_per_second"] == pytest.approx(1000.0)
 
 
 @pytest.mark.slow
 def test_beside_other_programs_the_records_of_a_run_tell_no_roof(run):
     for number in range(1, 6):
         append_metrics(run, row(number, **{"cpu/others": 2.5, "cpu/pressure": 0.5}))
-    found = of_run(run.path)
+    found = read_run_speed(run.path)
     assert (found["ratio"], found["expected"]) == (None, {})
-    *_, advice, gap, _ = show_run(found).splitlines()
+    *_, advice, gap, _ = describe_run(found).splitlines()
     assert advice.startswith("limited by: other programs; they use 2.5 of 4 cores")
     assert "Expected" not in advice
     assert gap.startswith("not known: what each part takes alone")
@@ -399,18 +399,18 @@ def test_a_short_run_says_what_it_does_not_know(run):
     append_metrics(run, row(1))
     append_metrics(run, row(2))
     with pytest.raises(ValueError, match="from the third update on. Received: 2 updates"):
-        of_run(run.path)
+        read_run_speed(run.path)
     append_metrics(run, row(3))
-    assert any("CPU time" in line for line in of_run(run.path)["unknown"])
+    assert any("CPU time" in line for line in read_run_speed(run.path)["unknown"])
 
 
 @pytest.mark.slow
 def test_a_run_that_recorded_no_times_has_no_roof(run):
     for number in range(1, 4):
         append_metrics(run, {"env_steps": 10 * number, "time_seconds": float(number)})
-    found = of_run(run.path)
+    found = read_run_speed(run.path)
     assert found["ratio"] is None
-    assert "achieved 10 steps/s" in show_run(found)
+    assert "achieved 10 steps/s" in describe_run(found)
 
 
 # The command.
@@ -479,11 +479,30 @@ def test_a_folder_named_like_the_environment_is_no_run(tmp_path, monkeypatch):
     assert cli.benchmark._is_run("CartPole-v1")
 
 
-def test_several_numbers_of_actors_are_measured_one_after_the_other():
-    words = "benchmark --num-actors 2 1 --seconds 1 --num-actors=3 --json"
-    assert cli.benchmark._without_num_actors(words.split()[1:]) == ["--seconds", "1", "--json"]
-    arguments = cli.parse(["benchmark", "--num-workers", "2", "1"])
-    assert [cli.benchmark._config(arguments, count).num_actors for count in arguments.num_actors] == [2, 1]
+@pytest.mark.slow
+def test_several_numbers_of_actors_are_measured_one_after_the_other(capsys):
+    words = "benchmark --preset none --num-workers 0 --num-actors 1 0 --envs-per-actor 2 --unroll-length 8 --epochs 1"
+    words += " --hidden-sizes 8 --rounds 1 --seconds 0.02 --minibatch-size 16 --json"
+    assert cli.main(words.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["num_actors"] for each in found["settings"]] == [1, 0]
+    assert found["command"] == found["settings"][1]["command"] == f"actor-learner {words}"
+    fastest = max(found["settings"], key=lambda each: each["achieved_steps_per_second"])
+    assert found["num_actors"] == fastest["num_actors"]
+
+
+def test_it_takes_what_changes_the_speed_on_this_machine_and_nothing_of_a_run():
+    given = cli.parse(["benchmark", "--backend", "tensorflow", "--sequence-length", "4", "--actor-timeout", "9"])
+    assert (given.backend, given.sequence_length, given.actor_timeout) == ("tensorflow", 4, 9.0)
+    for flag in ("--run-dir", "--ray", "--max-restarts", "--total-steps", "--keep-checkpoints", "--quiet"):
+        with pytest.raises(ValueError, match="no such flag"):
+            cli.parse(["benchmark", flag])
+
+
+@pytest.mark.slow
+def test_one_of_several_that_fails_is_one_line(capsys):
+    assert cli.main(["benchmark", "--num-actors", "0", "1", "--env-kwargs", '{"no_such_thing": 1}']) == 2
+    assert re.search("^actor-learner: error: .*no_such_thing.*$", capsys.readouterr().err, re.MULTILINE)
 
 
 @pytest.mark.parametrize("words", ["", "--compare-devices cpu"])
@@ -500,7 +519,7 @@ def test_what_xla_compiled_before_is_used(words, monkeypatch):
 def test_sigterm_and_sighup_end_it_in_order(monkeypatch):
     handlers = []
     monkeypatch.setattr(cli.benchmark, "_check", lambda arguments: handlers.append(signal.getsignal(signal.SIGTERM)))
-    monkeypatch.setattr(cli.benchmark, "_several", lambda arguments, configs: 0)
+    monkeypatch.setattr(cli.benchmark, "_measure_several", lambda arguments: 0)
     assert cli.main(["benchmark", "--num-actors", "1", "2"]) == 0
     with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
         handlers[0](signal.SIGTERM, None)

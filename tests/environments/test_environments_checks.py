@@ -19,13 +19,7 @@ from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError, describe_error
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.serial import SerialVectorEnv
-from tests.support.scripted_envs import MODES, Arrays, Script, play, sync, vector_step
-
-
-def reset_and_step(environments, steps):
-    environments.reset(0)
-    for _ in range(steps):
-        environments.step(np.zeros(environments.num_envs, np.int64))
+from tests.support.scripted_envs import MODES, Arrays, Script, play, reset_and_step, sync, vector_step
 
 
 class TestChecks:

@@ -20,7 +20,7 @@ from actor_learner.environments.errors import EnvError
 from actor_learner.environments.serial import SerialVectorEnv
 from actor_learner.spaces import structure as spaces
 from tests.support.random_spaces import OBSERVATION_SPACES
-from tests.support.scripted_envs import MODES, Script, sync
+from tests.support.scripted_envs import MODES, Script, refusal, sync
 
 ROBOT = Dict(
     camera=Tuple([Box(0, 255, (2, 3), np.uint8), Box(-9, 9, (2,), np.float64)]),
@@ -178,18 +178,6 @@ class NestedArrays(VectorEnv):
 
 
 class TestRefused:
-    def message(self, environments, steps):
-        def play():
-            environments.reset(0)
-            for _ in range(steps):
-                environments.step(NOTHING)
-
-        with pytest.raises(EnvError) as caught:
-            play()
-        assert "\n" not in str(caught.value)
-        assert "Received: " in str(caught.value)
-        return str(caught.value)
-
     def robots(self, spoil, length=5):
         return Environments(
             SerialVectorEnv([Robot([(length, False, True)]), Robot([(length, False, True)], spoil)]), name="Robot-v0"
@@ -213,7 +201,7 @@ class TestRefused:
         ],
     )
     def test_keys_shapes_and_types(self, spoil, words, when):
-        message = self.message(self.robots(lambda value, count: spoil(value) if count == when else value), 4)
+        message = refusal(self.robots(lambda value, count: spoil(value) if count == when else value), 4)
         assert words in message
         assert f"`{'step' if when else 'reset'}` of environment 1" in message
 
@@ -238,7 +226,7 @@ class TestRefused:
     @pytest.mark.parametrize("when", [0, 3])
     def test_a_number_that_the_space_does_not_have(self, key, value, words, when):
         spoilt = self.robots(lambda observation, count: {**observation, key: value} if count == when else observation)
-        message = self.message(spoilt, 4)
+        message = refusal(spoilt, 4)
         assert words in message
         assert f"at step {when} of its episode (env step {when})" in message
 
@@ -247,7 +235,7 @@ class TestRefused:
             return {**value, "goal": 1} if count == 3 else value
 
         makers = [functools.partial(Robot, [(3, False, True)]), functools.partial(Robot, [(3, False, True)], spoil)]
-        message = self.message(Environments(sync(makers, AutoresetMode.SAME_STEP)), 3)
+        message = refusal(Environments(sync(makers, AutoresetMode.SAME_STEP)), 3)
         assert "observation['goal'] of environment 1" in message
 
     @pytest.mark.parametrize("when", [0, 1, 2])

@@ -14,7 +14,7 @@ from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.serial import SerialVectorEnv
 from actor_learner.spaces.spaces import Spaces
-from tests.support.scripted_envs import MODES, Arrays, Script, sync
+from tests.support.scripted_envs import MODES, Arrays, Script, refusal, sync
 
 ACTIONS = 4
 
@@ -195,18 +195,6 @@ class TestForms:
 
 
 class TestRefused:
-    def message(self, environments, steps=0):
-        def play():
-            environments.reset(0)
-            for _ in range(steps):
-                environments.step(np.zeros(environments.num_envs, np.int64))
-
-        with pytest.raises(EnvError) as caught:
-            play()
-        assert "\n" not in str(caught.value)
-        assert "Received: " in str(caught.value)
-        return str(caught.value)
-
     @pytest.mark.parametrize("mode", ["serial", *MODES])
     @pytest.mark.parametrize("when", [0, 2])
     @pytest.mark.parametrize(
@@ -221,26 +209,26 @@ class TestRefused:
         spoilt = functools.partial(Masked, spoil=lambda mask, count: wrong if count == when else mask)
         makers = [functools.partial(kind, [(5, True, False)]) for kind in (Masked, spoilt)]
         vector_env = SerialVectorEnv([maker() for maker in makers]) if mode == "serial" else sync(makers, mode)
-        message = self.message(Environments(vector_env, name="Masked-v0"), 3)
+        message = refusal(Environments(vector_env, name="Masked-v0"), 3)
         assert words in message
         assert f"environment 1 of env `Masked-v0`, at step {when} of its episode (env step {when})" in message
         assert "`info['action_mask']`" in message
 
     def test_length(self):
         envs = [Masked([(5, True, False)], spoil=lambda mask, count: mask[:3] if count == 2 else mask)]
-        message = self.message(Environments(SerialVectorEnv(envs)), 3)
+        message = refusal(Environments(SerialVectorEnv(envs)), 3)
         assert "environment 0 of env `Masked`, at step 2" in message
         assert "must have 4 entries for each environment" in message
 
     def test_nothing_allowed_in_an_observation(self):
         envs = [Masked([(5, True, False)], leaf=True, spoil=lambda mask, count: mask * (count != 1))]
-        message = self.message(Environments(SerialVectorEnv(envs)), 1)
+        message = refusal(Environments(SerialVectorEnv(envs)), 1)
         assert "`observation['action_mask']` must allow at least one action. Received: none allowed in env" in message
 
     def test_a_later_choice(self):
         env = Masked([(5, True, False)], form=lambda _: np.array([1, 1, 0, 0]))
         env.action_space = MultiDiscrete([2, 2])
-        assert "at least one action for choice 1." in self.message(Environments(SerialVectorEnv([env])))
+        assert "at least one action for choice 1." in refusal(Environments(SerialVectorEnv([env])))
 
     LATE = "`info['action_mask']` must be present from the first reset on, or never. Received: a mask of"
 
@@ -257,7 +245,7 @@ class TestRefused:
     def test_masks_that_are_gone_or_there_later(self, mode, given, steps, words):
         scripts = [[(3, True, False)], [(9, True, False)]]
         environments = make(mode, scripts, spoil=lambda mask, count: mask if given(count) else None)
-        message = self.message(environments, steps)
+        message = refusal(environments, steps)
         assert words in message
         assert "of env `Masked-v0`, at step " in message
 
@@ -269,7 +257,7 @@ class TestRefused:
             return mask if later != first else None
 
         self.resets = 0
-        message = self.message(make("serial", [[(2, True, False)], [(9, True, False)]], spoil=spoil), 2)
+        message = refusal(make("serial", [[(2, True, False)], [(9, True, False)]], spoil=spoil), 2)
         assert f"{'none' if first else 'or never. Received: a mask'} of environment 0 of env `Masked-v0`" in message
 
     @pytest.mark.parametrize("leaf", [True, False])

@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
+from actor_learner.actors.group import ActorError
 from actor_learner.actors.pool import ActorPool
-from actor_learner.actors.processes.restarts import ActorError
 from actor_learner.environments.errors import EnvError
 from tests.faults.failing_envs import DifferentSpacesEnv, FailingEnv, FailingStartEnv, LateEnv, QuietEnv
 from tests.support.processes import children, is_alive, patience, wait_until

@@ -13,8 +13,8 @@ import time
 import numpy as np
 import pytest
 
+from actor_learner.actors.group import ActorError
 from actor_learner.actors.pool import ActorPool
-from actor_learner.actors.processes.restarts import ActorError
 from actor_learner.networks import default
 from tests.faults.failing_envs import FailingEnv, FailOnceEnv, QuietEnv, SimulatorEnv
 from tests.support.counting_env import CountingEnv

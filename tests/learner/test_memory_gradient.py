@@ -6,7 +6,7 @@ import pytest
 from gymnasium.spaces import Discrete
 
 import actor_learner as al
-from actor_learner.networks.unrolling import written_out
+from actor_learner.networks.unrolling import unroll_for
 
 pytestmark = pytest.mark.usefixtures("without_xla")
 STEPS, COLUMNS, UNITS, RATE = 6, 3, 4, 0.1
@@ -121,8 +121,8 @@ def test_written_out_gradients_are_those_of_the_scanned_cell(cell, scanned, opti
     start[2, 0] = start[5, 0] = start[0, 2] = True
     trajectory = trajectory_of(start, *RNG.standard_normal((leaves, COLUMNS, UNITS)).astype(np.float32))
     network, other = network_of(cell, **options), network_of(scanned, **options)
-    assert written_out(network.layers[1].cell)
-    assert not written_out(other.layers[1].cell)
+    assert unroll_for(network.layers[1].cell)
+    assert not unroll_for(other.layers[1].cell)
     for found, gradient in zip(gradients(network, trajectory), gradients(other, trajectory), strict=True):
         np.testing.assert_allclose(found, gradient, atol=1e-6)
 
@@ -153,4 +153,4 @@ def test_a_subclass_is_unrolled_by_its_own_steps():
     ],
 )
 def test_other_cells_are_scanned_as_they_are_written(cell, options):
-    assert not written_out(cell(UNITS, **options))
+    assert not unroll_for(cell(UNITS, **options))

@@ -10,12 +10,11 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from hypothesis import given, settings, strategies as st
 from keras import ops
 
-from actor_learner.networks.contract import call_network, check_network, normalization_layers
+from actor_learner.networks.contract import building_in, call_network, check_network, normalization_layers
 from actor_learner.networks.default import default_network, with_normalization
 from actor_learner.networks.images import describe_image
 from actor_learner.networks.layers import ObservationNormalization, OneHot
 from actor_learner.networks.memory import Memories
-from actor_learner.networks.precision import building_in
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.spaces import Spaces
 from tests.support.trajectories import HYBRID, SENSES, TORQUES, TWO_ACTIONS, VECTOR, random_leaf
@@ -277,7 +276,7 @@ def test_noise_of_no_continuous_action_cannot_be_held(space):
     [
         (
             {"image_network": "resnet"},
-            r"one of \['auto', 'nature', 'impala', 'small'\]. Received: image_network='resnet'",
+            r"one of 'auto', 'nature', 'impala', 'small'. Received: image_network='resnet'",
         ),
         ({"normalize_observation": True}, "`normalize_observation` is for vectors.*images are scaled"),
         ({"distribution": "beta"}, "Received: distribution='beta'"),

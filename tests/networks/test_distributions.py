@@ -10,8 +10,14 @@ from hypothesis import given, settings, strategies as st
 from keras import ops
 
 from actor_learner.networks.distributions import Distribution, distribution_for
-from actor_learner.networks.distributions.continuous import Gaussian, SquashedGaussian
-from actor_learner.networks.distributions.discrete import Bernoulli, Categorical, EpsilonGreedy, MultiCategorical
+from actor_learner.networks.distributions.parts import (
+    Bernoulli,
+    Categorical,
+    EpsilonGreedy,
+    Gaussian,
+    MultiCategorical,
+    SquashedGaussian,
+)
 from actor_learner.spaces import structure
 from actor_learner.spaces.spaces import Spaces
 from tests.support.litert import run_litert

@@ -7,12 +7,12 @@ from keras import ops, tree
 
 import actor_learner as al
 from actor_learner.learner import backend
-from actor_learner.networks.memory import Memories, Rows
+from actor_learner.networks.memory import Memories, StepLayout
 
 pytestmark = pytest.mark.slow
 
 RNG = np.random.default_rng(0)
-ROWS = Rows(backend.scan, backend.unflatten, backend.flatten)
+ROWS = StepLayout(backend.scan, backend.unflatten, backend.flatten)
 STEPS, COLUMNS = 9, 3
 
 

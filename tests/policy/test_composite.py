@@ -12,9 +12,8 @@ from hypothesis.extra.numpy import arrays
 from keras import ops
 
 from actor_learner.networks import default
-from actor_learner.policy.actions import leaf_to_env
 from actor_learner.policy.inputs import ObservationReader
-from actor_learner.policy.policy import Policy
+from actor_learner.policy.policy import Policy, leaf_to_env
 from actor_learner.spaces import structure as spaces
 from actor_learner.spaces.spaces import Spaces
 from tests.support.exporting import observations
@@ -103,11 +102,14 @@ def with_numbers(*numbers):
         ({**SEEN, "pair": SEEN["pair"][:1]}, "`observation['pair']` must be a tuple of 2 entries"),
         ({**SEEN, "switches": np.zeros((BATCH, 3, 2), np.int8)}, "`observation['switches']` must have shape (2, 2)"),
         ({**SEEN, "dials": SEEN["dials"][:3]}, "4 rows, as `observation['camera']` is. Received: shape=(3, 2, 2)"),
-        ({**SEEN, "pair": (SEEN["pair"][0], 1)}, "`observation['pair'][1]` must be with 4 rows"),
-        ({**row(SEEN, 0), "dials": SEEN["dials"]}, "`observation['dials']` must be without a batch axis"),
-        (with_numbers(0, 1, 2, -1), "`observation['pair'][1]` must be in 0 ... 4. Received: -1"),
-        (with_numbers(0, 5, 2, 99), "`observation['pair'][1]` must be in 0 ... 4. Received: 5"),
-        ({**SEEN, "dials": SEEN["dials"] * 0 + [[0, 3], [0, 0]]}, "must be in 0 ... 2. Received: 3"),
+        ({**SEEN, "pair": (SEEN["pair"][0], 1)}, "`observation['pair'][1]` must have shape (4,), with 4 rows"),
+        ({**row(SEEN, 0), "dials": SEEN["dials"]}, "must have shape (2, 2), without a batch axis, as"),
+        (with_numbers(0, 1, 2, -1), "`observation['pair'][1]` must count from 0 and be below 5. Received: -1"),
+        (with_numbers(0, 5, 2, 99), "`observation['pair'][1]` must count from 0 and be below 5. Received: 5"),
+        (
+            {**SEEN, "dials": SEEN["dials"] * 0 + [[0, 3], [0, 0]]},
+            "must count from 0 and be below 3 at entry [0, 1]. Received: 3",
+        ),
         (with_numbers(0, 1, 0.25, 2), "`observation['pair'][1]` must hold whole numbers. Received: 0.25"),
         (with_numbers(0, 1, np.nan, 2), "`observation['pair'][1]` must hold whole numbers. Received: nan"),
     ],
@@ -124,17 +126,22 @@ def test_what_is_no_observation_is_refused(policy, observation, message):
 @pytest.mark.parametrize(
     ("space", "given", "from_environment", "message"),
     [
-        (Discrete(3, start=2), 1, True, "2 ... 4, as the environment gives it. Received: 1"),
-        (Discrete(3, start=2), 5, True, "2 ... 4, as the environment gives it. Received: 5"),
-        (Discrete(3, start=2), [0, -1], False, "0 ... 2, counted from 0 as in a Trajectory. Received: -1"),
-        (Discrete(3, start=2), [0, 3], False, "0 ... 2, counted from 0 as in a Trajectory. Received: 3"),
-        (BYTES, np.uint8([[5, 202], [6, 199]]), True, "200 ... 202, as the environment gives it. Received: 199"),
+        (Discrete(3, start=2), 1, True, "2 and be below 5, as the environment gives it. Received: 1"),
+        (Discrete(3, start=2), 5, True, "2 and be below 5, as the environment gives it. Received: 5"),
+        (Discrete(3, start=2), [0, -1], False, "0 and be below 3, as in a Trajectory. Received: -1"),
+        (Discrete(3, start=2), [0, 3], False, "0 and be below 3, as in a Trajectory. Received: 3"),
+        (
+            BYTES,
+            np.uint8([[5, 202], [6, 199]]),
+            True,
+            "200 and be below 203 at entry [1], as the environment gives it. Received: 199",
+        ),
     ],
 )
 def test_discrete_observations_out_of_range_are_refused_by_who_counts(space, given, from_environment, message):
     with pytest.raises(ValueError) as caught:
         ObservationReader(Spaces(space, Discrete(2))).read(given, from_environment=from_environment)
-    assert str(caught.value) == f"`observation` must be in {message}"
+    assert str(caught.value) == f"`observation` must count from {message}"
 
 
 @pytest.mark.parametrize(

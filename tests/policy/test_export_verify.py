@@ -12,8 +12,9 @@ from hypothesis import given, settings, strategies as st
 from keras import layers
 
 from actor_learner.networks import default
+from actor_learner.networks.step import PolicyStep
 from actor_learner.policy.export.convert import InexpressibleError, output_names, to_litert
-from actor_learner.policy.export.trace import Tracer
+from actor_learner.policy.export.litert import trace
 from actor_learner.policy.export.verify import Probe, agree, draw_inputs, draw_leaf, draw_mask
 from actor_learner.policy.export.weight_table import find_constants, pattern_values, permutation_of, scaled_by
 from actor_learner.spaces import structure as spaces
@@ -55,9 +56,9 @@ def test_agreement_forgives_a_rare_draw_but_no_float():
 
 def probe_of(network, action_space=ACTIONS):
     """Returns (the exported step graph, its probe, its traced function)."""
-    tracer = Tracer(network, Spaces(VECTOR, action_space))
-    traced = tracer.trace("step", BATCH)
-    probe = Probe(traced, draw_inputs(tracer, BATCH), network)
+    policy = PolicyStep(network, Spaces(VECTOR, action_space))
+    traced = trace(policy, "step", BATCH)
+    probe = Probe(traced, draw_inputs(policy, BATCH), network)
     return to_litert(traced, probe, network), probe, traced
 
 
@@ -81,15 +82,15 @@ def test_the_check_finds_weights_that_are_not_written_or_written_wrongly():
 def test_weights_that_only_other_outputs_read_are_unused():
     network = Subclassed()
     network(np.zeros((1, 6), np.float32))
-    traced = Tracer(network, Spaces(VECTOR, ACTIONS)).trace("step", BATCH)
+    traced = trace(PolicyStep(network, Spaces(VECTOR, ACTIONS)), "step", BATCH)
     expected = {id(weight) for weight in (*network.hidden.weights, *network.heads[0].weights)}
     assert {id(network.weights[index]) for index in traced.used} == expected
 
 
 def test_small_batches_are_checked_on_as_many_rows():
-    tracer = Tracer(vector_network(layers.Dense(4)), Spaces(VECTOR, ACTIONS))
+    policy = PolicyStep(vector_network(layers.Dense(4)), Spaces(VECTOR, ACTIONS))
     for batch_size in (1, 3, 8):
-        assert sum(len(batch[0]) for batch in draw_inputs(tracer, batch_size)) >= 8
+        assert sum(len(batch[0]) for batch in draw_inputs(policy, batch_size)) >= 8
 
 
 def test_the_check_finds_outputs_in_another_order():
@@ -148,8 +149,8 @@ def test_integers_without_bounds_are_drawn_small():
 
 def drawn(observation_space, action_space, masked, rows=4):
     network = default.default_network(observation_space, action_space)
-    tracer = Tracer(network, Spaces(observation_space, action_space, masked))
-    return draw_inputs(tracer, rows)
+    policy = PolicyStep(network, Spaces(observation_space, action_space, masked))
+    return draw_inputs(policy, rows)
 
 
 def test_inputs_are_leaves_noise_and_mask():

@@ -7,7 +7,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 
 import actor_learner as al
-from actor_learner.policy.actions import leaf_to_env
+from actor_learner.policy.policy import leaf_to_env
 
 SEEN = Dict({"place": Box(-np.inf, np.inf, (2,)), "door": Discrete(3, start=1), "lamps": MultiBinary(2)})
 FORCE = Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))

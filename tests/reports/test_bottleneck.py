@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actor_learner.reports.bottleneck import FEW, bottleneck
+from actor_learner.reports.bottleneck import MIN_UPDATES, bottleneck
 
 
 def judge(learning, collecting, env, acting, other, *, actors=2, cores=4, lag=0, replay=False, **more):
@@ -69,7 +69,7 @@ def test_few_updates_do_not_tell_that_callbacks_limit_a_run():
         return bottleneck(found, num_actors=2, cores=4, max_policy_lag=0, updates=updates).part
 
     assert part(5) == "work that is done once, such as the first checkpoint"
-    assert part(FEW) == "callbacks and checkpoints between updates"
+    assert part(MIN_UPDATES) == "callbacks and checkpoints between updates"
     assert part(5, **{"time/learning": 0.7}) == "learning"
 
 

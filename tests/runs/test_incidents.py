@@ -63,7 +63,7 @@ def test_what_an_incident_says(tmp_path, undone):
 
 
 def test_incidents_stand_side_by_side_up_to_a_limit(tmp_path, undone, monkeypatch):
-    monkeypatch.setattr(incidents, "MAXIMUM_INCIDENTS", 3)
+    monkeypatch.setattr(incidents, "MAX_INCIDENTS", 3)
     paths = [write_incident(tmp_path, *undone) for _ in range(5)]
     assert paths == [tmp_path / "3-1", tmp_path / "3-2", tmp_path / "3-3", None, None]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3-1", "3-2", "3-3"]

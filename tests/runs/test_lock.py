@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from actor_learner.runs.lock import NAME, check_unlocked, run_lock
+from actor_learner.runs.lock import LOCK_FILE, check_unlocked, run_lock
 from tests.support.processes import is_alive, patience
 
 OWNER = """
@@ -35,7 +35,7 @@ def test_neither_it_nor_looking_leaves_a_trace(tmp_path):
     check_unlocked(tmp_path / "nowhere")
     assert os.listdir(tmp_path) == []
     with run_lock(tmp_path / "run"):
-        assert (tmp_path / "run" / NAME).exists()
+        assert (tmp_path / "run" / LOCK_FILE).exists()
     assert not (tmp_path / "run").exists()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "file").touch()
@@ -55,9 +55,9 @@ def test_it_dies_with_its_owner(tmp_path):
         owner.kill()
         owner.wait(timeout=patience(10))
         owner.stdout.close()
-    assert (tmp_path / NAME).exists()
+    assert (tmp_path / LOCK_FILE).exists()
     with run_lock(tmp_path):
-        assert (tmp_path / NAME).read_text() == f"{os.getpid()}\n"
+        assert (tmp_path / LOCK_FILE).read_text() == f"{os.getpid()}\n"
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_what_a_run_starts_does_not_have_its_lock(tmp_path):
 
 def test_a_link_is_not_followed(tmp_path):
     (tmp_path / "elsewhere").write_text("somebody's")
-    (tmp_path / NAME).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / LOCK_FILE).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic links"):
         run_lock(tmp_path).__enter__()
     assert (tmp_path / "elsewhere").read_text() == "somebody's"

@@ -11,8 +11,8 @@ import pytest
 
 import actor_learner as al
 from actor_learner.runs import tensorboard
-from actor_learner.runs.config_table import ASIDE, flat_config
 from actor_learner.runs.metrics import read_metrics
+from actor_learner.runs.recorded_config import WITHOUT_EFFECT, flat_config
 from actor_learner.runs.tensorboard import EventFile
 from tests.support.event_reading import events_of, scalars_of
 
@@ -153,7 +153,7 @@ def test_tensorboards_own_reader_agrees(trained, config):
     content = accumulator.SummaryMetadata(hparams.SESSION_START_INFO_TAG).plugin_data.content
     start = hparams.parse_session_start_info_plugin_data(content)
     values = {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
-    assert values == flat_config(config.to_json(), skip=ASIDE)
+    assert values == flat_config(config.to_json(), skip=WITHOUT_EFFECT)
     assert start.start_time_secs > 1e9
     end = hparams.parse_session_end_info_plugin_data(
         accumulator.SummaryMetadata(hparams.SESSION_END_INFO_TAG).plugin_data.content

@@ -19,8 +19,8 @@ import_keras()
 import keras  # noqa: E402
 
 from actor_learner.learner import batch as batches  # noqa: E402
+from actor_learner.networks.contract import building_in  # noqa: E402
 from actor_learner.networks.memory import Memories  # noqa: E402
-from actor_learner.networks.precision import building_in  # noqa: E402
 
 BOUNDED = Box(-10, 10, (4,), np.float32)
 IMAGE = Box(0, 255, (44, 44, 4), np.uint8)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from actor_learner.actors.cluster.broker import Broker
 from actor_learner.actors.cluster.host import NodeHost
-from actor_learner.actors.cluster.placement import Node
+from actor_learner.actors.cluster.shares import Node
 
 _POLL_SECONDS = 0.05
 

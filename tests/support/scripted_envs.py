@@ -12,6 +12,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from actor_learner.environments.errors import EnvError
+
 MODES = list(AutoresetMode)
 
 
@@ -142,6 +144,25 @@ def play(environments, steps, choose=lambda observation: np.zeros(len(observatio
                 info = {key: values[place].item() for key, values in ended.info.items()}
                 episodes[index].append((ended.returns[place].item(), ended.lengths[place].item(), info))
     return rows, episodes
+
+
+def reset_and_step(environments, steps):
+    environments.reset(0)
+    for _ in range(steps):
+        environments.step(np.zeros(environments.num_envs, np.int64))
+
+
+def refusal(environments, steps=0):
+    """The message with which the reset, or one of so many steps, is refused: one line that says what was received."""
+    try:
+        reset_and_step(environments, steps)
+    except EnvError as error:
+        message = str(error)
+    else:
+        raise AssertionError("nothing was refused")
+    assert "\n" not in message
+    assert "Received: " in message
+    return message
 
 
 def vector_step(environments, **changes):

@@ -85,7 +85,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(folder):
 
 
 def test_where_there_is_no_room_there_is_no_cache(folder, monkeypatch):
-    monkeypatch.setattr(compile_cache, "ROOM", 2**62)
+    monkeypatch.setattr(compile_cache, "MIN_FREE_BYTES", 2**62)
     with pytest.raises(OSError, match="."):
         CompileCache(folder)
 

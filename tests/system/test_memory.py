@@ -266,7 +266,7 @@ def test_the_cpu_time_of_other_programs(monkeypatch):
     ("text", "seconds"), [("00:00:07", 7), ("1-02:03:04", 93784), ("0:01.25", 1.25), ("70:00", 4200)]
 )
 def test_times_as_ps_writes_them(text, seconds):
-    assert memory._seconds(text) == seconds
+    assert memory._parse_ps_time(text) == seconds
 
 
 def test_the_sampler_measures_no_more_often_than_it_should(start):

@@ -10,7 +10,7 @@ import secrets
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,72 +18,53 @@ from typing import Any
 import cloudpickle
 
 from actor_learner.actors.actor import Startup
-from actor_learner.actors.cluster.broker_process import BrokerProcess
-from actor_learner.actors.cluster.columns import Columns
-from actor_learner.actors.cluster.host import HostStart, encode_plan, identity, read_error
-from actor_learner.actors.cluster.link import Found, HostLink
-from actor_learner.actors.cluster.placement import Share, describe_room, divide
-from actor_learner.actors.cluster.shares import HostShare, Shares
-from actor_learner.actors.cluster.wire import Frame, Kind
-from actor_learner.actors.group import ActorGroup, HostStatus, Plan, Schedule
+from actor_learner.actors.arena_actors import ArenaActors
+from actor_learner.actors.cluster.broker import BrokerProcess
+from actor_learner.actors.cluster.codec import ColumnCodec
+from actor_learner.actors.cluster.host import HostStart, identity, read_error
+from actor_learner.actors.cluster.link import HostLink, Place
+from actor_learner.actors.cluster.shares import HostShare, Placement, Shares, describe_room, divide
+from actor_learner.actors.cluster.wire import Frame, Kind, pack
+from actor_learner.actors.group import TAKEOVER, ActorError, HostStatus, Plan, Restart, Schedule
 from actor_learner.actors.processes.child import LogFile
 from actor_learner.actors.processes.group import ProcessActors
-from actor_learner.actors.processes.restarts import REQUESTED, TAKEN_OVER, ActorError, Restart
-from actor_learner.actors.transport.arena_memory import ArenaMemory
+from actor_learner.actors.processes.restarts import REQUESTED
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment, Done
 from actor_learner.config.settings import PoolSettings
-from actor_learner.environments.calls import Call, Calls, encode
+from actor_learner.environments.calls import Call, encode
 from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.system.types import Array
 
 _log = logging.getLogger("actor_learner")
 
-_SHOW_SECONDS = 0.2  # the interval at which output is shown while the caller waits
 _CLOSE_SECONDS = 4.0
-_MAX_LINES = 1000
 
 
-class ClusterActors(ActorGroup):
+class ClusterActors(ArenaActors):
     """Actors of several hosts. A host that is lost is replaced; its columns stay whole and at their places.
 
     A thread of its own talks to the broker; each host has two, see `HostLink`.
     """
 
-    _schedule: Schedule
-    _plan: Plan
-    _blocks: Sequence[Block] = ()
     _local: ProcessActors | None = None  # the actors on the learner's own machine
 
     def __init__(
-        self,
-        factory: bytes,
-        startups: Sequence[Startup],
-        settings: PoolSettings,
-        logs_dir: Path | None,
+        self, factory: bytes, startups: Sequence[Startup], settings: PoolSettings, logs_dir: Path | None
     ) -> None:
         assert settings.ray_address is not None
-        self._factory, self._startups, self._settings = factory, startups, settings
+        super().__init__(startups, settings, logs_dir)
+        self._factory = factory
         self._reserved = min(settings.max_policy_lag, 1)  # CPUs of this machine that no actor gets
-        self._logs_dir = logs_dir
         self._logs: dict[int, LogFile] = {}
-        if logs_dir is not None:
-            logs_dir.mkdir(parents=True, exist_ok=True)
-        self.lock = self._condition = threading.Condition()
-        self.calls = Calls()
-        self._memory = ArenaMemory()
         self._broker = BrokerProcess(settings.ray_address)
         self._shares = Shares(self._start_host, lambda host: self._broker.send("end", host))
         self._token = secrets.token_bytes(32)
         self._incarnations: Counter[int] = Counter()
-        self._spaces: dict[str, Any] = {}
-        self._restarts: deque[Restart] = deque()
         self._restart_count = self._faults = 0
-        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
         self._error: BaseException | None = None
         self._closed = threading.Event()
-        self._divided = self._local_started = self._has_begun = self._closing = False
+        self._divided = self._local_started = self._closing = False
         self._process = os.getpid()
 
     # The thread that talks to the broker
@@ -98,7 +79,7 @@ class ClusterActors(ActorGroup):
             while not self._closing:
                 for message in self._broker.messages():
                     with self._condition:
-                        self._take(*message, waited=time.monotonic() - began)
+                        self._on_broker_message(*message, waited=time.monotonic() - began)
                     self._start_local()
                 with self._condition:
                     if not self._closing:
@@ -108,24 +89,24 @@ class ClusterActors(ActorGroup):
         if self._closing:  # the broker, which ends with this thread, has time to end in order
             self._closed.wait(2 * _CLOSE_SECONDS)
 
-    def _take(self, what: str, *found: Any, waited: float) -> None:
+    def _on_broker_message(self, kind: str, *content: Any, waited: float) -> None:
         if self._closing:
             return
-        if what == "nodes":
-            (self._shares.nodes,) = found
+        if kind == "nodes":
+            (self._shares.nodes,) = content
             if not self._divided:
                 self._divide(waited)
             return
-        host, detail = found
+        host, detail = content
         if (link := self._shares.starting(host)) is None:
             return  # it isn't needed any more
-        if what == "failed":
+        if kind == "failed":
             self._lose(link, f"can't be started: {detail}")
             self._broker.send("end", host)  # what there is of it
             return
-        place = Found(**detail)
+        place = Place(**detail)
         if place.identity == (own := identity()):
-            link.open(place, self._token, self)
+            link.open(place, self._token, self._receive, self._on_loss)
             return
         text = f"All hosts need the same versions. Received: {place.identity} on host {place.name}, {own} here"
         if not self._has_begun:
@@ -136,8 +117,8 @@ class ClusterActors(ActorGroup):
     def _divide(self, waited: float) -> None:
         """Divide the actors among the machines, once there are enough or no more time is left."""
         settings, count, nodes = self._settings, len(self._startups), self._shares.nodes
-        shares = divide(nodes, count, settings.actors_per_host, self._reserved)
-        placed = sum(share.actors for share in shares if share.node is not None)
+        placements = divide(nodes, count, settings.actors_per_host, self._reserved)
+        placed = sum(len(placement.actors) for placement in placements if placement.node is not None)
         if placed < count:
             text = describe_room(nodes, settings.actors_per_host, self._reserved)
             if (wait := settings.ray_wait) is not None:
@@ -150,28 +131,19 @@ class ClusterActors(ActorGroup):
                 *(placed, count, text),
             )
         self._divided = True
-        self._place(shares)
+        for placement in placements:
+            self._place(placement)
+        self._condition.notify_all()
 
-    def _place(self, shares: Sequence[Share]) -> None:
-        first = 0
-        for share in shares:
-            actors = range(first, first + share.actors)
-            first = actors.stop
-            if share.own:
-                self._local = self._make_local(actors)
-                self._broker.send("reserve", share.actors + self._reserved)
-            else:
-                self._shares.add(actors, share.node)
-
-    def _make_local(self, actors: range) -> ProcessActors:
-        return ProcessActors(
-            self._factory,
-            [self._startups[actor] for actor in actors],
-            self._settings,
-            logs_dir=self._logs_dir,
-            memory=self._memory,
-            condition=self._condition,
+    def _place(self, placement: Placement) -> None:
+        if not placement.own:
+            self._shares.add(placement.actors, placement.node)
+            return
+        startups = [self._startups[actor] for actor in placement.actors]
+        self._local = ProcessActors(
+            self._factory, startups, self._settings, self._logs_dir, self._memory, self._condition
         )
+        self._broker.send("reserve", len(startups) + self._reserved)
 
     def _start_local(self) -> None:
         """Start the actors on this machine, without the lock, which their supervisor needs."""
@@ -181,7 +153,7 @@ class ClusterActors(ActorGroup):
 
     def _start_host(self, share: HostShare, link: HostLink, cpus: int, node: str | None) -> None:
         # Another host may have the actors until this one is ready: it has other random numbers.
-        takes_over = TAKEN_OVER if link.home and share.waits else 0
+        takes_over = TAKEOVER if link.home and share.waits else 0
         startups = [
             dataclasses.replace(self._startups[actor], incarnation=self._incarnations[actor] + takes_over)
             for actor in share.actors
@@ -191,32 +163,50 @@ class ClusterActors(ActorGroup):
 
     # Called by the hosts' links, each in its own thread
 
-    def ready(self, link: HostLink, spaces: dict[str, Any]) -> None:
+    def _receive(self, link: HostLink, frame: Frame) -> None:
+        if frame.kind is Kind.DONE:
+            self._receive_columns(link, frame)
+            return
+        assert link.connection is not None
+        content = link.connection.read_json(frame)
         with self._condition:
-            self._check_spaces(spaces, f"on host {link.name}")
-            if self._shares.is_needed(link):
-                earlier = self._shares.share_of(link).link
-                with contextlib.nullcontext() if earlier is None else earlier.writing:
-                    share = self._shares.adopt(link)
-                    if self._has_begun:
-                        self._begin_host(share, link)
-            self._condition.notify_all()
+            if frame.kind is Kind.READY:
+                self._receive_spaces(link, content)
+            elif frame.kind is Kind.LINES:
+                for actor, line in content:
+                    self._log_line(int(actor), str(line), link.name)
+            elif frame.kind is Kind.RESTARTS:
+                self._record([Restart(*restart) for restart in content], link.name)
+            elif frame.kind is Kind.FAILED:
+                if self._has_begun and self._shares.share_of(link).link is not link:  # it only was to take over
+                    self._lose(link, f"failed: {content['message']}")
+                    link.end("failed")
+                else:
+                    self._fail(read_error(content, link.name))
 
-    def _check_spaces(self, spaces: dict[str, Any], where: str) -> None:
-        self._spaces = self._spaces or spaces
-        if spaces != self._spaces:
-            text = "Every actor must build environments of the same spaces."
-            self._fail(EnvError(f"{text} Received: {self._spaces} at first, {spaces} {where}"))
+    def _receive_spaces(self, link: HostLink, spaces: dict[str, Any]) -> None:
+        try:
+            self._compare_spaces(spaces, f"on host {link.name}")
+        except EnvError as error:
+            self._fail(error)
+            return
+        if self._shares.is_needed(link):
+            earlier = self._shares.share_of(link).link
+            with contextlib.nullcontext() if earlier is None else earlier.writing:
+                share = self._shares.adopt(link)
+                if self._has_begun:
+                    self._begin_host(share, link)
+        self._condition.notify_all()
 
-    def done(self, link: HostLink, frame: Frame) -> None:
-        content = link.read_columns(frame, self._largest)
+    def _receive_columns(self, link: HostLink, frame: Frame) -> None:
+        content = link.read_columns(frame, self._max_bytes)
         with self._condition:
             if self._closing or (assignment := self._assignment(link, frame)) is None:
                 return
-            block = self._blocks[assignment.block]
+            block = self._memory.blocks[assignment.block]
             link.writing.acquire()  # until then the columns are assigned to no other host
         try:
-            self._columns.decode(content, block, assignment.start, assignment.stop)
+            self._codec.decode(content, block, assignment.start, assignment.stop)
             block.arrays["policy_version"][assignment.start : assignment.stop] = assignment.version
         finally:
             link.writing.release()
@@ -238,24 +228,8 @@ class ClusterActors(ActorGroup):
             raise ValueError(f"columns of actor {frame.actor}, which it doesn't run")
         return self._memory.pending(frame.actor, frame.batch)
 
-    def news(self, link: HostLink, frame: Frame) -> None:
-        assert link.connection is not None
-        found = link.connection.read_json(frame)
-        with self._condition:
-            if frame.kind is Kind.LINES:
-                for actor, line in found:
-                    self._show(int(actor), str(line), link.name)
-            elif frame.kind is Kind.RESTARTS:
-                self._record([Restart(*restart) for restart in found], link.name)
-            elif frame.kind is Kind.FAILED:
-                if self._has_begun and self._shares.share_of(link).link is not link:  # it only was to take over
-                    self._lose(link, f"failed: {found['message']}")
-                    link.end("failed")
-                else:
-                    self._fail(read_error(found, link.name))
-
-    def _show(self, actor: int, line: str, host: str) -> None:
-        self._lines.append(f"[actor {actor} on {host}] {line}")
+    def _log_line(self, actor: int, line: str, host: str) -> None:
+        self.show(actor, line, f" on {host}")
         if self._logs_dir is not None:
             if actor not in self._logs:
                 self._logs[actor] = LogFile(self._logs_dir / f"actor-{actor}.log")
@@ -263,7 +237,7 @@ class ClusterActors(ActorGroup):
 
     def _record(self, restarts: Sequence[Restart], host: str) -> None:
         for restart in restarts:
-            self._restarts.append(restart._replace(cause=f"{restart.cause} (on host {host})"))
+            self._replaced.append(restart._replace(cause=f"{restart.cause} (on host {host})"))
             self._incarnations[restart.actor] += 1
             if restart.cause != REQUESTED:
                 self._count_faults(1, f"Actor {restart.actor} {restart.cause} (on host {host}).", restart.actor)
@@ -275,7 +249,7 @@ class ClusterActors(ActorGroup):
         if self._faults > (limit := self._settings.max_restarts):
             self._fail(ActorError(f"Only max_restarts={limit} actors are replaced. {text}", actor))
 
-    def lost(self, link: HostLink, reason: str) -> None:
+    def _on_loss(self, link: HostLink, reason: str) -> None:
         with self._condition:
             self._lose(link, reason)
             self._broker.send("end", link.number)
@@ -287,7 +261,7 @@ class ClusterActors(ActorGroup):
         had_actors = share.link is link
         if had_actors:
             self._incarnations.update(share.actors)
-            text = f"Host {link.name}, with {share.named}, {reason}."
+            text = f"Host {link.name}, with {share.label}, {reason}."
             self._count_faults(len(share.actors), text, share.actors[0])
         if (end := self._shares.lose(link, reason)) is not None:
             self._fail(ActorError(f"{end}.", share.actors[0]))
@@ -301,30 +275,27 @@ class ClusterActors(ActorGroup):
     # Called by the pool
 
     def spaces(self, seconds: float) -> Spaces:
-        deadline, divided = time.monotonic() + seconds + (self._settings.ray_wait or 0.0), False
-        while not self._wait(self._are_ready):
-            if self._divided and not divided:
-                deadline, divided = time.monotonic() + seconds, True
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self._late_hosts()} Received: start_timeout={seconds:g}")
+        in_time = self._wait(lambda: self._divided, seconds + (self._settings.ray_wait or 0.0))
+        deadline = time.monotonic() + seconds
+        if not (in_time and self._wait(self._are_ready, seconds)):
+            raise TimeoutError(f"{self._late_hosts()} Received: start_timeout={seconds:g}")
         if self._local is not None:
-            found = self._local.spaces(max(0.0, deadline - time.monotonic())).to_json()
-            self._check_spaces(found, "on this machine")
+            spaces = self._local.spaces(max(0.0, deadline - time.monotonic()))
+            self._compare_spaces(spaces.to_json(), "on this machine")
             self.check()
         return Spaces.from_json(self._spaces)
 
     def _are_ready(self) -> bool:
-        return self._divided and all(share.link is not None for share in self._shares.all)
+        return all(share.link is not None for share in self._shares.all)
 
     def _late_hosts(self) -> str:
-        late = [share.named for share in self._shares.all if share.link is None]
+        late = [share.label for share in self._shares.all if share.link is None]
         return f"No host was ready in time for {', '.join(late)}." if late else "Ray named no machines in time."
 
     def begin(self, plan: Plan, schedule: Schedule) -> Sequence[Block]:
         self._memory.allocate(plan)
-        self._plan, self._blocks = plan, self._memory.blocks
-        self._columns = Columns(plan.layout)
-        self._largest = self._columns.largest(max(plan.env_counts))  # bytes of an actor's columns
+        self._exported, self._codec = plan.exported, ColumnCodec(plan.layout)
+        self._max_bytes = self._codec.max_bytes(max(plan.env_counts))  # of an actor's columns
         if self._local is not None:
             self._local.begin(plan, schedule)
         with self._condition:
@@ -332,29 +303,21 @@ class ClusterActors(ActorGroup):
             for share in self._shares.all:
                 if share.link is not None:  # else its next host begins when it is ready
                     self._begin_host(share, share.link)
-        return self._blocks
+        return self._memory.blocks
 
     def _begin_host(self, share: HostShare, link: HostLink) -> None:
-        """Give a host the plan, and the columns that the host before it hasn't filled."""
-        count = sum(self._plan.env_counts[actor] for actor in share.actors)
-        link.post(Frame(Kind.BEGIN), lambda: tuple(encode_plan(self._plan, count)))
+        """Give a host the policy, and the columns that the host before it hasn't filled."""
+        link.post(Frame(Kind.BEGIN), lambda: tuple(pack(self._exported.contents())))
         pending = [(assignment, actor) for actor in share.actors for assignment in self._memory.assign_again(actor)]
         for assignment, actor in sorted(pending, key=lambda pair: (pair[0].version, pair[0].batch)):
             self._send(link, actor, assignment)  # each version of the weights once: a host has few slots for them
         if share.loss is not None:
             loss, share.loss = share.loss, None
             seconds, cause = time.monotonic() - loss.since, f"went on at host {link.name}: {loss.text}"
-            self._restarts.extend(
+            self._replaced.extend(
                 Restart(actor, self._incarnations[actor], cause, "", seconds) for actor in share.actors
             )
             self._restart_count += len(share.actors)
-
-    @property
-    def version(self) -> int:
-        return self._memory.version
-
-    def publish(self, weights: Array) -> None:
-        self._memory.weights.publish(weights)
 
     def assign(self, actor: int, batch: int, block: int, start: int) -> None:
         if (share := self._shares.of(actor)) is None:
@@ -369,7 +332,9 @@ class ClusterActors(ActorGroup):
         if calls := self.calls.since(link.calls):
             link.calls = self.calls.count
             link.post(Frame(Kind.CALL), lambda: (encode(calls).encode(),))
-        link.post_weights(assignment, self._memory.weights.read)
+        if link.version != assignment.version:
+            link.version = assignment.version
+            link.post(Frame(Kind.WEIGHTS), lambda: (self._memory.weights.read(assignment.slot).data,))
         link.post(Frame(Kind.ASSIGN, actor, assignment.batch, assignment.block))
         if self._memory.ends_early(assignment.block):
             link.post(Frame(Kind.STOP, block=assignment.block))
@@ -386,46 +351,20 @@ class ClusterActors(ActorGroup):
         if self._local is not None:
             self._local.call(call)
 
-    def wait(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not self._wait(self._schedule.complete):
-            if time.monotonic() > deadline:
-                with self._condition:
-                    late = ", ".join(map(str, self._schedule.late_actors()))
-                text = f"These actors have not filled the columns of the batch within {seconds:g} s: {late}."
-                raise TimeoutError(f"{text} Received: timeout={seconds:g}")
+    @property
+    def _has_ended(self) -> bool:
+        return self._error is not None or self._closing
 
-    def _wait(self, complete: Any) -> bool:
-        """Wait for a moment; return whether it is complete. Raises the error that ended the actors."""
-        with self._condition:
-            self._condition.wait_for(lambda: complete() or self._error or self._closing, _SHOW_SECONDS)
-            is_complete = bool(complete())
-        self.check()
-        return is_complete
+    def _failure(self) -> BaseException | None:
+        return self._error
 
     def check(self) -> None:
-        self._show_lines()
-        if self._error is not None:
-            self.close()
-            raise self._error
-        if self._closing:
-            raise RuntimeError("The pool is closed; make another.")
+        super().check()
         if self._local is not None:
             self._local.check()
 
-    def _show_lines(self) -> None:
-        if self._lines and sys.stdout is not None:
-            sys.stdout.write("".join(self._lines.popleft() + "\n" for _ in range(len(self._lines))))
-            sys.stdout.flush()
-
-    @property
-    def idle(self) -> bool:
-        with self._condition:
-            return not any(map(self._memory.is_pending, range(len(self._startups))))
-
     def take_restarts(self) -> list[Restart]:
-        of_hosts = [self._restarts.popleft() for _ in range(len(self._restarts))]
-        return of_hosts + (self._local.take_restarts() if self._local is not None else [])
+        return super().take_restarts() + (self._local.take_restarts() if self._local is not None else [])
 
     @property
     def restart_count(self) -> int:
@@ -441,23 +380,16 @@ class ClusterActors(ActorGroup):
                     share.link.post(Frame(Kind.REPLACE, actor))
 
     def hosts(self) -> list[HostStatus]:
-        with self._condition:
-            found = [
-                HostStatus(
-                    share.link.name,
-                    tuple(share.actors),
-                    self._num_envs(share.actors),
-                    share.link.received,
-                    share.link.receiving,
-                )
-                for share in self._shares.all
-                if share.link is not None
-            ]
-            local = tuple(actor for actor in range(len(self._startups)) if self._shares.of(actor) is None)
-        return [HostStatus("this machine", local, self._num_envs(local)), *found] if local else found
+        def status(name: str, actors: Sequence[int], link: HostLink | None = None) -> HostStatus:
+            num_envs = sum(self._startups[actor].num_envs for actor in actors)
+            figures = (0, 0.0) if link is None else (link.received, link.receiving)
+            return HostStatus(name, tuple(actors), num_envs, *figures)
 
-    def _num_envs(self, actors: Iterable[int]) -> int:
-        return sum(self._startups[actor].num_envs for actor in actors)
+        with self._condition:
+            local = [actor for actor in self._startups if self._shares.of(actor) is None]
+            links = [(share, share.link) for share in self._shares.all if share.link is not None]
+            hosts = [status(link.name, share.actors, link) for share, link in links]
+        return [status("this machine", local), *hosts] if local else hosts
 
     def process_ids(self) -> dict[int, int]:
         """Return the process ids of the actors on this machine."""
@@ -479,8 +411,7 @@ class ClusterActors(ActorGroup):
             last_first.callback(self._closed.set)
             last_first.callback(self._broker.close, deadline)
             for link in links:
-                link.ask_to_close()
+                link.post(Frame(Kind.CLOSE))
                 last_first.callback(link.close, deadline)
             if self._local is not None:
                 last_first.callback(self._local.close)
-        self._blocks = ()

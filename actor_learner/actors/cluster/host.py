@@ -20,22 +20,20 @@ import numpy as np
 
 from actor_learner.actors.actor import Startup
 from actor_learner.actors.cluster import wire
-from actor_learner.actors.cluster.columns import Columns
-from actor_learner.actors.cluster.wire import BEAT_SECONDS, Buffer, Connection, Frame, Kind, pack, unpack
-from actor_learner.actors.group import Plan, Schedule
+from actor_learner.actors.cluster.codec import ColumnCodec
+from actor_learner.actors.cluster.wire import BEAT_SECONDS, Buffer, Connection, Frame, Kind, unpack
+from actor_learner.actors.group import ActorError, Plan, Schedule
 from actor_learner.actors.processes.group import ProcessActors
-from actor_learner.actors.processes.restarts import ActorError
-from actor_learner.actors.transport.batches import Block, BlockLayout
+from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Done
 from actor_learner.config.settings import PoolSettings
 from actor_learner.environments.calls import decode
 from actor_learner.environments.errors import EnvError
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.spaces.trajectory import TrajectorySpec
-from actor_learner.system.version import __version__
+from actor_learner.system import __version__
 
-MAX_PLAN_BYTES = 4 << 30  # bytes, the policy included
+MAX_PLAN_BYTES = 4 << 30  # the policy included
 _LINES_SECONDS = 0.2  # the interval in which output, replacements and errors are looked for
 _MAX_LINES, _MAX_LINE_BYTES = 20, 4096  # of one frame, which is below the largest, however its JSON escapes them
 _ERRORS = {"ActorError": ActorError, "EnvError": EnvError, "MemoryError": MemoryError, "TimeoutError": TimeoutError}
@@ -65,11 +63,11 @@ class NodeHost:
         start: HostStart = pickle.loads(content)  # noqa: S301 - from the learner, by the cluster's own means
         self._start = start
         sys.argv[:] = start.argv
-        self._first_env = start.startups[0].first_env
-        self._starts = {startup.actor: startup.first_env - self._first_env for startup in start.startups}
+        first_env = start.startups[0].first_env
+        self._starts = {startup.actor: startup.first_env - first_env for startup in start.startups}
         self._counts = {startup.actor: startup.num_envs for startup in start.startups}
         self._outbox: queue.SimpleQueue[tuple[int, Done] | Exception] = queue.SimpleQueue()
-        self._told = threading.Event()  # nothing more is sent
+        self._sender_ended = threading.Event()  # nothing more is sent
         self._spaces: Spaces | None = None
         self._blocks_of: dict[tuple[int, int], int] = {}  # by actor and batch
         with warnings.catch_warnings(record=True) as caught:
@@ -95,7 +93,7 @@ class NodeHost:
                 pass  # the learner is gone, or believes that this host is
             except Exception as error:
                 self._outbox.put(error)
-                self._told.wait(BEAT_SECONDS)
+                self._sender_ended.wait(BEAT_SECONDS)
             self._group.close()  # its environments, before the learner goes on to end what is left
             connection.end()
         finally:
@@ -138,8 +136,11 @@ class NodeHost:
                 self._group.replace([frame.actor])
 
     def _begin(self, content: Buffer) -> None:
-        plan = decode_plan(content, self._spaces, self._counts)
-        self._exported, self._columns = plan.exported, Columns(plan.layout)
+        assert self._spaces is not None
+        self._exported = ExportedPolicy.from_contents(unpack(content))
+        env_counts = [self._counts.get(actor, 0) for actor in range(max(self._counts) + 1)]
+        plan = Plan.of(self._start.settings, self._spaces, self._exported, env_counts)
+        self._codec = ColumnCodec(plan.layout)
         self._blocks: Sequence[Block] = self._group.begin(plan, cast(Schedule, _Outbox(self._outbox)))
 
     # What the learner gets
@@ -172,7 +173,7 @@ class NodeHost:
                 _send_error(connection, error)
             connection.end()  # which ends the other thread, too
         finally:
-            self._told.set()
+            self._sender_ended.set()
 
     def _send_spaces(self, connection: Connection) -> bool:
         """Send the spaces once all actors are ready; return False if they failed."""
@@ -197,7 +198,7 @@ class NodeHost:
 
     def _send_columns(self, connection: Connection, actor: int, done: Done) -> None:
         start, block = self._starts[actor], self._blocks_of.pop((actor, done.batch))
-        parts = self._columns.encode(self._blocks[block], start, start + self._counts[actor])
+        parts = self._codec.encode(self._blocks[block], start, start + self._counts[actor])
         times = done.env, done.acting, done.other, done.waiting
         connection.send(Frame(Kind.DONE, actor, done.batch, block, 0, *times), *parts)
 
@@ -214,7 +215,7 @@ class NodeHost:
         return True
 
     def _send_lines(self, connection: Connection) -> None:
-        lines = [(actor, line[:_MAX_LINE_BYTES]) for actor, line in self._group.take_lines()]
+        lines = [(actor, line[:_MAX_LINE_BYTES]) for actor, _, line in self._group.take_lines()]
         for first in range(0, len(lines), _MAX_LINES):
             connection.send_json(Kind.LINES, lines[first : first + _MAX_LINES])
 
@@ -238,44 +239,15 @@ class _Outbox:
 
 
 def _send_error(connection: Connection, error: Exception) -> None:
-    kind = next((name for name, of in _ERRORS.items() if isinstance(error, of)), "RuntimeError")
+    kind = next((name for name, cls in _ERRORS.items() if isinstance(error, cls)), "RuntimeError")
     details = {name: getattr(error, name, None) for name in ("actor", "traceback", "exit_code")}
     connection.send_json(Kind.FAILED, {"kind": kind, "message": str(error), **details})
 
 
-def read_error(found: dict[str, Any], host: str) -> Exception:
+def read_error(content: dict[str, Any], host: str) -> Exception:
     """Return the error that a host sent, which names the host."""
-    kind: type[Exception] = _ERRORS.get(found["kind"], RuntimeError)
-    message = f"{found['message']} (on host {host})"
+    kind: type[Exception] = _ERRORS.get(content["kind"], RuntimeError)
+    message = f"{content['message']} (on host {host})"
     if kind is ActorError:
-        return ActorError(message, found["actor"], traceback=found["traceback"], exit_code=found["exit_code"])
+        return ActorError(message, content["actor"], traceback=content["traceback"], exit_code=content["exit_code"])
     return kind(message)
-
-
-def encode_plan(plan: Plan, num_envs: int) -> list[bytes]:
-    """Return a pool's plan for a host that has so many environments, as the parts of a frame."""
-    layout, contents = plan.layout, plan.exported.contents()
-    description = {
-        "unroll_length": layout.spec.unroll_length,
-        "num_envs": num_envs,
-        "info_keys": layout.info_keys,
-        "num_blocks": plan.num_blocks,
-        "num_versions": plan.num_versions,
-    }
-    return pack(contents.items(), description)
-
-
-def decode_plan(content: Buffer, spaces: Spaces | None, counts: dict[int, int]) -> Plan:
-    """Return the plan of this host's own columns. counts: the number of environments of each of its actors."""
-    assert spaces is not None
-    description, contents = unpack(content)
-    exported = ExportedPolicy.from_contents(contents)
-    spec = TrajectorySpec.from_spaces(
-        spaces,
-        unroll_length=description["unroll_length"],
-        num_envs=description["num_envs"],
-        state_shapes=exported.state_shapes,
-    )
-    layout = BlockLayout.of(spec, description["info_keys"])
-    of_all = tuple(counts.get(actor, 0) for actor in range(max(counts) + 1))
-    return Plan(layout, of_all, description["num_blocks"], description["num_versions"], exported)

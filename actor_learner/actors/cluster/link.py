@@ -6,14 +6,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from actor_learner.actors.cluster import wire
 from actor_learner.actors.cluster.wire import BEAT_SECONDS, Buffer, Connection, Frame, Kind, WireError
-from actor_learner.actors.transport.messages import Assignment
 
 
-class Found(NamedTuple):
+class Place(NamedTuple):
     """Where a host listens."""
 
     name: str
@@ -21,22 +20,6 @@ class Found(NamedTuple):
     port: int
     pid: int
     identity: dict[str, str]
-
-
-class Listener(Protocol):
-    """The receiver of what a host sends. Its methods are called in the thread of the host's link."""
-
-    def ready(self, link: HostLink, spaces: dict[str, Any]) -> None:
-        """Take the spaces of a host whose actors are ready."""
-
-    def done(self, link: HostLink, frame: Frame) -> None:
-        """Read the columns that follow a frame."""
-
-    def news(self, link: HostLink, frame: Frame) -> None:
-        """Read what else follows a frame: restarts, lines or an error."""
-
-    def lost(self, link: HostLink, reason: str) -> None:
-        """Learn that the connection is closed. Nothing comes after it."""
 
 
 class HostLink:
@@ -58,11 +41,19 @@ class HostLink:
         self._ended = threading.Event()  # nothing is received any more
         self._outbox: queue.SimpleQueue[tuple[Frame, Callable[[], tuple[Buffer, ...]]] | None] = queue.SimpleQueue()
 
-    def open(self, found: Found, token: bytes, listener: Listener) -> None:
-        """Connect, and start the threads."""
-        self.name, self.pid = found.name, found.pid
-        arguments = found, token, listener
-        threading.Thread(target=self._receive, args=arguments, name=f"from-{found.name}", daemon=True).start()
+    def open(
+        self,
+        place: Place,
+        token: bytes,
+        take: Callable[[HostLink, Frame], None],
+        lose: Callable[[HostLink, str], None],
+    ) -> None:
+        """Connect, and start the threads.
+
+        take: Called with each frame but BEAT, to read what follows it. lose: Called with the reason after the last one.
+        """
+        self.name, self.pid, self._take, self._lose = place.name, place.pid, take, lose
+        threading.Thread(target=self._receive, args=(place, token), name=f"from-{place.name}", daemon=True).start()
 
     @property
     def received(self) -> int:
@@ -73,20 +64,14 @@ class HostLink:
         """Send a frame soon; `content` returns what follows it, in the thread that sends."""
         self._outbox.put((frame, content))
 
-    def post_weights(self, assignment: Assignment, read: Callable[[int], Any]) -> None:
-        """Send the weights of an assignment unless they were the last ones sent; `read` returns those of a slot."""
-        if assignment.version != self.version:
-            self.version = assignment.version
-            self.post(Frame(Kind.WEIGHTS), lambda: (memoryview(read(assignment.slot)),))
-
-    def read_columns(self, frame: Frame, largest: int) -> memoryview:
+    def read_columns(self, frame: Frame, max_bytes: int) -> memoryview:
         """Return the columns that follow a frame, which live until the next call. Raises OSError."""
         assert self.connection is not None
         began = time.perf_counter()
-        if len(self._staging) < largest:
-            self._staging = bytearray(largest)
-        if frame.size > largest:
-            raise WireError(f"Columns are too large. Received: {frame.size} bytes, at most {largest} are expected")
+        if len(self._staging) < max_bytes:
+            self._staging = bytearray(max_bytes)
+        if frame.size > max_bytes:
+            raise WireError(f"Columns are too large. Received: {frame.size} bytes, at most {max_bytes} are expected")
         content = memoryview(self._staging)[: frame.size]
         self.connection.read_into(content)
         self.receiving += time.perf_counter() - began
@@ -99,26 +84,22 @@ class HostLink:
         if self.connection is not None:
             self.connection.end()
 
-    def _receive(self, found: Found, token: bytes, listener: Listener) -> None:
+    def _receive(self, place: Place, token: bytes) -> None:
         try:
-            self.connection = connection = wire.connect(found.address, found.port, token)
+            self.connection = connection = wire.connect(place.address, place.port, token)
             if self._reason:
                 raise OSError(self._reason)
-            threading.Thread(target=self._send, args=(connection,), name=f"to-{found.name}", daemon=True).start()
+            threading.Thread(target=self._send, args=(connection,), name=f"to-{place.name}", daemon=True).start()
             while True:
                 frame = connection.receive()
-                if frame.kind is Kind.DONE:
-                    listener.done(self, frame)
-                elif frame.kind is Kind.READY:
-                    listener.ready(self, connection.read_json(frame))
-                elif frame.kind is not Kind.BEAT:
-                    listener.news(self, frame)
+                if frame.kind is not Kind.BEAT:
+                    self._take(self, frame)
         except Exception as error:
             self.end(_reason_of(error))
         if self.connection is not None:
             self.connection.close()
         self._ended.set()
-        listener.lost(self, self._reason)
+        self._lose(self, self._reason)
 
     def _send(self, connection: Connection) -> None:
         try:
@@ -134,10 +115,6 @@ class HostLink:
                 connection.send(frame, *content())
         except Exception as error:
             self.end(_reason_of(error))
-
-    def ask_to_close(self) -> None:
-        """Tell the host to close its environments and end."""
-        self.post(Frame(Kind.CLOSE))
 
     def close(self, deadline: float) -> None:
         """Wait until the host has ended, at most until `deadline`, by `time.monotonic`; close the connection."""

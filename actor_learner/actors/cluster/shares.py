@@ -1,4 +1,4 @@
-"""The shares of a pool's actors, and the hosts that run them: which starts where, and which takes another's place."""
+"""The division of actors among the machines of a cluster, and their hosts: which starts where, which replaces which."""
 
 from __future__ import annotations
 
@@ -8,13 +8,31 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from actor_learner.actors.cluster.link import HostLink
-from actor_learner.actors.cluster.placement import Node
 
 HOME_SECONDS = 1.5  # how long the actors of a lost host wait for CPUs of their own before they share another host's
-MAX_SECONDS = 60.0  # the longest time between two attempts to start a host with CPUs of its own
+MAX_RETRY_SECONDS = 60.0  # the longest time between two attempts to start a host with CPUs of its own
 SQUAT_SECONDS = 10.0  # how long they wait for that one before they try a third one
 LOSSES_IN_A_ROW = 3  # hosts that one share loses, without a finished unroll between, until it is given up
 FAILED_FIRST_STARTS, FAILED_STARTS = 3, 10  # the same for hosts that can't be started: when the pool begins, and later
+
+
+class Node(NamedTuple):
+    """A machine of the cluster."""
+
+    id: str
+    name: str
+    address: str
+    cpus: float
+    free: float  # CPUs that nothing has reserved
+    own: bool = False  # True for the learner's own machine
+
+
+class Placement(NamedTuple):
+    """Actors that run on one machine."""
+
+    actors: range
+    node: str | None  # the machine's id; None: none has as many free CPUs
+    own: bool = False  # True on the learner's own machine
 
 
 class Loss(NamedTuple):
@@ -46,7 +64,7 @@ class HostShare:
         return self.node is None or self.loss is not None or self.link is not None
 
     @property
-    def named(self) -> str:
+    def label(self) -> str:
         first, last = self.actors[0], self.actors[-1]
         return f"actor {first}" if first == last else f"actors {first} to {last}"
 
@@ -133,7 +151,7 @@ class Shares:
         had_actors = share.link is link
         if share.starting.pop(link.number, None) is None and not had_actors:
             return None  # it was dismissed
-        now, text = time.monotonic(), f"Host {link.name}, with {share.named}, {reason}"
+        now, text = time.monotonic(), f"Host {link.name}, with {share.label}, {reason}"
         if had_actors:
             share.link, share.loss = None, Loss(link.name, text, now)
             share.losses += 1
@@ -142,7 +160,7 @@ class Shares:
             share.failures += 1
             share.failed_on.add(link.machine)
             if link.home:
-                share.home_at = now + min(share.failures * HOME_SECONDS, MAX_SECONDS)
+                share.home_at = now + min(share.failures * HOME_SECONDS, MAX_RETRY_SECONDS)
             elif share.link is None:
                 share.squat_at = now
         if share.losses >= LOSSES_IN_A_ROW:
@@ -155,7 +173,7 @@ class Shares:
         """Start the hosts whose time has come: with CPUs of their own, or beside others."""
         now = time.monotonic()
         for share in self.all:
-            if share.home_at is not None and share.home_at <= now and not (share.node is None and self._placing()):
+            if share.home_at is not None and share.home_at <= now and not (share.node is None and self._is_placing()):
                 share.home_at = None
                 if not any(other.home for other in share.starting.values()):
                     self._request(share, len(share.actors), None)
@@ -165,7 +183,7 @@ class Shares:
                     self._request(share, 0, node)
                     share.squat_at = now + SQUAT_SECONDS
 
-    def _placing(self) -> bool:
+    def _is_placing(self) -> bool:
         """Return whether a host is still being started on a machine that was chosen for it, with CPUs to spare."""
         return any(share.node is not None and share.link is None and not share.failures for share in self.all)
 
@@ -184,3 +202,37 @@ class Shares:
         number, self._hosts = self._hosts, self._hosts + 1
         link = share.starting[number] = HostLink(number, self.all.index(share), cpus > 0, node)
         self._start(share, link, cpus, node)
+
+
+def divide(nodes: Sequence[Node], num_actors: int, actors_per_host: int | None, reserved: int) -> list[Placement]:
+    """Return the places of `num_actors` actors, those on the learner's own machine first.
+
+    actors_per_host: Actors of each place but the last one; None: as many as a machine has free CPUs. reserved: CPUs of
+    the learner's own machine that are left to the learner.
+    """
+    placements, first = [], 0
+    for node in sorted(nodes, key=lambda node: (not node.own, -node.free, node.name)):
+        free = int(node.free) - (reserved if node.own else 0)
+        count = min(free if actors_per_host is None else actors_per_host, num_actors - first)
+        if 0 < count <= free:
+            placements.append(Placement(range(first, first + count), node.id, node.own))
+            first += count
+    largest = actors_per_host or max((int(node.cpus) for node in nodes), default=0) or num_actors - first
+    starts = range(first, num_actors, max(largest, 1))
+    return placements + [Placement(range(start, min(start + largest, num_actors)), None) for start in starts]
+
+
+def describe_room(nodes: Sequence[Node], actors_per_host: int | None, reserved: int) -> str:
+    """Return what the machines have for actors, for a message."""
+    free = sum(int(node.free) for node in nodes)
+    text = f"{free} CPU{_plural(free)} {'are' if free != 1 else 'is'} free"
+    text += f" on the cluster's {len(nodes)} machine{_plural(len(nodes))}"
+    if reserved and any(node.own for node in nodes):
+        text += f", {reserved} of them for the learner"
+    if actors_per_host is not None:
+        text += f", and `actors_per_host` gives each machine {actors_per_host}"
+    return text
+
+
+def _plural(count: int) -> str:
+    return "" if count == 1 else "s"

@@ -9,16 +9,16 @@ import json
 import secrets
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 Buffer = bytes | bytearray | memoryview
 
 BEAT_SECONDS = 1.0  # the interval in which each side sends something
 DEAD_SECONDS = 5.0  # the silence after which the other side counts as dead
-MAX_JSON_BYTES = 1 << 20  # bytes
-_MAX_PART_BYTES = 1 << 20  # bytes of one system call: each has the deadline, not the whole frame
-TOKEN_SIZE = 32
+MAX_JSON_BYTES = 1 << 20
+_MAX_PART_BYTES = 1 << 20  # of one system call: each has the deadline, not the whole frame
+TOKEN_BYTES = 32
 _LEARNER, _HOST = b"learner", b"host"
 
 
@@ -27,7 +27,7 @@ class Kind(enum.IntEnum):
 
     BEAT = 0  # either way: "I live"
     READY = 1  # host to learner, once: all actors have reset their environments; their spaces as JSON
-    BEGIN = 2  # learner to host, once: the plan and the policy, see `encode_plan`
+    BEGIN = 2  # learner to host, once: the exported policy, see `pack`
     WEIGHTS = 3  # learner to host: the next version of the weights, float32
     ASSIGN = 4  # learner to host: an actor, a batch, a block; to be filled by the weights that were sent last
     STOP = 5  # learner to host: end the unrolls in a block early
@@ -95,10 +95,10 @@ class Connection:
         except ValueError:
             raise WireError(f"A frame can't be read. Received: kind={kind}") from None
 
-    def read(self, size: int, largest: int) -> bytearray:
+    def read(self, size: int, max_bytes: int) -> bytearray:
         """Return the `size` bytes that follow a header. Raises WireError, before it allocates them, if too many."""
-        if size > largest:
-            raise WireError(f"A frame is too large. Received: {size} bytes, at most {largest} are expected")
+        if size > max_bytes:
+            raise WireError(f"A frame is too large. Received: {size} bytes, at most {max_bytes} are expected")
         content = bytearray(size)
         self.read_into(memoryview(content))
         return content
@@ -132,10 +132,10 @@ def connect(address: str, port: int, token: bytes) -> Connection:
     """Return a connection to a host that has this token. Raises OSError."""
     connection = Connection(socket.create_connection((address, port), timeout=DEAD_SECONDS))
     try:
-        challenge = connection.read(TOKEN_SIZE, TOKEN_SIZE)
-        own = secrets.token_bytes(TOKEN_SIZE)
-        connection._socket.sendall(_answer(token, challenge, _LEARNER) + own)
-        _check(connection, _answer(token, own, _HOST))
+        challenge = connection.read(TOKEN_BYTES, TOKEN_BYTES)
+        own = secrets.token_bytes(TOKEN_BYTES)
+        connection._socket.sendall(_response(token, challenge, _LEARNER) + own)
+        _check(connection, _response(token, own, _HOST))
     except BaseException:
         connection.close()
         raise
@@ -146,18 +146,18 @@ def accept(connected: socket.socket, token: bytes) -> Connection:
     """Return the connection to a learner that has this token; else close it and raise OSError."""
     connection = Connection(connected)
     try:
-        challenge = secrets.token_bytes(TOKEN_SIZE)
+        challenge = secrets.token_bytes(TOKEN_BYTES)
         connected.sendall(challenge)
-        _check(connection, _answer(token, challenge, _LEARNER))
-        other = connection.read(TOKEN_SIZE, TOKEN_SIZE)
-        connected.sendall(_answer(token, other, _HOST))
+        _check(connection, _response(token, challenge, _LEARNER))
+        other = connection.read(TOKEN_BYTES, TOKEN_BYTES)
+        connected.sendall(_response(token, other, _HOST))
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _answer(token: bytes, challenge: Buffer, side: bytes) -> bytes:
+def _response(token: bytes, challenge: Buffer, side: bytes) -> bytes:
     return hmac.digest(token, bytes(challenge) + side, "sha256")
 
 
@@ -166,26 +166,23 @@ def _check(connection: Connection, expected: bytes) -> None:
         raise WireError("The other end doesn't have this run's token")
 
 
-def pack(parts: Iterable[tuple[str, bytes]], description: Any) -> list[bytes]:
-    """Return a JSON description and named contents as the parts of one frame, for `unpack`."""
-    named = list(parts)
-    sizes = [[name, len(content)] for name, content in named]
-    head = json.dumps([description, sizes]).encode()
-    return [struct.pack("!I", len(head)), head, *(content for _, content in named)]
+def pack(contents: Mapping[str, bytes]) -> list[bytes]:
+    """Return named contents as the parts of one frame, for `unpack`."""
+    head = json.dumps([[name, len(content)] for name, content in contents.items()]).encode()
+    return [struct.pack("!I", len(head)), head, *contents.values()]
 
 
-def unpack(content: Buffer) -> tuple[Any, dict[str, bytes]]:
+def unpack(content: Buffer) -> dict[str, bytes]:
     """Return what `pack` joined. Raises WireError."""
-    view = memoryview(content)
+    view, contents = memoryview(content), {}
     try:
         (size,) = struct.unpack("!I", view[:4])
-        description, sizes = json.loads(bytes(view[4 : 4 + size]))
-        start, found = 4 + size, {}
+        start, sizes = 4 + size, json.loads(bytes(view[4 : 4 + size]))
         for name, length in sizes:
-            found[name] = bytes(view[start : start + length])
+            contents[name] = bytes(view[start : start + length])
             start += length
     except (ValueError, TypeError, struct.error) as error:
-        raise WireError(f"A plan can't be read: {error}") from None
+        raise WireError(f"A policy can't be read: {error}") from None
     if start != len(view) or any(length < 0 for _, length in sizes):
-        raise WireError("A plan can't be read: its sizes don't fit")
-    return description, found
+        raise WireError("A policy can't be read: its sizes don't fit")
+    return contents

@@ -16,10 +16,10 @@ from actor_learner.actors.transport.shared_memory import anonymous_file
 from actor_learner.system.child import ONE_THREAD, start_python
 from actor_learner.system.files import open_plain
 
-_READ_SIZE = 1 << 16
+_READ_BYTES = 1 << 16
 _MAX_READS = 256
 _MAX_LINE_BYTES = 1 << 16
-_TAIL_SIZE = 4096
+_TAIL_CHARS = 4096
 MAX_LOG_BYTES = 16 << 20  # the size in bytes from which on a log is renamed
 
 
@@ -55,8 +55,9 @@ class ActorProcess:
                         stdout=output,
                         stderr=output,
                     )
-            self.pidfd = _pidfd(self._process.pid)  # readable when the process has ended; None: the system has none
-            if self.pidfd is not None:
+            self.pidfd: int | None = None  # readable when the process has ended; None: the system has none
+            with contextlib.suppress(AttributeError, OSError):  # not on macOS
+                self.pidfd = os.pidfd_open(self._process.pid)
                 undo.callback(os.close, self.pidfd)
             self._undo = undo.pop_all()
 
@@ -86,7 +87,7 @@ class ActorProcess:
     def drain(self) -> int | None:
         """Read some of its output; return the number of bytes: 0 at the end, None if there are none now."""
         try:
-            part = os.read(self.output, _READ_SIZE)
+            part = os.read(self.output, _READ_BYTES)
         except BlockingIOError:
             return None
         if self._log is not None:
@@ -103,7 +104,7 @@ class ActorProcess:
             self._split(b"\n")
 
     def _split(self, part: bytes) -> None:
-        self.tail = (self.tail + part.decode(errors="replace"))[-_TAIL_SIZE:]
+        self.tail = (self.tail + part.decode(errors="replace"))[-_TAIL_CHARS:]
         *lines, self._partial_line = (self._partial_line + part).split(b"\n")
         if len(self._partial_line) > _MAX_LINE_BYTES:
             lines, self._partial_line = [*lines, self._partial_line], b""
@@ -137,9 +138,3 @@ class LogFile:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _pidfd(pid: int) -> int | None:
-    with contextlib.suppress(AttributeError, OSError):  # not on macOS
-        return os.pidfd_open(pid)
-    return None

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pickle
 import sys
 import threading
 import time
 import warnings
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from actor_learner.actors.actor import Startup
+from actor_learner.actors.arena_actors import ArenaActors, late_error
 from actor_learner.actors.capacity import check_rest, starts_with_one
-from actor_learner.actors.group import ActorGroup, Plan, Schedule
-from actor_learner.actors.processes.acting_thread import ActingError, ActingThread
+from actor_learner.actors.device_acting import ActingError, ActingThread, SharedStep
+from actor_learner.actors.group import ActorError, Plan, Restart, Schedule
 from actor_learner.actors.processes.heartbeats import Heartbeats
-from actor_learner.actors.processes.restarts import REQUESTED, ActorError, Restart, RestartPolicy
-from actor_learner.actors.processes.supervisor import ActorEnd, Supervisor
-from actor_learner.actors.shared_step import SharedStep
+from actor_learner.actors.processes.restarts import REQUESTED, ActorEnd, RestartPolicy
+from actor_learner.actors.processes.supervisor import Supervisor
 from actor_learner.actors.transport.arena_memory import ArenaMemory
 from actor_learner.actors.transport.batches import Block
 from actor_learner.actors.transport.messages import Assignment, Done, Message
 from actor_learner.config.settings import PoolSettings
-from actor_learner.environments.calls import Calls, encode
+from actor_learner.environments.calls import encode
 from actor_learner.environments.errors import EnvError
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.machine import available_cores
-from actor_learner.system.types import Array
 
-_SHOW_SECONDS = 0.2  # the interval at which the actors' output is shown while the caller waits
 _SWEEP_SECONDS = 1.0
 
 
-class ProcessActors(ActorGroup):
+class ProcessActors(ArenaActors):
     """Actors in processes of their own, which fill batches in shared memory. One that dies or hangs is replaced."""
 
-    _schedule: Schedule
     _acting: ActingThread | None = None  # where the learner's device acts
 
     def __init__(
@@ -47,7 +45,6 @@ class ProcessActors(ActorGroup):
         factory: bytes,
         startups: Sequence[Startup],
         settings: PoolSettings,
-        *,
         logs_dir: Path | None = None,
         memory: ArenaMemory | None = None,
         condition: threading.Condition | None = None,
@@ -58,32 +55,25 @@ class ProcessActors(ActorGroup):
         allocates the memory, and closes it.
         """
         _warn_of_crowding(len(startups))
-        self._startups, self._factory = {startup.actor: startup for startup in startups}, factory
-        self._first = startups[0].actor
-        self._restarts = RestartPolicy(settings.on_env_error, settings.max_restarts)
-        self._heartbeats = Heartbeats(settings.actor_timeout, settings.start_timeout)
-        self._has_begun, self._one_first = False, starts_with_one(len(startups))
+        super().__init__(startups, settings, logs_dir, memory, condition)
+        self._factory, self._first = factory, startups[0].actor
+        self._restarts = RestartPolicy(settings)
+        self._heartbeats = Heartbeats(settings)
+        self._measures_first = starts_with_one(len(startups))
         self._starting: set[int] = set()
         self._ready: set[int] = set()
-        self._spaces: dict[str, Any] = {}  # the spaces of all actors that are ready, as JSON
         # The ends of actors whose successors aren't ready yet: how, when, and the successor's incarnation.
         self._ends: dict[int, tuple[ActorEnd, float, int]] = {}
         self._failed_unrolls: dict[int, Done] = {}  # unrolls that an environment's exception ended early
-        self._replaced: deque[Restart] = deque()
-        self.calls = Calls()
         self._calls_passed_on: Counter[int] = Counter()  # the number of calls that each process has got
-        if logs_dir is not None:
-            logs_dir.mkdir(parents=True, exist_ok=True)
         logs = {actor: logs_dir and logs_dir / f"actor-{actor}.log" for actor in self._startups}
-        self._owns_memory, self._memory = memory is None, memory or ArenaMemory()
-        arena, interval = self._memory.arena.descriptor, self._heartbeats.interval
+        self._owns_memory, arena = memory is None, self._memory.arena.descriptor
         try:
-            self._supervisor = Supervisor(arena, logs, self, interval, condition or threading.Condition())
+            self._supervisor = Supervisor(arena, logs, self, self._heartbeats.interval, self._condition)
         except BaseException:
             if self._owns_memory:
                 self._memory.close()
             raise
-        self.lock = self._supervisor.condition
 
     def start(self) -> None:
         self._supervisor.start()
@@ -123,22 +113,19 @@ class ProcessActors(ActorGroup):
 
     def _receive_spaces(self, actor: int, spaces: dict[str, Any]) -> None:
         self._starting.discard(actor)
-        self._spaces = self._spaces or spaces
-        if spaces != self._spaces:
-            text = "Every actor must build environments of the same spaces."
-            raise EnvError(f"{text} Received: {self._spaces} at first, {spaces} in actor {actor}")
+        self._compare_spaces(spaces, f"in actor {actor}")
         self._ready.add(actor)
         if self._has_begun:
             self._begin(actor)
 
     def may_start(self, actor: int) -> bool:
         """Start all actors at once, unless memory might not suffice: then the first one shows its size."""
-        if not self._one_first or actor == self._first:
+        if not self._measures_first or actor == self._first:
             return True
         if self._first not in self._ready:
             return False
         check_rest(len(self._startups), self._supervisor.process_ids()[self._first])
-        self._one_first = False
+        self._measures_first = False
         return True
 
     def judge_end(self, end: ActorEnd) -> Exception | None:
@@ -149,7 +136,7 @@ class ProcessActors(ActorGroup):
         if self._acting is not None:
             self._acting.forget(end.actor)
         if (done := self._failed_unrolls.pop(end.actor, None)) is not None and self._finish(end.actor, done):
-            self._supervisor.condition.notify_all()
+            self._condition.notify_all()
         self._ends[end.actor] = end, time.monotonic(), self._incarnation(end.actor)
         return None
 
@@ -159,7 +146,8 @@ class ProcessActors(ActorGroup):
     def _record_restart(self, actor: int) -> None:
         if actor in self._ends:
             end, since, incarnation = self._ends.pop(actor)
-            self._replaced.append(Restart.after(end, incarnation, time.monotonic() - since))
+            seconds = time.monotonic() - since
+            self._replaced.append(Restart(actor, incarnation, end.cause, end.details, seconds))
 
     def tick(self, seconds: float) -> None:
         """End the actors that give no sign of life."""
@@ -179,8 +167,7 @@ class ProcessActors(ActorGroup):
     def spaces(self, seconds: float) -> Spaces:
         if not self._wait(self._all_ready, seconds):
             late = [actor for actor in self._startups if actor not in self._ready]
-            text = f"{_named(late)} not made and reset the environments within {seconds:g} s."
-            raise TimeoutError(f"{text} Received: start_timeout={seconds:g}")
+            raise late_error(late, "made and reset the environments", "start_timeout", seconds)
         return Spaces.from_json(self._spaces)
 
     def _all_ready(self) -> bool:
@@ -192,7 +179,9 @@ class ProcessActors(ActorGroup):
         if plan.step is not None:
             step = SharedStep(plan.step, self._memory, plan.env_counts)
             step.compile()
-            self._acting = ActingThread(step, self._memory, self.lock, self._answer, self._supervisor.fail)
+            supervisor = self._supervisor
+            answer = functools.partial(supervisor.send, message=Message.ACTED)
+            self._acting = ActingThread(step, self._memory, self.lock, answer, supervisor.fail)
         with self.lock:
             self._schedule = schedule
             self._heartbeats.attach(self._memory.heartbeats)
@@ -208,16 +197,6 @@ class ProcessActors(ActorGroup):
             self._send(actor, assignment)
         self._record_restart(actor)
 
-    def _answer(self, actor: int) -> None:
-        self._supervisor.send(actor, Message.ACTED)
-
-    @property
-    def version(self) -> int:
-        return self._memory.version
-
-    def publish(self, weights: Array) -> None:
-        self._memory.weights.publish(weights)
-
     def assign(self, actor: int, batch: int, block: int, start: int) -> None:
         assignment = self._memory.assign(actor, batch, block, start)
         if actor in self._ready:  # else it gets them when it is
@@ -232,49 +211,21 @@ class ProcessActors(ActorGroup):
     def end_early(self, block: int) -> None:
         self._memory.end_early(block)
 
-    def wait(self, seconds: float) -> None:
-        if not self._wait(self._schedule.complete, seconds):
-            with self.lock:
-                late = self._schedule.late_actors()
-            text = f"{_named(late)} not filled the columns of the batch within {seconds:g} s."
-            raise TimeoutError(f"{text} Received: timeout={seconds:g}")
+    def _catch_up(self) -> None:
+        self._supervisor.sweep(_SWEEP_SECONDS)
 
     @property
-    def idle(self) -> bool:
-        with self.lock:
-            return not any(map(self._memory.is_pending, self._startups))
+    def _has_ended(self) -> bool:
+        return not self._supervisor.running
 
-    def _wait(self, complete: Callable[[], bool], seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        supervisor = self._supervisor
-        while True:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                supervisor.sweep(_SWEEP_SECONDS)
-            pause = min(max(remaining, 0), _SHOW_SECONDS)
-            with supervisor.condition:
-                supervisor.condition.wait_for(lambda: complete() or not supervisor.running, pause)
-                is_complete = complete()
-            self.check()
-            if is_complete or remaining <= 0:
-                return is_complete
-
-    def check(self) -> None:
-        """Show the actors' output, and raise the error that ended them, if any did, once all have ended."""
-        self._show_lines()
-        if self._supervisor.running:
-            return
-        self.close()
+    def _failure(self) -> BaseException | None:
         error = self._supervisor.error
-        if isinstance(error, (ActingError, ActorError, EnvError, MemoryError)):
-            raise error
-        if error is not None:
-            text = f"Actors can't be started or watched: {error}; `actor-learner doctor` reports the limits"
-            raise RuntimeError(text) from error
-        raise RuntimeError("The pool is closed; make another.")
-
-    def take_restarts(self) -> list[Restart]:
-        return [self._replaced.popleft() for _ in range(len(self._replaced))]
+        if error is None or isinstance(error, (ActingError, ActorError, EnvError, MemoryError)):
+            return error
+        text = f"Actors can't be started or watched: {error}; `actor-learner doctor` reports the limits"
+        failure = RuntimeError(text)
+        failure.__cause__ = error
+        return failure
 
     @property
     def restart_count(self) -> int:
@@ -286,17 +237,6 @@ class ProcessActors(ActorGroup):
 
     def process_ids(self) -> dict[int, int]:
         return self._supervisor.process_ids()
-
-    def _show_lines(self) -> None:
-        """Print the actors' lines in the caller's thread, where a full pipe may block and a notebook shows the cell."""
-        if sys.stdout is not None and (lines := self.take_lines()):
-            sys.stdout.write("".join(f"[actor {actor}] {line}\n" for actor, line in lines))
-            sys.stdout.flush()
-
-    def take_lines(self) -> list[tuple[int, str]]:
-        """Return what actors printed since the last time, as actor and line."""
-        lines = self._supervisor.lines
-        return [lines.popleft() for _ in range(len(lines))]
 
     def close(self) -> None:
         self._supervisor.close()
@@ -311,12 +251,8 @@ class ProcessActors(ActorGroup):
             self._memory.close()
 
 
-def _named(actors: Sequence[int]) -> str:
-    return f"Actor {actors[0]} has" if len(actors) == 1 else f"Actors {', '.join(map(str, actors))} have"
-
-
 def _warn_of_crowding(num_actors: int) -> None:
     if num_actors > (cores := available_cores()):
         text = "There are more actors than cores, which helps only where environments wait for something."
-        level = 4  # the caller of ActorPool
+        level = 5  # the caller of ActorPool
         warnings.warn(f"{text} Received: num_actors={num_actors}, cores={cores}", UserWarning, stacklevel=level)

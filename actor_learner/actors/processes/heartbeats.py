@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from actor_learner.config.settings import PoolSettings
 from actor_learner.system.types import Array
 
 STARTING, STEPPING, ACTING = "making or resetting its environments", "in env.step", "outside of env.step"
@@ -23,13 +24,13 @@ class Heartbeats:
 
     Only time in which this process runs counts: otherwise all actors would seem silent after a stop (Ctrl-Z, sleep).
 
-    timeout: seconds of silence after which an actor counts as hung. start_timeout: the same until it has loaded its
-    policy. interval: seconds between two calls of `find_silent`.
+    An actor counts as hung after `actor_timeout` seconds of silence; until it has loaded its policy, after
+    `start_timeout`. interval: seconds between two calls of `find_silent`.
     """
 
-    def __init__(self, timeout: float, start_timeout: float) -> None:
-        self._timeout, self._start_timeout = timeout, start_timeout
-        self.interval = min(1.0, timeout / 8, start_timeout / 8)
+    def __init__(self, settings: PoolSettings) -> None:
+        self._timeout, self._start_timeout = settings.actor_timeout, settings.start_timeout
+        self.interval = min(1.0, self._timeout / 8, self._start_timeout / 8)
         self._words: Array | None = None
         self._last: dict[int, int] = {}
         self._silent: dict[int, float] = {}
@@ -55,15 +56,15 @@ class Heartbeats:
         seconds: since the last call. starting: actors that aren't ready yet. busy: those with columns to fill.
         """
         seconds = min(seconds, 2 * self.interval)
-        found = [self._judge(actor, seconds, self._start_timeout, STARTING) for actor in starting]
+        judged = [self._judge(actor, seconds, self._start_timeout, STARTING) for actor in starting]
         for actor in busy:
             beat = self._beat(actor)
             if beat != self._last[actor]:
                 self._last[actor], self._silent[actor] = beat, 0.0
                 self._loaded.add(actor)
             limit = self._timeout if actor in self._loaded else self._start_timeout
-            found.append(self._judge(actor, seconds, limit, STEPPING if beat % 2 else ACTING))
-        return [silence for silence in found if silence is not None]
+            judged.append(self._judge(actor, seconds, limit, STEPPING if beat % 2 else ACTING))
+        return [silence for silence in judged if silence is not None]
 
     def _beat(self, actor: int) -> int:
         return 0 if self._words is None else int(self._words[actor])

@@ -11,10 +11,11 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from actor_learner.actors.processes.child import ActorProcess
 from actor_learner.actors.processes.orphan_reaper import OrphanReaper
+from actor_learner.actors.processes.restarts import ActorEnd
 from actor_learner.actors.transport.messages import Failure, Message
 
 _BEGIN_SECONDS = 10.0
@@ -25,21 +26,10 @@ _STUCK_SECONDS = 60.0  # the same where a driver or a file system holds it in th
 _DISCONNECTED_SECONDS = 0.5  # the time that an actor has to end by itself after it has closed its connection
 _START_SECONDS = 30.0  # the time in which descriptors, processes or memory for a new process must become available
 _POLL_SECONDS = 0.05  # the interval of checks for events that nothing signals
-_MAX_LINES = 1000
-
-
-class ActorEnd(NamedTuple):
-    """The end of an actor's process."""
-
-    actor: int
-    failure: Failure | None  # its exception, if it could send one
-    exit_code: int | None  # minus the signal, if it was one; None if not known
-    tail: str  # the end of its output
-    reason: str | None  # the pool's reason to end it; None if it ended by itself
 
 
 class Owner(Protocol):
-    """The receiver of events. Its methods are called in the supervisor's thread, with `condition` held."""
+    """The receiver of events, in the supervisor's thread. `condition` is held during all methods but `show`."""
 
     def payload(self, actor: int) -> bytes:
         """Return the startup of a new process of this actor, for `worker.main`."""
@@ -52,6 +42,9 @@ class Owner(Protocol):
 
     def may_start(self, actor: int) -> bool:
         """Return whether to start this actor's first process now; called after each turn until it is True."""
+
+    def show(self, actor: int, line: str) -> None:
+        """Take a line that an actor printed."""
 
     def tick(self, seconds: float) -> None:
         """Do what is due from time to time. seconds: since the last call."""
@@ -80,7 +73,6 @@ class Supervisor:
     ) -> None:
         self.condition = condition
         self.error: BaseException | None = None  # the error that ended the actors; None if `close` did
-        self.lines: deque[tuple[int, str]] = deque(maxlen=_MAX_LINES)  # the actors' latest output, by actor
         self._arena, self._logs = arena, logs
         self._owner, self._tick_seconds = owner, tick_seconds
         self._reaper: OrphanReaper | None = None
@@ -199,7 +191,7 @@ class Supervisor:
             return
         with self.condition:
             payload = self._owner.payload(number)
-        show = functools.partial(self._show, number)
+        show = functools.partial(self._owner.show, number)
         actor = ActorProcess(number, payload, self._arena, self._logs[number], show)
         assert self._reaper is not None
         self._reaper.watch(actor.pid)
@@ -224,9 +216,6 @@ class Supervisor:
                     raise
             else:
                 del self._missing[number]
-
-    def _show(self, number: int, line: str) -> None:
-        self.lines.append((number, line))
 
     def _turn(self, seconds: float | None) -> None:
         """Wait for events, at most so many seconds, and process them all."""

@@ -21,7 +21,7 @@ from actor_learner.system.aborts import show_stacks
 from actor_learner.system.machine import lower_priority
 from actor_learner.system.types import Leaves
 
-_MAX_TRACEBACK = 64 * 1024
+_MAX_TRACEBACK_CHARS = 64 * 1024
 _PARENT_CHECK_SECONDS = 5.0
 
 
@@ -63,15 +63,16 @@ def _serve(channel: Channel, arena: Arena, startup: Startup, environments: Envir
     if message is Message.CLOSE:
         return
     arena.attach(plan.size)
-    rows = StepRows.of(plan.steps(arena)).part(startup.first_env, startup.first_env + startup.num_envs)
+    parts = plan.parts(arena)
+    rows = StepRows.of(parts.steps).part(startup.first_env, startup.first_env + startup.num_envs)
     step_graph = RemoteStep(rows, inbox.await_action) if rows.outputs else None
-    policy = startup.make_policy(pickle.loads(plan.policy(arena)), step_graph)
-    actor = Actor(startup, environments, observation, policy, arena, plan)
+    policy = startup.make_policy(pickle.loads(parts.policy), step_graph)
+    actor = Actor(startup, environments, observation, policy, parts)
     gc.collect()
     gc.freeze()  # all objects so far stay; the collector needn't look at them again
-    gives_way = False
+    has_low_priority = False
     while (received := inbox.next())[0] is not Message.CLOSE:
-        gives_way = gives_way or lower_priority(startup.niceness)  # many at once are refused at first
+        has_low_priority = has_low_priority or lower_priority(startup.niceness)  # many at once are refused at first
         if received[0] is Message.CALL:
             actor.call(decode(received[1]))
             continue
@@ -96,10 +97,10 @@ class _Inbox:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._kept: deque[tuple[Message, Any]] = deque()
+        self._postponed: deque[tuple[Message, Any]] = deque()
 
     def next(self) -> tuple[Message, Any]:
-        return self._kept.popleft() if self._kept else _next_message(self._channel)
+        return self._postponed.popleft() if self._postponed else _next_message(self._channel)
 
     def await_action(self) -> None:
         """Have the learner's device act on the actor's rows. Raises Stopped if the pool closes meanwhile."""
@@ -108,7 +109,7 @@ class _Inbox:
         except OSError as error:
             raise _PoolGoneError from error
         while (received := _next_message(self._channel))[0] is not Message.ACTED:
-            self._kept.append(received)
+            self._postponed.append(received)
             if received[0] is Message.CLOSE:
                 raise Stopped
 
@@ -132,5 +133,5 @@ def _describe(error: BaseException, starting: bool) -> Failure:
         bad_environment=isinstance(error, EnvError),
         summary=describe_error(error),
         text=text_of(error),
-        traceback=text[-_MAX_TRACEBACK:],
+        traceback=text[-_MAX_TRACEBACK_CHARS:],
     )

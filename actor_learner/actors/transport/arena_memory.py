@@ -38,7 +38,7 @@ class ArenaMemory:
         policy = np.frombuffer(pickle.dumps(plan.exported, pickle.HIGHEST_PROTOCOL), np.uint8)
         places = self.plan = ArenaPlan.of(
             plan.layout,
-            num_actors=plan.num_actors,
+            num_actors=len(plan.env_counts),
             num_blocks=plan.num_blocks,
             num_slots=plan.num_versions + _SPARE_SLOTS,
             weights_size=plan.exported.weights.size,
@@ -46,14 +46,15 @@ class ArenaMemory:
             steps=StepRows.fields(plan.exported, sum(plan.env_counts)) if plan.step is not None else {},
         )
         self.arena.reserve(places.size)
-        self._stop_words, beats = places.stop_words(self.arena), places.heartbeats(self.arena)
+        parts = places.parts(self.arena)
+        self._stop_words = parts.stop_words
         self._stop_words.fill(0)
-        beats.fill(0)
-        places.policy(self.arena)[...] = policy
-        self.heartbeats = beats[:, 0]
-        self.weights = WeightSlots(places.slots(self.arena), plan.exported.weights)
-        self.blocks = places.blocks(self.arena)
-        self.step_rows = StepRows.of(places.steps(self.arena))
+        parts.heartbeats.fill(0)
+        parts.policy[...] = policy
+        self.heartbeats = parts.heartbeats[:, 0]
+        self.weights = WeightSlots(parts.slots, plan.exported.weights)
+        self.blocks = parts.blocks
+        self.step_rows = StepRows.of(parts.steps)
         for array in self.step_rows.inputs:
             array.fill(0)  # a step is computed for rows that no actor has written yet, too
         self._env_counts = plan.env_counts
@@ -84,8 +85,10 @@ class ArenaMemory:
     def oldest_version(self) -> int:
         """Return the oldest version of the weights that an actor may act by. May be called with no lock held."""
         # Lists, because other threads change the dicts.
-        assignments = [list(of_actor.values()) for of_actor in list(self._pending.values())]
-        return min((one.version for of_actor in assignments for one in of_actor), default=self.version)
+        assignments = [
+            assignment for by_batch in list(self._pending.values()) for assignment in list(by_batch.values())
+        ]
+        return min((assignment.version for assignment in assignments), default=self.version)
 
     def pending(self, actor: int, batch: int) -> Assignment | None:
         """Return the columns of a batch that an actor hasn't filled yet."""

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class BlockLayout:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ActorColumns:
     """Writable views on one actor's columns of a block: `[T, b, ...]`, leaves of `observation` `[T + 1, b, ...]`."""
 
     observation: tuple[Array, ...]
@@ -98,12 +98,15 @@ class Block:
         fields = layout.fields.items()
         return cls(layout, {name: arena.array(offset + start, shape, dtype) for name, (start, shape, dtype) in fields})
 
-    def columns(self, start: int, stop: int) -> Columns:
-        views, spec = {}, self.layout.spec
-        for name, array in self.arrays.items():
-            has_rows = array.ndim > 1 and not name.startswith((FINAL, STATE))
-            views[name] = array[:, start:stop] if has_rows else array[start:stop]
-        return Columns(
+    def field_columns(self, name: str, start: int, stop: int) -> Array:
+        """Return a view on the columns `[start, stop)` of one field."""
+        array = self.arrays[name]
+        has_rows = array.ndim > 1 and not name.startswith((FINAL, STATE))
+        return array[:, start:stop] if has_rows else array[start:stop]
+
+    def columns(self, start: int, stop: int) -> ActorColumns:
+        views, spec = {name: self.field_columns(name, start, stop) for name in self.arrays}, self.layout.spec
+        return ActorColumns(
             observation=tuple(views.pop(name) for name in spec.observation),
             action=tuple(views.pop(name) for name in spec.action),
             action_mask=views.pop("action_mask", None),
@@ -135,13 +138,24 @@ class Block:
     def episodes(self) -> dict[str, Array]:
         """Return the episodes that ended here, by row and column: 1-D `return`, `length` and the info keys found."""
         ended = ~np.isnan(self.arrays[EPISODE_LENGTH])
-        found = {"return": self.arrays[EPISODE_RETURN][ended], "length": self.arrays[EPISODE_LENGTH][ended]}
+        episodes = {"return": self.arrays[EPISODE_RETURN][ended], "length": self.arrays[EPISODE_LENGTH][ended]}
         for key in self.layout.info_keys:
             values = self.arrays[_EPISODE_INFO + key][ended]
             values = values[~np.isnan(values)]
             if values.size:
-                found[key] = values
-        return found
+                episodes[key] = values
+        return episodes
+
+
+class ArenaParts(NamedTuple):
+    """The arrays in an arena, without a copy. `unroll` says what an actor does with the first two."""
+
+    stop_words: Array  # `[1 + num_blocks]` int64, read in each step: for all unrolls, and those of a block
+    heartbeats: Array  # `[num_actors, words of a cache line]` int64, of which an actor counts its first word up
+    policy: Array  # `[policy_size]` uint8
+    slots: Array  # `[num_slots, weights_size]` float32
+    steps: dict[str, Array]  # by which actors have the learner's device act, by their names; see `StepRows`
+    blocks: list[Block]
 
 
 @dataclass(frozen=True)
@@ -182,36 +196,12 @@ class ArenaPlan:
         )
         return cls(layout, num_blocks, places, offset + num_blocks * layout.size)
 
-    def stop_words(self, arena: Arena) -> Array:
-        """Return `[1 + num_blocks]` int64, which actors read each step.
-
-        If the first isn't 0, they give up their unroll; if that of their block isn't, they end it with the rows so far.
-        """
-        return arena.array(*self.places["stop_words"])
-
-    def heartbeats(self, arena: Arena) -> Array:
-        """Return `[num_actors, words of a cache line]` int64: an actor counts its first word up, see `unroll`."""
-        return arena.array(*self.places["heartbeats"])
-
-    def policy(self, arena: Arena) -> Array:
-        """Return `[policy_size]` uint8."""
-        return arena.array(*self.places["policy"])
-
-    def slots(self, arena: Arena) -> Array:
-        """Return `[num_slots, weights_size]` float32."""
-        return arena.array(*self.places["slots"])
-
-    def steps(self, arena: Arena) -> dict[str, Array]:
-        """Return the arrays by which actors have the learner's device act, by their names; see `StepRows`."""
-        return {
-            name.removeprefix(_STEPS): arena.array(*place)
-            for name, place in self.places.items()
-            if name.startswith(_STEPS)
-        }
-
-    def blocks(self, arena: Arena) -> list[Block]:
-        first = self.size - self.num_blocks * self.layout.size
-        return [Block.in_arena(self.layout, arena, offset) for offset in range(first, self.size, self.layout.size)]
+    def parts(self, arena: Arena) -> ArenaParts:
+        arrays = {name: arena.array(*place) for name, place in self.places.items()}
+        steps = {name.removeprefix(_STEPS): arrays.pop(name) for name in self.places if name.startswith(_STEPS)}
+        offsets = range(self.size - self.num_blocks * self.layout.size, self.size, self.layout.size)
+        blocks = [Block.in_arena(self.layout, arena, offset) for offset in offsets]
+        return ArenaParts(**arrays, steps=steps, blocks=blocks)
 
 
 def _place(fields: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> tuple[Places, int]:

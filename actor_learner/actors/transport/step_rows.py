@@ -40,9 +40,8 @@ class StepRows(NamedTuple):
     @classmethod
     def of(cls, arrays: Mapping[str, Array]) -> Self:
         """Return the rows of the arrays of `fields`."""
-        found = ([array for name, array in arrays.items() if name.startswith(kind)] for kind in (_INPUT, _OUTPUT))
-        inputs, outputs = map(tuple, found)
-        return cls(inputs, outputs)
+        kinds = (_INPUT, _OUTPUT)
+        return cls(*(tuple(array for name, array in arrays.items() if name.startswith(kind)) for kind in kinds))
 
     def part(self, start: int, stop: int) -> Self:
         """Return the rows `[start, stop)`."""

@@ -8,7 +8,8 @@ import jax
 import keras
 from jax._src import xla_bridge
 
-from actor_learner.system.fields import DEVICES, check_choice
+from actor_learner.config.pool_checks import DEVICES
+from actor_learner.system.fields import check_choice
 from actor_learner.system.machine import JAX_THREADS
 
 NAME, THREADS = "JAX", JAX_THREADS

@@ -8,10 +8,11 @@ import os
 import keras
 import tensorflow as tf
 
+from actor_learner.config.pool_checks import DEVICES
 from actor_learner.learner.cost import is_small
 from actor_learner.networks.contract import all_layers
 from actor_learner.networks.memory import Memories
-from actor_learner.system.fields import DEVICES, check_choice
+from actor_learner.system.fields import check_choice
 from actor_learner.system.machine import TENSORFLOW_THREADS
 
 NAME, THREADS = "TensorFlow", TENSORFLOW_THREADS

@@ -18,9 +18,15 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from actor_learner.networks.distributions.columns import Columns
-from actor_learner.networks.distributions.continuous import Gaussian, SquashedGaussian
-from actor_learner.networks.distributions.discrete import Bernoulli, Categorical, EpsilonGreedy, MultiCategorical
+from actor_learner.networks.distributions.parts import (
+    Bernoulli,
+    Categorical,
+    ColumnCounts,
+    EpsilonGreedy,
+    Gaussian,
+    MultiCategorical,
+    SquashedGaussian,
+)
 from actor_learner.spaces.kinds import Box, Discrete, MultiBinary, MultiDiscrete
 from actor_learner.spaces.structure import Leaf, Structure
 from actor_learner.system.fields import check_choice
@@ -55,60 +61,62 @@ class Distribution:
         return sum(columns.parameters for columns in self._columns)
 
     @property
-    def _columns(self) -> list[Columns]:
+    def _columns(self) -> list[ColumnCounts]:
         return [part.columns for part in self.parts]
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
         """Sample with `noise [N, U + N']`, uniforms in (0, 1] before standard normals; an array for each leaf."""
-        draws = zip(self._zipped(parameters, mask), self._noise(noise), strict=True)
+        draws = zip(self._parts_with_inputs(parameters, mask), self._split_noise(noise), strict=True)
         return tuple(part.sample(own, drawn, allowed) for (part, own, allowed), drawn in draws)
 
     def draw(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sample squashed actions with normals `[N, d]`. Returns them within -1 and 1, `[N, d]`, and their log-density
         `[N]` there; all parts must be squashed Gaussians.
         """
-        draws = zip(self._zipped(parameters, None), self._noise(noise), strict=True)
+        draws = zip(self._parts_with_inputs(parameters, None), self._split_noise(noise), strict=True)
         found = [part.draw(own, drawn) for (part, own, _), drawn in draws]
         actions = [action for action, _ in found]
-        return actions[0] if len(actions) == 1 else ops.concatenate(actions, axis=-1), _total([d for _, d in found])
+        return actions[0] if len(actions) == 1 else ops.concatenate(actions, axis=-1), _sum([d for _, d in found])
 
     def mode(self, parameters: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return the most likely action; for a squashed Gaussian the mean before squashing."""
-        return tuple(part.mode(own, allowed) for part, own, allowed in self._zipped(parameters, mask))
+        return tuple(part.mode(own, allowed) for part, own, allowed in self._parts_with_inputs(parameters, mask))
 
     def log_prob(self, parameters: Tensor, action: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
         """Return the log-probability `[N]` of an action, given as its leaves."""
-        terms = zip(self._zipped(parameters, mask), action, strict=True)
-        return _total([part.log_prob(own, leaf, allowed) for (part, own, allowed), leaf in terms])
+        terms = zip(self._parts_with_inputs(parameters, mask), action, strict=True)
+        return _sum([part.log_prob(own, leaf, allowed) for (part, own, allowed), leaf in terms])
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the entropy `[N]`, in nats."""
-        return _total([part.entropy(own, allowed) for part, own, allowed in self._zipped(parameters, mask)])
+        return _sum([part.entropy(own, allowed) for part, own, allowed in self._parts_with_inputs(parameters, mask)])
 
-    def _zipped(self, parameters: Tensor, mask: Tensor | None) -> Any:
+    def _parts_with_inputs(self, parameters: Tensor, mask: Tensor | None) -> Any:
         """Yield each part with its parameters and its mask, None for a part without choices."""
-        own = _cut(parameters, [columns.parameters for columns in self._columns])
+        own = _split_columns(parameters, [columns.parameters for columns in self._columns])
         masks: list[Any] = [None] * len(own)
         if mask is not None:
             sizes = [columns.mask for columns in self._columns]
-            masks = [allowed if size else None for allowed, size in zip(_cut(mask, sizes), sizes, strict=True)]
+            masks = [
+                allowed if size else None for allowed, size in zip(_split_columns(mask, sizes), sizes, strict=True)
+            ]
         return zip(self.parts, own, masks, strict=True)
 
-    def _noise(self, noise: Tensor) -> list[Tensor]:
+    def _split_noise(self, noise: Tensor) -> list[Tensor]:
         """Return the noise of each leaf, which is of one kind: all uniforms come first."""
         uniform = [columns.uniform for columns in self._columns]
-        cut = _cut(noise, [*uniform, *(columns.normal for columns in self._columns)])
+        cut = _split_columns(noise, [*uniform, *(columns.normal for columns in self._columns)])
         return [cut[i if size else len(uniform) + i] for i, size in enumerate(uniform)]
 
 
-def _cut(columns: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+def _split_columns(columns: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """Cuts `[N, sum(sizes)]` into `[N, size]` each; one part takes it whole, which saves an operation in the graph."""
     ends = np.cumsum(sizes).tolist()
     places = zip(ends, sizes, strict=True)
     return [columns if size == ends[-1] else columns[:, end - size : end] for end, size in places]
 
 
-def _total(terms: Sequence[Tensor]) -> Tensor:
+def _sum(terms: Sequence[Tensor]) -> Tensor:
     return functools.reduce(operator.add, terms)
 
 
@@ -129,10 +137,10 @@ def distribution_for(action: Structure, name: str = "gaussian") -> Distribution:
             reason = "`distribution='greedy'` needs a Discrete action space"
             raise ValueError(f"{reason}. Received: distribution='greedy' for {action.space}")
         return Distribution((EpsilonGreedy(int(action.space.n)),))
-    return Distribution(tuple(_part(leaf, name) for leaf in action.leaves))
+    return Distribution(tuple(_leaf_distribution(leaf, name) for leaf in action.leaves))
 
 
-def _part(leaf: Leaf, name: str) -> Part:
+def _leaf_distribution(leaf: Leaf, name: str) -> Part:
     space = leaf.space
     if isinstance(space, Discrete):
         return Categorical(int(space.n))
@@ -141,10 +149,10 @@ def _part(leaf: Leaf, name: str) -> Part:
     if isinstance(space, MultiBinary):
         return Bernoulli(leaf.shape)
     assert isinstance(space, Box)
-    return SquashedGaussian(leaf.shape, _scale(leaf)) if name == "squashed" else Gaussian(leaf.shape)
+    return SquashedGaussian(leaf.shape, _half_widths(leaf)) if name == "squashed" else Gaussian(leaf.shape)
 
 
-def _scale(leaf: Leaf) -> tuple[float, ...]:
+def _half_widths(leaf: Leaf) -> tuple[float, ...]:
     """Return half the distance between the bounds, for each element."""
     low, high = (np.asarray(bound, np.float64) for bound in (leaf.space.low, leaf.space.high))
     wrong = ~np.isfinite(low) | ~np.isfinite(high) | (low >= high)

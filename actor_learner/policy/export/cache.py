@@ -28,11 +28,12 @@ import numpy as np
 from actor_learner.networks.contract import all_layers
 from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
-from actor_learner.system.cache import cache_folder, own_folder
+from actor_learner.system.files import cache_folder, own_folder
 
 MAX_KEPT = 64
 """Exports of up to some megabytes each; the oldest ones beyond are removed."""
 
+_CACHE = "policies"
 _PACKAGES = ("keras", "ai-edge-litert")
 _SOURCES = ("networks", "policy", "spaces")
 _OPAQUE = {"Lambda", "TFSMLayer", "JaxLayer", "FlaxLayer", "TorchModuleWrapper", "function", "__lambda__"}
@@ -40,16 +41,16 @@ _OPAQUE |= {"Normalization", "Discretization", "IntegerLookup", "StringLookup", 
 """Classes, as configs name them, whose config doesn't tell what they compute."""
 _OWN_MODULES = {f"actor_learner.networks.{name}" for name in ("attention", "layers", "memory", "step")}
 """The modules of this package's layers."""
-_NAMING = {"name", "keras_history", "input_layers", "output_layers"}
+_NAME_ENTRIES = {"name", "keras_history", "input_layers", "output_layers"}
 """Entries of a config that name layers."""
 
 
 def key_of(network: keras.Model, spaces: Spaces, batch_size: int) -> str | None:
     """Return the name of a network's folder in the cache; None without a cache, or if it can't be cached."""
-    if _folder() is None or not all(_is_known(layer) for layer in (network, *all_layers(network))):
+    if cache_folder(_CACHE) is None or not all(_is_known(layer) for layer in (network, *all_layers(network))):
         return None
     try:
-        config = _normalized(keras.saving.serialize_keras_object(network), _numbers(network, spaces))
+        config = _normalize_config(keras.saving.serialize_keras_object(network), _layer_numbers(network, spaces))
         description = {
             "config": config,
             "weights": [[list(weight.shape), str(weight.dtype)] for weight in network.weights],
@@ -77,7 +78,7 @@ def _is_of_keras(module: str) -> bool:
     return module.partition(".")[0] in ("keras", "builtins") or module in _OWN_MODULES
 
 
-def _numbers(network: keras.Model, spaces: Spaces) -> dict[str, str]:
+def _layer_numbers(network: keras.Model, spaces: Spaces) -> dict[str, str]:
     """Return what stands for the layers' names, which Keras counts on: their numbers, but for inputs of nested leaves.
 
     Those are matched with the leaves by their names.
@@ -88,7 +89,7 @@ def _numbers(network: keras.Model, spaces: Spaces) -> dict[str, str]:
     return {name: f"layer {number}" for number, name in enumerate(names)}
 
 
-def _normalized(part: Any, numbers: Mapping[str, str]) -> Any:
+def _normalize_config(part: Any, numbers: Mapping[str, str]) -> Any:
     """Return a part of a config without initializers, and with numbers where it names a layer.
 
     Raises ValueError if it holds code that it doesn't show.
@@ -98,19 +99,19 @@ def _normalized(part: Any, numbers: Mapping[str, str]) -> Any:
             raise ValueError(part["class_name"])
         kept = {name: value for name, value in part.items() if not str(name).endswith("initializer")}
         return {
-            name: _numbered(value, numbers) if name in _NAMING else _normalized(value, numbers)
+            name: _number_names(value, numbers) if name in _NAME_ENTRIES else _normalize_config(value, numbers)
             for name, value in kept.items()
         }
-    return [_normalized(item, numbers) for item in part] if isinstance(part, (list, tuple)) else part
+    return [_normalize_config(item, numbers) for item in part] if isinstance(part, (list, tuple)) else part
 
 
-def _numbered(part: Any, numbers: Mapping[str, str]) -> Any:
+def _number_names(part: Any, numbers: Mapping[str, str]) -> Any:
     """Return a part of a config that names layers, with their numbers."""
     if isinstance(part, (list, tuple)):
-        return [_numbered(item, numbers) for item in part]
+        return [_number_names(item, numbers) for item in part]
     if isinstance(part, dict) and "class_name" not in part:
-        return {name: _numbered(value, numbers) for name, value in part.items()}
-    return numbers.get(part, part) if isinstance(part, str) else _normalized(part, numbers)
+        return {name: _number_names(value, numbers) for name, value in part.items()}
+    return numbers.get(part, part) if isinstance(part, str) else _normalize_config(part, numbers)
 
 
 @functools.cache
@@ -125,7 +126,7 @@ def _source_digest() -> str:
 
 def read(key: str | None) -> ExportedPolicy | None:
     """Return a cached policy, without weights; None if there is none that can be read."""
-    folder = _folder()
+    folder = cache_folder(_CACHE)
     if key is None or folder is None:
         return None
     with contextlib.suppress(OSError, ValueError):
@@ -137,7 +138,7 @@ def read(key: str | None) -> ExportedPolicy | None:
 
 def write(key: str | None, exported: ExportedPolicy) -> None:
     """Keep a policy, without its weights; a disk without room keeps none."""
-    folder = _folder()
+    folder = cache_folder(_CACHE)
     if key is None or folder is None or exported.fallback:
         return
     with contextlib.suppress(OSError):
@@ -146,7 +147,3 @@ def write(key: str | None, exported: ExportedPolicy) -> None:
         entries = sorted(folder.iterdir(), key=lambda entry: entry.stat().st_mtime)
         for entry in entries[:-MAX_KEPT]:
             shutil.rmtree(entry, ignore_errors=True)
-
-
-def _folder() -> Path | None:
-    return cache_folder("policies")

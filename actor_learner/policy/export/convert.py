@@ -9,7 +9,7 @@ before kernels: a folded factor is mostly a vector, and a graph with a constant 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import keras
 
@@ -25,28 +25,23 @@ def to_litert(traced: Traced, probe: Probe, network: keras.Model) -> Graph:
 
     Raises InexpressibleError if LiteRT lacks an operation, or if its outputs differ.
     """
-    fed = {index for index in traced.used if not keras.backend.is_float_dtype(network.weights[index].dtype)}
+    weight_inputs = {index for index in traced.used if not keras.backend.is_float_dtype(network.weights[index].dtype)}
     while True:
-        content, outputs = _convert(traced, fed)
-        constants = find_constants(content, [spec.shape for spec in traced.weights], traced.used - fed)
-        graph = Graph(content, "litert", outputs, constants, tuple(sorted(fed)), resizable=False)
+        content, traced_names = traced.to_flatbuffer(sorted(weight_inputs))
+        outputs = output_names(traced_names, output_names_of(content))
+        constants = find_constants(content, [spec.shape for spec in traced.weights], traced.used - weight_inputs)
+        graph = Graph(content, "litert", outputs, constants, tuple(sorted(weight_inputs)), resizable=False)
         try:
             failed = probe.failing_weights(graph, traced)
         except (RuntimeError, ValueError) as error:
             raise InexpressibleError(f"it doesn't start ({one_line(error)}).") from error
         if not failed:
             return dataclasses.replace(graph, resizable=probe.is_resizable(graph, traced))
-        if not failed - fed:
+        if not failed - weight_inputs:
             names = sorted(network.weights[index].path for index in failed)
             raise InexpressibleError(f"its outputs differ from Keras's if these weights change: {names}.")
-        failed -= fed
-        fed |= {index for index in failed if len(traced.weights[index].shape) <= 1} or failed
-
-
-def _convert(traced: Traced, fed: Iterable[int]) -> tuple[bytes, tuple[str, ...]]:
-    """Return the flatbuffer of a function, with patterns for the weights not in `fed`, and its outputs' names."""
-    content, outputs = traced.to_flatbuffer(sorted(fed))
-    return content, output_names(outputs, output_names_of(content))
+        failed -= weight_inputs
+        weight_inputs |= {index for index in failed if len(traced.weights[index].shape) <= 1} or failed
 
 
 def output_names(traced: Sequence[str], converted: Sequence[str]) -> tuple[str, ...]:

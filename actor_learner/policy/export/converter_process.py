@@ -19,7 +19,7 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.child import Child, ChildEndedError
 from actor_learner.system.keras_import import check_installed, import_keras
 
-DEADLINE = 300.0
+CONVERSION_TIMEOUT = 300.0
 """Seconds; on a busy machine, importing TensorFlow takes ten, and converting a large network as many."""
 
 
@@ -40,11 +40,13 @@ def convert_elsewhere(network: keras.Model, spaces: Spaces, batch_size: int) -> 
         child = Child(f"{__name__}:_main", [folder], name="actor-learner-convert", environment=environment)
         try:
             child.send((modules, spaces.to_json(), batch_size))
-            fallbacks = child.receive(DEADLINE)
+            fallbacks = child.receive(CONVERSION_TIMEOUT)
         except ChildEndedError as error:
             raise _cannot_be_rebuilt(network, str(error)) from None
         except TimeoutError:
-            raise RuntimeError(f"Converting network {network.name!r} took more than {DEADLINE:g} s.") from None
+            raise RuntimeError(
+                f"Converting network {network.name!r} took more than {CONVERSION_TIMEOUT:g} s."
+            ) from None
         finally:
             child.close()
         return Conversion(ExportedPolicy.load(folder / "policy").with_weights(network), fallbacks)

@@ -51,7 +51,7 @@ def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
         parameters, after = call_network(network, observation.unflatten(leaves))["parameters"], []
     mask = None
     if spaces.mask_size and spaces.has_mask_leaf:
-        mask = _mask_of(observation, spaces.masks, leaves)
+        mask = _read_mask(observation, spaces.masks, leaves)
     elif spaces.mask_size:
         mask = keras.Input((spaces.mask_size,), dtype="bool", name=MASK_KEY)
         inputs.append(mask)
@@ -62,17 +62,17 @@ def acting_network(network: keras.Model, spaces: Spaces) -> keras.Model:
     return keras.Model({tensor.name: tensor for tensor in inputs}, outputs, name="policy")
 
 
-def _mask_of(observation: Structure, layout: MaskLayout, leaves: Sequence[Tensor]) -> Tensor:
+def _read_mask(observation: Structure, layout: MaskLayout, leaves: Sequence[Tensor]) -> Tensor:
     """Return the mask `[N, M]` in observations, given as their leaves."""
     own = observation_structure(observation.space.spaces[MASK_KEY])
     pairs = zip(leaves, observation.leaves, strict=True)
     found = [(tensor, math.prod(leaf.shape)) for tensor, leaf in pairs if leaf.path[0] == MASK_KEY]
     flat = [ops.reshape(ops.cast(tensor, "float32"), (-1, size)) for tensor, size in found]
     columns = ops.concatenate([*flat, ops.ones_like(flat[0][:, :1])], axis=1)
-    return ops.take(columns, np.array(list(_sources(own, layout)), np.int32), axis=1)
+    return ops.take(columns, np.array(list(_mask_columns(own, layout)), np.int32), axis=1)
 
 
-def _sources(own: Structure, layout: MaskLayout) -> Iterator[int]:
+def _mask_columns(own: Structure, layout: MaskLayout) -> Iterator[int]:
     """Yield for each column of a mask its entry in the flattened mask leaves; the number of entries if it has none.
 
     Finds them by masks with a single forbidden entry each, since `MaskLayout.read` reads all forms of masks.

@@ -1,20 +1,28 @@
 """Converts a Keras network to the graphs that actors run.
 
-`trace` traces a graph with all weights as arguments, by Keras's backend: `on_tensorflow`, `on_jax`. `convert` has it
+`trace` makes a function of all weights of a graph, by Keras's backend: `on_tensorflow`, `on_jax`. `convert` has it
 converted with unique bit patterns as their values. `weight_table` finds these patterns in the result; a policy writes
 new weights there. `verify` compares the result with the network for random inputs and weights.
 """
 
 from __future__ import annotations
 
-import keras
+from typing import Any
 
-from actor_learner.networks.contract import check_noise_hold, distribution_and_hold, epsilon_ladder, has_value
-from actor_learner.networks.precision import computing_in_float32
+import keras
+import numpy as np
+
+from actor_learner.networks.contract import (
+    check_noise_hold,
+    computing_in_float32,
+    distribution_and_hold,
+    epsilon_ladder,
+    has_value,
+)
+from actor_learner.networks.step import PolicyStep, Spec
 from actor_learner.policy.export.convert import to_litert
-from actor_learner.policy.export.trace import Tracer
-from actor_learner.policy.export.traced import InexpressibleError
-from actor_learner.policy.export.verify import ROWS, Probe, draw_inputs
+from actor_learner.policy.export.traced import InexpressibleError, Traced
+from actor_learner.policy.export.verify import MIN_ROWS, Probe, draw_inputs
 from actor_learner.policy.exported import Conversion, ExportedPolicy, flatten_weights
 from actor_learner.policy.graph import Graph
 from actor_learner.spaces.spaces import Spaces
@@ -25,13 +33,13 @@ def convert_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Co
 
     Raises as `export_policy`, and InexpressibleError on JAX, where no TensorFlow graph stands in.
     """
-    tracer = Tracer(network, spaces)
-    uniform, normal = tracer.distribution.noise
+    policy = PolicyStep(network, spaces)
+    uniform, normal = policy.distribution.noise
     distribution, noise_hold = distribution_and_hold(network)
     check_noise_hold(noise_hold, spaces.action)
     fallbacks: list[str] = []
     with computing_in_float32(network):
-        step_graph, value_graph = (_export_graph(tracer, name, batch_size, fallbacks) for name in ("step", "value"))
+        step_graph, value_graph = (_export_graph(policy, name, batch_size, fallbacks) for name in ("step", "value"))
     exported = ExportedPolicy(
         step_graph=step_graph,
         value_graph=value_graph,
@@ -39,29 +47,29 @@ def convert_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Co
         batch_size=batch_size,
         **spaces.to_json(),
         distribution=distribution,
-        input_names=tracer.input_names,
+        input_names=tuple(spec.name for spec in policy.inputs(1)),
         noise_uniform=uniform,
         noise_normal=normal,
         noise_hold=noise_hold,
         epsilon_ladder=epsilon_ladder(network),
         has_value=has_value(network, spaces),
-        state_shapes=tracer.state_shapes,
+        state_shapes=policy.state_shapes,
         weight_names=tuple(weight.path for weight in network.weights),
         weight_shapes=tuple(tuple(weight.shape) for weight in network.weights),
     )
     return Conversion(exported, fallbacks)
 
 
-def _export_graph(tracer: Tracer, name: str, batch_size: int, fallbacks: list[str]) -> Graph:
-    network = tracer.network
-    traced = tracer.trace(name, batch_size)
-    rows = min(batch_size, ROWS)
+def _export_graph(policy: PolicyStep, name: str, batch_size: int, fallbacks: list[str]) -> Graph:
+    network = policy.network
+    traced = trace(policy, name, batch_size)
+    rows = min(batch_size, MIN_ROWS)
     # Large batches have a smaller reference: they may be images, of which a batch takes seconds.
-    reference = traced if rows == batch_size else tracer.trace(name, rows)
+    reference = traced if rows == batch_size else trace(policy, name, rows)
     step = None
-    if tracer.state_shapes:
-        step = reference if name == "step" else tracer.trace("step", rows)
-    inputs = [batch[: len(traced.inputs)] for batch in draw_inputs(tracer, rows, step)]
+    if policy.state_shapes:
+        step = reference if name == "step" else trace(policy, "step", rows)
+    inputs = [batch[: len(traced.inputs)] for batch in draw_inputs(policy, rows, step)]
     try:
         return to_litert(traced, Probe(reference, inputs, network), network)
     except InexpressibleError as error:
@@ -70,3 +78,32 @@ def _export_graph(tracer: Tracer, name: str, batch_size: int, fallbacks: list[st
             raise InexpressibleError(reason) from error
         fallbacks.append(reason)
         return graph
+
+
+def trace(policy: PolicyStep, graph: str, rows: int) -> Traced:
+    """Trace the graph "step" or "value" for so many observations, by Keras's backend.
+
+    Raises ValueError if the network's outputs don't fit.
+    """
+    inputs = policy.inputs(rows) if graph == "step" else policy.value_inputs(rows)
+    shapes = enumerate(weight.shape for weight in policy.network.weights)
+    weights = [Spec(f"weight_{index}", tuple(shape), np.dtype(np.float32)) for index, shape in shapes]
+
+    def step(*arguments: Any) -> tuple[Any, ...]:
+        given = arguments[: len(inputs)]
+        action, log_prob, state, parameters = policy.step(given, arguments[len(inputs) :])
+        modes = policy.distribution.mode(parameters, policy.mask(given))
+        # The parameters are outputs for the checks alone: a log-probability near 0 would show no difference.
+        return (*action, log_prob, *state, *modes, parameters)
+
+    def value(*arguments: Any) -> tuple[Any]:
+        return (policy.value(arguments[: len(inputs)], arguments[len(inputs) :]),)
+
+    function = step if graph == "step" else value
+    if keras.backend.backend() == "tensorflow":
+        from actor_learner.policy.export.on_tensorflow import TensorFlowFunction
+
+        return TensorFlowFunction(function, inputs, weights, policy.network)
+    from actor_learner.policy.export.on_jax import JaxFunction
+
+    return JaxFunction(function, inputs, weights, policy.network)

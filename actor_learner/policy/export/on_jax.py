@@ -34,7 +34,7 @@ class JaxFunction(Traced):
             program = jax.make_jaxpr(function)(*specs)
             self._lowered = jax.jit(jaxpr_as_fun(program), keep_unused=True).lower(*specs)
         self.outputs = len(program.jaxpr.outvars)
-        self.use(_used(program))
+        self.set_used(_find_used(program))
 
     @functools.cached_property
     def _compiled(self) -> Any:
@@ -45,9 +45,9 @@ class JaxFunction(Traced):
         with _on_cpu():
             return [np.asarray(output) for output in self._compiled(*inputs, *weights)]
 
-    def to_flatbuffer(self, fed: Sequence[int]) -> tuple[bytes, list[str]]:
+    def to_flatbuffer(self, weight_inputs: Sequence[int]) -> tuple[bytes, list[str]]:
         outputs = [f"output:{place}" for place in range(self.outputs)]
-        given = {place: self.arguments[place].name for place in self.given(fed)}
+        given = {place: self.arguments[place].name for place in self.input_positions(weight_inputs)}
         try:
             with silent_stderr():
                 return _to_flatbuffer(self._lowered.as_text(), given, self.constants(), outputs, self.rows), outputs
@@ -69,7 +69,7 @@ def _on_cpu() -> Iterator[None]:
         yield
 
 
-def _used(program: ClosedJaxpr) -> list[int]:
+def _find_used(program: ClosedJaxpr) -> list[int]:
     """Return the positions of the arguments that the outputs depend on."""
     needed = {variable for variable in program.jaxpr.outvars if not isinstance(variable, Literal)}
     for equation in reversed(program.jaxpr.eqns):
@@ -91,19 +91,19 @@ def _to_flatbuffer(
     with context, ir.Location.unknown():
         module = ir.Module.parse(text)
         main = next(operation for operation in module.body if operation.attributes["sym_name"].value == "main")
-        _fill_in(main, {place: value for place, value in enumerate(constants) if place not in given})
+        _replace_arguments(main, {place: value for place, value in enumerate(constants) if place not in given})
         names = {"inputs": given.values(), "outputs": outputs}
         texts = {kind: ir.StringAttr.get(",".join(group)) for kind, group in names.items()}
         main.attributes["tf.entry_function"] = ir.DictAttr.get(texts)
         config = converter.ConvertToTFLConfig()
         config.model_origin_framework = "JAX"
         converter.run_convert_to_tfl_passes(module, passmanager.PassManager(), config)
-        _take_any_rows(main, rows)
+        _allow_any_rows(main, rows)
         content: bytes = converter.export_flatbuffer_to_bytes(module.operation)
     return content
 
 
-def _fill_in(main: Any, constants: dict[int, Array]) -> None:
+def _replace_arguments(main: Any, constants: dict[int, Array]) -> None:
     """Replace arguments of a function by constants."""
     from litert_converter.mlir import ir
 
@@ -122,7 +122,7 @@ def _fill_in(main: Any, constants: dict[int, Array]) -> None:
     main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(taken, main.type.results))
 
 
-def _take_any_rows(main: Any, rows: int) -> None:
+def _allow_any_rows(main: Any, rows: int) -> None:
     """Has the operations of a converted function that name the number of rows take any number.
 
     These are reshapes, and slices of other dimensions. The probe finds out whether the graph then resizes: a dimension
@@ -132,12 +132,12 @@ def _take_any_rows(main: Any, rows: int) -> None:
 
     for operation in [each for each in main.body.blocks[0] if each.name in ("tfl.reshape", "tfl.slice")]:
         source, *rest = operation.operands
-        *begin, shape = map(_integers, rest)
+        *begin, shape = map(_read_integers, rest)
         if shape[:1] != [rows] or ir.ShapedType(source.type).shape[:1] != [rows]:
             continue
         with ir.InsertionPoint(operation):
             if operation.name == "tfl.reshape":
-                operation.operands[1] = _constant([-1, *shape[1:]])
+                operation.operands[1] = _make_constant([-1, *shape[1:]])
             elif begin[0][:1] == [0]:
                 _slice_all_rows(operation, begin[0], shape)
 
@@ -147,7 +147,7 @@ def _slice_all_rows(operation: Any, begin: list[int], size: list[int]) -> None:
     from litert_converter.mlir import ir
 
     ends = [start + length for start, length in zip(begin, size, strict=True)]
-    operands = [operation.operands[0], *map(_constant, (begin, ends, [1] * len(begin)))]
+    operands = [operation.operands[0], *map(_make_constant, (begin, ends, [1] * len(begin)))]
     masks = {"begin_mask": 1, "end_mask": 1, "ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0}
     number = ir.IntegerType.get_signless(32)
     attributes = {name: ir.IntegerAttr.get(number, mask) for name, mask in masks.items()}
@@ -157,7 +157,7 @@ def _slice_all_rows(operation: Any, begin: list[int], size: list[int]) -> None:
     operation.erase()
 
 
-def _constant(numbers: list[int]) -> Any:
+def _make_constant(numbers: list[int]) -> Any:
     """Return a new constant tensor, at the insertion point."""
     from litert_converter.mlir import ir
 
@@ -165,7 +165,7 @@ def _constant(numbers: list[int]) -> Any:
     return ir.Operation.create("arith.constant", [value.type], attributes={"value": value}).result
 
 
-def _integers(tensor: Any) -> list[int]:
+def _read_integers(tensor: Any) -> list[int]:
     """Return the integers of a constant tensor; none for any other tensor."""
     attributes = getattr(tensor.owner, "attributes", {})
     return np.array(attributes["value"]).tolist() if "value" in attributes else []

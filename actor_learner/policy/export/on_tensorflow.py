@@ -31,13 +31,13 @@ class TensorFlowFunction(Traced):
         self._specs = [tf.TensorSpec(spec.shape, spec.dtype, name=spec.name) for spec in self.arguments]
         self._function = tf.function(function, autograph=False).get_concrete_function(*self._specs)
         self.outputs = len(self._function.outputs)
-        self.use(_used(self._function, self._specs))
+        self.set_used(_find_used(self._function, self._specs))
 
     def run(self, inputs: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
         return [output.numpy() for output in self._function(*map(tf.constant, (*inputs, *weights)))]
 
-    def to_flatbuffer(self, fed: Sequence[int]) -> tuple[bytes, list[str]]:
-        function = self._with_constants(fed)
+    def to_flatbuffer(self, weight_inputs: Sequence[int]) -> tuple[bytes, list[str]]:
+        function = self._with_constants(weight_inputs)
         try:
             with _silent_converter():
                 converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
@@ -48,9 +48,9 @@ class TensorFlowFunction(Traced):
             raise InexpressibleError(_describe_failure(error, self._network)) from error
         return content, [tensor.op.name for tensor in function.outputs]
 
-    def _with_constants(self, fed: Sequence[int]) -> Any:
-        """Return the function of its used inputs and the weights `fed`, with patterns for the other weights."""
-        places, values = self.given(fed), self.constants()
+    def _with_constants(self, weight_inputs: Sequence[int]) -> Any:
+        """Return the function of its used inputs and of `weight_inputs`, with patterns for the other weights."""
+        places, values = self.input_positions(weight_inputs), self.constants()
 
         def function(*given: Any) -> Any:
             at = dict(zip(places, given, strict=True))
@@ -68,7 +68,7 @@ class TensorFlowFunction(Traced):
         return Graph(content, "tensorflow", outputs, (), tuple(sorted(self.used)), resizable=False)
 
 
-def _used(function: Any, arguments: Sequence[tf.TensorSpec]) -> list[int]:
+def _find_used(function: Any, arguments: Sequence[tf.TensorSpec]) -> list[int]:
     """Return the positions of the arguments that the function's outputs depend on."""
     seen: set[str] = set()
     pending = [tensor.op for tensor in function.graph.outputs]
@@ -103,14 +103,14 @@ def _describe_failure(error: Exception, network: keras.Model) -> str:
     operation = re.search(r"'(tf\.\w+)' op", text)
     calls = [call for detail in getattr(error, "errors", []) for call in detail.location.call]
     scopes = [call.name.split("@")[0] for call in calls if call.name]
-    layer = next(filter(None, (_layer_of(scope, network) for scope in scopes)), None)
+    layer = next(filter(None, (_find_layer(scope, network) for scope in scopes)), None)
     outside = f"{scopes[0]!r}, outside its layers" if scopes else "the network"
     where = f"layer {layer!r}" if layer else outside
     what = f"its operation {operation[1]} has no counterpart" if operation else one_line(error).rstrip(".")
     return f"{where}: {what}."
 
 
-def _layer_of(scope: str, network: keras.Model) -> str | None:
+def _find_layer(scope: str, network: keras.Model) -> str | None:
     """Return the innermost layer in the name of an operation, such as `model_1/attention_1/MatMul`."""
     names = {layer.name for layer in all_layers(network)}
     parts = reversed(scope.split("/"))

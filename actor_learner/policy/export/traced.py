@@ -42,16 +42,16 @@ class Traced(abc.ABC):
     def arguments(self) -> tuple[Spec, ...]:
         return (*self.inputs, *self.weights)
 
-    def given(self, fed: Sequence[int]) -> list[int]:
-        """Return the positions of the arguments that a graph takes: used inputs, and the weights `fed`."""
-        return [*sorted(self.used_inputs), *(len(self.inputs) + index for index in fed)]
+    def input_positions(self, weight_inputs: Sequence[int]) -> list[int]:
+        """Return the positions of the arguments that a graph takes: used inputs, and the weights `weight_inputs`."""
+        return [*sorted(self.used_inputs), *(len(self.inputs) + index for index in weight_inputs)]
 
     def constants(self) -> list[Array]:
         """Return a value for each argument that a graph doesn't take: zeros for inputs, patterns for weights."""
         zeros = [np.zeros(spec.shape, spec.dtype) for spec in self.inputs]
         return [*zeros, *patterns([spec.shape for spec in self.weights])]
 
-    def use(self, positions: Sequence[int]) -> None:
+    def set_used(self, positions: Sequence[int]) -> None:
         """Set which arguments the outputs depend on."""
         count = len(self.inputs)
         self.used_inputs = frozenset(position for position in positions if position < count)
@@ -62,8 +62,8 @@ class Traced(abc.ABC):
         """Return the function's outputs."""
 
     @abc.abstractmethod
-    def to_flatbuffer(self, fed: Sequence[int]) -> tuple[bytes, list[str]]:
-        """Convert the function with the weights `fed` as inputs and the others as constant patterns.
+    def to_flatbuffer(self, weight_inputs: Sequence[int]) -> tuple[bytes, list[str]]:
+        """Convert the function with the weights `weight_inputs` as inputs and the others as constant patterns.
 
         Returns the flatbuffer and the names that its outputs have, unless the converter joined them. Raises
         InexpressibleError.

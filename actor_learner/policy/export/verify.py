@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from actor_learner.policy.export.trace import Tracer
+from actor_learner.networks.step import PolicyStep
 from actor_learner.policy.export.traced import Traced
 from actor_learner.policy.export.weight_table import patterns
 from actor_learner.policy.graph import Graph
@@ -21,56 +21,58 @@ from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
 from actor_learner.system.keras_import import silent_stderr
 from actor_learner.system.types import Array
 
-ROWS = 8  # the least number to compare
-_STEPS = 3  # after which states are compared
+MIN_ROWS = 8  # the least number to compare
+_STATE_STEPS = 3  # after which states are compared
 _TOLERANCE = 1e-4
-_MINIMUM_EFFECT = 30 * _TOLERANCE
+_MIN_EFFECT = 30 * _TOLERANCE
 _DENSITIES = (0.1, 0.5, 0.9)
 """Fractions of allowed choices, row by row: masks that forbid nearly everything are the hardest."""
 
 
-def draw_inputs(tracer: Tracer, rows: int, step: Traced | None = None) -> list[tuple[Array, ...]]:
-    """Draws valid inputs of the step graph for at least `ROWS` observations, in batches of `rows`.
+def draw_inputs(policy: PolicyStep, rows: int, step: Traced | None = None) -> list[tuple[Array, ...]]:
+    """Draws valid inputs of the step graph for at least `MIN_ROWS` observations, in batches of `rows`.
 
     step: The traced step for so many rows, needed for a network with memory: its states are those after some steps.
     """
     generator = np.random.default_rng(0)
-    batches = [_draw_batch(tracer, generator, rows) for _ in range(math.ceil(ROWS / rows))]
-    return batches if step is None else [_with_state(tracer, generator, batch, step) for batch in batches]
+    batches = [_draw_batch(policy, generator, rows) for _ in range(math.ceil(MIN_ROWS / rows))]
+    return batches if step is None else [_with_state(policy, generator, batch, step) for batch in batches]
 
 
 def _with_state(
-    tracer: Tracer, generator: np.random.Generator, batch: tuple[Array, ...], step: Traced
+    policy: PolicyStep, generator: np.random.Generator, batch: tuple[Array, ...], step: Traced
 ) -> tuple[Array, ...]:
-    """Return inputs in the state after `_STEPS` steps; some rows start an episode then."""
-    weights = [np.asarray(weight, np.float32) for weight in tracer.network.get_weights()]
-    seen, rows = len(tracer.spaces.observation.leaves), len(batch[0])
+    """Return inputs in the state after `_STATE_STEPS` steps; some rows start an episode then."""
+    weights = [np.asarray(weight, np.float32) for weight in policy.network.get_weights()]
+    seen, rows = len(policy.spaces.observation.leaves), len(batch[0])
     start = np.ones((rows, 1), np.float32)
-    state = [np.zeros((rows, *shape), np.float32) for shape in tracer.state_shapes]
-    first = len(tracer.spaces.action.leaves) + 1
-    for _ in range(_STEPS):
+    state = [np.zeros((rows, *shape), np.float32) for shape in policy.state_shapes]
+    first = len(policy.spaces.action.leaves) + 1
+    for _ in range(_STATE_STEPS):
         leaves, draws = batch[:seen], batch[seen:]
         outputs = step.run((*leaves, start, *state, *draws), weights)
         state = outputs[first : first + len(state)]
         start = (generator.random((rows, 1)) < 0.25).astype(np.float32)
-        batch = _draw_batch(tracer, generator, rows)
+        batch = _draw_batch(policy, generator, rows)
     return (*batch[:seen], start, *state, *batch[seen:])
 
 
-def _draw_batch(tracer: Tracer, generator: np.random.Generator, rows: int) -> tuple[Array, ...]:
+def _draw_batch(policy: PolicyStep, generator: np.random.Generator, rows: int) -> tuple[Array, ...]:
     """Draws the inputs of a step but for the start and the state."""
-    mask = draw_mask(tracer.spaces.masks, generator, rows)
-    leaves = [
-        _draw_mask_leaf(leaf, mask)
-        if tracer.spaces.has_mask_leaf and leaf.path[0] == MASK_KEY
-        else draw_leaf(leaf, generator, rows)
-        for leaf in tracer.spaces.observation.leaves
-    ]
-    uniform, normal = tracer.distribution.noise
+    mask = draw_mask(policy.spaces.masks, generator, rows)
+    leaves: list[Array] = []
+    for leaf in policy.spaces.observation.leaves:
+        if not (policy.spaces.has_mask_leaf and leaf.path[0] == MASK_KEY):
+            leaves.append(draw_leaf(leaf, generator, rows))
+        elif leaf.shape == mask.shape[1:]:  # holds the whole mask, which a network may read
+            leaves.append(mask.astype(leaf.dtype))
+        else:
+            leaves.append(np.ones((rows, *leaf.shape), leaf.dtype))
+    uniform, normal = policy.distribution.noise
     # random() is in [0, 1); sampling needs (0, 1].
     draws = [1 - generator.random((rows, uniform), np.float32), generator.standard_normal((rows, normal), np.float32)]
     noise = np.concatenate(draws, axis=1)
-    return (*leaves, noise, mask) if tracer.spaces.masked else (*leaves, noise)
+    return (*leaves, noise, mask) if policy.spaces.masked else (*leaves, noise)
 
 
 def draw_mask(layout: MaskLayout, generator: np.random.Generator, rows: int) -> Array:
@@ -81,12 +83,6 @@ def draw_mask(layout: MaskLayout, generator: np.random.Generator, rows: int) -> 
         draws = generator.random((rows, choice.size))
         columns.append((draws < density) | (draws == draws.min(axis=1, keepdims=True)))
     return np.concatenate(columns, axis=1).astype(np.float32)
-
-
-def _draw_mask_leaf(leaf: Leaf, mask: Array) -> Array:
-    """Return the mask itself for a leaf that holds all of it, which a network may read; else allows everything."""
-    whole = leaf.shape == mask.shape[1:]
-    return mask.astype(leaf.dtype) if whole else np.ones((len(mask), *leaf.shape), leaf.dtype)
 
 
 def draw_leaf(leaf: Leaf, generator: np.random.Generator, rows: int) -> Array:
@@ -125,13 +121,13 @@ class Probe:
     def _choose_base(self) -> tuple[list[Array], list[Array]]:
         """Draws random weights: zeros of an initialization could hide a wrong weight."""
         for spread in (1.0, 0.1, 0.01):
-            base = [self._random(index, spread) for index in range(len(self._current))]
+            base = [self._draw_weight(index, spread) for index in range(len(self._current))]
             expected = self._run_reference(base)
             if all(np.isfinite(output).all() for output in expected):
                 break
         return base, expected
 
-    def _random(self, index: int, spread: float = 1.0) -> Array:
+    def _draw_weight(self, index: int, spread: float = 1.0) -> Array:
         """Draws another value of a weight, of a usual size; positive weights (such as variances) stay positive."""
         current = self._current[index]
         if not self._floating[index] or not current.size:
@@ -155,22 +151,22 @@ class Probe:
             return self._responsible_weights(graph, traced)
         failed = set()
         for index in [index for index in traced.used if self._floating[index]]:
-            changed, expected, shows = self._change(index)
-            outputs = runner.outputs(self._inputs, self._base_with(index, changed))
+            changed, expected, shows = self._change_weight(index)
+            outputs = runner.outputs(self._inputs, self._replace_in_base(index, changed))
             if not agree(expected, outputs) or not (shows or index in graph.inputs):
                 failed.add(index)
         return failed
 
-    def _base_with(self, index: int, weight: Array) -> list[Array]:
+    def _replace_in_base(self, index: int, weight: Array) -> list[Array]:
         return [*self._base[:index], weight, *self._base[index + 1 :]]
 
-    def _change(self, index: int) -> tuple[Array, list[Array], bool]:
+    def _change_weight(self, index: int) -> tuple[Array, list[Array], bool]:
         """Return (another value of a weight, the outputs with it, True if they differ enough to show a stale one)."""
         if index not in self._changed:
             for _ in range(3):
-                changed = self._random(index)
-                expected = self._run_reference(self._base_with(index, changed))
-                shows = not agree(self._expected, expected, _MINIMUM_EFFECT, floats_only=True)
+                changed = self._draw_weight(index)
+                expected = self._run_reference(self._replace_in_base(index, changed))
+                shows = not agree(self._expected, expected, _MIN_EFFECT, floats_only=True)
                 if shows:
                     break
             self._changed[index] = changed, expected, shows

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from actor_learner.actors.cluster import broker_process
+from actor_learner.actors.cluster import broker
 from actor_learner.actors.pool import ActorPool
 from tests.support.processes import children, patience, wait_until
 
@@ -46,7 +46,7 @@ def machines(tmp_path, monkeypatch):
         pytest.skip("needs Ray")
     file = tmp_path / "machines.json"
     monkeypatch.setenv("LOOPBACK_CLUSTER", str(file))
-    monkeypatch.setattr(broker_process, "PROGRAM", "tests.support.loopback_cluster:main")
+    monkeypatch.setattr(broker, "PROGRAM", "tests.support.loopback_cluster:main")
     return Machines(file)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actor_learner.actors.cluster.placement import Node, Share, divide
+from actor_learner.actors.cluster.shares import Node, divide
 
 
 def nodes(**cpus):
@@ -14,15 +14,17 @@ def nodes(**cpus):
 @pytest.mark.parametrize(
     ("machines", "actors", "per_host", "reserved", "expected"),
     [
-        ({"own": 4}, 3, None, 0, [Share(3, "own", True)]),
-        ({"own": 4, "a": 2, "b": 8}, 12, None, 1, [Share(3, "own", True), Share(8, "b"), Share(1, "a")]),
-        ({"own": 1, "a": 4}, 4, None, 1, [Share(4, "a")]),
-        ({"a": 4, "b": 4}, 4, 2, 0, [Share(2, "a"), Share(2, "b")]),
-        ({"a": 4, "b": 4}, 3, 2, 0, [Share(2, "a"), Share(1, "b")]),
-        ({"a": 2}, 5, None, 0, [Share(2, "a"), Share(2, None), Share(1, None)]),
-        ({"a": 2}, 8, 4, 0, [Share(4, None), Share(4, None)]),
-        ({}, 3, None, 0, [Share(3, None)]),
+        ({"own": 4}, 3, None, 0, [(3, "own", True)]),
+        ({"own": 4, "a": 2, "b": 8}, 12, None, 1, [(3, "own", True), (8, "b", False), (1, "a", False)]),
+        ({"own": 1, "a": 4}, 4, None, 1, [(4, "a", False)]),
+        ({"a": 4, "b": 4}, 4, 2, 0, [(2, "a", False), (2, "b", False)]),
+        ({"a": 4, "b": 4}, 3, 2, 0, [(2, "a", False), (1, "b", False)]),
+        ({"a": 2}, 5, None, 0, [(2, "a", False), (2, None, False), (1, None, False)]),
+        ({"a": 2}, 8, 4, 0, [(4, None, False), (4, None, False)]),
+        ({}, 3, None, 0, [(3, None, False)]),
     ],
 )
 def test_actors_are_divided_among_free_cpus(machines, actors, per_host, reserved, expected):
-    assert divide(nodes(**machines), actors, per_host, reserved) == expected
+    placements = divide(nodes(**machines), actors, per_host, reserved)
+    assert [(len(placement.actors), placement.node, placement.own) for placement in placements] == expected
+    assert [actor for placement in placements for actor in placement.actors] == list(range(actors))

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from actor_learner.actors.cluster import shares
-from actor_learner.actors.cluster.placement import Node
-from actor_learner.actors.cluster.shares import FAILED_STARTS, HOME_SECONDS, LOSSES_IN_A_ROW, SQUAT_SECONDS, Shares
+from actor_learner.actors.cluster.shares import (
+    FAILED_STARTS,
+    HOME_SECONDS,
+    LOSSES_IN_A_ROW,
+    SQUAT_SECONDS,
+    Node,
+    Shares,
+)
 
 
 class Cluster:
@@ -97,13 +103,13 @@ def test_cpus_that_cannot_be_had_do_not_end_actors_that_run_beside_others(cluste
     for _ in range(2 * FAILED_STARTS):
         home = next(link for link, cpus, _ in reversed(cluster.started) if cpus)
         assert cluster.shares.lose(home, "can't be started") is None
-        assert cluster.wait(shares.MAX_SECONDS) == [(2, None)]
+        assert cluster.wait(shares.MAX_RETRY_SECONDS) == [(2, None)]
 
 
 def test_starts_that_fail_and_hosts_that_are_lost_again_and_again_are_given_up(cluster):
     assert cluster.shares.lose(cluster.started[1][0], "died") is None
     for failures in range(1, FAILED_STARTS + 1):
-        cluster.wait(shares.MAX_SECONDS)
+        cluster.wait(shares.MAX_RETRY_SECONDS)
         beside = next(link for link, cpus, _ in reversed(cluster.started) if not cpus)
         text = cluster.shares.lose(beside, "can't be started")
         assert (text is None) == (failures < FAILED_STARTS)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from actor_learner.actors.cluster import wire
-from actor_learner.actors.cluster.columns import Columns, stack_axis
+from actor_learner.actors.cluster.codec import ColumnCodec, stack_axis
 from actor_learner.actors.cluster.wire import Connection, Frame, Kind, WireError
 from actor_learner.actors.transport.batches import Block, BlockLayout
 from actor_learner.spaces.trajectory import TrajectorySpec
@@ -109,14 +109,14 @@ def test_random_bytes_end_the_connection_and_nothing_else():
 
 @given(content=st.binary(max_size=200))
 @settings(deadline=None, max_examples=200)
-def test_a_plan_of_random_bytes_is_refused(content):
+def test_a_policy_of_random_bytes_is_refused(content):
     with pytest.raises(WireError):
         wire.unpack(content)
 
 
-def test_a_plan_is_unpacked_as_it_was_packed():
-    parts = wire.pack({"a": b"12", "b": b""}.items(), {"x": [1, 2]})
-    assert wire.unpack(b"".join(parts)) == ({"x": [1, 2]}, {"a": b"12", "b": b""})
+def test_a_policy_is_unpacked_as_it_was_packed():
+    contents = {"a": b"12", "b": b""}
+    assert wire.unpack(b"".join(wire.pack(contents))) == contents
 
 
 ROWS = 7
@@ -147,12 +147,12 @@ def test_columns_are_decoded_as_they_were_encoded(fields, stacked):
     here, there = layout(fields, 2), layout(fields, 9)
     source, target = Block.allocate(here), Block.allocate(there)
     fill(source, rng, stacked)
-    columns = Columns(there)
-    content = b"".join(bytes(part) for part in Columns(here).encode(source, 0, 2))
-    assert len(content) <= columns.largest(2)
+    columns = ColumnCodec(there)
+    content = b"".join(bytes(part) for part in ColumnCodec(here).encode(source, 0, 2))
+    assert len(content) <= columns.max_bytes(2)
     if stacked == 1.0:
         images = source.arrays["observation/image"].nbytes
-        assert len(content) < columns.largest(2) - 0.6 * images
+        assert len(content) < columns.max_bytes(2) - 0.6 * images
     columns.decode(content, target, 4, 6)
     for name, array in target.arrays.items():
         expected = source.arrays[name]

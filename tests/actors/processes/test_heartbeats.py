@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from actor_learner.actors.processes.heartbeats import Heartbeats
+from actor_learner.config.settings import PoolSettings
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def words():
 
 @pytest.fixture
 def heartbeats(words):
-    heartbeats = Heartbeats(timeout=8.0, start_timeout=40.0)
+    heartbeats = Heartbeats(PoolSettings(actor_timeout=8.0, start_timeout=40.0))
     heartbeats.attach(words)
     for actor in (0, 1):
         heartbeats.start(actor)

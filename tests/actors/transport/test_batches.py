@@ -140,8 +140,9 @@ def test_episodes_come_in_order_of_row_and_column(block):
 def test_the_parts_of_an_arena_do_not_overlap(arena):
     plan = make_plan()
     arena.reserve(plan.size)
-    parts = [plan.stop_words(arena), plan.policy(arena), plan.slots(arena)]
-    for block in plan.blocks(arena):
+    views = plan.parts(arena)
+    parts = [views.stop_words, views.policy, views.slots]
+    for block in views.blocks:
         parts += block.arrays.values()
     for part in parts:
         part[...] = 0

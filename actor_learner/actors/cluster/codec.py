@@ -9,15 +9,14 @@ import numpy as np
 
 from actor_learner.actors.cluster.wire import Buffer, WireError
 from actor_learner.actors.transport.batches import Block, BlockLayout
-from actor_learner.spaces.frames import repeated, stack_axis
-from actor_learner.spaces.trajectory import FINAL, STATE
+from actor_learner.spaces.trajectory import repeats_frames, stack_axis
 from actor_learner.system.types import Array
 
-_LARGE_ROW = 1 << 15  # bytes
+_LARGE_ROW_BYTES = 1 << 15
 _WHOLE, _FRAMES = b"\0", b"\1"
 
 
-class Columns:
+class ColumnCodec:
     """Writes columns of blocks of one layout as bytes, and reads them into blocks of another number of columns.
 
     Each field is written whole, but an observation of stacked frames, where row t + 1 shows the frames of row t and a
@@ -25,23 +24,24 @@ class Columns:
     """
 
     def __init__(self, layout: BlockLayout) -> None:
-        self._fields = [name for name in layout.fields if name != "policy_version"]  # the learner knows it
+        fields = dict(layout.fields)
+        del fields["policy_version"]  # which the learner knows
+        sizes = [math.prod(shape) * dtype.itemsize for _, shape, dtype in fields.values()]
+        self._fields, self._column_bytes = list(fields), sum(sizes) // layout.spec.num_envs
         self._stacks = {
             name: axis
             for name, (shape, dtype) in layout.spec.observation.items()
             if (axis := stack_axis(shape, dtype)) is not None
         }
-        self._shapes = {name: (shape, dtype) for name, (_, shape, dtype) in layout.fields.items()}
 
-    def largest(self, count: int) -> int:
+    def max_bytes(self, count: int) -> int:
         """Return the most bytes that `count` columns take."""
-        sizes = [math.prod(self._shape(name, count)) * self._shapes[name][1].itemsize for name in self._fields]
-        return sum(sizes) + len(self._stacks)
+        return count * self._column_bytes + len(self._stacks)
 
     def encode(self, block: Block, start: int, stop: int) -> Iterator[Buffer]:
         """Return the bytes of the columns `[start, stop)`."""
         for name in self._fields:
-            part = _columns(name, block.arrays[name], start, stop)
+            part = block.field_columns(name, start, stop)
             if name in self._stacks:
                 yield from self._encode_stack(part, self._stacks[name])
             else:
@@ -51,20 +51,16 @@ class Columns:
         """Write what `encode` returned into the columns `[start, stop)`. Raises WireError if it doesn't fit."""
         reader = _Reader(content)
         for name in self._fields:
-            part = _columns(name, block.arrays[name], start, stop)
+            part = block.field_columns(name, start, stop)
             if name in self._stacks:
                 self._decode_stack(reader, part, self._stacks[name])
             else:
                 part[...] = reader.array(part.shape, part.dtype)
         reader.finish()
 
-    def _shape(self, name: str, count: int) -> tuple[int, ...]:
-        shape, _ = self._shapes[name]
-        return (count, *shape[1:]) if _is_per_column(name, shape) else (shape[0], count, *shape[2:])
-
     def _encode_stack(self, part: Array, axis: int) -> Iterator[Buffer]:
         frames = np.moveaxis(part, axis + 2, 2)  # [T + 1, b, frames, ...]
-        repeats = repeated(frames)
+        repeats = repeats_frames(frames)
         others = frames[1:][~repeats]
         if others.size + frames[1:, :, -1].size + frames[0].size + repeats.size >= frames.size:
             yield _WHOLE
@@ -104,8 +100,8 @@ class _Reader:
         """Return the next bytes."""
         if size > len(self._view):
             raise WireError(f"Columns can't be read: they end early. Received: {size - len(self._view)} bytes missing")
-        found, self._view = self._view[:size], self._view[size:]
-        return found
+        content, self._view = self._view[:size], self._view[size:]
+        return content
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
         """Return a view of the next bytes."""
@@ -116,17 +112,9 @@ class _Reader:
             raise WireError(f"Columns can't be read. Received: {len(self._view)} bytes too many")
 
 
-def _is_per_column(name: str, shape: tuple[int, ...]) -> bool:
-    return len(shape) == 1 or name.startswith((FINAL, STATE))
-
-
-def _columns(name: str, array: Array, start: int, stop: int) -> Array:
-    return array[start:stop] if _is_per_column(name, array.shape) else array[:, start:stop]
-
-
 def _rows(array: Array) -> Iterator[memoryview]:
     """Return the bytes of columns: large rows as they lie in memory, else a copy."""
-    if array[0].nbytes < _LARGE_ROW or not array[0].flags.c_contiguous:
+    if array[0].nbytes < _LARGE_ROW_BYTES or not array[0].flags.c_contiguous:
         yield _bytes(array)
     else:
         yield from (row.reshape(-1).view(np.uint8).data for row in array)

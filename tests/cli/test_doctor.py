@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from actor_learner import cli
-from actor_learner.cli import diagnosis
-from actor_learner.cli.diagnosis import Diagnosis, examine, try_it
+from actor_learner.cli import doctor
+from actor_learner.cli.doctor import Diagnosis, examine, try_it
 
 
 def test_an_environment_without_a_cluster_is_refused(capsys):
@@ -21,8 +21,8 @@ def test_an_environment_without_a_cluster_is_refused(capsys):
 
 @pytest.mark.slow
 def test_the_self_test_learns(without_xla, monkeypatch):
-    monkeypatch.setattr(diagnosis, "SECONDS", 0.1)
-    found = diagnosis._self_test()
+    monkeypatch.setattr(doctor, "SECONDS", 0.1)
+    found = doctor.train_briefly()
     assert found["updates"] >= 2
     assert found["env steps per second"] > 0
     assert isinstance(found["GPUs that TensorFlow sees"], list)
@@ -30,7 +30,7 @@ def test_the_self_test_learns(without_xla, monkeypatch):
 
 @pytest.mark.parametrize("found", [{"updates": 7}, {"failed": "no such thing"}])
 def test_the_result_of_the_self_test_is_told(found, monkeypatch, capsys):
-    monkeypatch.setattr(diagnosis, "try_it", lambda: found)
+    monkeypatch.setattr(doctor, "try_it", lambda: found)
     code = cli.main(["doctor", "--json"])
     told = json.loads(capsys.readouterr().out)
     assert told["self-test"] == found
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_a_line_that_says_what_to_do(monkeypatch, capsys):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1" if name == "cloudpickle" else real(name))
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: requirements)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 128) if which == resource.RLIMIT_NOFILE else (-1, -1))
-    monkeypatch.setattr(diagnosis.machine, "cgroup_limit", lambda: 5e8)
+    monkeypatch.setattr(doctor.machine, "cgroup_limit", lambda: 5e8)
     monkeypatch.delitem(sys.modules, "keras", raising=False)
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     assert cli.main(["doctor", "--no-self-test"]) == 1
@@ -96,18 +96,18 @@ def test_what_is_wrong_is_a_line_that_says_what_to_do(monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("program", "deadline", "message"),
+    ("program", "timeout", "message"),
     [
         ("raise ValueError('no such thing')", 600, "ValueError: no such thing"),
         ("import os; os.kill(os.getpid(), 9)", 600, "it was killed by SIGKILL"),
         ("import time; time.sleep(600)", 1, "it did not finish in 1 seconds"),
     ],
 )
-def test_a_self_test_that_fails_is_told(program, deadline, message, tmp_path, monkeypatch):
+def test_a_self_test_that_fails_is_told(program, timeout, message, tmp_path, monkeypatch):
     """A package of the same name, first on the path, stands in for an installation that is broken."""
     (tmp_path / "actor_learner" / "cli").mkdir(parents=True)
     (tmp_path / "actor_learner" / "__init__.py").touch()
     (tmp_path / "actor_learner" / "cli" / "__init__.py").touch()
-    (tmp_path / "actor_learner" / "cli" / "diagnosis.py").write_text(program)
+    (tmp_path / "actor_learner" / "cli" / "doctor.py").write_text(program)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert message in try_it(deadline)["failed"]
+    assert message in try_it(timeout)["failed"]

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from actor_learner.actors.cluster.broker_process import BrokerProcess
+from actor_learner.actors.cluster.broker import BrokerProcess
 from actor_learner.system import child
 from tests.support.processes import patience
 

@@ -1,21 +1,36 @@
-"""Distributions over discrete leaves: one choice, several choices, bits."""
+"""Distributions over one leaf of an action: a choice, several choices, bits, normals unbounded or squashed."""
 
 from __future__ import annotations
 
 import functools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
 
-from actor_learner.networks.distributions.columns import Columns
 from actor_learner.system.types import Array, Tensor
 
 _FORBIDDEN = -1e30
 """Logit of a forbidden choice: its probability is exactly 0, and unlike infinity it leaves no NaN in gradients."""
 
-_LEAST = 1e-30
+_MIN_PROBABILITY = 1e-30
+
+# Trapezoidal rule in standard deviations: for a smooth function under a normal density it converges exponentially,
+# and it stays accurate at stds where a Gauss-Hermite rule of as many nodes, most of them far out, doesn't.
+_NODES = np.linspace(-5.25, 5.25, 29, dtype=np.float32)
+_DENSITY = np.exp(-0.5 * _NODES.astype(np.float64) ** 2)
+_WEIGHTS = (_DENSITY / _DENSITY.sum()).astype(np.float32)
+
+
+class ColumnCounts(NamedTuple):
+    """Numbers of columns of `parameters`, of a mask, and of the noise: uniforms in (0, 1] or standard normals."""
+
+    parameters: int
+    mask: int = 0
+    uniform: int = 0
+    normal: int = 0
 
 
 @dataclass(frozen=True)
@@ -28,8 +43,8 @@ class Categorical:
     n: int
 
     @property
-    def columns(self) -> Columns:
-        return Columns(parameters=self.n, mask=self.n, uniform=1)
+    def columns(self) -> ColumnCounts:
+        return ColumnCounts(parameters=self.n, mask=self.n, uniform=1)
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         # Inverse CDF: counts the choices whose cumulative probability is *below* noise times the total. So a choice of
@@ -65,8 +80,8 @@ class EpsilonGreedy(Categorical):
     """
 
     @property
-    def columns(self) -> Columns:
-        return Columns(parameters=self.n + 1, mask=self.n, uniform=2)
+    def columns(self) -> ColumnCounts:
+        return ColumnCounts(parameters=self.n + 1, mask=self.n, uniform=2)
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         explored = super().sample(parameters[:, : self.n] * 0.0, noise[:, 1:], mask)
@@ -103,8 +118,8 @@ class MultiCategorical:
     shape: tuple[int, ...]  # of one environment's action: prod(shape) == len(sizes)
 
     @property
-    def columns(self) -> Columns:
-        return Columns(parameters=sum(self.sizes), mask=sum(self.sizes), uniform=len(self.sizes))
+    def columns(self) -> ColumnCounts:
+        return ColumnCounts(parameters=sum(self.sizes), mask=sum(self.sizes), uniform=len(self.sizes))
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         noise = ops.reshape(noise, (-1, len(self.sizes), 1))
@@ -156,8 +171,8 @@ class Bernoulli:
     shape: tuple[int, ...]
 
     @property
-    def columns(self) -> Columns:
-        return Columns(parameters=math.prod(self.shape), uniform=math.prod(self.shape))
+    def columns(self) -> ColumnCounts:
+        return ColumnCounts(parameters=math.prod(self.shape), uniform=math.prod(self.shape))
 
     def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         return self._bits(noise <= ops.sigmoid(parameters))
@@ -186,9 +201,90 @@ def _allowed_logits(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 def _log(probability: Tensor) -> Tensor:
     """Return the logarithm; of 0 a finite number, so that 0 times it is 0."""
-    return ops.log(ops.maximum(probability, _LEAST))
+    return ops.log(ops.maximum(probability, _MIN_PROBABILITY))
 
 
 def _softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)); `ops.softplus` overflows beyond 88 in LiteRT."""
     return ops.maximum(x, 0.0) + ops.log1p(ops.exp(-ops.abs(x)))
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Independent normals; `parameters [N, 2 x size]` are means, then log standard deviations.
+
+    Actions are float32 `[N, *shape]`; the mode is the mean. The environment gets them clipped to its bounds; the
+    log-probability is that of the action before clipping.
+    """
+
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def columns(self) -> ColumnCounts:
+        return ColumnCounts(parameters=2 * self.size, normal=self.size)
+
+    def sample(self, parameters: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        mean, log_std = self._split(parameters)
+        return ops.reshape(mean + ops.exp(log_std) * noise, (-1, *self.shape))
+
+    def mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        return ops.reshape(self._split(parameters)[0], (-1, *self.shape))
+
+    def log_prob(self, parameters: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
+        mean, log_std = self._split(parameters)
+        standardized = (ops.reshape(action, (-1, self.size)) - mean) * ops.exp(-log_std)
+        density = -0.5 * ops.square(standardized) - log_std - 0.5 * math.log(2 * math.pi)
+        return ops.sum(density, axis=-1)
+
+    def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        log_std = self._split(parameters)[1]
+        return ops.sum(log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+
+    def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        return parameters[:, : self.size], parameters[:, self.size :]
+
+
+@dataclass(frozen=True)
+class SquashedGaussian(Gaussian):
+    """Normals u; the environment gets low + (high - low) (tanh(u) + 1) / 2.
+
+    Actions of a trajectory are the u. Log-probability and entropy are those of the environment's actions
+    (arXiv:1801.01290, appendix C), in the units of the space.
+    """
+
+    scale: tuple[float, ...]  # (high - low) / 2 of each element
+
+    def log_prob(self, parameters: Tensor, action: Tensor, mask: Tensor | None = None) -> Tensor:
+        volume = ops.sum(_log_slope(ops.reshape(action, (-1, self.size))), axis=-1)
+        return super().log_prob(parameters, action) - volume - self._log_scale
+
+    def draw(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return tanh(u) `[N, size]` of a sample, and its log-density `[N]`, in units in which bounds are -1 and 1.
+
+        It is computed of the noise: where the standard deviation is small, u doesn't tell it any more.
+        """
+        mean, log_std = self._split(parameters)
+        u = mean + ops.exp(log_std) * noise
+        density = -0.5 * ops.square(noise) - log_std - 0.5 * math.log(2 * math.pi) - _log_slope(u)
+        return ops.tanh(u), ops.sum(density, axis=-1)
+
+    def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the entropy of the normals plus the expectation of log |d action / d u|, `[N]`."""
+        mean, log_std = self._split(parameters)
+        samples = ops.expand_dims(mean, -1) + ops.expand_dims(ops.exp(log_std), -1) * _NODES
+        volume = ops.sum(_log_slope(samples) * _WEIGHTS, axis=(-2, -1))
+        return super().entropy(parameters) + volume + self._log_scale
+
+    @property
+    def _log_scale(self) -> float:
+        return sum(math.log(scale) for scale in self.scale)
+
+
+def _log_slope(u: Tensor) -> Tensor:
+    """log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which is even: with |u| nothing cancels at either end."""
+    distance = ops.abs(u)
+    return 2.0 * (math.log(2.0) - distance - ops.log1p(ops.exp(-2.0 * distance)))
