@@ -61,7 +61,7 @@ def test_gradient_steps_are_kept_at_any_lag_and_after_a_resume(tmp_path):
     assert resumed(tmp_path / "run", total_steps=900)
     for row in rows_of(tmp_path / "run"):
         assert row["gradient_steps"] == math.floor(max(0, row["env_steps"] - 100) * 0.3)
-        assert row["updates_owed"] == 0
+        assert row["gradient_steps_owed"] == 0
         assert row["policy_lag_max"] <= 2
     assert al.load_policy(tmp_path / "run").exported.distribution == "greedy"
 

@@ -112,7 +112,7 @@ def test_a_replay_buffer_is_learned_from_and_resumed(tmp_path):
     run("train", "--resume", run_dir, "--total-steps", 512, "--quiet")
     last = metrics(run_dir)[-1]
     assert last["env_steps"] >= 512
-    assert (last["gradient_steps"], last["updates_owed"]) == ((last["env_steps"] - 64) // 2, 0)
+    assert (last["gradient_steps"], last["gradient_steps_owed"]) == ((last["env_steps"] - 64) // 2, 0)
     assert 400 < last["buffer_rows"] <= last["env_steps"]
 
 

@@ -37,6 +37,8 @@ from actor_learner.system.files import DamagedError, Entry, one_line, write_fold
 from actor_learner.system.machine import require_memory
 from actor_learner.system.types import Array
 
+_COUNTERS = ("gradient_steps", "gradient_steps_owed", "buffer_rows")
+
 _MAX_STEPS = 64
 """Gradient steps in one call: beyond, a call costs no less a step, and priorities grow old."""
 
@@ -158,7 +160,7 @@ class ReplayLearner(Learner):
         """Add a batch to the buffer, then take the gradient steps that are due. Returns metrics.
 
         There are none of the losses before `learning_starts`. Metrics are means over these steps. `gradient_steps`
-        counts all so far, `updates_owed` what isn't taken yet of those that env steps were due.
+        counts all so far, `gradient_steps_owed` what isn't taken yet of those that env steps were due.
 
         If a metric, a weight, a variable of an optimizer, a target, a statistic of observations, or an output of the
         new network is NaN or infinite, all of the update's steps are undone, and are due again with the next batch.
@@ -206,7 +208,11 @@ class ReplayLearner(Learner):
 
     def _counters(self, buffer: ReplayBuffer) -> dict[str, float]:
         owed = float(self._owed(self.env_steps))
-        return {"gradient_steps": float(self.gradient_steps), "updates_owed": owed, "buffer_rows": float(len(buffer))}
+        return {
+            "gradient_steps": float(self.gradient_steps),
+            "gradient_steps_owed": owed,
+            "buffer_rows": float(len(buffer)),
+        }
 
     @property
     def _progress_remaining(self) -> float:
@@ -361,7 +367,7 @@ class ReplayLearner(Learner):
             compiled.trace(backend.to_device(self._fields(self._blank())), *backend.to_device(numbers))
         names = [name for name in update.metric_names if name != "undone"]
         epsilon = [] if self.algorithm.epsilon(0, 1.0) is None else ["epsilon"]
-        return (*names, *epsilon, "gradient_steps", "updates_owed", "buffer_rows")
+        return (*names, *epsilon, *_COUNTERS)
 
     def _blank(self) -> Minibatches:
         """Return minibatches of zeros."""

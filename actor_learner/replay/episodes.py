@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from actor_learner.spaces.leaves import check_values
+from actor_learner.spaces.leaves import check_array, check_values
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import Leaf, Structure
 from actor_learner.spaces.trajectory import Trajectory
@@ -63,11 +63,8 @@ def _stacked(structure: Structure, values: Sequence[Any], *, squashed: bool = Fa
 
 
 def _leaf(leaf: Leaf, column: Sequence[Any], squashed: bool) -> Array:
-    shapes = {np.shape(value) for value in column}
-    if shapes != {leaf.shape}:
-        received = sorted(shapes - {leaf.shape})[0]
-        raise ValueError(f"`{leaf.label}` must have shape {leaf.shape} in each step. Received: {received}")
-    values = np.stack([np.asarray(value) for value in column])[:, None]
+    steps = [check_array(leaf.label, value, leaf.shape, hint=" in each step") for value in column]
+    values = np.stack(steps)[:, None]
     if leaf.start is not None:
         values = values - leaf.start
     if squashed and leaf.is_bounded_box:

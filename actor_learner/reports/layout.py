@@ -193,7 +193,7 @@ def _events(status: RunStatus) -> list[Text]:
 def _replay(status: RunStatus) -> list[Text]:
     if status.buffer_rows is None:
         return []
-    owed = f" ({status.updates_owed:,} owed)" if status.updates_owed else ""
+    owed = f" ({status.gradient_steps_owed:,} owed)" if status.gradient_steps_owed else ""
     return [Text(f"buffer {status.buffer_rows:,} rows"), Text(_counted(status.gradient_steps, "gradient step") + owed)]
 
 

@@ -70,7 +70,7 @@ class RunStatus:
     buffer_rows: int | None = None
     """Rows of the replay buffer that can be drawn; None without one."""
     gradient_steps: int = 0
-    updates_owed: int = 0
+    gradient_steps_owed: int = 0
     """Gradient steps that are due and weren't taken yet."""
 
     @property
@@ -154,7 +154,7 @@ class Summary:
             undone=self._undone,
             buffer_rows=_count(row, "buffer_rows") if "buffer_rows" in row else None,
             gradient_steps=_count(row, "gradient_steps"),
-            updates_owed=_count(row, "updates_owed"),
+            gradient_steps_owed=_count(row, "gradient_steps_owed"),
         )
 
     def _left(self, age: float) -> float:

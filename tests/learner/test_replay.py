@@ -227,7 +227,7 @@ def test_gradient_steps_are_those_that_are_due_whatever_the_batches_are(columns,
     for seed, count in enumerate(columns):
         metrics = learner.update(batch(learner, seed, steps=steps, columns=count, invalid_rate=0.1))
         assert metrics["gradient_steps"] == math.floor(max(0, learner.env_steps - 50) * updates_per_step)
-        assert metrics["updates_owed"] == 0
+        assert metrics["gradient_steps_owed"] == 0
     assert trace_count(learner) == 1
 
 

@@ -96,7 +96,7 @@ def test_of_many_actors_the_range_is_shown():
 
 
 def test_a_replay_buffer_is_shown_with_what_is_owed_and_what_went_wrong_stands_out():
-    figures = {"buffer_rows": 1500.0, "gradient_steps": 4000.0, "updates_owed": 2.0}
+    figures = {"buffer_rows": 1500.0, "gradient_steps": 4000.0, "gradient_steps_owed": 2.0}
     wrong = {"undone": 1.0, "actor_restarts": 3, "actor_restart_causes": ["actor 1 was killed by SIGKILL"]}
     lines, _ = drawn(status([row(1), row(2, **figures, **wrong)]))
     for text in ("buffer 1,500 rows · 4,000 gradient steps (2 owed)", "3 actor restarts · 1 undone update"):

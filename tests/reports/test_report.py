@@ -146,8 +146,8 @@ def test_few_values_are_marked_where_they_are():
 
 
 def test_what_is_owed_has_a_curve_and_what_the_summary_says_has_none():
-    rows = [{"env_steps": 9 * i, "updates": i, "updates_owed": i % 7, "time/learning": i % 3} for i in range(9)]
-    assert [chart.metric for chart in charts(rows).groups["learning"]] == ["updates_owed"]
+    rows = [{"env_steps": 9 * i, "updates": i, "gradient_steps_owed": i % 7, "time/learning": i % 3} for i in range(9)]
+    assert [chart.metric for chart in charts(rows).groups["learning"]] == ["gradient_steps_owed"]
     assert len(charts(rows).groups) == 1
 
 
