@@ -85,7 +85,7 @@ class TrainedModels:
             np.concatenate([np.asarray(getattr(leaf.space, bound), np.float32).reshape(-1) for leaf in self._leaves])
             for bound in ("low", "high")
         )
-        return ops.clip((action - (low + high) / 2) / ((high - low) / 2), -1.0, 1.0)
+        return ops.clip((action - (low / 2 + high / 2)) / (high / 2 - low / 2), -1.0, 1.0)
 
     def critic_values(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
         values = []

@@ -359,9 +359,9 @@ def _within_bounds(mean: Tensor, leaf: spaces.Leaf, noise: float) -> tuple[Tenso
     low, high = (np.asarray(bound, np.float32).reshape(-1) for bound in (leaf.space.low, leaf.space.high))
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise ValueError(f"`action_noise` needs finite bounds. Received: {leaf.label} of {leaf.space}")
-    half = (high - low) / 2
+    half = high / 2 - low / 2  # halved first: the difference may overflow
     log_std = np.log(np.maximum(noise * half, math.exp(_LOG_STDS[0]))).tolist()
-    return ops.tanh(mean) * half + (low + high) / 2, log_std
+    return ops.tanh(mean) * half + (low / 2 + high / 2), log_std
 
 
 def _vector_features(observation: Tensor, leaf: spaces.Leaf, normalize: bool, prefix: str) -> Tensor:

@@ -69,7 +69,7 @@ def _leaf(leaf: Leaf, column: Sequence[Any], squashed: bool) -> Array:
         values = values - leaf.start
     if squashed and leaf.is_bounded_box:
         low, high = (np.asarray(bound, np.float64) for bound in (leaf.space.low, leaf.space.high))
-        within_one = (values - (low + high) / 2) / ((high - low) / 2)
+        within_one = (values - (low / 2 + high / 2)) / (high / 2 - low / 2)
         values = np.arctanh(np.clip(within_one, -_NEAR_BOUNDS, _NEAR_BOUNDS))
     check_values(leaf, values)
     return values.astype(leaf.dtype) if leaf.dtype.kind == "f" or values.dtype.kind == leaf.dtype.kind else values

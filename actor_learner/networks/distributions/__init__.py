@@ -162,4 +162,4 @@ def _half_widths(leaf: Leaf) -> tuple[float, ...]:
             "`distribution='squashed'` needs finite bounds, low below high; use 'gaussian', or rescale the action in a "
             f"wrapper. Received: {leaf.label}{list(index) or ''} in [{low[index]}, {high[index]}]"
         )
-    return tuple(((high - low) / 2).reshape(-1).tolist())
+    return tuple((high / 2 - low / 2).reshape(-1).tolist())
