@@ -111,7 +111,7 @@ def test_the_loss_of_dqn_is_that_of_the_paper(double, loss_function, masked):
     expected = np.mean(rows["weight"] * (huber if loss_function == "huber" else 0.5 * error**2))
     assert np.abs(error).max() > 1 > np.abs(error).min()
     np.testing.assert_allclose(float(loss.value), expected, rtol=1e-5)
-    np.testing.assert_allclose(np.asarray(loss.found["error"]), error, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(loss.outputs["error"]), error, rtol=1e-4, atol=1e-5)
 
 
 def squashed(parameters, noise):
@@ -148,7 +148,7 @@ def test_the_losses_of_sac_are_those_of_the_paper(ent_coef):
     error = target - values(critics, rows["observation"], np.tanh(rows["action"].astype(np.float64)))
     np.testing.assert_allclose(float(critic_loss.value), 0.5 * np.mean(error**2, axis=1).sum(), rtol=1e-4)
 
-    rows |= critic_loss.found
+    rows |= critic_loss.outputs
     policy_loss = groups[NETWORK].loss(models, tensors(rows))
     action, log_prob = squashed(outputs_of(learner.network, rows["observation"]), second)
     expected = np.mean(weight * log_prob - values(critics, rows["observation"], action).min(axis=0))
@@ -158,7 +158,7 @@ def test_the_losses_of_sac_are_those_of_the_paper(ent_coef):
     if ent_coef == 0.2:
         assert list(groups) == [CRITICS, NETWORK]
         return
-    temperature = groups["log_ent_coef"].loss(models, tensors({**rows, **policy_loss.found}))
+    temperature = groups["log_ent_coef"].loss(models, tensors({**rows, **policy_loss.outputs}))
     np.testing.assert_allclose(float(temperature.value), -math.log(0.5) * (log_prob - 3).mean(), rtol=1e-4)
 
 

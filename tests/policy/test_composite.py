@@ -100,7 +100,7 @@ def with_numbers(*numbers):
         ({**SEEN, "further": 1}, "with the further ['further']"),
         ({"pair": SEEN["pair"]}, "without ['camera', 'dials', 'switches']"),
         ({**SEEN, "pair": SEEN["pair"][:1]}, "`observation['pair']` must be a tuple of 2 entries"),
-        ({**SEEN, "switches": np.zeros((BATCH, 3, 2), np.int8)}, "`observation['switches']` must have shape (2, 2)"),
+        ({**SEEN, "switches": np.zeros((BATCH, 3, 2), np.int8)}, "`observation['switches']` must have shape (4, 2, 2)"),
         ({**SEEN, "dials": SEEN["dials"][:3]}, "4 rows, as `observation['camera']` is. Received: shape=(3, 2, 2)"),
         ({**SEEN, "pair": (SEEN["pair"][0], 1)}, "`observation['pair'][1]` must have shape (4,), with 4 rows"),
         ({**row(SEEN, 0), "dials": SEEN["dials"]}, "must have shape (2, 2), without a batch axis, as"),
