@@ -169,7 +169,3 @@ class Learner:
         self._reader.join(10.0)
         assert self.process.stdout is not None
         self.process.stdout.close()
-
-
-if __name__ == "__main__":
-    main()

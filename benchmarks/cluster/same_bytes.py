@@ -55,7 +55,3 @@ def digests(count: int, batches: int) -> Found:
     tell(f"{count} hosts: done")
     found: Found = json.loads(done.stdout.splitlines()[-1])
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

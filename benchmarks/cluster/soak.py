@@ -103,7 +103,3 @@ def soak(seconds: float, chance: random.Random) -> Found:
     reader.join(5.0)
     ended = json.loads(next(line for line in reversed(lines) if line.startswith('{"batches"')))
     return {"faults": faults, "exit_code": exit_code, "processes_left": left, **ended}
-
-
-if __name__ == "__main__":
-    main()

@@ -84,7 +84,3 @@ def speed(program: str, env: str, options: dict[str, Any], seconds: float) -> fl
         raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
     rows = sum(batch["rows"] for batch in batches[3:])
     return float(rows / (batches[-1]["batch"] - batches[2]["batch"]))
-
-
-if __name__ == "__main__":
-    main()

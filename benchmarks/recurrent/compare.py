@@ -115,7 +115,3 @@ def first_updates(rounds: int) -> Found:
     first, *others = found
     ratios = {f"{name} / {first}": ratio_of(found[name], found[first])._asdict() for name in others}
     return {**{name: [round(seconds, 2) for seconds in row] for name, row in found.items()}, **ratios}
-
-
-if __name__ == "__main__":
-    main()

@@ -68,7 +68,3 @@ def compared(found: dict[str, list[float]], unit: float = 1.0) -> Found:
     """Return the rounds' figures in a unit, and how many times ours goes into each peer's."""
     ratios = {f"{name} / ours": ratio_of(row, found["ours"])._asdict() for name, row in found.items() if name != "ours"}
     return {**{name: [round(unit * seconds, 3) for seconds in row] for name, row in found.items()}, **ratios}
-
-
-if __name__ == "__main__":
-    main()

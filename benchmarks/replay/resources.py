@@ -57,7 +57,3 @@ def summary(rows: list[Found]) -> Found:
     """Return the medians of the runs that reached the goal, and all runs."""
     reached = [{name: row[name] for name in ("env_steps", "seconds", "cpu_seconds")} for row in rows if row["reached"]]
     return {"reached": f"{len(reached)} of {len(rows)}", **(medians(reached) if reached else {}), "runs": rows}
-
-
-if __name__ == "__main__":
-    main()

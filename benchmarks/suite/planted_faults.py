@@ -1,4 +1,4 @@
-"""Plants small faults (benchmarks/suite/faults.py) in copies of the project, one each, and says which tests catch them.
+"""Plants small faults (suite/faults.toml) in copies of the project, one each, and says which tests catch them.
 
     scripts/measure planted-faults --output benchmarks/suite/planted_faults.json
 
@@ -15,11 +15,28 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.harness import ROOT, Found, make_parser, map_on_cores, origin, report, tell
-from benchmarks.suite.faults import FAULTS, Fault
+
+
+class Fault(NamedTuple):
+    """A line of a file of the package, and the wrong line that takes its place."""
+
+    name: str
+    file: str  # below actor_learner/
+    old: str
+    new: str
+    near: tuple[str, ...]  # tests, below tests/
+
+
+FAULTS = tuple(
+    Fault(**{**each, "near": tuple(each["near"])})
+    for each in tomllib.loads(Path(__file__).with_name("faults.toml").read_text("utf-8"))["faults"]
+)
 
 TIERS = {"test": ["-m", "not thorough"], "all": ["--all"]}
 """Arguments of pytest for the tiers of `scripts/test`, the smaller one first."""
@@ -112,7 +129,3 @@ def failing(copy: Path, words: Sequence[str], seconds: float) -> list[str]:
             process.communicate()
     lines = [line.partition(" - ")[0].split(" ", 1) for line in printed.splitlines()]
     return list(dict.fromkeys(line[1] for line in lines if len(line) == 2 and line[0] in ("FAILED", "ERROR")))
-
-
-if __name__ == "__main__":
-    main()
