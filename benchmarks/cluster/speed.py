@@ -19,7 +19,7 @@ from benchmarks.harness import Found, make_parser, origin, report
 
 CARTPOLE: dict[str, Any] = {"num_actors": 4, "envs_per_actor": 16, "unroll_length": 128}
 FRAMES: dict[str, Any] = {"num_actors": 2, "envs_per_actor": 8, "unroll_length": 64, "network": "tiny"}
-FRAMES_ENV = "benchmarks.cluster.frames_env:make"
+FRAMES_ENV = "benchmarks.cluster.frames:make"
 POOL, THROUGH_RAY = "benchmarks.cluster.pool", "benchmarks.cluster.through_ray"
 NEW = {"env_kwargs": {"stacked": False}}
 WORKS: dict[str, dict[str, tuple[str, str, dict[str, Any]]]] = {
@@ -42,16 +42,9 @@ def main() -> None:
     parser = make_parser("cluster-speed", __doc__ or "", rounds=5, seconds=5.0)
     parser.add_argument("--only", nargs="+", choices=list(WORKS), default=list(WORKS))
     arguments = parser.parse_args()
-    if reason := hosts.unavailable():
-        parser.error(reason)
-    hosts.down_all()
-    try:
-        for host, cpus in (("A", 0), ("B", 8)):
-            hosts.up(host)
-            hosts.start_ray(host, "A", cpus=cpus)
+    hosts.require(parser)
+    with hosts.cluster("AB", {"A": 0, "B": 8}):
         found = {name: compare(name, arguments.rounds, arguments.seconds) for name in arguments.only}
-    finally:
-        hosts.down_all()
     report({**origin(parser), "steps_per_second": found}, arguments.output)
 
 
@@ -75,10 +68,8 @@ def compare(name: str, rounds: int, seconds: float) -> Found:
 
 def speed(program: str, env: str, options: dict[str, Any], seconds: float) -> float:
     """Return the env steps per second of one run, without its first batches."""
-    words = hosts.inside("A", "python", "-W", "ignore", "-m", program, env, str(seconds), json.dumps(options))
-    variables = hosts.environment(TF_CPP_MIN_LOG_LEVEL="3")
-    limit = _START_SECONDS + seconds
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=limit, check=False)
+    words = hosts.module_on("A", program, env, seconds, json.dumps(options))
+    done = subprocess.run(**words, capture_output=True, timeout=_START_SECONDS + seconds, check=False)
     batches = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"batch"')]
     if done.returncode or len(batches) < 4:
         raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
