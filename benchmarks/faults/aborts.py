@@ -31,6 +31,7 @@ from pathlib import Path
 from actor_learner.runs.provenance import provenance
 from actor_learner.system.machine import available_cores
 from benchmarks.harness import ROOT, Found, flag_words, make_parser, origin, report, tell
+from benchmarks.processes import Child
 
 EXIT_CODES = {"end": 0, "SIGINT": 130, "SIGHUP": 129, "SIGTERM": 143}
 DEADLINE_SECONDS = 600.0
@@ -72,25 +73,19 @@ class Run:
     def result(self) -> Found:
         """Run it; return the seconds that it took, and the "event", or None."""
         started = time.monotonic()
-        with open(self.folder / "output", "wb") as output:
-            process = subprocess.Popen(
-                self._command(),
-                env={**os.environ, **allocators()[self.allocator], **self._variables()},
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        environment = {**os.environ, **allocators()[self.allocator], **self._variables()}
+        child = Child(self._command(), self.folder / "output", environment)
+        metrics = self.folder / "run/metrics.jsonl"
         try:
-            if self.how != "end" and self._has_learned(process):
-                check_signals(process.pid)
+            if self.how != "end" and child.wait_until(lambda: _size(metrics), DEADLINE_SECONDS):
+                check_signals(child.process.pid)
                 time.sleep(self.delay)
-                process.send_signal(signal.Signals[self.how])
-            code: int | None = process.wait(DEADLINE_SECONDS)
+                child.process.send_signal(signal.Signals[self.how])
+            code: int | None = child.process.wait(DEADLINE_SECONDS)
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            process.kill()
-            process.wait()
+            child.end()
         found = {"seconds": time.monotonic() - started, "event": self._event(code)}
         shutil.rmtree(self.folder)
         return found
@@ -103,15 +98,6 @@ class Run:
     def _variables(self) -> dict[str, str]:
         return {"ACTOR_LEARNER_CACHE": str(self.folder / "cache"), "PYTHONPATH": str(ROOT)}
 
-    def _has_learned(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait for the first update; return False if the process ends before."""
-        metrics, deadline = self.folder / "run/metrics.jsonl", time.monotonic() + DEADLINE_SECONDS
-        while process.poll() is None and time.monotonic() < deadline:
-            if metrics.exists() and metrics.stat().st_size:
-                return True
-            time.sleep(0.005)
-        return False
-
     def _event(self, code: int | None) -> Found | None:
         files = [self.folder / "output", *sorted((self.folder / "run/logs").glob("*.log"))]
         texts = {file.name: file.read_text(errors="replace") for file in files}
@@ -119,6 +105,10 @@ class Run:
             return None
         tails = {name: text[-_MAX_TEXT:] for name, text in texts.items() if text}
         return {"allocator": self.allocator, "how": self.how, "exit_code": code, "texts": tails}
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def check_signals(pid: int) -> None:

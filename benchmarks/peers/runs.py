@@ -6,24 +6,19 @@ import contextlib
 import json
 import os
 import re
-import signal
 import statistics
 import subprocess
 import tempfile
-import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT, Found, RunFailedError
 from benchmarks.peers.libraries import Peer, last_line
-from benchmarks.processes import command_line, marked, memory_of
+from benchmarks.processes import Child, command_line, marked, memory_of
 
 PROGRAMS = ROOT / "benchmarks/peers/programs"
 WARM_UP = 2  # uncounted ticks: all is compiled by the first; the second's batch may have been collected meanwhile
-_POLL_SECONDS = 0.1
-_MARK = "COMPARE_PEERS_RUN"
 
 
 @dataclass(frozen=True)
@@ -56,33 +51,28 @@ class Run:
 
 def run_peer(peer: Peer, python: Path, task: Found, deadline: float | None = None) -> Run:
     """Run a script to its end. Raises RunFailedError; none of its processes stays in any case."""
-    mark = f"{_MARK}={uuid.uuid4().hex}"
     deadline = deadline or peer.deadline
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as folder:
         clock = Path(folder, "clock")
         clock.touch()
         task = {"warm_up": WARM_UP, "goal": None, "seed": 0, "threads": 1, **peer.options, **task, "clock": str(clock)}
         command = [str(python), "-P", str(PROGRAMS / f"{peer.script}.py"), json.dumps(task)]
-        with open(Path(folder, "stderr"), "w+") as stderr:
-            shared, begun = _shared(), time.monotonic()
-            streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": stderr}
-            variables = _environment(peer, task, mark, folder)
-            process = subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True, **streams)
-            try:
-                memory = _watch(process, clock, mark, peer, begun + deadline)
-            finally:
-                _kill(process, mark)
-                _remove_shared(shared)
-            stderr.seek(0)
-            message = last_line(stderr.read())
+        shared, environment = _shared(), _environment(peer, task, folder)
+        child = Child(command, Path(folder, "stderr"), environment, cwd=folder, stdout=subprocess.DEVNULL)
+        try:
+            memory = _watch(child, clock, peer, deadline)
+        finally:
+            child.end()
+            _remove_shared(shared)
+        message = last_line(child.output.read_text(errors="replace"))
         ticks = [tuple(json.loads(line)) for line in clock.read_text().splitlines()]
     if memory is None:
         raise RunFailedError(f"not done after {deadline:,.0f} s")
-    if process.returncode != 0 and not _is_measured(ticks, task):
+    if child.process.returncode != 0 and not _is_measured(ticks, task):
         raise RunFailedError(message)
     if not ticks or (task["goal"] is None and len(ticks) <= WARM_UP):
         raise RunFailedError(f"it ended without a figure: {message}")
-    return Run(begun, ticks, memory)
+    return Run(child.started, ticks, memory)
 
 
 def _is_measured(ticks: list[Any], task: Found) -> bool:
@@ -92,11 +82,10 @@ def _is_measured(ticks: list[Any], task: Found) -> bool:
     return len(ticks) > WARM_UP and ticks[-1][0] - ticks[WARM_UP - 1][0] >= task["seconds"]
 
 
-def _environment(peer: Peer, task: Found, mark: str, folder: str) -> dict[str, str]:
+def _environment(peer: Peer, task: Found, folder: str) -> dict[str, str]:
     """Return ours as a shell has it; for the others, with their number of threads."""
-    name, value = mark.split("=")
     given = {key: text for key, text in os.environ.items() if not key.startswith(("TF_NUM_", "OMP_", "MKL_", "XLA_"))}
-    given |= {name: value, "TMPDIR": folder}
+    given["TMPDIR"] = folder
     if peer.venv is None:
         return given | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), given.get("PYTHONPATH"))))}
     threads = str(task["threads"])
@@ -106,16 +95,11 @@ def _environment(peer: Peer, task: Found, mark: str, folder: str) -> dict[str, s
     return given
 
 
-def _watch(process: subprocess.Popen[Any], clock: Path, mark: str, peer: Peer, deadline: float) -> Found | None:
+def _watch(child: Child, clock: Path, peer: Peer, seconds: float) -> Found | None:
     """Wait for the end, and measure memory during the first counted update; return None at the deadline."""
-    memory: Found = {}
-    while process.poll() is None:
-        if time.monotonic() > deadline:
-            return None
-        if not memory and clock.read_bytes().count(b"\n") >= WARM_UP:
-            memory = _memory(mark, peer)
-        time.sleep(_POLL_SECONDS)
-    return memory
+    has_begun = child.wait_until(lambda: clock.read_bytes().count(b"\n") >= WARM_UP, seconds, poll_seconds=0.1)
+    memory = _memory(child.mark, peer) if has_begun else {}
+    return memory if child.wait_for_end(seconds) else None
 
 
 def _memory(mark: str, peer: Peer) -> Found:
@@ -134,21 +118,6 @@ def _memory(mark: str, peer: Peer) -> Found:
     if workers:
         found |= {f"worker_{key}": statistics.median(sizes[pid][key] for pid in workers) for key in ("pss", "rss")}
     return found
-
-
-def _kill(process: subprocess.Popen[Any], mark: str) -> None:
-    """Kill the process group and all marked processes, until there are none."""
-    for _ in range(50):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        left = marked(mark)
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.poll()
-        if not left and process.returncode is not None:
-            return
-        time.sleep(0.02)
 
 
 def _shared() -> set[Path]:

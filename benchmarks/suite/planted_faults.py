@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness import ROOT, Found, make_parser, map_on_cores, origin, report, tell
+from benchmarks.processes import Child
 
 
 class Fault(NamedTuple):
@@ -116,16 +116,8 @@ def failing(copy: Path, words: Sequence[str], seconds: float) -> list[str]:
     """Run pytest in a copy and return the tests that fail. One that can't be imported fails as a whole file."""
     command = [sys.executable, "-m", "pytest", "--quiet", "--no-header", "--tb=no", "-p", "no:cacheprovider", *words]
     paths = {"PYTHONPATH": os.pathsep.join(map(str, (copy, copy / ".installed")))}
-    process = subprocess.Popen(
-        command, cwd=copy, env={**os.environ, **paths}, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        printed, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        printed = ""
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+    child = Child(command, copy / "printed", {**os.environ, **paths}, cwd=copy, stderr=None)
+    printed = child.output.read_text() if child.wait_for_end(seconds) else ""
+    child.end()
     lines = [line.partition(" - ")[0].split(" ", 1) for line in printed.splitlines()]
     return list(dict.fromkeys(line[1] for line in lines if len(line) == 2 and line[0] in ("FAILED", "ERROR")))
