@@ -21,14 +21,12 @@ from benchmarks.processes import memory_of
 REPORT_SECONDS = 5.0
 
 
-def with_network(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments, with the network itself in place of its name."""
-    return {**options, "network": tiny} if options.get("network") == "tiny" else options
-
-
 def collect(env: str, seconds: str, options: str) -> None:
     """Print a line for each batch."""
-    with al.ActorPool(env, **with_network(json.loads(options))) as actors:
+    arguments: dict[str, Any] = json.loads(options)
+    if arguments.get("network") == "tiny":
+        arguments["network"] = tiny
+    with al.ActorPool(env, **arguments) as actors:
         print(json.dumps({"ready": time.time()}), flush=True)
         ends = time.monotonic() + float(seconds)
         while time.monotonic() < ends:
