@@ -27,7 +27,7 @@ from actor_learner.system.machine import available_cores, cpu_model
 
 ROOT = Path(__file__).resolve().parents[1]
 CHILD_SECONDS = 900.0
-Found = dict[str, Any]
+Figures = dict[str, Any]
 K, T = TypeVar("K"), TypeVar("T")
 
 _HELP = {
@@ -88,7 +88,7 @@ def make_parser(topic: str, doc: str, output: str = "JSON file to write", **defa
     return parser
 
 
-def origin(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) -> Found:
+def origin(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) -> Figures:
     """Return the date, command and machine of a measurement. words: the arguments, by default this process's."""
     return {
         "date": datetime.date.today().isoformat(),
@@ -133,7 +133,7 @@ def run_python(
     name = " ".join(command[3:6]) if command[2] == "-m" else command[2]
     try:
         done = subprocess.run(
-            command, env=variables(path, environment), text=True, timeout=seconds, check=False, **captured
+            command, env=child_environment(path, environment), text=True, timeout=seconds, check=False, **captured
         )
     except subprocess.TimeoutExpired:
         raise RunFailedError(f"{name} failed: it hadn't ended after {seconds:g} s") from None
@@ -143,7 +143,7 @@ def run_python(
     return str(done.stdout)
 
 
-def variables(path: Path = ROOT, changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
+def child_environment(path: Path = ROOT, changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """Return the environment of a child that imports the project from `path`; variables that are None are left out."""
     own = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(path), **(changes or {})}
     return {name: value for name, value in own.items() if value is not None}
@@ -183,7 +183,7 @@ def map_on_cores(run: Callable[[int, K], T], jobs: Iterable[K], at_once: int | N
         return list(threads.map(run_job, jobs))
 
 
-def in_turns(runs: Mapping[K, Callable[[], T]], rounds: int) -> dict[K, list[T]]:
+def run_in_turns(runs: Mapping[K, Callable[[], T]], rounds: int) -> dict[K, list[T]]:
     """Call all, round after round, every second round in reverse order, and return the results by name."""
     found: dict[K, list[T]] = {name: [] for name in runs}
     for turn in range(rounds):

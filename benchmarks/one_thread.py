@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Found, make_parser, ratio_of, run_python
+from benchmarks.harness import Figures, make_parser, ratio_of, run_python
 from benchmarks.peers.libraries import prepare
 
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1")
@@ -25,7 +25,7 @@ def parse(topic: str, doc: str) -> tuple[argparse.ArgumentParser, argparse.Names
 
 
 def program(
-    module: str, function: str, task: Found, python: str = sys.executable, **environment: str
+    module: str, function: str, task: Figures, python: str = sys.executable, **environment: str
 ) -> Callable[[], Any]:
     """Return a function that runs a program's function on one thread, and returns its result."""
     words = ["-m", f"benchmarks.{module}", function, json.dumps(task)]
@@ -33,9 +33,9 @@ def program(
     return lambda: json.loads(run())
 
 
-def compared(
+def compare_figures(
     found: Mapping[str, Sequence[float]], pairs: Iterable[tuple[str, str]], unit: float = 1.0, digits: int = 3
-) -> Found:
+) -> Figures:
     """Return the rounds' figures in a unit, and the ratio of the programs of each pair."""
     ratios = {f"{this} / {other}": ratio_of(found[this], found[other])._asdict() for this, other in pairs}
     return {**{name: [round(unit * seconds, digits) for seconds in row] for name, row in found.items()}, **ratios}

@@ -56,7 +56,7 @@ class Child:
         for _ in range(50):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-            left = marked(self.mark)
+            left = find_marked(self.mark)
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -107,7 +107,7 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def marked(mark: str) -> set[int]:
+def find_marked(mark: str) -> set[int]:
     """Return the processes, without zombies, that have `mark` in their environment: a process and its descendants."""
     found = set()
     for entry in Path("/proc").iterdir():

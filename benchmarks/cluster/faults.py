@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from benchmarks import hosts
-from benchmarks.harness import Found, make_parser, origin, report
+from benchmarks.harness import Figures, make_parser, origin, report
 
 CARTPOLE = ("CartPole-v1", "120")  # environment and seconds
 OPTIONS = {"ray_address": "auto", "envs_per_actor": 16, "unroll_length": 32}
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--faults", nargs="+", choices=names, default=names)
     arguments = parser.parse_args()
     hosts.require(parser)
-    found: Found = {}
+    found: Figures = {}
     for name in arguments.faults:
         found[name] = [measure(name) for _ in range(arguments.rounds)]
         print(name, found[name], flush=True)
@@ -68,7 +68,7 @@ def main() -> None:
     report({**origin(parser), "medians": medians, "faults": found}, arguments.output)
 
 
-def measure(name: str) -> Found:
+def measure(name: str) -> Figures:
     """Return what followed a fault on a new cluster."""
     with hosts.cluster("AB"), Learner(CARTPOLE, {**OPTIONS, "num_actors": 6 if name == JOINS else 4}) as learner:
         learner.wait_for_batches()
@@ -82,12 +82,12 @@ def measure(name: str) -> Found:
 class Learner:
     """A program of benchmarks/cluster/pool.py on host A, its rows and its other lines."""
 
-    def __init__(self, words: Sequence[str], options: Found) -> None:
+    def __init__(self, words: Sequence[str], options: Figures) -> None:
         command = hosts.module_on("A", "benchmarks.cluster.pool", *words, json.dumps(options))
         self.process = subprocess.Popen(
             **command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-        self.rows: list[Found] = []
+        self.rows: list[Figures] = []
         self.other: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -101,7 +101,7 @@ class Learner:
                 self.other.append(line.rstrip())
 
     @property
-    def batches(self) -> list[Found]:
+    def batches(self) -> list[Figures]:
         """The rows of batches."""
         return [row for row in self.rows if "batch" in row]
 
@@ -116,7 +116,7 @@ class Learner:
                 raise RuntimeError("\n".join(["the learner gave up:", *self.other[-20:]]))
             time.sleep(0.02)
 
-    def recover_from(self, fault: Callable[[str], None]) -> Found:
+    def recover_from(self, fault: Callable[[str], None]) -> Figures:
         """Cause a fault; return the longest time without a batch after it, and the batches that weren't whole."""
         began = time.time()
         fault("B")
@@ -128,7 +128,7 @@ class Learner:
         causes = sorted({cause for batch in self.batches for cause in batch["restarts"]})
         return {"seconds": round(longest, 2), "batches": len(self.batches), "wrong": wrong, "restarts": causes}
 
-    def use_new_host(self) -> Found:
+    def use_new_host(self) -> Figures:
         """Start a host while two actors share others' CPUs; return how long after Ray's start there they run on it."""
         hosts.up("C")
         hosts.start_ray("C", "A")
@@ -136,7 +136,7 @@ class Learner:
         self._wait(lambda: "host-C" in self.batches[-1]["hosts"])
         return {"seconds": round(self.batches[-1]["batch"] - began, 2)}
 
-    def die(self, *, cut: bool) -> Found:
+    def die(self, *, cut: bool) -> Figures:
         """Kill the learner; return the actors that are left anywhere after a while."""
         if cut:
             hosts.cut("B")
@@ -145,7 +145,7 @@ class Learner:
         lines = (line for host in "AB" for line in hosts.processes(host).values())
         return {"left": [line for line in lines if "actor_learner" in line or "RayHost" in line]}
 
-    def lose_head(self) -> Found:
+    def lose_head(self) -> Figures:
         """Kill Ray's head; return how the learner ends."""
         kill("A", "gcs_server")
         began = time.monotonic()

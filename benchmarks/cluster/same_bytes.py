@@ -22,7 +22,7 @@ import numpy as np
 import actor_learner as al
 from benchmarks import hosts
 from benchmarks.cluster.frames import tiny
-from benchmarks.harness import Found, make_parser, origin, report, tell
+from benchmarks.harness import Figures, make_parser, origin, report, tell
 
 SECONDS = 600.0
 HOSTS = "ABC"
@@ -38,7 +38,7 @@ def remembering(observation_space: Any, action_space: Any) -> Any:
 
 
 SINGLE = {"vectorization": "sync"}
-WORKS: dict[str, Found] = {
+WORKS: dict[str, Figures] = {
     "CartPole": {"env": "CartPole-v1", "network": small, **SINGLE},
     "frames": {"env": "benchmarks.cluster.frames:make", "network": tiny},
     "Dict with masks": {
@@ -67,7 +67,7 @@ def main() -> int:
     return int(bool(others))
 
 
-def digests(count: int, batches: int) -> Found:
+def digests(count: int, batches: int) -> Figures:
     """Return each work's digest on so many hosts, and which of them had actors. count: 0 for a machine without Ray."""
     module, address = "benchmarks.cluster.same_bytes", "auto" if count else ""
     with hosts.cluster(HOSTS[:count]) if count else contextlib.nullcontext():
@@ -76,11 +76,11 @@ def digests(count: int, batches: int) -> Found:
     if done.returncode:
         raise RuntimeError(done.stderr)
     tell(f"{count} hosts: done")
-    found: Found = json.loads(done.stdout.splitlines()[-1])
+    found: Figures = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def digest(batches: int, options: Found) -> Found:
+def digest(batches: int, options: Figures) -> Figures:
     """Learn from so many batches; return a digest of them and of the final weights, and the hosts of actors."""
     import keras
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from benchmarks import hosts
 from benchmarks.cluster import faults
-from benchmarks.harness import Found, make_parser, origin, report, tell
+from benchmarks.harness import Figures, make_parser, origin, report, tell
 
 SECONDS_BETWEEN, CUT_SECONDS = 10.0, 7.0
 OPTIONS = {"ray_address": "auto", "num_actors": 6, "envs_per_actor": 4, "unroll_length": 32, "max_restarts": 100_000}
@@ -52,7 +52,7 @@ def main() -> None:
     report({**origin(parser), **found}, arguments.output)
 
 
-def soak(learner: faults.Learner, seconds: float, chance: random.Random) -> Found:
+def soak(learner: faults.Learner, seconds: float, chance: random.Random) -> Figures:
     """Disturb a pool for so long, and let it end; return what was seen."""
     caused: Counter[str] = Counter()
     ends = time.monotonic() + seconds

@@ -16,7 +16,7 @@ import subprocess
 from typing import Any
 
 from benchmarks import hosts
-from benchmarks.harness import Found, make_parser, origin, report
+from benchmarks.harness import Figures, make_parser, origin, report
 
 CARTPOLE: dict[str, Any] = {"num_actors": 4, "envs_per_actor": 16, "unroll_length": 128}
 FRAMES: dict[str, Any] = {"num_actors": 2, "envs_per_actor": 8, "unroll_length": 64, "network": "tiny"}
@@ -46,7 +46,7 @@ def main() -> None:
     report({**origin(parser), "steps_per_second": found}, arguments.output)
 
 
-def compare(name: str, rounds: int, seconds: float) -> Found:
+def compare(name: str, rounds: int, seconds: float) -> Figures:
     """Return env steps per second of each way, medians and all rounds, and ratios to the way on one machine."""
     ways = WORKS[name]
     runs: dict[str, list[float]] = {way: [] for way in ways}

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from actor_learner.runs.provenance import provenance
 from actor_learner.system.machine import available_cores
-from benchmarks.harness import ROOT, Found, flag_words, make_parser, origin, report, tell
+from benchmarks.harness import ROOT, Figures, flag_words, make_parser, origin, report, tell
 from benchmarks.processes import Child
 
 EXIT_CODES = {"end": 0, "SIGINT": 130, "SIGHUP": 129, "SIGTERM": 143}
@@ -39,7 +39,7 @@ _MAX_DELAY_SECONDS = 0.1  # seconds from the first update to the signal
 _MAX_TEXT = 8000
 _SIZES = {"num_actors": 2, "envs_per_actor": 4, "unroll_length": 32, "minibatch_size": 64, "epochs": 2}
 _STEPS = {True: 8 * 256, False: 10**9}  # of a run that ends by itself, and of one that is interrupted
-_WORDS = re.compile(r"corrupt|Fatal Python error|Scudo ERROR|GWP-ASan|free\(\)|malloc\(\)|realloc\(\)|ended by SIG")
+_DAMAGE = re.compile(r"corrupt|Fatal Python error|Scudo ERROR|GWP-ASan|free\(\)|malloc\(\)|realloc\(\)|ended by SIG")
 _SCUDO = "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.scudo_standalone-x86_64.so"
 _SCUDO_OPTIONS = (  # freed memory is kept for a while, and a part of all blocks lies at the edge of a page of its own
     "quarantine_size_kb=65536:thread_local_quarantine_size_kb=1024:quarantine_max_chunk_size=4096:"
@@ -70,7 +70,7 @@ class Run:
     delay: float
     seed: int
 
-    def result(self) -> Found:
+    def result(self) -> Figures:
         """Run it; return the seconds that it took, and the "event", or None."""
         started = time.monotonic()
         environment = {**os.environ, **allocators()[self.allocator], **self._variables()}
@@ -98,10 +98,10 @@ class Run:
     def _variables(self) -> dict[str, str]:
         return {"ACTOR_LEARNER_CACHE": str(self.folder / "cache"), "PYTHONPATH": str(ROOT)}
 
-    def _event(self, code: int | None) -> Found | None:
+    def _event(self, code: int | None) -> Figures | None:
         files = [self.folder / "output", *sorted((self.folder / "run/logs").glob("*.log"))]
         texts = {file.name: file.read_text(errors="replace") for file in files}
-        if code == EXIT_CODES[self.how] and not any(map(_WORDS.search, texts.values())):
+        if code == EXIT_CODES[self.how] and not any(map(_DAMAGE.search, texts.values())):
             return None
         tails = {name: text[-_MAX_TEXT:] for name, text in texts.items() if text}
         return {"allocator": self.allocator, "how": self.how, "exit_code": code, "texts": tails}
@@ -119,7 +119,7 @@ def check_signals(pid: int) -> None:
             raise RuntimeError(f"The runs must not ignore signals. Received: {name} is ignored by process {pid}")
 
 
-def heed_signals() -> None:
+def restore_signals() -> None:
     """Give the runs signals in their default state: one that is ignored here would be ignored there, too."""
     for name in EXIT_CODES.keys() - {"end"}:
         if signal.getsignal(number := signal.Signals[name]) is signal.SIG_IGN:
@@ -139,9 +139,9 @@ def main() -> int:
     parser.add_argument("--runs", type=float, default=math.inf, help="the most runs (default: no limit)")
     parser.add_argument("--at-once", type=int, default=2 * available_cores(), help="default: twice the cores")
     arguments = parser.parse_args()
-    heed_signals()
+    restore_signals()
     names, counts, lock, started = list(allocators()), Counter[str](), threading.Lock(), time.monotonic()
-    events: list[Found] = []
+    events: list[Figures] = []
     seconds: list[float] = []
     with tempfile.TemporaryDirectory(prefix="aborts-") as folder:
         runs = plan(Path(folder), names, arguments.seed)

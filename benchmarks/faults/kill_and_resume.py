@@ -29,7 +29,7 @@ import numpy as np
 from actor_learner.replay.buffer import ReplayBuffer
 from actor_learner.replay.saving import has_buffer
 from actor_learner.runs.checkpoints import checkpoint_folders, newest_whole
-from benchmarks.harness import Found, flag_words, make_parser, origin, report, variables
+from benchmarks.harness import Figures, child_environment, flag_words, make_parser, origin, report
 from benchmarks.processes import Child
 
 DEADLINE_SECONDS = 300.0
@@ -98,7 +98,7 @@ class Trial:
             flags["algorithm"] = self.algorithm
             arguments = ["CartPole-v1", *flag_words({**flags, "unroll_length": 16, "seed": self.seed})]
         command = [sys.executable, "-P", "-m", "actor_learner.cli", "train", *arguments]
-        return Child(command, self.output, variables())
+        return Child(command, self.output, child_environment())
 
     def _wait_for_update(self, child: Child) -> None:
         """Wait until a process has learned and saved."""
@@ -125,7 +125,7 @@ class Trial:
             assert all(a[name] < b[name] for a, b in itertools.pairwise(rows)), f"{name} goes back"
         return next((int(row["updates"]) for row in rows if row["env_steps"] == steps), 0)
 
-    def summary(self) -> Found:
+    def summary(self) -> Figures:
         """Return the figures, and each kill."""
         return {
             "seed": self.seed,

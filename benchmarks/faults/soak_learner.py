@@ -18,8 +18,8 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.faults.stamped import MISDEEDS, Board
-from benchmarks.harness import Found, tell, variables
-from benchmarks.processes import Child, command_line, marked
+from benchmarks.harness import Figures, child_environment, tell
+from benchmarks.processes import Child, command_line, find_marked
 
 PROGRAMS = ("train", "stuck")
 GONE_SECONDS = 2.0
@@ -29,7 +29,7 @@ _MAX_LIFE_SECONDS = 120.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
-def soak(folder: Path, arguments: argparse.Namespace) -> Found:
+def soak(folder: Path, arguments: argparse.Namespace) -> Figures:
     """Kill the learner so many times. Returns figures, and what was left behind as "problems"."""
     lives = {program: _lifetime(folder / f"whole-{program}", program) for program in PROGRAMS}
     chance, killed, problems, seconds = random.Random(arguments.seed), Counter[str](), [], []
@@ -39,7 +39,7 @@ def soak(folder: Path, arguments: argparse.Namespace) -> Found:
         moment = chance.uniform(0, lives[program])
         learner = Learner(folder / str(attempt), program)
         learner.wait_for_end(moment)
-        processes, was_alive = len(marked(learner.mark)), learner.process.poll() is None
+        processes, was_alive = len(find_marked(learner.mark)), learner.process.poll() is None
         learner.process.kill()
         gone, left = learner.leftovers()
         problems += [f"{program} killed after {moment:.2f} s: {thing}" for thing in left]
@@ -77,14 +77,14 @@ class Learner(Child):
             (folder / name).mkdir(parents=True)
         self._shared = set(_SHARED_MEMORY.iterdir())
         command = [sys.executable, "-m", "benchmarks.faults.soak_learner", program, folder]
-        environment = variables(changes={"TMPDIR": str(folder / "tmp")})
+        environment = child_environment(changes={"TMPDIR": str(folder / "tmp")})
         super().__init__(command, folder / "output", environment, cwd=folder / "cwd")
 
     def leftovers(self) -> tuple[float, list[str]]:
         """Return the seconds until all of its processes were gone after the kill, and what is left."""
         since = time.monotonic()
         self.process.wait()
-        while (alive := marked(self.mark)) and time.monotonic() < since + 2 * GONE_SECONDS:
+        while (alive := find_marked(self.mark)) and time.monotonic() < since + 2 * GONE_SECONDS:
             time.sleep(0.002)
         gone = time.monotonic() - since
         problems = [f"process {pid} is alive after {gone:.1f} s: {command_line(pid)}" for pid in sorted(alive)]

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu.gpu import lines_of
+from benchmarks.gpu.gpu import child_rows
 from benchmarks.gpu.works import ACTORS, PIPELINES
 from benchmarks.harness import ROOT, RunFailedError, make_parser, tell
 from benchmarks.speed.speed import PACKAGES
@@ -83,5 +83,5 @@ def export(cache: Path, works: Sequence[str], actors: Sequence[int]) -> None:
     """Fill a cache with the graphs of all networks, which TensorFlow makes. Raises RunFailedError."""
     environment = {"KERAS_BACKEND": "tensorflow", "ACTOR_LEARNER_CACHE": str(cache.absolute())}
     request = {"works": list(works), "num_actors": list(actors)}
-    for row in lines_of("exports", request, EXPORT_SECONDS, environment):
+    for row in child_rows("exports", request, EXPORT_SECONDS, environment):
         tell(f"exported: {row['exported']}")

@@ -28,7 +28,7 @@ import numpy as np
 
 from actor_learner.reports.curves import bootstrap_interval, interquartile_mean
 from actor_learner.runs.provenance import git_commit
-from benchmarks.harness import ROOT, Found, make_parser, map_on_cores, origin, run_on_core, table
+from benchmarks.harness import ROOT, Figures, make_parser, map_on_cores, origin, run_on_core, table
 from benchmarks.learning.rows import ROWS, Published, Row
 from benchmarks.peers.libraries import prepare, versions
 
@@ -76,7 +76,7 @@ class Runner:
 
     runs: Path
     deadline: float
-    source: Found
+    source: Figures
     sb3: Path | None
 
     def run_all(self, jobs: Sequence[Job]) -> None:
@@ -109,7 +109,7 @@ class Runner:
     def _log(self, job: Job) -> Path:
         return _result_file(job, self.runs).with_suffix(".log")
 
-    def _run_ours(self, row: Row, seed: int, core: int) -> Found:
+    def _run_ours(self, row: Row, seed: int, core: int) -> Figures:
         directory = _result_file((row, seed), self.runs).with_suffix("")
         train = [*row.command, "--seed", str(seed), "--run-dir", str(directory), "--quiet", "--overwrite"]
         evaluate = ["evaluate", str(directory), "--episodes", str(row.episodes)]
@@ -131,12 +131,12 @@ class Runner:
             "versions": {"Python": platform.python_version()} | {n: importlib.metadata.version(n) for n in PACKAGES},
         }
 
-    def _run_sb3(self, row: Row, seed: int, core: int) -> Found:
+    def _run_sb3(self, row: Row, seed: int, core: int) -> Figures:
         assert self.sb3 is not None
         words = [*SB3, row.library, row.algorithm, row.env, str(seed), str(row.steps), str(row.episodes)]
         started = time.perf_counter()
         with self._log((row, seed)).open("w") as log:
-            options: Found = {"timeout": TRAIN_SECONDS, "stdout": subprocess.PIPE, "stderr": log, "check": True}
+            options: Figures = {"timeout": TRAIN_SECONDS, "stdout": subprocess.PIPE, "stderr": log, "check": True}
             done = run_on_core(core, words, self.sb3, **options)
         found = json.loads(done.stdout.splitlines()[-1])
         return {
@@ -150,7 +150,7 @@ class Runner:
         }
 
 
-def training_returns(metrics: Sequence[Found], steps: set[int]) -> dict[str, float]:
+def training_returns(metrics: Sequence[Figures], steps: set[int]) -> dict[str, float]:
     """Return the training return at each of these env steps that the run reached before its end."""
     found = {}
     for wanted in sorted(steps):
@@ -168,7 +168,7 @@ def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
     """Add the new results to learning.json, and write the table and the curves of these rows."""
     output.mkdir(parents=True, exist_ok=True)
     file = output / "learning.json"
-    found: Found = json.loads(file.read_text()) if file.exists() else {}
+    found: Figures = json.loads(file.read_text()) if file.exists() else {}
     for row in rows:
         files = [path for seed in range(row.seeds) if (path := _result_file((row, seed), runs)).exists()]
         if not files:
@@ -183,7 +183,7 @@ def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
     (output / "learning.md").write_text(page(found))
 
 
-def page(found: Found) -> str:
+def page(found: Figures) -> str:
     """Return the results as Markdown."""
     known = [row for row in ROWS if row.name in found]
     seeds = [seed for row in known for seed in found[row.name]["seeds"]]
@@ -211,7 +211,7 @@ def page(found: Found) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table_row(row: Row, command: str, seeds: Sequence[Found]) -> tuple[str, ...]:
+def _table_row(row: Row, command: str, seeds: Sequence[Figures]) -> tuple[str, ...]:
     values = np.array([seed["evaluation_mean"] for seed in seeds])
     middle, (low, high) = float(interquartile_mean(values[:, None])[0]), _interval(values)
     goal = row.goal
@@ -241,7 +241,7 @@ def _interval(values: Any) -> tuple[float, float]:
     return float(low[0]), float(high[0])
 
 
-def _beside(published: Published, row: Row, seeds: Sequence[Found]) -> str:
+def _beside(published: Published, row: Row, seeds: Sequence[Figures]) -> str:
     """Return a published return; if it was reached at other steps, with these, and ours in training at that step."""
     if published.steps == row.steps:
         return str(published)

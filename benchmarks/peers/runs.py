@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, Found, RunFailedError
+from benchmarks.harness import ROOT, Figures, RunFailedError
 from benchmarks.peers.libraries import Peer, last_line
-from benchmarks.processes import Child, command_line, marked, memory_of
+from benchmarks.processes import Child, command_line, find_marked, memory_of
 
 PROGRAMS = ROOT / "benchmarks/peers/programs"
 WARM_UP = 2  # uncounted ticks: all is compiled by the first; the second's batch may have been collected meanwhile
@@ -27,7 +27,7 @@ class Run:
 
     begun: float
     ticks: list[tuple[float, int, float | None]]
-    memory: Found
+    memory: Figures
 
     @property
     def speed(self) -> float:
@@ -40,7 +40,7 @@ class Run:
         """Seconds from the start of the process to the end of the first update."""
         return self.ticks[0][0] - self.begun
 
-    def figures(self) -> Found:
+    def figures(self) -> Figures:
         """Return the figures for the JSON file."""
         return {"speed": self.speed, "start_up": self.start_up, "updates": len(self.ticks), "memory": self.memory}
 
@@ -49,7 +49,7 @@ class Run:
         return next((at - self.begun for at, _, mean in self.ticks if mean is not None and mean >= goal), None)
 
 
-def run_peer(peer: Peer, python: Path, task: Found, deadline: float | None = None) -> Run:
+def run_peer(peer: Peer, python: Path, task: Figures, deadline: float | None = None) -> Run:
     """Run a script to its end. Raises RunFailedError; none of its processes stays in any case."""
     deadline = deadline or peer.deadline
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as folder:
@@ -75,14 +75,14 @@ def run_peer(peer: Peer, python: Path, task: Found, deadline: float | None = Non
     return Run(child.started, ticks, memory)
 
 
-def _is_measured(ticks: list[Any], task: Found) -> bool:
+def _is_measured(ticks: list[Any], task: Figures) -> bool:
     """Return whether a run that failed did so after its measurement, at its end."""
     if task["goal"] is not None:
         return bool(ticks) and ticks[-1][2] is not None and ticks[-1][2] >= task["goal"]
     return len(ticks) > WARM_UP and ticks[-1][0] - ticks[WARM_UP - 1][0] >= task["seconds"]
 
 
-def _environment(peer: Peer, task: Found, folder: str) -> dict[str, str]:
+def _environment(peer: Peer, task: Figures, folder: str) -> dict[str, str]:
     """Return ours as a shell has it; for the others, with their number of threads."""
     given = {key: text for key, text in os.environ.items() if not key.startswith(("TF_NUM_", "OMP_", "MKL_", "XLA_"))}
     given["TMPDIR"] = folder
@@ -95,21 +95,21 @@ def _environment(peer: Peer, task: Found, folder: str) -> dict[str, str]:
     return given
 
 
-def _watch(child: Child, clock: Path, peer: Peer, seconds: float) -> Found | None:
+def _watch(child: Child, clock: Path, peer: Peer, seconds: float) -> Figures | None:
     """Wait for the end, and measure memory during the first counted update; return None at the deadline."""
     has_begun = child.wait_until(lambda: clock.read_bytes().count(b"\n") >= WARM_UP, seconds, poll_seconds=0.1)
     memory = _memory(child.mark, peer) if has_begun else {}
     return memory if child.wait_for_end(seconds) else None
 
 
-def _memory(mark: str, peer: Peer) -> Found:
+def _memory(mark: str, peer: Peer) -> Figures:
     """Measure the largest process, the workers (medians), and all together."""
     sizes: dict[int, dict[str, float]] = {}
-    for pid in marked(mark):
+    for pid in find_marked(mark):
         with contextlib.suppress(OSError, KeyError, ValueError):  # it has ended meanwhile
             sizes[pid] = memory_of(pid)
     workers = [pid for pid in sizes if re.search(peer.worker, command_line(pid))]
-    found: Found = {
+    found: Figures = {
         "processes": len(sizes),
         "all_pss": sum(size["pss"] for size in sizes.values()),
         "largest_pss": max((size["pss"] for pid, size in sizes.items() if pid not in workers), default=0.0),

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.harness import Found, in_turns, origin, report
-from benchmarks.one_thread import compared, parse, program
+from benchmarks.harness import Figures, origin, report, run_in_turns
+from benchmarks.one_thread import compare_figures, parse, program
 
 RUN = {"units": 64, "envs": 8, "steps": 32, "minibatch_size": 256, "epochs": 10, "batches": 20}
 UPDATES = {
@@ -44,7 +44,7 @@ def main() -> None:
     report({**origin(parser), "rounds": rounds, **found}, arguments.output)
 
 
-def minibatch(torch: str, task: Found, rounds: int) -> Found:
+def minibatch(torch: str, task: Figures, rounds: int) -> Figures:
     """Return a minibatch's microseconds, and our time as a part of nn.LSTM's; GRU has no row of torch's."""
     runs = {"ours": program(OURS, "update", task)}
     if task["kind"] != "lstm":
@@ -52,18 +52,18 @@ def minibatch(torch: str, task: Found, rounds: int) -> Found:
     return by_part({**runs, "torch": program(PEERS, "update", task, torch)}, rounds, ("ours", "torch"))
 
 
-def by_part(runs: dict[str, Callable[[], Any]], rounds: int, *pairs: tuple[str, str]) -> Found:
+def by_part(runs: dict[str, Callable[[], Any]], rounds: int, *pairs: tuple[str, str]) -> Figures:
     """Return the rounds' figures of each part in microseconds, and the ratios of pairs of programs."""
-    found = in_turns(runs, rounds)
+    found = run_in_turns(runs, rounds)
     parts = {
-        part: compared({name: [row[part] for row in rows] for name, rows in found.items()}, pairs, 1e6, 1)
+        part: compare_figures({name: [row[part] for row in rows] for name, rows in found.items()}, pairs, 1e6, 1)
         for part in found["ours"][0]
     }
     names = [*found, *(f"{this} / {other}" for this, other in pairs)]
     return {name: {part: figures[name] for part, figures in parts.items()} for name in names}
 
 
-def acting(task: Found, rounds: int) -> Found:
+def acting(task: Figures, rounds: int) -> Figures:
     """Return a step's microseconds for each kind of policy, and its multiple of one that doesn't remember."""
     found = program(OURS, "acting", {**task, "rounds": rounds, "calls": 1000})()
     return {
@@ -73,12 +73,12 @@ def acting(task: Found, rounds: int) -> Found:
     }
 
 
-def first_updates(rounds: int) -> Found:
+def first_updates(rounds: int) -> Figures:
     """Return the seconds of a first update without any cache, and the multiple of one without memory."""
     runs = {}
     for kind, steps in COMPILED:
         task = {"kind": kind, "units": 128, "steps": steps, "columns": 512 // steps, "epochs": 5}
         runs[f"{kind}, {steps} steps"] = program(OURS, "first_update", task, ACTOR_LEARNER_CACHE="")
-    found = {name: [row["first_update"] for row in rows] for name, rows in in_turns(runs, rounds).items()}
+    found = {name: [row["first_update"] for row in rows] for name, rows in run_in_turns(runs, rounds).items()}
     first, *others = found
-    return compared(found, [(name, first) for name in others], digits=2)
+    return compare_figures(found, [(name, first) for name in others], digits=2)

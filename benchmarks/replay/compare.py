@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.harness import Found, in_turns, origin, report
-from benchmarks.one_thread import compared, parse, program
+from benchmarks.harness import Figures, origin, report, run_in_turns
+from benchmarks.one_thread import compare_figures, parse, program
 from benchmarks.peers.libraries import versions
 
 DQN = {"algorithm": "dqn", "minibatch_size": 64, "steps": 128, "calls": 8, "observation": 4, "actions": 2}
@@ -30,7 +30,7 @@ XLA_FLAGS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 def main() -> None:
     parser, arguments, python = parse("replay", __doc__ or "")
     rounds = arguments.rounds
-    found: Found = {"a gradient step": {}}
+    found: Figures = {"a gradient step": {}}
     for name, task in STEPS.items():  # SBX has no CNN here
         found["a gradient step"][name] = compare(python, "step", task, rounds, sbx=bool(task["observation"]), unit=1e6)
     found["CartPole, the whole command"] = compare(python, "whole", WHOLE, rounds)
@@ -38,10 +38,10 @@ def main() -> None:
     report({**origin(parser), "rounds": rounds, "versions": known, **found}, arguments.output)
 
 
-def compare(python: str, function: str, task: Found, rounds: int, *, sbx: bool = True, unit: float = 1.0) -> Found:
+def compare(python: str, function: str, task: Figures, rounds: int, *, sbx: bool = True, unit: float = 1.0) -> Figures:
     """Return the rounds' figures in a unit, and how many times ours goes into each peer's."""
     runs = {"ours": program("replay.programs.ours", function, task)}
     for library in ("sb3", "sbx") if sbx else ("sb3",):
         task = {**task, "library": library}
         runs[library.upper()] = program("replay.programs.peers", function, task, python, XLA_FLAGS=XLA_FLAGS)
-    return compared(in_turns(runs, rounds), [(name, "ours") for name in runs if name != "ours"], unit)
+    return compare_figures(run_in_turns(runs, rounds), [(name, "ours") for name in runs if name != "ours"], unit)

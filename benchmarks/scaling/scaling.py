@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Found, in_turns, line_through, make_parser, medians, origin, tell
+from benchmarks.harness import Figures, line_through, make_parser, medians, origin, run_in_turns, tell
 from benchmarks.processes import memory_of
 from benchmarks.scaling.page import draw, page
 
@@ -52,7 +52,7 @@ def main() -> None:
         draw(found, arguments.picture)
 
 
-def measure_all(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Found:
+def measure_all(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Figures:
     """Measure all parts, one after the other."""
     started = time.monotonic()
     work = {"envs_per_actor": ENVS, "unroll_length": ROWS, "step_seconds": STEP_SECONDS}
@@ -89,7 +89,7 @@ class Station:
         for _ in range(batches):
             self._learn(self.pool.collect())
 
-    def measure(self, batches: int) -> Found:
+    def measure(self, batches: int) -> Figures:
         """Measure some batches: from the end of a collection to the end of the last one.
 
         For one batch: `pool_seconds`, CPU time of the pool in both threads of the learner's process, and the update's
@@ -118,7 +118,7 @@ class Station:
             "cores": round((cpu + actors_cpu) / seconds / len(os.sched_getaffinity(0)), 4),
         }
 
-    def _learn(self, trajectory: Any) -> tuple[Found, float]:
+    def _learn(self, trajectory: Any) -> tuple[Figures, float]:
         """Learn and publish; return the times of the update, and the CPU seconds of publishing."""
         started, cpu = time.perf_counter(), time.process_time()
         for _ in range(self.updates_per_batch):
@@ -133,7 +133,7 @@ class Station:
         files = (file for pid in self.pool.pids.values() for file in Path(f"/proc/{pid}/task").glob("*/schedstat"))
         return sum(map(_schedstat, files))
 
-    def memory(self) -> Found:
+    def memory(self) -> Figures:
         """Return the memory of one actor, in MB of 10^6 bytes."""
         sizes = [memory_of(pid) for pid in self.pool.pids.values()]
         return {kind: round(statistics.mean(size[kind] for size in sizes), 2) for kind in sizes[0]}
@@ -146,11 +146,11 @@ def make_learner(network: Any, action_space: Any) -> Any:
     return al.Learner(network, al.PPO(minibatch_size=MINIBATCH_SIZE, epochs=EPOCHS), action_space=action_space)
 
 
-def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Found:
+def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Figures:
     """Measure throughput, memory and the learner's time by number of actors, and an overloaded learner."""
     with contextlib.ExitStack() as stack:
         stations: dict[int, Station] = {}
-        memory: dict[int, Found] = {}
+        memory: dict[int, Figures] = {}
         learner = None
         for count in actors:
             stations[count] = Station(stack, learner, count, STEP_SECONDS)
@@ -170,14 +170,14 @@ def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Found:
         }
 
 
-def _measure_in_turns(stations: dict[int, Station], rounds: int, batches: int) -> dict[int, list[Found]]:
+def _measure_in_turns(stations: dict[int, Station], rounds: int, batches: int) -> dict[int, list[Figures]]:
     runs = {key: functools.partial(station.measure, batches) for key, station in stations.items()}
-    found = in_turns(runs, rounds)
+    found = run_in_turns(runs, rounds)
     tell(f"of ideal: { {key: rows[-1]['of_ideal'] for key, rows in found.items()} }")
     return found
 
 
-def _learner_figures(middle: dict[int, Found]) -> Found:
+def _learner_figures(middle: dict[int, Figures]) -> Figures:
     """Return an actor's cost in the learner's process, and the number of actors that saturate it."""
     base, slope = line_through({count: row["pool_seconds"] for count, row in middle.items()})
     largest, reference = max(middle), middle[REFERENCE]
@@ -191,7 +191,7 @@ def _learner_figures(middle: dict[int, Found]) -> Found:
     }
 
 
-def measure_overload(station: Station, alone: Found, rounds: int) -> Found:
+def measure_overload(station: Station, alone: Figures, rounds: int) -> Figures:
     """Compare the throughput, where learning takes longer than collecting, with that of the update alone."""
     updates = max(1, round(OVERLOAD * ROWS * STEP_SECONDS / alone["update_seconds"]))
     station.updates_per_batch = updates
@@ -207,7 +207,7 @@ def measure_overload(station: Station, alone: Found, rounds: int) -> Found:
     }
 
 
-def measure_tails(rounds: int, batches: int) -> Found:
+def measure_tails(rounds: int, batches: int) -> Figures:
     """Measure lock-step, one batch ahead and free running, with steps of Pareto-distributed length."""
     with contextlib.ExitStack() as stack:
         stations: dict[int, Station] = {}

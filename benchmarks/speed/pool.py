@@ -14,7 +14,7 @@ from typing import Any
 import actor_learner as al
 from actor_learner.system.fields import ACTING, DEVICES
 from actor_learner.system.memory import own_memory
-from benchmarks.harness import Found, in_turns, make_parser, origin, ratio_of, report
+from benchmarks.harness import Figures, make_parser, origin, ratio_of, report, run_in_turns
 from benchmarks.processes import memory_of
 from benchmarks.speed.frames import NoiseFrames
 
@@ -36,7 +36,7 @@ def actor() -> None:
     report(result, arguments.output)
 
 
-def measure_actor(env: str, envs: int, batches: int) -> Found:
+def measure_actor(env: str, envs: int, batches: int) -> Figures:
     """Measure one actor process, and weight versions in this one."""
     with al.ActorPool(env, num_actors=1, envs_per_actor=envs, unroll_length=STEPS) as actors:
         microseconds: dict[str, list[float]] = {"env": [], "acting": [], "other": []}
@@ -88,7 +88,7 @@ def acting() -> None:
     report({**origin(parser), "actors": arguments.actors, "envs": FRAME_ENVS, **found}, arguments.output)
 
 
-def compare_acting(image_network: str, precision: str, arguments: argparse.Namespace) -> Found:
+def compare_acting(image_network: str, precision: str, arguments: argparse.Namespace) -> Figures:
     """Alternate two pools whose actors have the same network."""
 
     def network(*spaces: Any) -> Any:
@@ -114,7 +114,7 @@ def compare_acting(image_network: str, precision: str, arguments: argparse.Names
         }
         for actors in pools.values():
             actors.collect(timeout=None)
-        found = in_turns(
+        found = run_in_turns(
             {where: functools.partial(_speed, actors) for where, actors in pools.items()}, arguments.rounds
         )
     speeds = {where: statistics.median(speeds) for where, speeds in found.items()}

@@ -30,7 +30,7 @@ CART_POLE = {
 """rl-baselines3-zoo's, as our preset's."""
 
 
-class Still(gym.Env[Any, Any]):
+class IdleEnv(gym.Env[Any, Any]):
     """An environment that is never stepped."""
 
     def __init__(self, task: SimpleNamespace) -> None:
@@ -68,7 +68,7 @@ def step(task: SimpleNamespace) -> float:
     options: dict[str, Any] = {"buffer_size": ROWS if task.observation else 2048, "batch_size": task.minibatch_size}
     if task.library == "sb3" and task.algorithm == "dqn":
         options["max_grad_norm"] = float("inf") if task.max_grad_norm is None else task.max_grad_norm
-    model = make_model(task, Still(task), **options)
+    model = make_model(task, IdleEnv(task), **options)
     from stable_baselines3.common.logger import configure
 
     model.set_logger(configure(None, []))
