@@ -17,7 +17,7 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks.harness import Figures, make_parser, map_on_cores, origin, run_on_core
+from benchmarks.harness import Figures, make_parser, map_on_cores, origin, run_on_core, write
 
 KINDS = ("none", "actors")
 
@@ -35,8 +35,7 @@ def main() -> None:
     settings = {"env": arguments.env, "faults": arguments.faults, "total_steps": arguments.total_steps}
     jobs = [{**settings, "kind": kind, "seed": seed} for seed in range(arguments.seeds) for kind in KINDS]
     runs = map_on_cores(_run_child, jobs, arguments.at_once)
-    if arguments.output:
-        arguments.output.write_text(json.dumps({**origin(parser), "runs": runs}, indent=1) + "\n")
+    write({**origin(parser), "runs": runs}, arguments.output)
 
 
 def _run_child(core: int, job: Figures) -> Figures:

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Figures, make_parser, origin, table, tell
+from benchmarks.harness import Figures, make_parser, origin, report, table, tell
 from benchmarks.processes import Leftovers, command_line, growth
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -58,13 +58,11 @@ def main() -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
         result = importlib.import_module(_SUBJECTS[arguments.what]).soak(folder, arguments)
     faults = result.pop("faults", [])
-    text = json.dumps(result := {**origin(parser), **result}, indent=1)
-    print(text)
-    if arguments.output:
-        arguments.output.with_suffix(".json").write_text(text + "\n")
-    if arguments.output and faults:
-        arguments.output.with_suffix(".md").write_text(page(result))
-        arguments.output.with_suffix(".log").write_text("\n".join(faults) + "\n")
+    output = arguments.output and arguments.output.with_suffix(".json")
+    result = {**origin(parser), **result}
+    report(result, output, page=page(result) if faults else "")
+    if output and faults:
+        output.with_suffix(".log").write_text("\n".join(faults) + "\n")
     for problem in result["problems"]:
         tell(f"soak: {problem}")
     sys.exit(bool(result["problems"]))

@@ -10,10 +10,7 @@ The file is written after each row. If it is there already, only the rows that i
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +25,7 @@ from actor_learner.system.machine import available_cores
 from benchmarks.gpu.page import page
 from benchmarks.gpu.works import ACTORS, NETWORKS, PIPELINES, PRECISIONS, STEPS
 from benchmarks.harness import Figures, RunFailedError, child_environment, make_parser, origin, tell
+from benchmarks.processes import Child
 
 MINIBATCH_SIZES = {"gpu": [64, 256, 1024, 2048, 8192], "cpu": [64, 256]}
 KEYS = {
@@ -205,28 +203,18 @@ def child_rows(kind: str, request: Figures, seconds: float, environment: dict[st
     """Yield what a child prints, as soon as it does. Raises RunFailedError if it fails or takes longer."""
     own = child_environment(changes={"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environment})
     command = [sys.executable, "-P", "-m", "benchmarks.gpu.child", kind, json.dumps(request)]
-    late = threading.Event()
-    streams: Any = {"stdout": subprocess.PIPE, "text": True}
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(command, env=own, stderr=errors, start_new_session=True, **streams) as process,
-    ):
-
-        def end_it() -> None:
-            late.set()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-        timer = threading.Timer(seconds, end_it)
+    with tempfile.TemporaryDirectory() as folder:
+        child = Child(command, Path(folder, "errors"), own, stdout=subprocess.PIPE)
+        timer = threading.Timer(seconds, child.end)
         timer.start()
         try:
-            yield from map(json.loads, process.stdout or ())
-            code = process.wait()
+            yield from map(json.loads, child.process.stdout or ())
+            child.process.wait()
         finally:
             timer.cancel()
-            if process.poll() is None:
-                end_it()
-        if code:
-            errors.seek(0)
-            lines = errors.read().strip().splitlines() or [f"exit code {code}"]
-            raise RunFailedError(f"it hadn't ended after {seconds:.0f} s" if late.is_set() else lines[-1])
+            child.end()
+            child.process.communicate()
+        if code := child.process.returncode:
+            is_late = time.monotonic() > child.started + seconds
+            lines = child.output.read_text(errors="replace").strip().splitlines() or [f"exit code {code}"]
+            raise RunFailedError(f"it hadn't ended after {seconds:.0f} s" if is_late else lines[-1])

@@ -28,7 +28,7 @@ import numpy as np
 
 from actor_learner.reports.curves import bootstrap_interval, interquartile_mean
 from actor_learner.runs.provenance import git_commit
-from benchmarks.harness import ROOT, Figures, make_parser, map_on_cores, origin, run_on_core, table
+from benchmarks.harness import ROOT, Figures, make_parser, map_on_cores, origin, run_on_core, table, write
 from benchmarks.learning.rows import ROWS, Published, Row
 from benchmarks.peers.libraries import prepare, versions
 
@@ -102,7 +102,7 @@ class Runner:
             "machine": self.source["machine"],
             "commit": (git_commit(ROOT) or {"commit": ""})["commit"][:7],
         }
-        _result_file(job, self.runs).write_text(json.dumps(result, indent=1) + "\n")
+        write(result, _result_file(job, self.runs))
         returns = f"{result['evaluation_mean']:,.1f} (training {result['training_return']:,.1f})"
         print(f"{row.name}, seed {seed}: {returns} after {time.perf_counter() - started:,.0f} s", flush=True)
 
@@ -179,8 +179,7 @@ def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
         if row.library == "ours" and all(run.is_dir() for run in runs_of_row):  # else the curves of all stay
             words = ["plot", *map(str, runs_of_row), "--band", "bootstrap", "--output", str(output / f"{row.slug}.png")]
             subprocess.run([sys.executable, *COMMAND, *words], check=True, timeout=300)
-    file.write_text(json.dumps(found, indent=1) + "\n")
-    (output / "learning.md").write_text(page(found))
+    write(found, file, page(found))
 
 
 def page(found: Figures) -> str:

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.harness import ROOT, Figures, RunFailedError, make_parser, origin
+from benchmarks.harness import ROOT, Figures, RunFailedError, make_parser, origin, write
 from benchmarks.peers.libraries import OURS, OWN_WORKS, PEERS, NotInstallableError, Peer, prepare, versions
 from benchmarks.peers.runs import Run, run_peer
 from benchmarks.peers.table import page
@@ -56,9 +56,7 @@ def main() -> None:
             figures = compare(name, pythons, arguments, chance)
             found.setdefault("works", {})[name] = {**origin(parser), **figures}
         found["worker_memory"] = found.get("worker_memory", {}) or worker_memory(pythons)
-        if output:
-            output.write_text(json.dumps(found, indent=1) + "\n")
-            output.with_suffix(".md").write_text(page(found))
+        write(found, output, page(found))
     if not output:
         print(page(found))
 

@@ -15,7 +15,16 @@ import os
 import time
 from collections.abc import Iterator
 
-from benchmarks.harness import Figures, cpu_seconds, make_parser, medians, origin, report, run_in_turns, run_python
+from benchmarks.harness import (
+    Figures,
+    children_cpu_seconds,
+    make_parser,
+    medians,
+    origin,
+    report,
+    run_in_turns,
+    run_python,
+)
 
 TASKS = (
     ("Pendulum-v1", -200, {"ppo": 5000, "sac": 500}),
@@ -47,9 +56,9 @@ def costs(env: str, goal: float, algorithms: dict[str, int], seeds: int) -> Figu
 def run(task: Figures, seeds: Iterator[int]) -> Figures:
     """Train the next seed until the goal, in a process of its own."""
     task = {**task, "seed": next(seeds)}
-    began, cpu = time.monotonic(), cpu_seconds(children_only=True)
+    began, cpu = time.monotonic(), children_cpu_seconds()
     found = json.loads(run_python(["-m", "benchmarks.replay.programs.until", json.dumps(task)], seconds=SECONDS))
-    seconds = {"seconds": time.monotonic() - began, "cpu_seconds": cpu_seconds(children_only=True) - cpu}
+    seconds = {"seconds": time.monotonic() - began, "cpu_seconds": children_cpu_seconds() - cpu}
     return {**found, **{name: round(value, 1) for name, value in seconds.items()}}
 
 

@@ -22,9 +22,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Figures, line_through, make_parser, medians, origin, run_in_turns, tell
+from benchmarks.harness import Figures, make_parser, medians, origin, run_in_turns, tell, write
 from benchmarks.processes import memory_of
-from benchmarks.scaling.page import draw, page
+from benchmarks.scaling.page import draw, line_through, page
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -45,9 +45,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="`minibatch_size` is larger than a batch")
     found = json.loads(arguments.read.read_text()) if arguments.read else measure_all(parser, arguments)
     print(page(found))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(found, indent=1) + "\n")
-        arguments.output.with_suffix(".md").write_text(page(found))
+    write(found, arguments.output, page(found))
     if arguments.picture:
         draw(found, arguments.picture)
 

@@ -192,8 +192,7 @@ def roof() -> None:
             found = json.loads(run_python(["-m", "actor_learner.cli", *words], seconds=1800, stderr=sys.stderr))
             result["works"].setdefault(name, {})[f"lag {lag}"] = found
             print(_roof_line(name, lag, found), flush=True)
-            if arguments.output:
-                arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+            harness.write(result, arguments.output)
 
 
 def _roof_line(name: str, lag: int, found: Figures) -> str:
