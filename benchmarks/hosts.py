@@ -218,10 +218,7 @@ def _ip(*words: str) -> str:
 
 
 def main(command: str, *words: str) -> None:
-    if command == "up":
-        for name in words:
-            up(name)
-    elif command == "ray":
+    if command == "ray":
         for name in words:
             start_ray(name, words[0])
     elif command == "run":
@@ -231,7 +228,7 @@ def main(command: str, *words: str) -> None:
         down_all()
     else:
         for name in words:
-            {"cut": cut, "heal": heal, "off": power_off}[command](name)
+            {"up": up, "cut": cut, "heal": heal, "off": power_off}[command](name)
 
 
 if __name__ == "__main__":

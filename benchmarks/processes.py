@@ -80,10 +80,10 @@ class Leftovers(NamedTuple):
         """Collect those of this process. temporary: the folder of its temporary files."""
         gc.collect()
         return cls(
-            Counter(_children()),
+            Counter(_child_commands()),
             Counter(_descriptors()),
             Counter(thread.name for thread in threading.enumerate()),
-            Counter([*os.listdir("/dev/shm"), *_mapped()]),  # noqa: S108
+            Counter([*os.listdir("/dev/shm"), *_mapped_regions()]),  # noqa: S108
             Counter(map(str, temporary.rglob("*"))),
         )
 
@@ -93,7 +93,7 @@ class Leftovers(NamedTuple):
         return [f"{kind} left: {sorted((now - then).elements())}" for kind, now, then in more if now - then]
 
 
-def _children() -> list[str]:
+def _child_commands() -> list[str]:
     """Return the command lines of this process's children, zombies included."""
     tasks = Path("/proc/self/task").glob("*/children")
     return [command_line(int(pid)) for task in tasks for pid in task.read_text().split()]
@@ -157,7 +157,7 @@ def _descriptors() -> list[str]:
     return found
 
 
-def _mapped() -> list[str]:
+def _mapped_regions() -> list[str]:
     """Return the regions of anonymous shared memory that are mapped."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return [line.split()[-2] for line in lines if "memfd:actor_learner" in line]

@@ -33,7 +33,7 @@ def small(observation_space: Any, action_space: Any, **fields: Any) -> Any:
     return al.default_network(observation_space, action_space, hidden_sizes=(32,), seed=1, **fields)
 
 
-def remembering(observation_space: Any, action_space: Any) -> Any:
+def recurrent(observation_space: Any, action_space: Any) -> Any:
     return small(observation_space, action_space, memory="gru", memory_size=16)
 
 
@@ -47,7 +47,7 @@ WORKS: dict[str, Figures] = {
         "network": small,
         **SINGLE,
     },
-    "memory": {"env": "actor_learner/CartPoleNoVelocity-v0", "network": remembering, **SINGLE},
+    "memory": {"env": "actor_learner/CartPoleNoVelocity-v0", "network": recurrent, **SINGLE},
 }
 
 

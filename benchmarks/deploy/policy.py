@@ -93,11 +93,11 @@ def main() -> None:
         seconds = run_in_turns(runs, arguments.rounds + 1)
     result: Figures = {**origin(parser), "rounds": arguments.rounds}
     for name, python in pythons.items():
-        result[name] = {**installed(python, ROOTS[name]), **medians(seconds[name][1:], digits=3)}
+        result[name] = {**installed_size(python, ROOTS[name]), **medians(seconds[name][1:], digits=3)}
     report(result, arguments.output)
 
 
-def installed(python: str, roots: list[str]) -> Figures:
+def installed_size(python: str, roots: list[str]) -> Figures:
     """Return the size and the number of packages, with their dependencies."""
     sizes = json.loads(run_program(python, _SIZE, json.dumps(roots)))
     return {"megabytes": round(sum(sizes.values()) / 1e6, 1), "packages": len(sizes)}
@@ -166,7 +166,7 @@ def pong() -> None:
         for python in arguments.litert:
             found = json.loads(run_program(python, _ACT_IN_PONG, *files))
             seconds = [time_program(python, _FIRST_ACTION, *files) for _ in range(ROUNDS + 1)][1:]
-            figures = {**installed(python, ROOTS["litert"]), **medians(seconds, digits=3)}
+            figures = {**installed_size(python, ROOTS["litert"]), **medians(seconds, digits=3)}
             pythons.append({**compare(found, logits, sampled), **figures})
     result = {
         **origin(parser),

@@ -229,7 +229,7 @@ def _table_row(row: Row, command: str, seeds: Sequence[Figures]) -> tuple[str, .
         f"{values.mean():,.1f}{spread}",
         f"{statistics.mean(seed['training_return'] for seed in seeds):,.1f}",
         "" if goal is None else str(goal),
-        "; ".join(_beside(published, row, seeds) for published in row.published if published is not goal),
+        "; ".join(_compare_with(published, row, seeds) for published in row.published if published is not goal),
         f"{statistics.mean(seed['seconds'] for seed in seeds):,.0f}",
         "; ".join(sorted(made)),
     )
@@ -240,7 +240,7 @@ def _interval(values: Any) -> tuple[float, float]:
     return float(low[0]), float(high[0])
 
 
-def _beside(published: Published, row: Row, seeds: Sequence[Figures]) -> str:
+def _compare_with(published: Published, row: Row, seeds: Sequence[Figures]) -> str:
     """Return a published return; if it was reached at other steps, with these, and ours in training at that step."""
     if published.steps == row.steps:
         return str(published)

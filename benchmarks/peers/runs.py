@@ -57,13 +57,13 @@ def run_peer(peer: Peer, python: Path, task: Figures, deadline: float | None = N
         clock.touch()
         task = {"warm_up": WARM_UP, "goal": None, "seed": 0, "threads": 1, **peer.options, **task, "clock": str(clock)}
         command = [str(python), "-P", str(PROGRAMS / f"{peer.script}.py"), json.dumps(task)]
-        shared, environment = _shared(), _environment(peer, task, folder)
+        shared, environment = _torch_regions(), _environment(peer, task, folder)
         child = Child(command, Path(folder, "stderr"), environment, cwd=folder, stdout=subprocess.DEVNULL)
         try:
             memory = _watch(child, clock, peer, deadline)
         finally:
             child.end()
-            _remove_shared(shared)
+            _remove_torch_regions(shared)
         message = last_line(child.output.read_text(errors="replace"))
         ticks = [tuple(json.loads(line)) for line in clock.read_text().splitlines()]
     if memory is None:
@@ -120,13 +120,13 @@ def _memory(mark: str, peer: Peer) -> Figures:
     return found
 
 
-def _shared() -> set[Path]:
+def _torch_regions() -> set[Path]:
     """Return torch's named regions of shared memory: `torch_PID_...`."""
     return set(Path("/dev/shm").glob("torch_*"))  # noqa: S108
 
 
-def _remove_shared(before: set[Path]) -> None:
+def _remove_torch_regions(before: set[Path]) -> None:
     """Remove new regions of processes that are gone: a killed process leaves them."""
-    for region in _shared() - before:
+    for region in _torch_regions() - before:
         if not command_line(int(region.name.split("_")[1])):
             region.unlink(missing_ok=True)

@@ -140,10 +140,10 @@ def _footnotes(work: Figures) -> list[str]:
 
 
 def _solve_table(solved: Figures) -> list[str]:
-    best = min((found.median for key in OURS if (found := _seconds(solved, key))), default=None)
+    best = min((found.median for key in OURS if (found := _seconds_to_solve(solved, key))), default=None)
     rows = []
     for key, seconds in solved["seconds"].items():
-        found = _seconds(solved, key)
+        found = _seconds_to_solve(solved, key)
         steps = [count for count in solved["env_steps"][key] if count is not None]
         rows.append(
             (
@@ -165,5 +165,5 @@ def _solve_table(solved: Figures) -> list[str]:
     ]
 
 
-def _seconds(solved: Figures, key: str) -> Spread | None:
+def _seconds_to_solve(solved: Figures, key: str) -> Spread | None:
     return Spread.of([seconds for seconds in solved["seconds"].get(key, ()) if seconds is not None])

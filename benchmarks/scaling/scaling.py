@@ -72,12 +72,12 @@ class Station:
     ) -> None:
         import actor_learner as al
 
-        before = _watchers()
+        before = _supervisor_threads()
         settings = {"num_actors": actors, "envs_per_actor": ENVS, "unroll_length": ROWS, "max_policy_lag": lag}
         env |= {"step_time": step_seconds}
         pool = al.ActorPool("actor_learner/Latency-v0", learner and learner.network, env_kwargs=env, **settings)
         self.pool = stack.enter_context(pool)
-        (self._watcher,) = _watchers() - before
+        (self._watcher,) = _supervisor_threads() - before
         self.learner = learner or make_learner(self.pool.network, self.pool.action_space)
         self.actors, self.ideal = actors, actors * ENVS / step_seconds
         self.updates_per_batch = 1
@@ -223,7 +223,7 @@ def measure_tails(rounds: int, batches: int) -> Figures:
     return {"work": work, "rounds": found, "lags": lags}
 
 
-def _watchers() -> set[int]:
+def _supervisor_threads() -> set[int]:
     """Return the kernel's numbers of the threads that listen to actors."""
     return {thread.native_id or 0 for thread in threading.enumerate() if thread.name == "actor-supervisor"}
 
