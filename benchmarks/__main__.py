@@ -15,20 +15,16 @@ TOPICS = {
     "roof": "benchmarks.speed.speed:roof",
     "startup": "benchmarks.speed.startup",
     "same-bytes": "benchmarks.speed.same_bytes",
-    "update": "benchmarks.speed.update",
     "actor": "benchmarks.speed.pool:actor",
     "acting": "benchmarks.speed.pool:acting",
-    "free-running": "benchmarks.speed.pool:free_running",
     "peers": "benchmarks.peers.compare",
     "learning": "benchmarks.learning.table",
-    "precision": "benchmarks.learning.precision",
     "recurrent": "benchmarks.recurrent.compare",
     "replay": "benchmarks.replay.compare",
     "resources": "benchmarks.replay.resources",
     "scaling": "benchmarks.scaling.scaling",
     "gpu": "benchmarks.gpu.gpu",
     "gpu-pack": "benchmarks.gpu.pack",
-    "overhead": "benchmarks.overhead.overhead",
     "memory": "benchmarks.overhead.memory",
     "soak": "benchmarks.faults.soak",
     "aborts": "benchmarks.faults.aborts",
@@ -47,6 +43,16 @@ TOPICS = {
 }
 """The module of each topic, and its function where that isn't `main`."""
 
+ARCHIVED = {
+    "update": ("speed/update", "2026-11-22", "an update as one compiled graph, against its steps called from Python"),
+    "precision": ("learning/precision", "2026-11-23", "16 bits in the hidden layers, and PPO's ratio"),
+    "overhead": ("overhead/overhead", "2026-11-21", "the cost of the live view, TensorBoard's files and supervision"),
+    "free-running": ("speed/pool", "2026-11-21", "throughput beside a slow actor; `scaling` has it for heavy tails"),
+}
+"""The answered questions whose programs are only in git's history: the module, the result's date, the question."""
+
+LAST_COMMIT = "96efe57"  # that has them
+
 
 def main() -> None:
     """Run the program of the first argument with the arguments after it."""
@@ -55,8 +61,13 @@ def main() -> None:
         print("usage: scripts/measure TOPIC [--help] ...\n")
         for topic in TOPICS:
             print(f"  {topic:16} {summary(topic)}")
+        print("\nanswered, with the results kept, and the programs in git's history alone:\n")
+        for topic in ARCHIVED:
+            print(f"  {topic:16} {archive_note(topic)}")
         return
     topic, *rest = words
+    if topic in ARCHIVED:
+        sys.exit(f"scripts/measure: error: {topic} was answered: {archive_note(topic)}")
     if topic not in TOPICS:
         sys.exit(f"scripts/measure: error: unknown topic {topic!r}; scripts/measure without arguments lists them.")
     sys.argv = [f"scripts/measure {topic}", *rest]
@@ -65,6 +76,13 @@ def main() -> None:
         sys.exit(getattr(importlib.import_module(module), function or "main")())
     except RunFailedError as error:
         sys.exit(f"scripts/measure {topic}: error: {error}")
+
+
+def archive_note(topic: str) -> str:
+    """Return the question of an archived topic, its date, and the command that shows its program."""
+    module, date, question = ARCHIVED[topic]
+    folder = module.partition("/")[0]
+    return f"{question} (benchmarks/{folder}/, {date}; git show {LAST_COMMIT}:benchmarks/{module}.py)"
 
 
 def summary(topic: str) -> str:

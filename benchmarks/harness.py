@@ -27,14 +27,13 @@ from actor_learner.system.machine import available_cores, cpu_model
 
 ROOT = Path(__file__).resolve().parents[1]
 CHILD_SECONDS = 900.0
-Found = dict[str, Any]
+Figures = dict[str, Any]
 K, T = TypeVar("K"), TypeVar("T")
 
 _HELP = {
     "works": "the workloads to measure (benchmarks/works.py)",
     "rounds": "how often everything is measured, in turns",
     "runs": "runs to take the median of",
-    "pairs": "pairs of runs to compare",
     "steps": "env steps of each run",
     "seconds": "seconds of each measurement",
     "minutes": "minutes to measure",
@@ -45,7 +44,6 @@ _HELP = {
     "num_actors": "actor processes",
     "lag": "max_policy_lag",
     "lags": "max_policy_lag, one or several",
-    "minibatch_sizes": "rows of a minibatch, one or several",
     "networks": "the networks to measure, one or several",
     "precisions": "the precisions to measure, one or several",
     "seed": "seed of everything random",
@@ -88,7 +86,7 @@ def make_parser(topic: str, doc: str, output: str = "JSON file to write", **defa
     return parser
 
 
-def origin(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) -> Found:
+def origin(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) -> Figures:
     """Return the date, command and machine of a measurement. words: the arguments, by default this process's."""
     return {
         "date": datetime.date.today().isoformat(),
@@ -97,11 +95,20 @@ def origin(parser: argparse.ArgumentParser, words: Sequence[str] | None = None) 
     }
 
 
-def report(found: Mapping[str, Any], output: Path | None = None, *, leave_out: Iterable[str] = ()) -> None:
-    """Print figures as JSON, without some long ones, and write all of them to a file."""
+def report(
+    found: Mapping[str, Any], output: Path | None = None, *, leave_out: Iterable[str] = (), page: str = ""
+) -> None:
+    """Print figures as JSON, without some long ones, and write all of them to a file, their page beside it."""
     print(json.dumps({name: value for name, value in found.items() if name not in leave_out}, indent=1), flush=True)
+    write(found, output, page)
+
+
+def write(found: Mapping[str, Any], output: Path | None, page: str = "") -> None:
+    """Write figures to a JSON file, and their page in Markdown beside it; do nothing without a file."""
     if output:
         output.write_text(json.dumps(found, indent=1) + "\n")
+    if output and page:
+        output.with_suffix(".md").write_text(page)
 
 
 def tell(line: str) -> None:
@@ -133,7 +140,7 @@ def run_python(
     name = " ".join(command[3:6]) if command[2] == "-m" else command[2]
     try:
         done = subprocess.run(
-            command, env=variables(path, environment), text=True, timeout=seconds, check=False, **captured
+            command, env=child_environment(path, environment), text=True, timeout=seconds, check=False, **captured
         )
     except subprocess.TimeoutExpired:
         raise RunFailedError(f"{name} failed: it hadn't ended after {seconds:g} s") from None
@@ -143,7 +150,7 @@ def run_python(
     return str(done.stdout)
 
 
-def variables(path: Path = ROOT, changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
+def child_environment(path: Path = ROOT, changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """Return the environment of a child that imports the project from `path`; variables that are None are left out."""
     own = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(path), **(changes or {})}
     return {name: value for name, value in own.items() if value is not None}
@@ -151,9 +158,9 @@ def variables(path: Path = ROOT, changes: Mapping[str, str | None] | None = None
 
 def time_python(words: Iterable[Any], **options: Any) -> dict[str, float]:
     """Return the wall-clock and CPU seconds of Python in a process of its own. options: of `run_python`."""
-    started, cpu = time.monotonic(), cpu_seconds(children_only=True)
+    started, cpu = time.monotonic(), children_cpu_seconds()
     run_python(words, **options)
-    return {"seconds": time.monotonic() - started, "cpu_seconds": cpu_seconds(children_only=True) - cpu}
+    return {"seconds": time.monotonic() - started, "cpu_seconds": children_cpu_seconds() - cpu}
 
 
 def run_on_core(
@@ -183,7 +190,7 @@ def map_on_cores(run: Callable[[int, K], T], jobs: Iterable[K], at_once: int | N
         return list(threads.map(run_job, jobs))
 
 
-def in_turns(runs: Mapping[K, Callable[[], T]], rounds: int) -> dict[K, list[T]]:
+def run_in_turns(runs: Mapping[K, Callable[[], T]], rounds: int) -> dict[K, list[T]]:
     """Call all, round after round, every second round in reverse order, and return the results by name."""
     found: dict[K, list[T]] = {name: [] for name in runs}
     for turn in range(rounds):
@@ -217,16 +224,10 @@ def medians(rows: Sequence[Mapping[str, float]], digits: int | None = None) -> d
     return found if digits is None else {name: round(value, digits) for name, value in found.items()}
 
 
-def line_through(points: Mapping[int, float]) -> tuple[float, float]:
-    """Return the value at 0 and the slope, by least squares."""
-    slope, base = np.polyfit(list(points), list(points.values()), 1)
-    return float(base), float(slope)
-
-
-def cpu_seconds(*, children_only: bool = False) -> float:
-    """Return the CPU time of this process and its ended children, or of the children alone."""
-    whose = (resource.RUSAGE_CHILDREN,) if children_only else (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, whose))
+def children_cpu_seconds() -> float:
+    """Return the CPU time of this process's ended children."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -13,6 +13,7 @@ way out. A host ends with the first process of its own; nothing else on the mach
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import functools
 import os
@@ -22,7 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 STATE = Path(tempfile.gettempdir(), "actor-learner-hosts")
 PREFIX = "actor-learner-"
@@ -53,6 +56,35 @@ def unavailable() -> str | None:
         return f"pretended hosts need networks of their own: {error.stderr.strip()}"
     _ip("netns", "del", network)
     return None
+
+
+def require(parser: argparse.ArgumentParser) -> None:
+    """End the program with the reason if there can't be pretended hosts here."""
+    if reason := unavailable():
+        parser.error(reason)
+
+
+@contextlib.contextmanager
+def cluster(names: str, cpus: Mapping[str, int] | None = None) -> Iterator[None]:
+    """Start hosts with Ray, its head on the first one, and end them. cpus: those that Ray may use, by default two."""
+    down_all()
+    try:
+        for name in names:
+            up(name)
+            start_ray(name, names[0], cpus=(cpus or {}).get(name, 2))
+        yield
+    finally:
+        down_all()
+
+
+def module_on(name: str, module: str, *words: Any) -> dict[str, Any]:
+    """Return arguments of `subprocess.run` for a module of the project on a host; without a name, on this machine."""
+    command = ["python", "-W", "ignore", "-m", module, *map(str, words)]
+    return {
+        "args": inside(name, *command) if name else command,
+        "env": environment(TF_CPP_MIN_LOG_LEVEL="3"),
+        "text": True,
+    }
 
 
 def address(name: str) -> str:
@@ -186,10 +218,7 @@ def _ip(*words: str) -> str:
 
 
 def main(command: str, *words: str) -> None:
-    if command == "up":
-        for name in words:
-            up(name)
-    elif command == "ray":
+    if command == "ray":
         for name in words:
             start_ray(name, words[0])
     elif command == "run":
@@ -199,7 +228,7 @@ def main(command: str, *words: str) -> None:
         down_all()
     else:
         for name in words:
-            {"cut": cut, "heal": heal, "off": power_off}[command](name)
+            {"up": up, "cut": cut, "heal": heal, "off": power_off}[command](name)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,69 @@
-"""The processes of a measurement: their memory, and their leftovers. For Linux."""
+"""The processes of a measurement: how one is watched and killed, their memory, and their leftovers. For Linux."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import signal
 import statistics
+import subprocess
 import threading
+import time
+import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 _MIN_SAMPLES = 20
+_MARK = "MEASURED_CHILD"
+
+
+class Child:
+    """A process in a session of its own; it and its descendants carry `mark` in their environment."""
+
+    def __init__(self, command: Iterable[Any], output: Path, environment: Mapping[str, str], **options: Any) -> None:
+        """Start it. output: the file for what it prints, errors included. options: of `subprocess.Popen`."""
+        identity = uuid.uuid4().hex
+        self.mark, self.output = f"{_MARK}={identity}", output
+        with open(output, "wb") as file:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+            self.started = time.monotonic()
+            self.process = subprocess.Popen(
+                list(map(str, command)),
+                env={**environment, _MARK: identity},
+                start_new_session=True,
+                **{**streams, **options},
+            )
+
+    def wait_until(self, condition: Callable[[], Any], seconds: float, poll_seconds: float = 0.005) -> bool:
+        """Wait until a condition holds; return False if the process ends first, or so many seconds after its start."""
+        while self.process.poll() is None and time.monotonic() < self.started + seconds:
+            if condition():
+                return True
+            time.sleep(poll_seconds)
+        return False
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Wait until the process ends; return False if it hasn't so many seconds after its start."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(max(0.0, self.started + seconds - time.monotonic()))
+        return self.process.returncode is not None
+
+    def end(self) -> None:
+        """Kill the process group and all marked processes, until there are none."""
+        for _ in range(50):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            left = find_marked(self.mark)
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.poll()
+            if not left and self.process.returncode is not None:
+                return
+            time.sleep(0.02)
 
 
 class Leftovers(NamedTuple):
@@ -28,10 +80,10 @@ class Leftovers(NamedTuple):
         """Collect those of this process. temporary: the folder of its temporary files."""
         gc.collect()
         return cls(
-            Counter(_children()),
+            Counter(_child_commands()),
             Counter(_descriptors()),
             Counter(thread.name for thread in threading.enumerate()),
-            Counter([*os.listdir("/dev/shm"), *_mapped()]),  # noqa: S108
+            Counter([*os.listdir("/dev/shm"), *_mapped_regions()]),  # noqa: S108
             Counter(map(str, temporary.rglob("*"))),
         )
 
@@ -41,7 +93,7 @@ class Leftovers(NamedTuple):
         return [f"{kind} left: {sorted((now - then).elements())}" for kind, now, then in more if now - then]
 
 
-def _children() -> list[str]:
+def _child_commands() -> list[str]:
     """Return the command lines of this process's children, zombies included."""
     tasks = Path("/proc/self/task").glob("*/children")
     return [command_line(int(pid)) for task in tasks for pid in task.read_text().split()]
@@ -55,7 +107,7 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def marked(mark: str) -> set[int]:
+def find_marked(mark: str) -> set[int]:
     """Return the processes, without zombies, that have `mark` in their environment: a process and its descendants."""
     found = set()
     for entry in Path("/proc").iterdir():
@@ -105,7 +157,7 @@ def _descriptors() -> list[str]:
     return found
 
 
-def _mapped() -> list[str]:
+def _mapped_regions() -> list[str]:
     """Return the regions of anonymous shared memory that are mapped."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return [line.split()[-2] for line in lines if "memfd:actor_learner" in line]

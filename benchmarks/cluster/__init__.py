@@ -1,1 +1,1 @@
-"""Several machines: speed beside one machine and beside Ray's object store, and faults."""
+"""Several machines: speed beside one machine, and faults."""

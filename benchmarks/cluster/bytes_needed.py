@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import actor_learner as al
 from actor_learner.actors.cluster.codec import ColumnCodec
-from benchmarks.harness import Found, make_parser, origin, report
+from benchmarks.harness import Figures, make_parser, origin, report
 
 ENVS = ("CartPole-v1", "HalfCheetah-v5", "Humanoid-v5", "ALE/Pong-v5")
 UNROLL_LENGTH, NUM_ENVS = 128, 8
@@ -21,7 +21,7 @@ def main() -> None:
     report({**origin(parser), "bytes_per_step": found}, arguments.output)
 
 
-def bytes_of(env: str) -> Found:
+def bytes_of(env: str) -> Figures:
     """Return the bytes of an env step, of a batch that was played."""
     options = {"num_actors": 0, "envs_per_actor": NUM_ENVS, "unroll_length": UNROLL_LENGTH}
     with al.ActorPool(env, **options) as actors:

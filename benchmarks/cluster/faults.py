@@ -17,33 +17,35 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from benchmarks import hosts
-from benchmarks.harness import Found, make_parser, origin, report
+from benchmarks.harness import Figures, make_parser, origin, report
 
+CARTPOLE = ("CartPole-v1", "120")  # environment and seconds
 OPTIONS = {"ray_address": "auto", "envs_per_actor": 16, "unroll_length": 32}
 MIN_SECONDS = 1.5  # of undisturbed batches before the fault
 MAX_SECONDS = 60.0
-_LEFT_SECONDS = 7.0  # after which nothing may be left of a run whose learner was killed
+LEFT_SECONDS = 7.0  # after which nothing may be left of a run whose learner was killed
 
 
-def process_of(host: str, part: str) -> int:
-    """Return the process on a host whose command line contains this."""
-    return next(pid for pid, line in hosts.processes(host).items() if part in line)
+def kill(host: str, part: str) -> None:
+    """Kill the first process on a host whose command line contains this. Raises ProcessLookupError."""
+    pid = next((pid for pid, line in hosts.processes(host).items() if part in line), None)
+    if pid is None:
+        raise ProcessLookupError(f"no process of host {host} has {part!r} in its command line")
+    os.kill(pid, signal.SIGKILL)
 
 
-def kill(part: str) -> Callable[[], None]:
-    return lambda: os.kill(process_of("B", part), signal.SIGKILL)
-
-
-FAULTS: dict[str, Callable[[], None]] = {
-    "actor killed": kill("actor-"),
-    "NodeHost killed": kill("ray::RayHost"),
-    "raylet killed": kill("raylet/raylet"),
-    "host off": lambda: hosts.power_off("B"),
-    "cable cut": lambda: hosts.cut("B"),
+FAULTS: dict[str, Callable[[str], None]] = {
+    "actor killed": lambda host: kill(host, "actor-"),
+    "NodeHost killed": lambda host: kill(host, "ray::RayHost"),
+    "raylet killed": lambda host: kill(host, "raylet/raylet"),
+    "host off": hosts.power_off,
+    "cable cut": hosts.cut,
 }
+"""The faults of a host."""
+
 JOINS = "host joins"
 LEARNER_FAULTS = ("learner killed", "learner killed, cable cut")
 
@@ -53,9 +55,8 @@ def main() -> None:
     names = [*FAULTS, *LEARNER_FAULTS, "head killed", JOINS]
     parser.add_argument("--faults", nargs="+", choices=names, default=names)
     arguments = parser.parse_args()
-    if reason := hosts.unavailable():
-        parser.error(reason)
-    found: Found = {}
+    hosts.require(parser)
+    found: Figures = {}
     for name in arguments.faults:
         found[name] = [measure(name) for _ in range(arguments.rounds)]
         print(name, found[name], flush=True)
@@ -67,38 +68,26 @@ def main() -> None:
     report({**origin(parser), "medians": medians, "faults": found}, arguments.output)
 
 
-def measure(name: str) -> Found:
+def measure(name: str) -> Figures:
     """Return what followed a fault on a new cluster."""
-    hosts.down_all()
-    try:
-        for host in "AB":
-            hosts.up(host)
-            hosts.start_ray(host, "A")
-        with Learner(6 if name == JOINS else 4) as learner:
-            learner.wait_for_batches()
-            if name == JOINS:
-                return learner.use_new_host()
-            if name in FAULTS:
-                return learner.recover_from(FAULTS[name])
-            return learner.die(cut=name == LEARNER_FAULTS[1]) if name in LEARNER_FAULTS else learner.lose_head()
-    finally:
-        hosts.down_all()
+    with hosts.cluster("AB"), Learner(CARTPOLE, {**OPTIONS, "num_actors": 6 if name == JOINS else 4}) as learner:
+        learner.wait_for_batches()
+        if name == JOINS:
+            return learner.use_new_host()
+        if name in FAULTS:
+            return learner.recover_from(FAULTS[name])
+        return learner.die(cut=name == LEARNER_FAULTS[1]) if name in LEARNER_FAULTS else learner.lose_head()
 
 
 class Learner:
-    """A learner on host A, and its lines."""
+    """A program of benchmarks/cluster/pool.py on host A, its rows and its other lines."""
 
-    def __init__(self, num_actors: int) -> None:
-        options = json.dumps({**OPTIONS, "num_actors": num_actors})
-        words = ("python", "-W", "ignore", "-m", "benchmarks.cluster.pool", "CartPole-v1", str(2 * MAX_SECONDS))
+    def __init__(self, words: Sequence[str], options: Figures) -> None:
+        command = hosts.module_on("A", "benchmarks.cluster.pool", *words, json.dumps(options))
         self.process = subprocess.Popen(
-            hosts.inside("A", *words, options),
-            env=hosts.environment(TF_CPP_MIN_LOG_LEVEL="3"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            **command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-        self.batches: list[Found] = []
+        self.rows: list[Figures] = []
         self.other: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -106,10 +95,15 @@ class Learner:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.startswith('{"batch"'):
-                self.batches.append(json.loads(line))
+            if line.startswith('{"'):
+                self.rows.append(json.loads(line))
             else:
                 self.other.append(line.rstrip())
+
+    @property
+    def batches(self) -> list[Figures]:
+        """The rows of batches."""
+        return [row for row in self.rows if "batch" in row]
 
     def wait_for_batches(self) -> None:
         self._wait(lambda: len(self.batches) > 1)
@@ -122,10 +116,10 @@ class Learner:
                 raise RuntimeError("\n".join(["the learner gave up:", *self.other[-20:]]))
             time.sleep(0.02)
 
-    def recover_from(self, fault: Callable[[], None]) -> Found:
+    def recover_from(self, fault: Callable[[str], None]) -> Figures:
         """Cause a fault; return the longest time without a batch after it, and the batches that weren't whole."""
         began = time.time()
-        fault()
+        fault("B")
         self._wait(lambda: any(batch["restarts"] for batch in self.batches))
         time.sleep(MIN_SECONDS)
         times = [began, *(batch["batch"] for batch in self.batches if batch["batch"] > began)]
@@ -134,7 +128,7 @@ class Learner:
         causes = sorted({cause for batch in self.batches for cause in batch["restarts"]})
         return {"seconds": round(longest, 2), "batches": len(self.batches), "wrong": wrong, "restarts": causes}
 
-    def use_new_host(self) -> Found:
+    def use_new_host(self) -> Figures:
         """Start a host while two actors share others' CPUs; return how long after Ray's start there they run on it."""
         hosts.up("C")
         hosts.start_ray("C", "A")
@@ -142,18 +136,18 @@ class Learner:
         self._wait(lambda: "host-C" in self.batches[-1]["hosts"])
         return {"seconds": round(self.batches[-1]["batch"] - began, 2)}
 
-    def die(self, *, cut: bool) -> Found:
+    def die(self, *, cut: bool) -> Figures:
         """Kill the learner; return the actors that are left anywhere after a while."""
         if cut:
             hosts.cut("B")
-        os.kill(process_of("A", "benchmarks.cluster.pool"), signal.SIGKILL)
-        time.sleep(_LEFT_SECONDS)
+        kill("A", "benchmarks.cluster.pool")
+        time.sleep(LEFT_SECONDS)
         lines = (line for host in "AB" for line in hosts.processes(host).values())
         return {"left": [line for line in lines if "actor_learner" in line or "RayHost" in line]}
 
-    def lose_head(self) -> Found:
+    def lose_head(self) -> Figures:
         """Kill Ray's head; return how the learner ends."""
-        os.kill(process_of("A", "gcs_server"), signal.SIGKILL)
+        kill("A", "gcs_server")
         began = time.monotonic()
         self.process.wait(MAX_SECONDS)
         seconds = round(time.monotonic() - began, 1)
@@ -167,9 +161,5 @@ class Learner:
             hosts.power_off("A")
         self.process.wait(10.0)
         self._reader.join(10.0)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-if __name__ == "__main__":
-    main()
+        for stream in filter(None, (self.process.stdin, self.process.stdout)):
+            stream.close()

@@ -1,10 +1,11 @@
-"""Speed of a pool whose actors are all on another machine, beside one machine and beside Ray's object store.
+"""Speed of a pool whose actors are all on another machine, beside one machine.
 
     scripts/measure cluster-speed --rounds 5 --output benchmarks/cluster/speed.json
 
 Two pretended hosts (see benchmarks/hosts.py) on this machine's cores: the learner is on one, which has no CPU for Ray,
 the actors are on the other one. Nothing is learned; the same weights are published after each batch. Rounds alternate.
-Needs root.
+Needs root. Ray's object store, the way that was decided against, has its figures of 2026-11-23 in speed.json, and its
+program in git's history (`git show 96efe57:benchmarks/cluster/through_ray.py`).
 """
 
 from __future__ import annotations
@@ -15,24 +16,21 @@ import subprocess
 from typing import Any
 
 from benchmarks import hosts
-from benchmarks.harness import Found, make_parser, origin, report
+from benchmarks.harness import Figures, make_parser, origin, report
 
 CARTPOLE: dict[str, Any] = {"num_actors": 4, "envs_per_actor": 16, "unroll_length": 128}
 FRAMES: dict[str, Any] = {"num_actors": 2, "envs_per_actor": 8, "unroll_length": 64, "network": "tiny"}
-FRAMES_ENV = "benchmarks.cluster.frames_env:make"
-POOL, THROUGH_RAY = "benchmarks.cluster.pool", "benchmarks.cluster.through_ray"
-NEW = {"env_kwargs": {"stacked": False}}
-WORKS: dict[str, dict[str, tuple[str, str, dict[str, Any]]]] = {
+FRAMES_ENV = "benchmarks.cluster.frames:make"
+REMOTE = {"ray_address": "auto"}
+WORKS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "CartPole-v1, 4 x 16": {
-        "one machine": (POOL, "CartPole-v1", CARTPOLE),
-        "over TCP": (POOL, "CartPole-v1", {**CARTPOLE, "ray_address": "auto"}),
-        "Ray's object store": (THROUGH_RAY, "CartPole-v1", CARTPOLE),
+        "one machine": ("CartPole-v1", CARTPOLE),
+        "over TCP": ("CartPole-v1", {**CARTPOLE, **REMOTE}),
     },
     "frames, 84 x 84 x 4, 2 x 8": {
-        "one machine": (POOL, FRAMES_ENV, FRAMES),
-        "over TCP": (POOL, FRAMES_ENV, {**FRAMES, "ray_address": "auto"}),
-        "over TCP, no frame repeats": (POOL, FRAMES_ENV, {**FRAMES, **NEW, "ray_address": "auto"}),
-        "Ray's object store": (THROUGH_RAY, FRAMES_ENV, FRAMES),
+        "one machine": (FRAMES_ENV, FRAMES),
+        "over TCP": (FRAMES_ENV, {**FRAMES, **REMOTE}),
+        "over TCP, no frame repeats": (FRAMES_ENV, {**FRAMES, **REMOTE, "env_kwargs": {"stacked": False}}),
     },
 }
 _START_SECONDS = 120.0
@@ -42,26 +40,19 @@ def main() -> None:
     parser = make_parser("cluster-speed", __doc__ or "", rounds=5, seconds=5.0)
     parser.add_argument("--only", nargs="+", choices=list(WORKS), default=list(WORKS))
     arguments = parser.parse_args()
-    if reason := hosts.unavailable():
-        parser.error(reason)
-    hosts.down_all()
-    try:
-        for host, cpus in (("A", 0), ("B", 8)):
-            hosts.up(host)
-            hosts.start_ray(host, "A", cpus=cpus)
+    hosts.require(parser)
+    with hosts.cluster("AB", {"A": 0, "B": 8}):
         found = {name: compare(name, arguments.rounds, arguments.seconds) for name in arguments.only}
-    finally:
-        hosts.down_all()
     report({**origin(parser), "steps_per_second": found}, arguments.output)
 
 
-def compare(name: str, rounds: int, seconds: float) -> Found:
+def compare(name: str, rounds: int, seconds: float) -> Figures:
     """Return env steps per second of each way, medians and all rounds, and ratios to the way on one machine."""
     ways = WORKS[name]
     runs: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(rounds):
-        for way, (program, env, options) in ways.items():
-            runs[way].append(speed(program, env, options, seconds))
+        for way, (env, options) in ways.items():
+            runs[way].append(speed(env, options, seconds))
             print(f"{name}: {way} {runs[way][-1]:,.0f} steps/s", flush=True)
     ratios = {
         way: statistics.median(b / a for a, b in zip(runs["one machine"], runs[way], strict=True)) for way in ways
@@ -73,18 +64,12 @@ def compare(name: str, rounds: int, seconds: float) -> Found:
     }
 
 
-def speed(program: str, env: str, options: dict[str, Any], seconds: float) -> float:
+def speed(env: str, options: dict[str, Any], seconds: float) -> float:
     """Return the env steps per second of one run, without its first batches."""
-    words = hosts.inside("A", "python", "-W", "ignore", "-m", program, env, str(seconds), json.dumps(options))
-    variables = hosts.environment(TF_CPP_MIN_LOG_LEVEL="3")
-    limit = _START_SECONDS + seconds
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=limit, check=False)
+    words = hosts.module_on("A", "benchmarks.cluster.pool", env, seconds, json.dumps(options))
+    done = subprocess.run(**words, capture_output=True, timeout=_START_SECONDS + seconds, check=False)
     batches = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"batch"')]
     if done.returncode or len(batches) < 4:
         raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
     rows = sum(batch["rows"] for batch in batches[3:])
     return float(rows / (batches[-1]["batch"] - batches[2]["batch"]))
-
-
-if __name__ == "__main__":
-    main()

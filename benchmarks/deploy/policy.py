@@ -22,7 +22,7 @@ import numpy as np
 
 import actor_learner as al
 from actor_learner.runs.directory import read_config
-from benchmarks.harness import Found, in_turns, make_parser, medians, origin, report, run_python, time_python
+from benchmarks.harness import Figures, make_parser, medians, origin, report, run_in_turns, run_python, time_python
 
 Array = np.ndarray[Any, Any]
 
@@ -90,14 +90,14 @@ def main() -> None:
         run_program(pythons["torch"], _SAVE_TORCH, f"{folder}/torch")
         act = {name: (python, _ACT[name], f"{folder}/{name}") for name, python in pythons.items()}
         runs = {name: functools.partial(time_program, *words) for name, words in act.items()}
-        seconds = in_turns(runs, arguments.rounds + 1)
-    result: Found = {**origin(parser), "rounds": arguments.rounds}
+        seconds = run_in_turns(runs, arguments.rounds + 1)
+    result: Figures = {**origin(parser), "rounds": arguments.rounds}
     for name, python in pythons.items():
-        result[name] = {**installed(python, ROOTS[name]), **medians(seconds[name][1:], digits=3)}
+        result[name] = {**installed_size(python, ROOTS[name]), **medians(seconds[name][1:], digits=3)}
     report(result, arguments.output)
 
 
-def installed(python: str, roots: list[str]) -> Found:
+def installed_size(python: str, roots: list[str]) -> Figures:
     """Return the size and the number of packages, with their dependencies."""
     sizes = json.loads(run_program(python, _SIZE, json.dumps(roots)))
     return {"megabytes": round(sum(sizes.values()) / 1e6, 1), "packages": len(sizes)}
@@ -166,7 +166,7 @@ def pong() -> None:
         for python in arguments.litert:
             found = json.loads(run_program(python, _ACT_IN_PONG, *files))
             seconds = [time_program(python, _FIRST_ACTION, *files) for _ in range(ROUNDS + 1)][1:]
-            figures = {**installed(python, ROOTS["litert"]), **medians(seconds, digits=3)}
+            figures = {**installed_size(python, ROOTS["litert"]), **medians(seconds, digits=3)}
             pythons.append({**compare(found, logits, sampled), **figures})
     result = {
         **origin(parser),
@@ -186,7 +186,7 @@ def record(run_dir: str, network: Any) -> Array:
         return np.array(observation).reshape(-1, *observation.shape[2:])
 
 
-def compare(found: Found, logits: Array, sampled: Array) -> Found:
+def compare(found: Figures, logits: Array, sampled: Array) -> Figures:
     """Count the actions that differ from Keras's, and those that are less likely."""
     likeliest = np.array(found["likeliest"])
     log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))

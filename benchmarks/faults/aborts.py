@@ -30,7 +30,8 @@ from pathlib import Path
 
 from actor_learner.runs.provenance import provenance
 from actor_learner.system.machine import available_cores
-from benchmarks.harness import ROOT, Found, flag_words, make_parser, origin, report, tell
+from benchmarks.harness import ROOT, Figures, flag_words, make_parser, origin, report, tell
+from benchmarks.processes import Child
 
 EXIT_CODES = {"end": 0, "SIGINT": 130, "SIGHUP": 129, "SIGTERM": 143}
 DEADLINE_SECONDS = 600.0
@@ -38,7 +39,7 @@ _MAX_DELAY_SECONDS = 0.1  # seconds from the first update to the signal
 _MAX_TEXT = 8000
 _SIZES = {"num_actors": 2, "envs_per_actor": 4, "unroll_length": 32, "minibatch_size": 64, "epochs": 2}
 _STEPS = {True: 8 * 256, False: 10**9}  # of a run that ends by itself, and of one that is interrupted
-_WORDS = re.compile(r"corrupt|Fatal Python error|Scudo ERROR|GWP-ASan|free\(\)|malloc\(\)|realloc\(\)|ended by SIG")
+_DAMAGE = re.compile(r"corrupt|Fatal Python error|Scudo ERROR|GWP-ASan|free\(\)|malloc\(\)|realloc\(\)|ended by SIG")
 _SCUDO = "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.scudo_standalone-x86_64.so"
 _SCUDO_OPTIONS = (  # freed memory is kept for a while, and a part of all blocks lies at the edge of a page of its own
     "quarantine_size_kb=65536:thread_local_quarantine_size_kb=1024:quarantine_max_chunk_size=4096:"
@@ -69,28 +70,22 @@ class Run:
     delay: float
     seed: int
 
-    def result(self) -> Found:
+    def result(self) -> Figures:
         """Run it; return the seconds that it took, and the "event", or None."""
         started = time.monotonic()
-        with open(self.folder / "output", "wb") as output:
-            process = subprocess.Popen(
-                self._command(),
-                env={**os.environ, **allocators()[self.allocator], **self._variables()},
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        environment = {**os.environ, **allocators()[self.allocator], **self._variables()}
+        child = Child(self._command(), self.folder / "output", environment)
+        metrics = self.folder / "run/metrics.jsonl"
         try:
-            if self.how != "end" and self._has_learned(process):
-                check_signals(process.pid)
+            if self.how != "end" and child.wait_until(lambda: _size(metrics), DEADLINE_SECONDS):
+                check_signals(child.process.pid)
                 time.sleep(self.delay)
-                process.send_signal(signal.Signals[self.how])
-            code: int | None = process.wait(DEADLINE_SECONDS)
+                child.process.send_signal(signal.Signals[self.how])
+            code: int | None = child.process.wait(DEADLINE_SECONDS)
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            process.kill()
-            process.wait()
+            child.end()
         found = {"seconds": time.monotonic() - started, "event": self._event(code)}
         shutil.rmtree(self.folder)
         return found
@@ -103,22 +98,17 @@ class Run:
     def _variables(self) -> dict[str, str]:
         return {"ACTOR_LEARNER_CACHE": str(self.folder / "cache"), "PYTHONPATH": str(ROOT)}
 
-    def _has_learned(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait for the first update; return False if the process ends before."""
-        metrics, deadline = self.folder / "run/metrics.jsonl", time.monotonic() + DEADLINE_SECONDS
-        while process.poll() is None and time.monotonic() < deadline:
-            if metrics.exists() and metrics.stat().st_size:
-                return True
-            time.sleep(0.005)
-        return False
-
-    def _event(self, code: int | None) -> Found | None:
+    def _event(self, code: int | None) -> Figures | None:
         files = [self.folder / "output", *sorted((self.folder / "run/logs").glob("*.log"))]
         texts = {file.name: file.read_text(errors="replace") for file in files}
-        if code == EXIT_CODES[self.how] and not any(map(_WORDS.search, texts.values())):
+        if code == EXIT_CODES[self.how] and not any(map(_DAMAGE.search, texts.values())):
             return None
         tails = {name: text[-_MAX_TEXT:] for name, text in texts.items() if text}
         return {"allocator": self.allocator, "how": self.how, "exit_code": code, "texts": tails}
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def check_signals(pid: int) -> None:
@@ -129,7 +119,7 @@ def check_signals(pid: int) -> None:
             raise RuntimeError(f"The runs must not ignore signals. Received: {name} is ignored by process {pid}")
 
 
-def heed_signals() -> None:
+def restore_signals() -> None:
     """Give the runs signals in their default state: one that is ignored here would be ignored there, too."""
     for name in EXIT_CODES.keys() - {"end"}:
         if signal.getsignal(number := signal.Signals[name]) is signal.SIG_IGN:
@@ -149,9 +139,9 @@ def main() -> int:
     parser.add_argument("--runs", type=float, default=math.inf, help="the most runs (default: no limit)")
     parser.add_argument("--at-once", type=int, default=2 * available_cores(), help="default: twice the cores")
     arguments = parser.parse_args()
-    heed_signals()
+    restore_signals()
     names, counts, lock, started = list(allocators()), Counter[str](), threading.Lock(), time.monotonic()
-    events: list[Found] = []
+    events: list[Figures] = []
     seconds: list[float] = []
     with tempfile.TemporaryDirectory(prefix="aborts-") as folder:
         runs = plan(Path(folder), names, arguments.seed)

@@ -51,7 +51,7 @@ _CHECK_POLICY_EVERY, _TOLERANCE = 20, 1e-4
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedFault:
     """A fault to cause, `at` seconds after the beginning, in this actor, or in the next that has recovered."""
 
     at: float
@@ -60,17 +60,17 @@ class Planned:
     pause: float
 
 
-def schedule(seed: int, every: float, num_actors: int) -> Iterator[Planned]:
+def schedule(seed: int, every: float, num_actors: int) -> Iterator[PlannedFault]:
     """Yield faults without end, `every` seconds apart on average: each kind once, SIGKILL thrice, in random order."""
     chance, at = random.Random(seed), 0.0
     while True:
         for kind in chance.sample(_BAG, len(_BAG)):
             at += every * chance.uniform(0.5, 1.5)
-            yield Planned(at, kind, chance.randrange(num_actors), chance.uniform(0, _MAX_PAUSE_SECONDS))
+            yield PlannedFault(at, kind, chance.randrange(num_actors), chance.uniform(0, _MAX_PAUSE_SECONDS))
 
 
 @dataclass
-class Caused:
+class CausedFault:
     """A fault that was caused, and its recovery."""
 
     kind: str
@@ -89,16 +89,16 @@ class Chaos(threading.Thread):
     """A thread that causes faults in actors that have recovered from the last, and waits for the last recovery."""
 
     def __init__(
-        self, board: Board, actors: Any, unroll_length: int, planned: Iterator[Planned], seconds: float
+        self, board: Board, actors: Any, unroll_length: int, planned: Iterator[PlannedFault], seconds: float
     ) -> None:
         super().__init__(name="chaos", daemon=True)
-        self.caused: list[Caused] = []
+        self.caused: list[CausedFault] = []
         self.over = threading.Event()  # set when no fault comes any more, and all actors have recovered
         self.error: BaseException | None = None
         self.lines: list[str] = []
         self._board, self._actors, self._unroll_length = board, actors, unroll_length
         self._planned, self._seconds = planned, seconds
-        self._newest: dict[int, Caused] = {}
+        self._newest: dict[int, CausedFault] = {}
         self._end = threading.Event()
         self.started = time.monotonic()
 
@@ -147,7 +147,7 @@ class Chaos(threading.Thread):
             self._settle(caused, words)
         return True
 
-    def _settle(self, caused: Caused, words: Any) -> None:
+    def _settle(self, caused: CausedFault, words: Any) -> None:
         caused.over_at, after = time.monotonic_ns(), ""
         if CAUSES[caused.kind] is not None:
             caused.over_at = int(words[Board.FIRST_ROW_AT])
@@ -161,10 +161,12 @@ class Chaos(threading.Thread):
         self.lines.append(f"{at:8.2f} s  {text}")
         tell(self.lines[-1])
 
-    def _cause(self, planned: Planned, actor: int) -> None:
+    def _cause(self, planned: PlannedFault, actor: int) -> None:
         words, process = self._board.words[actor], self._actors.pids[actor]
         numbers = (int(words[word]) for word in (Board.LIVES, Board.TAKEN, Board.STEPS_DONE))
-        caused = Caused(planned.kind, actor, time.monotonic() - self.started, time.monotonic_ns(), *numbers, [process])
+        caused = CausedFault(
+            planned.kind, actor, time.monotonic() - self.started, time.monotonic_ns(), *numbers, [process]
+        )
         self._log(caused.at, f"actor {actor}: {planned.kind}")
         if planned.kind in _SIGNALS:
             os.kill(process, _SIGNALS[planned.kind])
@@ -175,7 +177,7 @@ class Chaos(threading.Thread):
         self._newest[actor] = caused
         self.caused.append(caused)
 
-    def _kill_replacement(self, caused: Caused, pause: float) -> None:
+    def _kill_replacement(self, caused: CausedFault, pause: float) -> None:
         """Kill the replacement during its start."""
         while (process := self._actors.pids.get(caused.actor)) in (None, *caused.processes):
             if self._end.wait(_POLL_SECONDS):
@@ -187,14 +189,14 @@ class Chaos(threading.Thread):
         caused.processes.append(process)
 
 
-def alone(fault: Caused, caused: Sequence[Caused]) -> bool:
+def is_alone(fault: CausedFault, caused: Sequence[CausedFault]) -> bool:
     """Return whether no other actor was out during this recovery: an actor without columns waits for the others."""
     others = [other for other in caused if other is not fault]
     end = fault.over_at or 0
     return not any(other.caused_at < end and (other.over_at or end) > fault.caused_at for other in others)
 
 
-def unexplained(caused: Sequence[Caused], restarts: Sequence[Any]) -> list[str]:
+def find_unexplained(caused: Sequence[CausedFault], restarts: Sequence[Any]) -> list[str]:
     """Return the faults that the pool didn't report, and the replacements that no fault explains.
 
     restarts: all reports of the pool, in order. Of two deaths in a row, it may report only the last.
@@ -282,7 +284,7 @@ class Watch(al.callbacks.Callback):  # type: ignore[misc]
         """Wrap the pool's `collect` and `publish`: callbacks see no batches."""
         self.policies = PolicyCheck(self.model, self._arguments.lag)
         self._collect, self._publish = self.actors.collect, self.actors.publish
-        self.actors.collect, self.actors.publish = self._collect_and_check, self._publish_and_keep
+        self.actors.collect, self.actors.publish = self._collect_and_check, self._publish_and_remember
         faults = schedule(self._arguments.seed, self._arguments.fault_every, self._arguments.actors)
         seconds = 60 * self._arguments.minutes
         self.chaos = Chaos(self._board, self.actors, self.config.unroll_length, faults, seconds)
@@ -295,7 +297,7 @@ class Watch(al.callbacks.Callback):  # type: ignore[misc]
             self.policies.check(trajectory)
         return trajectory
 
-    def _publish_and_keep(self, weights: Any) -> None:
+    def _publish_and_remember(self, weights: Any) -> None:
         self._publish(weights)
         self.policies.add(self.actors.version, weights)
 
@@ -318,7 +320,7 @@ class Watch(al.callbacks.Callback):  # type: ignore[misc]
 
     def problems(self) -> list[str]:
         """Describe what was wrong with the faults and the replacements."""
-        found = unexplained(self.chaos.caused, self.restarts)
+        found = find_unexplained(self.chaos.caused, self.restarts)
         lasting = [fault for fault in self.chaos.caused if fault.over_at is None]
         found += [f"actor {fault.actor} never recovered from {fault.kind}" for fault in lasting]
         if self.chaos.error is not None:

@@ -17,7 +17,7 @@ import tempfile
 import time
 from typing import Any
 
-from benchmarks.harness import Found, make_parser, map_on_cores, origin, run_on_core
+from benchmarks.harness import Figures, make_parser, map_on_cores, origin, run_on_core, write
 
 KINDS = ("none", "actors")
 
@@ -35,23 +35,22 @@ def main() -> None:
     settings = {"env": arguments.env, "faults": arguments.faults, "total_steps": arguments.total_steps}
     jobs = [{**settings, "kind": kind, "seed": seed} for seed in range(arguments.seeds) for kind in KINDS]
     runs = map_on_cores(_run_child, jobs, arguments.at_once)
-    if arguments.output:
-        arguments.output.write_text(json.dumps({**origin(parser), "runs": runs}, indent=1) + "\n")
+    write({**origin(parser), "runs": runs}, arguments.output)
 
 
-def _run_child(core: int, job: Found) -> Found:
+def _run_child(core: int, job: Figures) -> Figures:
     """Run a job in a process of its own, on a core."""
     words = ["-m", "benchmarks", "faulty-runs", "actors", "--one", json.dumps(job)]
-    result: Found = json.loads(run_on_core(core, words, stdout=subprocess.PIPE, check=True).stdout.splitlines()[-1])
+    result: Figures = json.loads(run_on_core(core, words, stdout=subprocess.PIPE, check=True).stdout.splitlines()[-1])
     print(json.dumps(result), flush=True)
     return result
 
 
-def run(env: str, kind: str, seed: int, faults: int, total_steps: int | None) -> Found:
+def run(env: str, kind: str, seed: int, faults: int, total_steps: int | None) -> Figures:
     """Train once in this process, and evaluate."""
     import actor_learner as al
 
-    changes: Found = {} if total_steps is None else {"total_steps": total_steps}
+    changes: Figures = {} if total_steps is None else {"total_steps": total_steps}
     with tempfile.TemporaryDirectory() as folder:
         config = al.preset(env, seed=seed, quiet=True, run_dir=f"{folder}/run", actor_timeout=5.0, **changes)
         if kind == "actors":

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
 import re
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,7 +29,8 @@ import numpy as np
 from actor_learner.replay.buffer import ReplayBuffer
 from actor_learner.replay.saving import has_buffer
 from actor_learner.runs.checkpoints import checkpoint_folders, newest_whole
-from benchmarks.harness import Found, flag_words, make_parser, origin, report
+from benchmarks.harness import Figures, child_environment, flag_words, make_parser, origin, report
+from benchmarks.processes import Child
 
 DEADLINE_SECONDS = 300.0
 LEARNING_SECONDS = 3.0  # kills while learning come within so many seconds of the first update
@@ -65,17 +64,16 @@ class Trial:
     def kill(self, *, while_learning: bool) -> None:
         """Start a process and kill it. A process that dies during its start may have learned already."""
         newest = _newest(self.run_dir)
-        process = self._start()
+        child = self._start()
         try:
             if while_learning:
-                self._wait_for_update(process)
+                self._wait_for_update(child)
                 time.sleep(self.random.uniform(0, LEARNING_SECONDS))
             else:
                 time.sleep(self.random.uniform(0, min(self.start_seconds or [5.0])))
-            assert process.poll() is None, f"the run ended by itself: {self.output.read_text()}"
+            assert child.process.poll() is None, f"the run ended by itself: {self.output.read_text()}"
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            child.end()
         if _newest(self.run_dir) > newest:
             self._note_resumption()
         path, state, damages = newest_whole(self.run_dir / "checkpoints")
@@ -84,17 +82,15 @@ class Trial:
 
     def finish(self) -> int:
         """Resume once more, and end the run by SIGTERM. Returns its exit code."""
-        process = self._start()
+        child = self._start()
         try:
-            self._wait_for_update(process)
-            process.terminate()
-            return process.wait(DEADLINE_SECONDS)
+            self._wait_for_update(child)
+            child.process.terminate()
+            return child.process.wait(DEADLINE_SECONDS)
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            child.end()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> Child:
         if (self.run_dir / "config.json").exists():
             arguments = ["--resume", str(self.run_dir)]
         else:
@@ -102,19 +98,14 @@ class Trial:
             flags["algorithm"] = self.algorithm
             arguments = ["CartPole-v1", *flag_words({**flags, "unroll_length": 16, "seed": self.seed})]
         command = [sys.executable, "-P", "-m", "actor_learner.cli", "train", *arguments]
-        self.started = time.monotonic()
-        with self.output.open("wb") as output:
-            return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        return Child(command, self.output, child_environment())
 
-    def _wait_for_update(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait_for_update(self, child: Child) -> None:
         """Wait until a process has learned and saved."""
         newest = _newest(self.run_dir)
-        while _newest(self.run_dir) <= newest:
-            printed = self.output.read_text()
-            assert process.poll() is None, f"the run ended by itself: {printed}"
-            assert time.monotonic() - self.started < DEADLINE_SECONDS, f"no update in time: {printed}"
-            time.sleep(0.02)
-        self.start_seconds.append(time.monotonic() - self.started)
+        learned = child.wait_until(lambda: _newest(self.run_dir) > newest, DEADLINE_SECONDS)
+        assert learned, f"the run ended by itself, or made no update in time: {self.output.read_text()}"
+        self.start_seconds.append(time.monotonic() - child.started)
         self._note_resumption()
 
     def _note_resumption(self) -> None:
@@ -134,7 +125,7 @@ class Trial:
             assert all(a[name] < b[name] for a, b in itertools.pairwise(rows)), f"{name} goes back"
         return next((int(row["updates"]) for row in rows if row["env_steps"] == steps), 0)
 
-    def summary(self) -> Found:
+    def summary(self) -> Figures:
         """Return the figures, and each kill."""
         return {
             "seed": self.seed,

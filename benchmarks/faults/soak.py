@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Found, make_parser, origin, table, tell
+from benchmarks.harness import Figures, make_parser, origin, report, table, tell
 from benchmarks.processes import Leftovers, command_line, growth
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -58,19 +58,17 @@ def main() -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
         result = importlib.import_module(_SUBJECTS[arguments.what]).soak(folder, arguments)
     faults = result.pop("faults", [])
-    text = json.dumps(result := {**origin(parser), **result}, indent=1)
-    print(text)
-    if arguments.output:
-        arguments.output.with_suffix(".json").write_text(text + "\n")
-    if arguments.output and faults:
-        arguments.output.with_suffix(".md").write_text(page(result))
-        arguments.output.with_suffix(".log").write_text("\n".join(faults) + "\n")
+    output = arguments.output and arguments.output.with_suffix(".json")
+    result = {**origin(parser), **result}
+    report(result, output, page=page(result) if faults else "")
+    if output and faults:
+        output.with_suffix(".log").write_text("\n".join(faults) + "\n")
     for problem in result["problems"]:
         tell(f"soak: {problem}")
     sys.exit(bool(result["problems"]))
 
 
-def soak(folder: Path, arguments: argparse.Namespace) -> Found:
+def soak(folder: Path, arguments: argparse.Namespace) -> Figures:
     """Train for so many minutes with faults in the actors. Returns figures, and the "problems"."""
     import actor_learner as al
     from benchmarks.faults.chaos import Watch, make_network
@@ -126,7 +124,7 @@ def soak(folder: Path, arguments: argparse.Namespace) -> Found:
         "printed_by_actors_mb": round(printed.characters / 1e6, 1),
         "evaluation": {"mean": evaluation.mean, "std": evaluation.std, "episodes": len(evaluation.returns)},
         "seconds_from_fault_to_first_row": recovery,
-        "seconds_from_detection_to_replacement": _distribution([restart.seconds for restart in watch.restarts]),
+        "seconds_from_detection_to_replacement": _describe([restart.seconds for restart in watch.restarts]),
         "learner_memory_mb": memory,
         "faults": watch.chaos.lines,
     }
@@ -142,7 +140,7 @@ class _Drain(io.TextIOBase):
         return len(text)
 
 
-def _check_metrics(rows: Sequence[Found], watch: Any) -> list[str]:
+def _check_metrics(rows: Sequence[Figures], watch: Any) -> list[str]:
     """Check that counters count up, and that the rows report all replacements."""
     problems = [
         f"metrics.jsonl: {name} doesn't increase with each row"
@@ -159,7 +157,7 @@ def _check_metrics(rows: Sequence[Found], watch: Any) -> list[str]:
     return problems
 
 
-def _check_figures(mean: float, memory: Found, recovery: dict[str, float]) -> list[str]:
+def _check_figures(mean: float, memory: Figures, recovery: dict[str, float]) -> list[str]:
     problems = []
     if mean < SOLVED:
         problems.append(f"the return is {mean}, below {SOLVED}")
@@ -172,16 +170,16 @@ def _check_figures(mean: float, memory: Found, recovery: dict[str, float]) -> li
 
 def _recovery(caused: Sequence[Any]) -> dict[str, dict[str, float]]:
     """Return the recoveries by kind, without those during which another actor was out."""
-    from benchmarks.faults.chaos import alone
+    from benchmarks.faults.chaos import is_alone
 
     by_kind: dict[str, list[float]] = {}
     for fault in caused:
-        if fault.recovery is not None and alone(fault, caused):
+        if fault.recovery is not None and is_alone(fault, caused):
             by_kind.setdefault(fault.kind, []).append(fault.recovery)
-    return {kind: _distribution(seconds) for kind, seconds in sorted(by_kind.items())}
+    return {kind: _describe(seconds) for kind, seconds in sorted(by_kind.items())}
 
 
-def _distribution(values: Sequence[float]) -> dict[str, float]:
+def _describe(values: Sequence[float]) -> dict[str, float]:
     if not values:
         return {}
     ordered = sorted(values)
@@ -190,7 +188,7 @@ def _distribution(values: Sequence[float]) -> dict[str, float]:
     return {"count": len(ordered), **figures}
 
 
-def page(result: Found) -> str:
+def page(result: Figures) -> str:
     """Return the figures as Markdown."""
     kinds, memory = result["seconds_from_fault_to_first_row"], result["learner_memory_mb"]
     lines = [

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import random
 import statistics
-import subprocess
 import sys
 import time
-import uuid
 from collections import Counter
 from pathlib import Path
 
 from benchmarks.faults.stamped import MISDEEDS, Board
-from benchmarks.harness import ROOT, Found, tell
-from benchmarks.processes import command_line, marked
+from benchmarks.harness import Figures, child_environment, tell
+from benchmarks.processes import Child, command_line, find_marked
 
 PROGRAMS = ("train", "stuck")
 GONE_SECONDS = 2.0
@@ -32,7 +29,7 @@ _MAX_LIFE_SECONDS = 120.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
-def soak(folder: Path, arguments: argparse.Namespace) -> Found:
+def soak(folder: Path, arguments: argparse.Namespace) -> Figures:
     """Kill the learner so many times. Returns figures, and what was left behind as "problems"."""
     lives = {program: _lifetime(folder / f"whole-{program}", program) for program in PROGRAMS}
     chance, killed, problems, seconds = random.Random(arguments.seed), Counter[str](), [], []
@@ -41,8 +38,8 @@ def soak(folder: Path, arguments: argparse.Namespace) -> Found:
         program = PROGRAMS[attempt % len(PROGRAMS)]
         moment = chance.uniform(0, lives[program])
         learner = Learner(folder / str(attempt), program)
-        learner.sleep_until(moment)
-        processes, was_alive = len(marked(learner.mark)), learner.process.poll() is None
+        learner.wait_for_end(moment)
+        processes, was_alive = len(find_marked(learner.mark)), learner.process.poll() is None
         learner.process.kill()
         gone, left = learner.leftovers()
         problems += [f"{program} killed after {moment:.2f} s: {thing}" for thing in left]
@@ -71,37 +68,23 @@ def _phase(processes: int) -> str:
     return "all actors and simulators" if processes >= 2 + 2 * _ACTORS else "some of the actors"
 
 
-class Learner:
-    """A process that runs one of the programs; it and its descendants carry a mark in their environment."""
+class Learner(Child):
+    """A process that runs one of the programs."""
 
     def __init__(self, folder: Path, program: str) -> None:
         self._folder = folder
         for name in ("tmp", "cwd", "run"):
             (folder / name).mkdir(parents=True)
-        identity = str(uuid.uuid4())
-        self.mark = f"SOAK_MARK={identity}"
         self._shared = set(_SHARED_MEMORY.iterdir())
-        with open(folder / "output", "wb") as output:
-            self.started = time.monotonic()
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.faults.soak_learner", program, folder],
-                cwd=folder / "cwd",
-                env={**os.environ, "PYTHONPATH": str(ROOT), "SOAK_MARK": identity, "TMPDIR": str(folder / "tmp")},
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-
-    def sleep_until(self, seconds: float) -> None:
-        """Wait until so long after its start, or until it ends."""
-        while self.process.poll() is None and time.monotonic() < self.started + seconds:
-            time.sleep(0.005)
+        command = [sys.executable, "-m", "benchmarks.faults.soak_learner", program, folder]
+        environment = child_environment(changes={"TMPDIR": str(folder / "tmp")})
+        super().__init__(command, folder / "output", environment, cwd=folder / "cwd")
 
     def leftovers(self) -> tuple[float, list[str]]:
         """Return the seconds until all of its processes were gone after the kill, and what is left."""
         since = time.monotonic()
         self.process.wait()
-        while (alive := marked(self.mark)) and time.monotonic() < since + 2 * GONE_SECONDS:
+        while (alive := find_marked(self.mark)) and time.monotonic() < since + 2 * GONE_SECONDS:
             time.sleep(0.002)
         gone = time.monotonic() - since
         problems = [f"process {pid} is alive after {gone:.1f} s: {command_line(pid)}" for pid in sorted(alive)]
@@ -118,10 +101,7 @@ class Learner:
 def _lifetime(folder: Path, program: str) -> float:
     """Time a program to its end, or until all its actors are stuck, and a second more."""
     learner, board = Learner(folder, program), folder / "board"
-    while learner.process.poll() is None and time.monotonic() < learner.started + _MAX_LIFE_SECONDS:
-        if program == "stuck" and board.exists() and Board(board).words[:, Board.TAKEN].sum() == len(_STUCK):
-            break
-        time.sleep(0.02)
+    learner.wait_until(lambda: program == "stuck" and _are_stuck(board), _MAX_LIFE_SECONDS)
     life = time.monotonic() - learner.started
     code = learner.process.poll()
     learner.process.kill()
@@ -130,6 +110,10 @@ def _lifetime(folder: Path, program: str) -> float:
         printed = (folder / "output").read_text(errors="replace")
         raise RuntimeError(f"The program {program} itself failed: {code=}, {problems=}\n{printed}")
     return life + (program == "stuck")
+
+
+def _are_stuck(board: Path) -> bool:
+    return board.exists() and Board(board).words[:, Board.TAKEN].sum() == len(_STUCK)
 
 
 def main() -> None:

@@ -88,7 +88,7 @@ class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, **kwargs: Any) -> tuple[Array, dict[str, Any]]:
         observation, info = self.env.reset(**kwargs)
         self._episode_steps = 0
-        return self._stamped(observation, -1), info
+        return self._stamp_row(observation, -1), info
 
     def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, Any]]:
         if self._words[Board.COMMAND]:
@@ -103,9 +103,9 @@ class StampedCartPole(gym.Wrapper[Any, Any, Any, Any]):
             self._words[Board.STEPS_DONE] = self._steps
             if self._steps == 1:
                 self._words[Board.FIRST_ROW_AT] = time.monotonic_ns()
-        return self._stamped(observation, action), reward, terminated, truncated, info
+        return self._stamp_row(observation, action), reward, terminated, truncated, info
 
-    def _stamped(self, observation: Array, action: int) -> Array:
+    def _stamp_row(self, observation: Array, action: int) -> Array:
         row = self._stamp.copy()
         row[:STATE_COLUMNS] = observation
         row[STEPS], row[EPISODE_STEPS], row[ACTION] = self._steps, self._episode_steps, action

@@ -33,12 +33,12 @@ from benchmarks.gpu.works import (
     make_network,
     make_policy,
 )
-from benchmarks.harness import Found
+from benchmarks.harness import Figures
 
 COMPARED = 512  # observations whose log-probabilities are compared
 MIN_UPDATES = 3
 ROUNDS = 3
-Rows = Iterator[Found]
+Rows = Iterator[Figures]
 
 
 def describe(device: str) -> Rows:
@@ -110,14 +110,14 @@ def learner_rows(
     """
     import_keras()
     if agree:
-        yield {"part": "agreement", **failing(lambda: agreement(network, precision, device))}
+        yield {"part": "agreement", **measure_or_explain(lambda: agreement(network, precision, device))}
     for size in sorted(minibatch_sizes):
-        row = failing(lambda size=size: updates(network, precision, device, size, rows, seconds))
+        row = measure_or_explain(lambda size=size: updates(network, precision, device, size, rows, seconds))
         yield {"part": "updates", "minibatch_size": size, **row}
         gc.collect()  # a learner of a failed update is in a cycle with the error
 
 
-def failing(measure: Callable[[], Found]) -> Found:
+def measure_or_explain(measure: Callable[[], Figures]) -> Figures:
     """Return a measurement, or the first line of what went wrong."""
     try:
         return measure()
@@ -126,7 +126,7 @@ def failing(measure: Callable[[], Found]) -> Found:
         return {"failed": line if isinstance(error, MemoryError) else f"{type(error).__name__}: {line}"}
 
 
-def agreement(network: str, precision: str, device: str) -> Found:
+def agreement(network: str, precision: str, device: str) -> Figures:
     """Return the greatest difference between the log-probabilities of an actor and of the learner."""
     from actor_learner.learner import backend
 
@@ -149,7 +149,7 @@ def agreement(network: str, precision: str, device: str) -> Found:
     return {"difference": float(difference.max()), "median": float(np.median(difference)), "observations": COMPARED}
 
 
-def updates(network: str, precision: str, device: str, minibatch_size: int, rows: int, seconds: float) -> Found:
+def updates(network: str, precision: str, device: str, minibatch_size: int, rows: int, seconds: float) -> Figures:
     """Return the time of an update with and without a copy of its batch ahead, and what it takes of the device."""
     from actor_learner.benchmark.clocks import Busyness, nvml_reader
 
@@ -157,12 +157,12 @@ def updates(network: str, precision: str, device: str, minibatch_size: int, rows
     batches = [make_batch(network, rows, seed) for seed in (0, 1)]
     first = seconds_of(lambda: learner.update(batches[0]))
     learner.update(batches[1])
-    transfer = statistics.median(seconds_of(lambda: copy(learner, batches[0])) for _ in range(MIN_UPDATES))
+    transfer = statistics.median(seconds_of(lambda: copy_batch(learner, batches[0])) for _ in range(MIN_UPDATES))
     plain, ahead = [], []
     with Busyness(nvml_reader() if device == "gpu" else None) as busyness:
         for _ in range(ROUNDS):
-            plain += repeat(learner, batches, seconds / ROUNDS / 2, ahead=False)
-            ahead += repeat(learner, batches, seconds / ROUNDS / 2, ahead=True)
+            plain += repeat_updates(learner, batches, seconds / ROUNDS / 2, ahead=False)
+            ahead += repeat_updates(learner, batches, seconds / ROUNDS / 2, ahead=True)
     update = statistics.median(plain)
     return {
         "rows": rows,
@@ -183,7 +183,7 @@ def seconds_of(work: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def copy(learner: al.Learner, batch: al.Trajectory) -> None:
+def copy_batch(learner: al.Learner, batch: al.Trajectory) -> None:
     """Copy a batch to the device, and wait until it is there."""
     from keras import tree
 
@@ -193,7 +193,9 @@ def copy(learner: al.Learner, batch: al.Trajectory) -> None:
         leaf.block_until_ready() if hasattr(leaf, "block_until_ready") else leaf[..., -1].numpy()
 
 
-def repeat(learner: al.Learner, batches: Sequence[al.Trajectory], seconds: float, *, ahead: bool) -> list[float]:
+def repeat_updates(
+    learner: al.Learner, batches: Sequence[al.Trajectory], seconds: float, *, ahead: bool
+) -> list[float]:
     """Return the time of each update of the batches in turns; the first of those with a copy ahead doesn't count."""
     from actor_learner.learner.prefetch import prefetching
 
@@ -232,14 +234,14 @@ def pipeline_rows(work: str, num_actors: int, devices: Sequence[str], rounds: in
         for device in devices:
             keras.utils.clear_session()  # for the name of the cached export
             systems[device] = stack.enter_context(System(config.replace(device=device)))
-        found: dict[str, list[Found]] = {device: [] for device in devices}
+        found: dict[str, list[Figures]] = {device: [] for device in devices}
         for turn in range(rounds):
             for device in devices if turn % 2 == 0 else reversed(devices):
                 found[device].append(run(systems[device], seconds, read_gpu if device == "gpu" else None))
             yield {"rounds": turn + 1, **{device: medians_of(runs) for device, runs in found.items()}}
 
 
-def run(system: Any, seconds: float, read_gpu: Callable[[], float] | None) -> Found:
+def run(system: Any, seconds: float, read_gpu: Callable[[], float] | None) -> Figures:
     """Return the figures of one stretch of the whole pipeline, while the other pipelines are idle."""
     from actor_learner.benchmark.clocks import Busyness
     from actor_learner.benchmark.whole import LEARNER
@@ -255,7 +257,7 @@ def run(system: Any, seconds: float, read_gpu: Callable[[], float] | None) -> Fo
     }
 
 
-def medians_of(runs: Sequence[Found]) -> Found:
+def medians_of(runs: Sequence[Figures]) -> Figures:
     """Return the medians of the rounds, and each round's speed."""
     median = {
         name: None if runs[0][name] is None else statistics.median(each[name] for each in runs) for name in runs[0]
@@ -268,14 +270,14 @@ def export_rows(num_actors: Sequence[int], works: Sequence[str]) -> Rows:
     import_keras()
     for name, (precision, found) in itertools.product(NETWORKS, PRECISIONS.items()):
         if not found.tf32:  # its layers are float32's
-            make_policy(name, coarse(make_network(name, precision)))
+            make_policy(name, round_weights(make_network(name, precision)))
             yield {"exported": f"{name}, {precision}"}
     for work, actors in itertools.product(works, num_actors):
         export_pipeline(PIPELINES[work], ENVS // actors)
         yield {"exported": f"{work}, {ENVS // actors} environments"}
 
 
-def coarse(network: Any) -> Any:
+def round_weights(network: Any) -> Any:
     """Round a network's weights, so that an archive of its graphs, which take any weights, is a tenth as large."""
     for weight in network.weights:
         values = np.asarray(weight.value)
@@ -292,7 +294,7 @@ def export_pipeline(work: PipelineWork, envs: int) -> None:
 
     keras.utils.clear_session()
     config = work.config(num_actors=0, num_envs=envs, max_policy_lag=0)
-    make_pool(config, lambda *spaces: coarse(network_of(config, None, *spaces)), seed=0, logs_dir=None).close()
+    make_pool(config, lambda *spaces: round_weights(network_of(config, None, *spaces)), seed=0, logs_dir=None).close()
 
 
 KINDS: dict[str, Callable[..., Rows]] = {

@@ -10,10 +10,7 @@ The file is written after each row. If it is there already, only the rows that i
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +24,8 @@ from typing import Any, NamedTuple
 from actor_learner.system.machine import available_cores
 from benchmarks.gpu.page import page
 from benchmarks.gpu.works import ACTORS, NETWORKS, PIPELINES, PRECISIONS, STEPS
-from benchmarks.harness import Found, RunFailedError, make_parser, origin, tell, variables
+from benchmarks.harness import Figures, RunFailedError, child_environment, make_parser, origin, tell
+from benchmarks.processes import Child
 
 MINIBATCH_SIZES = {"gpu": [64, 256, 1024, 2048, 8192], "cpu": [64, 256]}
 KEYS = {
@@ -45,8 +43,8 @@ class Job(NamedTuple):
     """A child: the kind, its arguments, and the keys of the rows that it gives, in their order."""
 
     kind: str
-    request: Found
-    rows: list[tuple[str, Found]]
+    request: Figures
+    rows: list[tuple[str, Figures]]
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -82,13 +80,13 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def choose_backend(name: str | None, device: str) -> tuple[str, Found]:
+def choose_backend(name: str | None, device: str) -> tuple[str, Figures]:
     """Return the first installed backend that sees the device, and what it says of it. Raises RunFailedError."""
     names = [name] if name else [each for each in ("jax", "tensorflow") if find_spec(each)]
     reasons = ["neither JAX nor TensorFlow is installed"]
     for each in names:
         try:
-            (seen,) = lines_of("describe", {"device": device}, _PROBE_SECONDS, {"KERAS_BACKEND": each})
+            (seen,) = child_rows("describe", {"device": device}, _PROBE_SECONDS, {"KERAS_BACKEND": each})
         except RunFailedError as error:
             reasons = [str(error)]
         else:
@@ -96,12 +94,12 @@ def choose_backend(name: str | None, device: str) -> tuple[str, Found]:
     raise RunFailedError(f"no backend computes on this device, --device cpu measures without a GPU: {reasons[0]}")
 
 
-def begin(arguments: argparse.Namespace, source: Found) -> Found:
+def begin(arguments: argparse.Namespace, source: Figures) -> Figures:
     """Return the rows of the output file, or none. Raises RunFailedError if they are another machine's."""
-    new: Found = {**source, **{part: [] for part in KEYS}}
+    new: Figures = {**source, **{part: [] for part in KEYS}}
     if arguments.output is None or not arguments.output.exists():
         return new
-    found: Found = json.loads(arguments.output.read_text())
+    found: Figures = json.loads(arguments.output.read_text())
     for name in ("device", "backend", "gpus", "versions", "machine"):
         if found.get(name) != new[name]:
             raise RunFailedError(f"{arguments.output} was measured elsewhere: {name} is {found.get(name)} there")
@@ -140,11 +138,11 @@ def pipeline_job(arguments: argparse.Namespace, work: str, num_actors: int) -> J
     return Job("pipeline", request, [("pipeline", own)])
 
 
-def measure(job: Job, found: Found, output: Path | None, environment: dict[str, str], end: float) -> None:
+def measure(job: Job, found: Figures, output: Path | None, environment: dict[str, str], end: float) -> None:
     """Measure the rows of a job that aren't there yet; a row that ends its child says why, and the others follow."""
     missing = [(part, own) for part, own in job.rows if not is_known(found, part, own)]
     if job.kind == "pipeline" and missing and job.request["num_actors"] > available_cores():
-        put(found, "pipeline", {**missing.pop()[1], "skipped": f"{available_cores()} cores"}, output)
+        store_row(found, "pipeline", {**missing.pop()[1], "skipped": f"{available_cores()} cores"}, output)
     while missing:
         seconds = min(MAX_CHILD_SECONDS, end - time.monotonic())
         if seconds <= 0:
@@ -152,9 +150,9 @@ def measure(job: Job, found: Found, output: Path | None, environment: dict[str, 
             return
         tell(f"{job.kind}: {', '.join(str(value) for value in missing[0][1].values())} ...")
         try:
-            for row in lines_of(job.kind, request_of(job, missing), seconds, environment):
-                part, own = next((part, own) for part, own in missing if fits(row, part, own))
-                put(found, part, {**own, **row}, output)
+            for row in child_rows(job.kind, request_of(job, missing), seconds, environment):
+                part, own = next((part, own) for part, own in missing if is_row(row, part, own))
+                store_row(found, part, {**own, **row}, output)
                 if part != "pipeline":
                     missing.remove((part, own))
             return
@@ -163,10 +161,10 @@ def measure(job: Job, found: Found, output: Path | None, environment: dict[str, 
                 tell(f"no time was left: {error}")
                 return
             part, own = missing.pop(0)
-            put(found, part, {**row_of(found, part, own), **own, "failed": str(error)}, output)
+            store_row(found, part, {**find_row(found, part, own), **own, "failed": str(error)}, output)
 
 
-def request_of(job: Job, missing: Sequence[tuple[str, Found]]) -> Found:
+def request_of(job: Job, missing: Sequence[tuple[str, Figures]]) -> Figures:
     """Return a child's arguments, for the rows that are missing."""
     if job.kind == "pipeline":
         return job.request
@@ -174,25 +172,25 @@ def request_of(job: Job, missing: Sequence[tuple[str, Found]]) -> Found:
     return {**job.request, "minibatch_sizes": sizes, "agree": len(sizes) < len(missing)}
 
 
-def fits(row: Found, part: str, own: Found) -> bool:
+def is_row(row: Figures, part: str, own: Figures) -> bool:
     """Return whether a child's row is the one with these keys."""
     return row.get("part", "pipeline") == part and row.get("minibatch_size") == own.get("minibatch_size")
 
 
-def is_known(found: Found, part: str, own: Found) -> bool:
-    row = row_of(found, part, own)
+def is_known(found: Figures, part: str, own: Figures) -> bool:
+    row = find_row(found, part, own)
     return bool(row) and "failed" not in row
 
 
-def row_of(found: Found, part: str, own: Found) -> Found:
+def find_row(found: Figures, part: str, own: Figures) -> Figures:
     """Return the row with these keys, or an empty one."""
     return next((row for row in found[part] if all(row[name] == own[name] for name in KEYS[part])), {})
 
 
-def put(found: Found, part: str, row: Found, output: Path | None) -> None:
+def store_row(found: Figures, part: str, row: Figures, output: Path | None) -> None:
     """Add a row, or replace the one with the same keys, and write the file and the table."""
     row.pop("part", None)
-    before = row_of(found, part, row)
+    before = find_row(found, part, row)
     found[part] = [*(each for each in found[part] if each is not before), row]
     if output:
         partial = output.with_suffix(".partial")
@@ -201,32 +199,22 @@ def put(found: Found, part: str, row: Found, output: Path | None) -> None:
         output.with_suffix(".md").write_text("\n".join(page(found)) + "\n")
 
 
-def lines_of(kind: str, request: Found, seconds: float, environment: dict[str, str]) -> Iterator[Found]:
+def child_rows(kind: str, request: Figures, seconds: float, environment: dict[str, str]) -> Iterator[Figures]:
     """Yield what a child prints, as soon as it does. Raises RunFailedError if it fails or takes longer."""
-    own = variables(changes={"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environment})
+    own = child_environment(changes={"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environment})
     command = [sys.executable, "-P", "-m", "benchmarks.gpu.child", kind, json.dumps(request)]
-    late = threading.Event()
-    streams: Any = {"stdout": subprocess.PIPE, "text": True}
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(command, env=own, stderr=errors, start_new_session=True, **streams) as process,
-    ):
-
-        def end_it() -> None:
-            late.set()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-        timer = threading.Timer(seconds, end_it)
+    with tempfile.TemporaryDirectory() as folder:
+        child = Child(command, Path(folder, "errors"), own, stdout=subprocess.PIPE)
+        timer = threading.Timer(seconds, child.end)
         timer.start()
         try:
-            yield from map(json.loads, process.stdout or ())
-            code = process.wait()
+            yield from map(json.loads, child.process.stdout or ())
+            child.process.wait()
         finally:
             timer.cancel()
-            if process.poll() is None:
-                end_it()
-        if code:
-            errors.seek(0)
-            lines = errors.read().strip().splitlines() or [f"exit code {code}"]
-            raise RunFailedError(f"it hadn't ended after {seconds:.0f} s" if late.is_set() else lines[-1])
+            child.end()
+            child.process.communicate()
+        if code := child.process.returncode:
+            is_late = time.monotonic() > child.started + seconds
+            lines = child.output.read_text(errors="replace").strip().splitlines() or [f"exit code {code}"]
+            raise RunFailedError(f"it hadn't ended after {seconds:.0f} s" if is_late else lines[-1])

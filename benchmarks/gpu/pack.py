@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu.gpu import lines_of
+from benchmarks.gpu.gpu import child_rows
 from benchmarks.gpu.works import ACTORS, PIPELINES
 from benchmarks.harness import ROOT, RunFailedError, make_parser, tell
 from benchmarks.speed.speed import PACKAGES
@@ -33,25 +33,7 @@ PLATFORMS = ["any", "manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_
 MAX_BYTES = 64_000_000
 DOWNLOAD_SECONDS, EXPORT_SECONDS = 300.0, 900.0
 
-RUN = """#!/usr/bin/env bash
-# Installs the wheels beside this file into a virtual environment over PYTHON's packages, and measures.
-set -euo pipefail
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-python="${PYTHON:-python3}"
-work="${WORK:-$(mktemp -d)}"
-if [ ! -e "$work/ready" ]; then
-    "$python" -m venv --system-site-packages "$work/venv"
-    # PYTHON may be of a virtual environment itself, whose packages a new one doesn't see.
-    "$python" -c 'import site; print("\\n".join(site.getsitepackages()))' >"$work/packages"
-    cp "$work/packages" "$("$work/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/beneath.pth"
-    "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps "$here"/wheels/*.whl
-    cp -r "$here/cache" "$work/cache" # of this user, and writable by no other
-    chmod -R u=rwX,go= "$work/cache"
-    touch "$work/ready"
-fi
-export ACTOR_LEARNER_CACHE="$work/cache" KERAS_BACKEND=jax MUJOCO_GL=disable PYTHONPATH="$here/source"
-exec "$work/venv/bin/python" -m benchmarks gpu --backend jax "$@"
-"""
+RUN = Path(__file__).with_name("run_pack.sh")
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -64,7 +46,7 @@ def main(words: Sequence[str] | None = None) -> None:
         download(folder / "wheels", arguments.python)
         copy_source(folder / "source")
         export(folder / "cache", arguments.works, arguments.actors)
-        (folder / "run.sh").write_text(RUN)
+        shutil.copyfile(RUN, folder / "run.sh")
         with tarfile.open(output, "w:xz", preset=9) as archive:
             archive.add(folder, "gpu-pack")
     if (size := output.stat().st_size) > MAX_BYTES:
@@ -91,7 +73,7 @@ def copy_source(folder: Path) -> None:
     sources = {**PACKAGES, "benchmarks": "benchmarks"}
     for package, source in sources.items():
         for file in (ROOT / source).rglob("*"):
-            if file.suffix in (".py", ".jinja", ".typed"):
+            if file.suffix in (".py", ".jinja", ".toml", ".typed"):
                 target = folder / package / file.relative_to(ROOT / source)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, target)
@@ -101,5 +83,5 @@ def export(cache: Path, works: Sequence[str], actors: Sequence[int]) -> None:
     """Fill a cache with the graphs of all networks, which TensorFlow makes. Raises RunFailedError."""
     environment = {"KERAS_BACKEND": "tensorflow", "ACTOR_LEARNER_CACHE": str(cache.absolute())}
     request = {"works": list(works), "num_actors": list(actors)}
-    for row in lines_of("exports", request, EXPORT_SECONDS, environment):
+    for row in child_rows("exports", request, EXPORT_SECONDS, environment):
         tell(f"exported: {row['exported']}")

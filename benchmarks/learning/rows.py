@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Published(NamedTuple):
@@ -60,8 +59,12 @@ class Row:
         return max(known, key=lambda published: published.value, default=None)
 
 
-def _row(published: Sequence[Sequence[Any]] = (), options: Sequence[str] = (), **fields: Any) -> Row:
-    return Row(published=tuple(Published(*each) for each in published), options=tuple(options), **fields)
+def _read_rows() -> tuple[Row, ...]:
+    rows = []
+    for each in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["rows"]:
+        published = tuple(Published(*one) for one in each.pop("published", ()))
+        rows.append(Row(published=published, options=tuple(each.pop("options", ())), **each))
+    return tuple(rows)
 
 
-ROWS = tuple(_row(**each) for each in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["rows"])
+ROWS = _read_rows()

@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -23,97 +25,20 @@ from stable_baselines3.common.vec_env import VecNormalize
 from envs import velocity
 
 
+def settings_of(algorithm: str, env: str) -> dict[str, Any]:
+    """Return the Zoo's settings, with its schedules, and layers in place of their names."""
+    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))[algorithm]
+    settings = dict(tables[env if algorithm == "ppo" else "all"])
+    for name, value in settings.items():
+        if isinstance(value, str) and value.startswith("lin_"):
+            settings[name] = linear(float(value.removeprefix("lin_")))
+    if policy := settings.get("policy_kwargs"):
+        policy["activation_fn"] = getattr(torch.nn, policy["activation_fn"])
+    return settings
+
+
 def linear(value: float) -> Any:
     return lambda remaining: remaining * value
-
-
-def recurrent(env: str, units: int = 64, **policy: Any) -> dict[str, Any]:
-    policy |= {"ortho_init": False, "activation_fn": torch.nn.ReLU, "lstm_hidden_size": units}
-    policy |= {"enable_critic_lstm": True, "net_arch": {"pi": [64], "vf": [64]}}
-    return {"without_velocity": env, "normalize": True, "policy_kwargs": policy}
-
-
-CART_POLE: dict[str, Any] = {
-    "envs": 8,
-    "n_steps": 32,
-    "batch_size": 256,
-    "n_epochs": 20,
-    "gamma": 0.98,
-    "gae_lambda": 0.8,
-    "learning_rate": linear(1e-3),
-    "clip_range": linear(0.2),
-    "ent_coef": 0.0,
-}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "CartPole-v1": CART_POLE,
-    "LunarLander-v3": {
-        "envs": 16,
-        "n_steps": 1024,
-        "batch_size": 64,
-        "n_epochs": 4,
-        "gamma": 0.999,
-        "gae_lambda": 0.98,
-        "ent_coef": 0.01,
-    },
-    "HalfCheetah-v5": {
-        "envs": 1,
-        "n_steps": 512,
-        "batch_size": 64,
-        "n_epochs": 20,
-        "gamma": 0.98,
-        "gae_lambda": 0.92,
-        "learning_rate": 2.0633e-05,
-        "clip_range": 0.1,
-        "ent_coef": 0.000401762,
-        "vf_coef": 0.58096,
-        "max_grad_norm": 0.8,
-        "normalize": True,
-        "policy_kwargs": {
-            "log_std_init": -2,
-            "ortho_init": False,
-            "activation_fn": torch.nn.ReLU,
-            "net_arch": {"pi": [256, 256], "vf": [256, 256]},
-        },
-    },
-    "actor_learner/CartPoleNoVelocity-v0": {**recurrent("CartPole-v1"), **CART_POLE},
-    "actor_learner/PendulumNoVelocity-v0": {
-        **recurrent("Pendulum-v1"),
-        "envs": 4,
-        "n_steps": 1024,
-        "gamma": 0.9,
-        "learning_rate": 1e-3,
-        "use_sde": True,
-        "sde_sample_freq": 4,
-    },
-    "actor_learner/MountainCarContinuousNoVelocity-v0": {
-        **recurrent("MountainCarContinuous-v0", 32, log_std_init=0.0),
-        "envs": 8,
-        "n_steps": 1024,
-        "batch_size": 256,
-        "gamma": 0.9999,
-        "gae_lambda": 0.9,
-        "learning_rate": 7.77e-5,
-        "clip_range": 0.1,
-        "ent_coef": 0.00429,
-        "vf_coef": 0.19,
-        "max_grad_norm": 5,
-        "use_sde": True,
-        "sde_sample_freq": 8,
-    },
-    "actor_learner/LunarLanderNoVelocity-v0": {
-        **recurrent("LunarLander-v3"),
-        "envs": 32,
-        "n_steps": 512,
-        "n_epochs": 4,
-        "gamma": 0.999,
-        "gae_lambda": 0.98,
-        "ent_coef": 0.01,
-    },
-}
-"""Those of rl-baselines3-zoo, hyperparams/ppo.yml and ppo_lstm.yml."""
-
-SAC = {"envs": 1, "learning_starts": 10_000}
-"""Those of hyperparams/sac.yml for the walkers: the library's own, but for the first steps."""
 
 
 def make_env(env: str, without_velocity: str | None) -> Any:
@@ -128,7 +53,7 @@ def make_env(env: str, without_velocity: str | None) -> Any:
 def main() -> None:
     library, algorithm, env = sys.argv[1:4]
     seed, steps, episodes = map(int, sys.argv[4:])
-    settings = dict(SETTINGS[env] if algorithm == "ppo" else SAC)
+    settings = settings_of(algorithm, env)
     torch.set_num_threads(1)
     without_velocity = settings.pop("without_velocity", None)
     made = make_env(env, without_velocity)

@@ -28,7 +28,7 @@ import numpy as np
 
 from actor_learner.reports.curves import bootstrap_interval, interquartile_mean
 from actor_learner.runs.provenance import git_commit
-from benchmarks.harness import ROOT, Found, make_parser, map_on_cores, origin, run_on_core, table
+from benchmarks.harness import ROOT, Figures, make_parser, map_on_cores, origin, run_on_core, table, write
 from benchmarks.learning.rows import ROWS, Published, Row
 from benchmarks.peers.libraries import prepare, versions
 
@@ -76,7 +76,7 @@ class Runner:
 
     runs: Path
     deadline: float
-    source: Found
+    source: Figures
     sb3: Path | None
 
     def run_all(self, jobs: Sequence[Job]) -> None:
@@ -102,14 +102,14 @@ class Runner:
             "machine": self.source["machine"],
             "commit": (git_commit(ROOT) or {"commit": ""})["commit"][:7],
         }
-        _result_file(job, self.runs).write_text(json.dumps(result, indent=1) + "\n")
+        write(result, _result_file(job, self.runs))
         returns = f"{result['evaluation_mean']:,.1f} (training {result['training_return']:,.1f})"
         print(f"{row.name}, seed {seed}: {returns} after {time.perf_counter() - started:,.0f} s", flush=True)
 
     def _log(self, job: Job) -> Path:
         return _result_file(job, self.runs).with_suffix(".log")
 
-    def _run_ours(self, row: Row, seed: int, core: int) -> Found:
+    def _run_ours(self, row: Row, seed: int, core: int) -> Figures:
         directory = _result_file((row, seed), self.runs).with_suffix("")
         train = [*row.command, "--seed", str(seed), "--run-dir", str(directory), "--quiet", "--overwrite"]
         evaluate = ["evaluate", str(directory), "--episodes", str(row.episodes)]
@@ -131,12 +131,12 @@ class Runner:
             "versions": {"Python": platform.python_version()} | {n: importlib.metadata.version(n) for n in PACKAGES},
         }
 
-    def _run_sb3(self, row: Row, seed: int, core: int) -> Found:
+    def _run_sb3(self, row: Row, seed: int, core: int) -> Figures:
         assert self.sb3 is not None
         words = [*SB3, row.library, row.algorithm, row.env, str(seed), str(row.steps), str(row.episodes)]
         started = time.perf_counter()
         with self._log((row, seed)).open("w") as log:
-            options: Found = {"timeout": TRAIN_SECONDS, "stdout": subprocess.PIPE, "stderr": log, "check": True}
+            options: Figures = {"timeout": TRAIN_SECONDS, "stdout": subprocess.PIPE, "stderr": log, "check": True}
             done = run_on_core(core, words, self.sb3, **options)
         found = json.loads(done.stdout.splitlines()[-1])
         return {
@@ -150,7 +150,7 @@ class Runner:
         }
 
 
-def training_returns(metrics: Sequence[Found], steps: set[int]) -> dict[str, float]:
+def training_returns(metrics: Sequence[Figures], steps: set[int]) -> dict[str, float]:
     """Return the training return at each of these env steps that the run reached before its end."""
     found = {}
     for wanted in sorted(steps):
@@ -168,7 +168,7 @@ def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
     """Add the new results to learning.json, and write the table and the curves of these rows."""
     output.mkdir(parents=True, exist_ok=True)
     file = output / "learning.json"
-    found: Found = json.loads(file.read_text()) if file.exists() else {}
+    found: Figures = json.loads(file.read_text()) if file.exists() else {}
     for row in rows:
         files = [path for seed in range(row.seeds) if (path := _result_file((row, seed), runs)).exists()]
         if not files:
@@ -179,11 +179,10 @@ def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
         if row.library == "ours" and all(run.is_dir() for run in runs_of_row):  # else the curves of all stay
             words = ["plot", *map(str, runs_of_row), "--band", "bootstrap", "--output", str(output / f"{row.slug}.png")]
             subprocess.run([sys.executable, *COMMAND, *words], check=True, timeout=300)
-    file.write_text(json.dumps(found, indent=1) + "\n")
-    (output / "learning.md").write_text(page(found))
+    write(found, file, page(found))
 
 
-def page(found: Found) -> str:
+def page(found: Figures) -> str:
     """Return the results as Markdown."""
     known = [row for row in ROWS if row.name in found]
     seeds = [seed for row in known for seed in found[row.name]["seeds"]]
@@ -211,7 +210,7 @@ def page(found: Found) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _table_row(row: Row, command: str, seeds: Sequence[Found]) -> tuple[str, ...]:
+def _table_row(row: Row, command: str, seeds: Sequence[Figures]) -> tuple[str, ...]:
     values = np.array([seed["evaluation_mean"] for seed in seeds])
     middle, (low, high) = float(interquartile_mean(values[:, None])[0]), _interval(values)
     goal = row.goal
@@ -230,7 +229,7 @@ def _table_row(row: Row, command: str, seeds: Sequence[Found]) -> tuple[str, ...
         f"{values.mean():,.1f}{spread}",
         f"{statistics.mean(seed['training_return'] for seed in seeds):,.1f}",
         "" if goal is None else str(goal),
-        "; ".join(_beside(published, row, seeds) for published in row.published if published is not goal),
+        "; ".join(_compare_with(published, row, seeds) for published in row.published if published is not goal),
         f"{statistics.mean(seed['seconds'] for seed in seeds):,.0f}",
         "; ".join(sorted(made)),
     )
@@ -241,7 +240,7 @@ def _interval(values: Any) -> tuple[float, float]:
     return float(low[0]), float(high[0])
 
 
-def _beside(published: Published, row: Row, seeds: Sequence[Found]) -> str:
+def _compare_with(published: Published, row: Row, seeds: Sequence[Figures]) -> str:
     """Return a published return; if it was reached at other steps, with these, and ours in training at that step."""
     if published.steps == row.steps:
         return str(published)

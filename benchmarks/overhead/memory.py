@@ -19,7 +19,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import actor_learner as al
-from benchmarks.harness import Found, make_parser, origin, report, svg_figure
+from benchmarks.harness import Figures, make_parser, origin, report, svg_figure
 from benchmarks.processes import growth, memory_of
 
 ENDLESS = 10**12
@@ -48,7 +48,7 @@ class Sampler(al.callbacks.Callback):  # type: ignore[misc]
         pids = {"learner": os.getpid(), **{f"actor {actor}": pid for actor, pid in self.actors.pids.items()}}
         for name, pid in pids.items():
             self.samples.setdefault(name, []).append(memory_of(pid))
-        self.samples["learner"][-1]["allocated"] = allocated()
+        self.samples["learner"][-1]["allocated"] = allocated_megabytes()
 
 
 class _Allocated(ctypes.Structure):
@@ -60,7 +60,7 @@ class _Allocated(ctypes.Structure):
     )
 
 
-def allocated() -> float:
+def allocated_megabytes() -> float:
     """Return the MB of 10^6 bytes that this process has allocated with malloc."""
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = _Allocated
@@ -77,7 +77,7 @@ def main() -> None:
         config = al.preset("CartPole-v1", total_steps=ENDLESS, callbacks=[sampler], run_dir=f"{folder}/run", quiet=True)
         result = al.train(config)
     sizes = {name: [round(one["anonymous"], 2) for one in samples] for name, samples in sampler.samples.items()}
-    found: Found = {
+    found: Figures = {
         **origin(parser),
         "minutes": arguments.minutes,
         "updates": result.metrics["updates"],

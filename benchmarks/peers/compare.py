@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.harness import ROOT, Found, RunFailedError, make_parser, origin
+from benchmarks.harness import ROOT, Figures, RunFailedError, make_parser, origin, write
 from benchmarks.peers.libraries import OURS, OWN_WORKS, PEERS, NotInstallableError, Peer, prepare, versions
 from benchmarks.peers.runs import Run, run_peer
 from benchmarks.peers.table import page
@@ -46,7 +46,7 @@ def main() -> None:
         signal.signal(ending, lambda number, _: sys.exit(128 + number))  # so that the present run is killed
     pythons, installed, failures = prepare_all(arguments.peers, arguments.venvs)
     output = arguments.output
-    found: Found = json.loads(output.read_text()) if output and output.exists() else {}
+    found: Figures = json.loads(output.read_text()) if output and output.exists() else {}
     found |= {"versions": found.get("versions", {}) | installed, "not_installed": failures}
     chance = random.Random(arguments.seed)
     for name in arguments.works:
@@ -56,17 +56,15 @@ def main() -> None:
             figures = compare(name, pythons, arguments, chance)
             found.setdefault("works", {})[name] = {**origin(parser), **figures}
         found["worker_memory"] = found.get("worker_memory", {}) or worker_memory(pythons)
-        if output:
-            output.write_text(json.dumps(found, indent=1) + "\n")
-            output.with_suffix(".md").write_text(page(found))
+        write(found, output, page(found))
     if not output:
         print(page(found))
 
 
-def prepare_all(names: Iterable[str], folder: Path) -> tuple[dict[str, Path], Found, dict[str, str]]:
+def prepare_all(names: Iterable[str], folder: Path) -> tuple[dict[str, Path], Figures, dict[str, str]]:
     """Return the interpreters of ours and of these peers, the installed versions, and the peers' failures."""
     pythons = {name: Path(sys.executable) for name in OURS}
-    installed: Found = {"ours": {name: importlib.metadata.version(name) for name in OWN_PACKAGES}}
+    installed: Figures = {"ours": {name: importlib.metadata.version(name) for name in OWN_PACKAGES}}
     failures: dict[str, str] = {}
     for name in names:
         try:
@@ -79,16 +77,16 @@ def prepare_all(names: Iterable[str], folder: Path) -> tuple[dict[str, Path], Fo
     return pythons, installed, failures
 
 
-def compare(name: str, pythons: dict[str, Path], arguments: argparse.Namespace, chance: random.Random) -> Found:
+def compare(name: str, pythons: dict[str, Path], arguments: argparse.Namespace, chance: random.Random) -> Figures:
     """Measure all libraries that can do this work, in turns, each at its better setting."""
     peers = {key: peer for key, peer in ALL_PEERS.items() if key in pythons and name in peer.works}
     work = dataclasses.asdict(ALL_WORKS[name])
     failures: dict[str, str] = {}
-    settings: dict[str, Found] = {}
+    settings: dict[str, Figures] = {}
     for key in peers:
-        if setting := better_setting(key, pythons[key], name, arguments.threads, failures):
+        if setting := choose_setting(key, pythons[key], name, arguments.threads, failures):
             settings[key] = setting
-    runs: dict[str, list[Found | None]] = {key: [] for key in settings}
+    runs: dict[str, list[Figures | None]] = {key: [] for key in settings}
     for turn in range(arguments.rounds):
         for key in chance.sample(list(settings), len(settings)):
             runs[key].append(None)
@@ -101,7 +99,9 @@ def compare(name: str, pythons: dict[str, Path], arguments: argparse.Namespace, 
     return {"work": work, "settings": settings, "runs": runs, "failures": failures}
 
 
-def attempt(what: str, key: str, python: Path, task: Found, failures: dict[str, str], seconds: float = 0) -> Run | None:
+def attempt(
+    what: str, key: str, python: Path, task: Figures, failures: dict[str, str], seconds: float = 0
+) -> Run | None:
     """Run a library; print a failure, add it to `failures` and return None. seconds: the deadline, 0 for its own."""
     try:
         return run_peer(ALL_PEERS[key], python, task, seconds or None)
@@ -111,11 +111,11 @@ def attempt(what: str, key: str, python: Path, task: Found, failures: dict[str, 
         return None
 
 
-_better: dict[tuple[str, str], Found] = {}
+_best_settings: dict[tuple[str, str], Figures] = {}
 """The better setting, by peer and work."""
 
 
-def better_setting(key: str, python: Path, name: str, threads: int | None, failures: dict[str, str]) -> Found | None:
+def choose_setting(key: str, python: Path, name: str, threads: int | None, failures: dict[str, str]) -> Figures | None:
     """Return the setting at which a short run is fastest, of a peer the same for all works with vectors."""
     peer = ALL_PEERS[key]
     settings = peer_settings(peer, threads)
@@ -123,9 +123,9 @@ def better_setting(key: str, python: Path, name: str, threads: int | None, failu
         return settings[0]
     if peer.venv is not None and not ALL_WORKS[name].env.startswith("ALE/"):
         name = "cartpole64"
-    if (key, name) in _better:
-        return _better[key, name]
-    speeds: list[tuple[float, Found]] = []
+    if (key, name) in _best_settings:
+        return _best_settings[key, name]
+    speeds: list[tuple[float, Figures]] = []
     reasons: dict[str, str] = {}
     for setting in settings:
         task = {**dataclasses.asdict(ALL_WORKS[name]), **setting, "seconds": TRIAL_SECONDS}
@@ -134,11 +134,11 @@ def better_setting(key: str, python: Path, name: str, threads: int | None, failu
     if not speeds:
         failures |= reasons
         return None
-    _better[key, name] = max(speeds, key=lambda pair: pair[0])[1]
-    return _better[key, name]
+    _best_settings[key, name] = max(speeds, key=lambda pair: pair[0])[1]
+    return _best_settings[key, name]
 
 
-def peer_settings(peer: Peer, threads: int | None) -> list[Found]:
+def peer_settings(peer: Peer, threads: int | None) -> list[Figures]:
     """Return the settings to try: one actor, two or one for each core, of ours; one thread or all, of the peers."""
     cores = len(os.sched_getaffinity(0))
     if peer.settings:
@@ -148,9 +148,9 @@ def peer_settings(peer: Peer, threads: int | None) -> list[Found]:
     return [{"threads": count} for count in ([threads] if threads else sorted({1, cores}))]
 
 
-def worker_memory(pythons: dict[str, Path]) -> Found:
+def worker_memory(pythons: dict[str, Path]) -> Figures:
     """Measure a worker process of those peers that step environments in their own process by default."""
-    found: Found = {}
+    found: Figures = {}
     for key, peer in PEERS.items():
         if key in pythons and peer.with_processes:
             task = {**dataclasses.asdict(Work("CartPole-v1", 2, 256, 64, 2, 1)), "seconds": 1.0, "processes": True}
@@ -159,7 +159,7 @@ def worker_memory(pythons: dict[str, Path]) -> Found:
     return found
 
 
-def solve(pythons: dict[str, Path], seeds: int, chance: random.Random) -> Found:
+def solve(pythons: dict[str, Path], seeds: int, chance: random.Random) -> Figures:
     """Measure the seconds from the start of the process to the goal, for each seed; None where it isn't reached."""
     peers = {key: peer for key, peer in ALL_PEERS.items() if key in pythons}
     seconds: dict[str, list[float | None]] = {key: [] for key in peers}

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.harness import Found
+from benchmarks.harness import Figures
 from benchmarks.works import WORKS, Work
 
 
@@ -21,23 +21,23 @@ class Peer:
     venv: str | None
     packages: tuple[str, ...] = ()  # the table names their versions
     works: tuple[str, ...] = ()
-    options: Found = field(default_factory=dict)  # of every task
+    options: Figures = field(default_factory=dict)  # of every task
     note: str = ""  # on its figures
-    settings: tuple[Found, ...] = ()  # to try; none: one thread, and one for each core
+    settings: tuple[Figures, ...] = ()  # to try; none: one thread, and one for each core
     worker: str = r"$^"  # a pattern of the command lines of its worker processes
     deadline: float = 75.0  # seconds for a run
     with_processes: bool = False  # True: environments can step in processes of their own, but by default don't
     clock: str = ""  # the signal that an update has ended
 
 
-FOUR = tuple(WORKS)
+WORK_NAMES = tuple(WORKS)
 OWN_WORKS: dict[str, Work] = {
     "cartpole32": Work("CartPole-v1", 32, 32, 1024, 4, 400),
     "pong_bfloat16": replace(WORKS["pong"], changes={**WORKS["pong"].changes, "precision": "bfloat16"}),
 }
 """Sample Factory's own best on two cores: 2 workers x 16 environments; Pong, of which ours alone is in bfloat16."""
-_OURS = {"worker": r"\bactor-\d+", "works": (*FOUR, *OWN_WORKS), "clock": "`time_seconds` of metrics.jsonl"}
-_SB3 = {"works": (*FOUR, "pong_bfloat16"), "worker": r"multiprocessing.forkserver", "with_processes": True}
+_OURS = {"worker": r"\bactor-\d+", "works": (*WORK_NAMES, *OWN_WORKS), "clock": "`time_seconds` of metrics.jsonl"}
+_SB3 = {"works": (*WORK_NAMES, "pong_bfloat16"), "worker": r"multiprocessing.forkserver", "with_processes": True}
 _SB3["clock"] = "callback at the start of each rollout"
 OURS: dict[str, Peer] = {
     f"lag{lag}": Peer(f"ours, lag {lag}", "ours", None, options={"lag": lag}, **_OURS) for lag in (0, 1)
@@ -55,7 +55,7 @@ PEERS: dict[str, Peer] = {
         clock="observer's call after each iteration",
     ),
     "cleanrl_jax": Peer(
-        *("CleanRL's way, EnvPool, JAX", "cleanrl_jax", "cleanrl_jax", ("jax", "flax", "envpool"), FOUR[:3]),
+        *("CleanRL's way, EnvPool, JAX", "cleanrl_jax", "cleanrl_jax", ("jax", "flax", "envpool"), WORK_NAMES[:3]),
         clock="the end of each update",
     ),
 }

@@ -6,24 +6,19 @@ import contextlib
 import json
 import os
 import re
-import signal
 import statistics
 import subprocess
 import tempfile
-import time
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, Found, RunFailedError
+from benchmarks.harness import ROOT, Figures, RunFailedError
 from benchmarks.peers.libraries import Peer, last_line
-from benchmarks.processes import command_line, marked, memory_of
+from benchmarks.processes import Child, command_line, find_marked, memory_of
 
 PROGRAMS = ROOT / "benchmarks/peers/programs"
 WARM_UP = 2  # uncounted ticks: all is compiled by the first; the second's batch may have been collected meanwhile
-_POLL_SECONDS = 0.1
-_MARK = "COMPARE_PEERS_RUN"
 
 
 @dataclass(frozen=True)
@@ -32,7 +27,7 @@ class Run:
 
     begun: float
     ticks: list[tuple[float, int, float | None]]
-    memory: Found
+    memory: Figures
 
     @property
     def speed(self) -> float:
@@ -45,7 +40,7 @@ class Run:
         """Seconds from the start of the process to the end of the first update."""
         return self.ticks[0][0] - self.begun
 
-    def figures(self) -> Found:
+    def figures(self) -> Figures:
         """Return the figures for the JSON file."""
         return {"speed": self.speed, "start_up": self.start_up, "updates": len(self.ticks), "memory": self.memory}
 
@@ -54,49 +49,43 @@ class Run:
         return next((at - self.begun for at, _, mean in self.ticks if mean is not None and mean >= goal), None)
 
 
-def run_peer(peer: Peer, python: Path, task: Found, deadline: float | None = None) -> Run:
+def run_peer(peer: Peer, python: Path, task: Figures, deadline: float | None = None) -> Run:
     """Run a script to its end. Raises RunFailedError; none of its processes stays in any case."""
-    mark = f"{_MARK}={uuid.uuid4().hex}"
     deadline = deadline or peer.deadline
     with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as folder:
         clock = Path(folder, "clock")
         clock.touch()
         task = {"warm_up": WARM_UP, "goal": None, "seed": 0, "threads": 1, **peer.options, **task, "clock": str(clock)}
         command = [str(python), "-P", str(PROGRAMS / f"{peer.script}.py"), json.dumps(task)]
-        with open(Path(folder, "stderr"), "w+") as stderr:
-            shared, begun = _shared(), time.monotonic()
-            streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": stderr}
-            variables = _environment(peer, task, mark, folder)
-            process = subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True, **streams)
-            try:
-                memory = _watch(process, clock, mark, peer, begun + deadline)
-            finally:
-                _kill(process, mark)
-                _remove_shared(shared)
-            stderr.seek(0)
-            message = last_line(stderr.read())
+        shared, environment = _torch_regions(), _environment(peer, task, folder)
+        child = Child(command, Path(folder, "stderr"), environment, cwd=folder, stdout=subprocess.DEVNULL)
+        try:
+            memory = _watch(child, clock, peer, deadline)
+        finally:
+            child.end()
+            _remove_torch_regions(shared)
+        message = last_line(child.output.read_text(errors="replace"))
         ticks = [tuple(json.loads(line)) for line in clock.read_text().splitlines()]
     if memory is None:
         raise RunFailedError(f"not done after {deadline:,.0f} s")
-    if process.returncode != 0 and not _is_measured(ticks, task):
+    if child.process.returncode != 0 and not _is_measured(ticks, task):
         raise RunFailedError(message)
     if not ticks or (task["goal"] is None and len(ticks) <= WARM_UP):
         raise RunFailedError(f"it ended without a figure: {message}")
-    return Run(begun, ticks, memory)
+    return Run(child.started, ticks, memory)
 
 
-def _is_measured(ticks: list[Any], task: Found) -> bool:
+def _is_measured(ticks: list[Any], task: Figures) -> bool:
     """Return whether a run that failed did so after its measurement, at its end."""
     if task["goal"] is not None:
         return bool(ticks) and ticks[-1][2] is not None and ticks[-1][2] >= task["goal"]
     return len(ticks) > WARM_UP and ticks[-1][0] - ticks[WARM_UP - 1][0] >= task["seconds"]
 
 
-def _environment(peer: Peer, task: Found, mark: str, folder: str) -> dict[str, str]:
+def _environment(peer: Peer, task: Figures, folder: str) -> dict[str, str]:
     """Return ours as a shell has it; for the others, with their number of threads."""
-    name, value = mark.split("=")
     given = {key: text for key, text in os.environ.items() if not key.startswith(("TF_NUM_", "OMP_", "MKL_", "XLA_"))}
-    given |= {name: value, "TMPDIR": folder}
+    given["TMPDIR"] = folder
     if peer.venv is None:
         return given | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), given.get("PYTHONPATH"))))}
     threads = str(task["threads"])
@@ -106,26 +95,21 @@ def _environment(peer: Peer, task: Found, mark: str, folder: str) -> dict[str, s
     return given
 
 
-def _watch(process: subprocess.Popen[Any], clock: Path, mark: str, peer: Peer, deadline: float) -> Found | None:
+def _watch(child: Child, clock: Path, peer: Peer, seconds: float) -> Figures | None:
     """Wait for the end, and measure memory during the first counted update; return None at the deadline."""
-    memory: Found = {}
-    while process.poll() is None:
-        if time.monotonic() > deadline:
-            return None
-        if not memory and clock.read_bytes().count(b"\n") >= WARM_UP:
-            memory = _memory(mark, peer)
-        time.sleep(_POLL_SECONDS)
-    return memory
+    has_begun = child.wait_until(lambda: clock.read_bytes().count(b"\n") >= WARM_UP, seconds, poll_seconds=0.1)
+    memory = _memory(child.mark, peer) if has_begun else {}
+    return memory if child.wait_for_end(seconds) else None
 
 
-def _memory(mark: str, peer: Peer) -> Found:
+def _memory(mark: str, peer: Peer) -> Figures:
     """Measure the largest process, the workers (medians), and all together."""
     sizes: dict[int, dict[str, float]] = {}
-    for pid in marked(mark):
+    for pid in find_marked(mark):
         with contextlib.suppress(OSError, KeyError, ValueError):  # it has ended meanwhile
             sizes[pid] = memory_of(pid)
     workers = [pid for pid in sizes if re.search(peer.worker, command_line(pid))]
-    found: Found = {
+    found: Figures = {
         "processes": len(sizes),
         "all_pss": sum(size["pss"] for size in sizes.values()),
         "largest_pss": max((size["pss"] for pid, size in sizes.items() if pid not in workers), default=0.0),
@@ -136,28 +120,13 @@ def _memory(mark: str, peer: Peer) -> Found:
     return found
 
 
-def _kill(process: subprocess.Popen[Any], mark: str) -> None:
-    """Kill the process group and all marked processes, until there are none."""
-    for _ in range(50):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        left = marked(mark)
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.poll()
-        if not left and process.returncode is not None:
-            return
-        time.sleep(0.02)
-
-
-def _shared() -> set[Path]:
+def _torch_regions() -> set[Path]:
     """Return torch's named regions of shared memory: `torch_PID_...`."""
     return set(Path("/dev/shm").glob("torch_*"))  # noqa: S108
 
 
-def _remove_shared(before: set[Path]) -> None:
+def _remove_torch_regions(before: set[Path]) -> None:
     """Remove new regions of processes that are gone: a killed process leaves them."""
-    for region in _shared() - before:
+    for region in _torch_regions() - before:
         if not command_line(int(region.name.split("_")[1])):
             region.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from benchmarks.harness import table
 from benchmarks.peers.libraries import OURS, PEERS
 
-Found = Mapping[str, Any]
+Figures = Mapping[str, Any]
 Runs = Sequence[Mapping[str, Any] | None]
 TITLES = {key: peer.title for key, peer in {**OURS, **PEERS}.items()}
 
@@ -27,7 +27,7 @@ class Spread(NamedTuple):
         return cls(statistics.median(figures), min(figures), max(figures)) if figures else None
 
 
-def _text(spread: Spread | None, form: str) -> str:
+def _format(spread: Spread | None, form: str) -> str:
     """Return `median (least to largest)`, empty without a spread."""
     return "{} ({} to {})".format(*(format(figure, form) for figure in spread)) if spread else ""
 
@@ -47,7 +47,7 @@ def fastest(runs: Mapping[str, Runs], among: Iterable[str]) -> str | None:
     return max(known, key=lambda key: known[key]) if known else None
 
 
-def page(found: Found) -> str:
+def page(found: Figures) -> str:
     works = found.get("works", {})
     lines = ["# Beside other libraries", "", *_about(found), "", *summary(works)]
     for name, work in works.items():
@@ -65,7 +65,7 @@ def shape(work: Mapping[str, Any]) -> str:
     )
 
 
-def summary(works: Mapping[str, Found]) -> list[str]:
+def summary(works: Mapping[str, Figures]) -> list[str]:
     """Return a row for each work: ours at its faster lag, beside each peer."""
     columns = [key for key in PEERS if any(key in work["runs"] for work in works.values())]
     rows = []
@@ -81,7 +81,7 @@ def summary(works: Mapping[str, Found]) -> list[str]:
     return table(("work", "ours, steps/s", "fastest peer", *(f"ours / {TITLES[key]}" for key in columns)), rows)
 
 
-def _about(found: Found) -> list[str]:
+def _about(found: Figures) -> list[str]:
     parts = [*found.get("works", {}).values(), *([found["solve"]] if "solve" in found else [])]
     missing = found.get("not_installed", {})
     dates, machines, commands = ({part[name] for part in parts} for name in ("date", "machine", "command"))
@@ -95,12 +95,12 @@ def _about(found: Found) -> list[str]:
         "Start-up: from the start of the process to the end of the first update. Memory in MB of 10^6 bytes: `worker`,",
         "a worker process's share of what processes share (and all its resident memory); `in all`, of every process.",
         "",
-        *(_about_one(key, found) for key in TITLES if key in OURS or key in found.get("versions", {})),
+        *(_about_peer(key, found) for key in TITLES if key in OURS or key in found.get("versions", {})),
         *(f"- {TITLES[key]} is left out, it can't be installed: {why}" for key, why in missing.items()),
     ]
 
 
-def _about_one(key: str, found: Found) -> str:
+def _about_peer(key: str, found: Figures) -> str:
     """Return its versions and clock, and the memory of a worker process that it only has on demand."""
     peer = {**OURS, **PEERS}[key]
     installed = found["versions"].get(key if key in PEERS else "ours", {})
@@ -111,7 +111,7 @@ def _about_one(key: str, found: Found) -> str:
     return "; ".join([*parts, *filter(None, [peer.note])])
 
 
-def _work_table(work: Found) -> list[str]:
+def _work_table(work: Figures) -> list[str]:
     runs = {key: runs for key, runs in work["runs"].items() if speeds(runs)}
     rows = []
     for key in sorted(runs, key=lambda key: -speeds(runs[key]).median):
@@ -122,9 +122,9 @@ def _work_table(work: Found) -> list[str]:
         rows.append(
             (
                 TITLES[key],
-                _text(speeds(runs[key]), ",.0f"),
+                _format(speeds(runs[key]), ",.0f"),
                 ", ".join(names),
-                *(_text(found, ".2f") for found in ratios),
+                *(_format(found, ".2f") for found in ratios),
                 f"{statistics.median(run['start_up'] for run in done):.1f}",
                 f"{memory['worker_pss']:.0f} ({memory['worker_rss']:.0f})" if "worker_pss" in memory else "",
                 f"{memory['all_pss']:,.0f}" if memory else "",
@@ -134,21 +134,21 @@ def _work_table(work: Found) -> list[str]:
     return table(header, rows)
 
 
-def _footnotes(work: Found) -> list[str]:
+def _footnotes(work: Figures) -> list[str]:
     notes = [f"- {TITLES[key]} failed: `{why}`" for key, why in work["failures"].items()]
     return ["", *notes] if notes else []
 
 
-def _solve_table(solved: Found) -> list[str]:
-    best = min((found.median for key in OURS if (found := _seconds(solved, key))), default=None)
+def _solve_table(solved: Figures) -> list[str]:
+    best = min((found.median for key in OURS if (found := _seconds_to_solve(solved, key))), default=None)
     rows = []
     for key, seconds in solved["seconds"].items():
-        found = _seconds(solved, key)
+        found = _seconds_to_solve(solved, key)
         steps = [count for count in solved["env_steps"][key] if count is not None]
         rows.append(
             (
                 TITLES[key],
-                _text(found, ".1f"),
+                _format(found, ".1f"),
                 f"{statistics.median(steps):,.0f}" if steps else "",
                 f"{len(steps)} of {len(seconds)}",
                 f"{found.median / best:.2f}x" if found and best and key not in OURS else "",
@@ -165,5 +165,5 @@ def _solve_table(solved: Found) -> list[str]:
     ]
 
 
-def _seconds(solved: Found, key: str) -> Spread | None:
+def _seconds_to_solve(solved: Figures, key: str) -> Spread | None:
     return Spread.of([seconds for seconds in solved["seconds"].get(key, ()) if seconds is not None])

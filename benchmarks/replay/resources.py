@@ -15,7 +15,16 @@ import os
 import time
 from collections.abc import Iterator
 
-from benchmarks.harness import Found, cpu_seconds, in_turns, make_parser, medians, origin, report, run_python
+from benchmarks.harness import (
+    Figures,
+    children_cpu_seconds,
+    make_parser,
+    medians,
+    origin,
+    report,
+    run_in_turns,
+    run_python,
+)
 
 TASKS = (
     ("Pendulum-v1", -200, {"ppo": 5000, "sac": 500}),
@@ -29,11 +38,11 @@ SECONDS = 3600.0
 def main() -> None:
     parser = make_parser("resources", __doc__ or "", seeds=3)
     arguments = parser.parse_args()
-    found: Found = {f"{env}, return {goal}": costs(env, goal, names, arguments.seeds) for env, goal, names in TASKS}
+    found: Figures = {f"{env}, return {goal}": costs(env, goal, names, arguments.seeds) for env, goal, names in TASKS}
     report({**origin(parser), "seeds": arguments.seeds, **found}, arguments.output)
 
 
-def costs(env: str, goal: float, algorithms: dict[str, int], seeds: int) -> Found:
+def costs(env: str, goal: float, algorithms: dict[str, int], seeds: int) -> Figures:
     """Return what each algorithm takes to reach the goal, on one core and on all, in turns, each turn a seed."""
     counts = {"one core": 1, "all cores": os.cpu_count() or 1}
     runs = {}
@@ -41,23 +50,19 @@ def costs(env: str, goal: float, algorithms: dict[str, int], seeds: int) -> Foun
         seed = itertools.count()
         task = {"env": env, "algorithm": algorithm, "goal": goal, "every_steps": algorithms[algorithm], "cores": cores}
         runs[f"{algorithm}, {name}"] = functools.partial(run, task, seed)
-    return {name: summary(rows) for name, rows in in_turns(runs, seeds).items()}
+    return {name: summary(rows) for name, rows in run_in_turns(runs, seeds).items()}
 
 
-def run(task: Found, seeds: Iterator[int]) -> Found:
+def run(task: Figures, seeds: Iterator[int]) -> Figures:
     """Train the next seed until the goal, in a process of its own."""
     task = {**task, "seed": next(seeds)}
-    began, cpu = time.monotonic(), cpu_seconds(children_only=True)
+    began, cpu = time.monotonic(), children_cpu_seconds()
     found = json.loads(run_python(["-m", "benchmarks.replay.programs.until", json.dumps(task)], seconds=SECONDS))
-    seconds = {"seconds": time.monotonic() - began, "cpu_seconds": cpu_seconds(children_only=True) - cpu}
+    seconds = {"seconds": time.monotonic() - began, "cpu_seconds": children_cpu_seconds() - cpu}
     return {**found, **{name: round(value, 1) for name, value in seconds.items()}}
 
 
-def summary(rows: list[Found]) -> Found:
+def summary(rows: list[Figures]) -> Figures:
     """Return the medians of the runs that reached the goal, and all runs."""
     reached = [{name: row[name] for name in ("env_steps", "seconds", "cpu_seconds")} for row in rows if row["reached"]]
     return {"reached": f"{len(reached)} of {len(rows)}", **(medians(reached) if reached else {}), "runs": rows}
-
-
-if __name__ == "__main__":
-    main()

@@ -6,12 +6,20 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Found, line_through, svg_figure, table
+import numpy as np
+
+from benchmarks.harness import Figures, svg_figure, table
 
 _SIZE = (6.4, 5.2)  # inches: a column's width, so that letters stay as large as the text's
 
 
-def page(found: Found) -> str:
+def line_through(points: Mapping[int, float]) -> tuple[float, float]:
+    """Return the value at 0 and the slope, by least squares."""
+    slope, base = np.polyfit(list(points), list(points.values()), 1)
+    return float(base), float(slope)
+
+
+def page(found: Figures) -> str:
     """Return all figures as Markdown."""
     found = _with_numbers(found)
     parts = [_origin(found), _actors(found), _costs(found), _heavy_tails(found)]
@@ -25,7 +33,7 @@ def _with_numbers(found: Any) -> Any:
     return {int(key) if str(key).isdigit() else key: _with_numbers(value) for key, value in found.items()}
 
 
-def _origin(found: Found) -> list[str]:
+def _origin(found: Figures) -> list[str]:
     work, rounds = found["work"], len(next(iter(found["rounds"].values())))
     return [
         f"{found['date']}; {found['machine']}. Made by `{found['command']}` in {found['minutes']:g} minutes; medians "
@@ -34,7 +42,7 @@ def _origin(found: Found) -> list[str]:
     ]
 
 
-def _actors(found: Found) -> list[str]:
+def _actors(found: Figures) -> list[str]:
     header = "actors|steps/s|of ideal|cores in use|MB each (PSS)|pool, ms a batch|update, ms".split("|")
     rows = [
         (
@@ -48,7 +56,7 @@ def _actors(found: Found) -> list[str]:
     return table(header, rows)
 
 
-def _costs(found: Found) -> list[str]:
+def _costs(found: Figures) -> list[str]:
     learner, overload = found["learner"], found["overload"]
     _, megabytes = line_through({count: count * row["pss"] for count, row in found["memory_mb"].items()})
     return [
@@ -62,7 +70,7 @@ def _costs(found: Found) -> list[str]:
     ]
 
 
-def _heavy_tails(found: Found) -> list[str]:
+def _heavy_tails(found: Figures) -> list[str]:
     work = found["heavy_tails"]["work"]
     rows = [
         (str(lag), f"{row['of_ideal']:.3f}", f"{row['of_lock_step']:.2f}")

@@ -22,9 +22,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Found, in_turns, line_through, make_parser, medians, origin, tell
+from benchmarks.harness import Figures, make_parser, medians, origin, run_in_turns, tell, write
 from benchmarks.processes import memory_of
-from benchmarks.scaling.page import draw, page
+from benchmarks.scaling.page import draw, line_through, page
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -45,14 +45,12 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="`minibatch_size` is larger than a batch")
     found = json.loads(arguments.read.read_text()) if arguments.read else measure_all(parser, arguments)
     print(page(found))
-    if arguments.output:
-        arguments.output.write_text(json.dumps(found, indent=1) + "\n")
-        arguments.output.with_suffix(".md").write_text(page(found))
+    write(found, arguments.output, page(found))
     if arguments.picture:
         draw(found, arguments.picture)
 
 
-def measure_all(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Found:
+def measure_all(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Figures:
     """Measure all parts, one after the other."""
     started = time.monotonic()
     work = {"envs_per_actor": ENVS, "unroll_length": ROWS, "step_seconds": STEP_SECONDS}
@@ -74,12 +72,12 @@ class Station:
     ) -> None:
         import actor_learner as al
 
-        before = _watchers()
+        before = _supervisor_threads()
         settings = {"num_actors": actors, "envs_per_actor": ENVS, "unroll_length": ROWS, "max_policy_lag": lag}
         env |= {"step_time": step_seconds}
         pool = al.ActorPool("actor_learner/Latency-v0", learner and learner.network, env_kwargs=env, **settings)
         self.pool = stack.enter_context(pool)
-        (self._watcher,) = _watchers() - before
+        (self._watcher,) = _supervisor_threads() - before
         self.learner = learner or make_learner(self.pool.network, self.pool.action_space)
         self.actors, self.ideal = actors, actors * ENVS / step_seconds
         self.updates_per_batch = 1
@@ -89,7 +87,7 @@ class Station:
         for _ in range(batches):
             self._learn(self.pool.collect())
 
-    def measure(self, batches: int) -> Found:
+    def measure(self, batches: int) -> Figures:
         """Measure some batches: from the end of a collection to the end of the last one.
 
         For one batch: `pool_seconds`, CPU time of the pool in both threads of the learner's process, and the update's
@@ -118,7 +116,7 @@ class Station:
             "cores": round((cpu + actors_cpu) / seconds / len(os.sched_getaffinity(0)), 4),
         }
 
-    def _learn(self, trajectory: Any) -> tuple[Found, float]:
+    def _learn(self, trajectory: Any) -> tuple[Figures, float]:
         """Learn and publish; return the times of the update, and the CPU seconds of publishing."""
         started, cpu = time.perf_counter(), time.process_time()
         for _ in range(self.updates_per_batch):
@@ -133,7 +131,7 @@ class Station:
         files = (file for pid in self.pool.pids.values() for file in Path(f"/proc/{pid}/task").glob("*/schedstat"))
         return sum(map(_schedstat, files))
 
-    def memory(self) -> Found:
+    def memory(self) -> Figures:
         """Return the memory of one actor, in MB of 10^6 bytes."""
         sizes = [memory_of(pid) for pid in self.pool.pids.values()]
         return {kind: round(statistics.mean(size[kind] for size in sizes), 2) for kind in sizes[0]}
@@ -146,11 +144,11 @@ def make_learner(network: Any, action_space: Any) -> Any:
     return al.Learner(network, al.PPO(minibatch_size=MINIBATCH_SIZE, epochs=EPOCHS), action_space=action_space)
 
 
-def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Found:
+def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Figures:
     """Measure throughput, memory and the learner's time by number of actors, and an overloaded learner."""
     with contextlib.ExitStack() as stack:
         stations: dict[int, Station] = {}
-        memory: dict[int, Found] = {}
+        memory: dict[int, Figures] = {}
         learner = None
         for count in actors:
             stations[count] = Station(stack, learner, count, STEP_SECONDS)
@@ -170,14 +168,14 @@ def measure_scaling(actors: Iterable[int], rounds: int, batches: int) -> Found:
         }
 
 
-def _measure_in_turns(stations: dict[int, Station], rounds: int, batches: int) -> dict[int, list[Found]]:
+def _measure_in_turns(stations: dict[int, Station], rounds: int, batches: int) -> dict[int, list[Figures]]:
     runs = {key: functools.partial(station.measure, batches) for key, station in stations.items()}
-    found = in_turns(runs, rounds)
+    found = run_in_turns(runs, rounds)
     tell(f"of ideal: { {key: rows[-1]['of_ideal'] for key, rows in found.items()} }")
     return found
 
 
-def _learner_figures(middle: dict[int, Found]) -> Found:
+def _learner_figures(middle: dict[int, Figures]) -> Figures:
     """Return an actor's cost in the learner's process, and the number of actors that saturate it."""
     base, slope = line_through({count: row["pool_seconds"] for count, row in middle.items()})
     largest, reference = max(middle), middle[REFERENCE]
@@ -191,7 +189,7 @@ def _learner_figures(middle: dict[int, Found]) -> Found:
     }
 
 
-def measure_overload(station: Station, alone: Found, rounds: int) -> Found:
+def measure_overload(station: Station, alone: Figures, rounds: int) -> Figures:
     """Compare the throughput, where learning takes longer than collecting, with that of the update alone."""
     updates = max(1, round(OVERLOAD * ROWS * STEP_SECONDS / alone["update_seconds"]))
     station.updates_per_batch = updates
@@ -207,7 +205,7 @@ def measure_overload(station: Station, alone: Found, rounds: int) -> Found:
     }
 
 
-def measure_tails(rounds: int, batches: int) -> Found:
+def measure_tails(rounds: int, batches: int) -> Figures:
     """Measure lock-step, one batch ahead and free running, with steps of Pareto-distributed length."""
     with contextlib.ExitStack() as stack:
         stations: dict[int, Station] = {}
@@ -225,7 +223,7 @@ def measure_tails(rounds: int, batches: int) -> Found:
     return {"work": work, "rounds": found, "lags": lags}
 
 
-def _watchers() -> set[int]:
+def _supervisor_threads() -> set[int]:
     """Return the kernel's numbers of the threads that listen to actors."""
     return {thread.native_id or 0 for thread in threading.enumerate() if thread.name == "actor-supervisor"}
 

@@ -1,4 +1,4 @@
-"""Measurements of a pool: the cost of one actor, acting on the learner's device, running freely beside a slow actor."""
+"""Measurements of a pool: the cost of one actor, and acting on the learner's device."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ import functools
 import itertools
 import statistics
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
-from actor_learner_envs.latency import StepTime
-
 import actor_learner as al
-from actor_learner.actors.actor import make_startups
 from actor_learner.config.pool_checks import ACTING, DEVICES
-from actor_learner.config.settings import PoolSettings
 from actor_learner.system.memory import own_memory
-from benchmarks.harness import Found, in_turns, make_parser, origin, ratio_of, report
+from benchmarks.harness import Figures, make_parser, origin, ratio_of, report, run_in_turns
 from benchmarks.processes import memory_of
 from benchmarks.speed.frames import NoiseFrames
 
 STEPS, VERSIONS = 1000, 200
 FRAME_ENVS, FRAME_ROWS = 64, 8
-ACTORS, ENVS, ROWS, STEP_TIME, LAGS = 4, 8, 20, 0.001, (0, 1, 4)
 
 
 def actor() -> None:
@@ -42,7 +36,7 @@ def actor() -> None:
     report(result, arguments.output)
 
 
-def measure_actor(env: str, envs: int, batches: int) -> Found:
+def measure_actor(env: str, envs: int, batches: int) -> Figures:
     """Measure one actor process, and weight versions in this one."""
     with al.ActorPool(env, num_actors=1, envs_per_actor=envs, unroll_length=STEPS) as actors:
         microseconds: dict[str, list[float]] = {"env": [], "acting": [], "other": []}
@@ -94,7 +88,7 @@ def acting() -> None:
     report({**origin(parser), "actors": arguments.actors, "envs": FRAME_ENVS, **found}, arguments.output)
 
 
-def compare_acting(image_network: str, precision: str, arguments: argparse.Namespace) -> Found:
+def compare_acting(image_network: str, precision: str, arguments: argparse.Namespace) -> Figures:
     """Alternate two pools whose actors have the same network."""
 
     def network(*spaces: Any) -> Any:
@@ -120,7 +114,7 @@ def compare_acting(image_network: str, precision: str, arguments: argparse.Names
         }
         for actors in pools.values():
             actors.collect(timeout=None)
-        found = in_turns(
+        found = run_in_turns(
             {where: functools.partial(_speed, actors) for where, actors in pools.items()}, arguments.rounds
         )
     speeds = {where: statistics.median(speeds) for where, speeds in found.items()}
@@ -132,60 +126,3 @@ def _speed(actors: al.ActorPool) -> float:
     started = time.perf_counter()
     trajectory = actors.collect(timeout=None)
     return trajectory.valid.size / (time.perf_counter() - started)
-
-
-def free_running() -> None:
-    """Measure the throughput beside an actor 100 times slower: in lock-step, one batch ahead, running freely.
-
-        scripts/measure free-running --output benchmarks/speed/free_running.json
-
-    The environments of `actor_learner/Latency-v0` wait 1 ms a step, and 100 ms in the actor that the seed makes slow.
-    """
-    parser = make_parser("free-running", free_running.__doc__ or "", rounds=3, batches=12)
-    arguments = parser.parse_args()
-    warnings.filterwarnings("ignore", message="There are more actors than cores")
-    runs = {str(lag): functools.partial(measure_lag, lag, arguments.batches) for lag in LAGS}
-    speeds = in_turns(runs, arguments.rounds)
-    lock_step = speeds["0"]
-    result = {
-        **origin(parser),
-        "work": {"actors": ACTORS, "envs_per_actor": ENVS, "unroll_length": ROWS, "step_seconds": STEP_TIME},
-        "rounds": [dict(zip(speeds, row, strict=True)) for row in zip(*speeds.values(), strict=True)],
-        "steps_per_second": {f"lag {lag}": statistics.median(found) for lag, found in speeds.items()},
-        "ratios": {
-            f"lag {lag} / lag 0": statistics.median(a / b for a, b in zip(found, lock_step, strict=True))
-            for lag, found in list(speeds.items())[1:]
-        },
-    }
-    report(result, arguments.output, leave_out=("rounds",))
-
-
-def measure_lag(lag: int, batches: int) -> float:
-    """Return env steps a second over some batches, after the first two."""
-    with al.ActorPool(
-        "actor_learner/Latency-v0",
-        env_kwargs={"step_time": STEP_TIME, "slow_fraction": 1 / ACTORS, "slow_factor": 100.0},
-        num_actors=ACTORS,
-        envs_per_actor=ENVS,
-        unroll_length=ROWS,
-        max_policy_lag=lag,
-        seed=seed_with_one_slow_actor(),
-    ) as actors:
-        steps, started = 0, 0.0
-        for batch in range(2 + batches):
-            if batch == 2:
-                steps, started = 0, time.perf_counter()
-            steps += int(actors.collect().valid.sum())
-            actors.publish(actors.network.get_weights())
-        return steps / (time.perf_counter() - started)
-
-
-def seed_with_one_slow_actor() -> int:
-    """Find a seed: an environment knows only the seed of its reset, which decides whether it is slow."""
-    step_time = StepTime(slow_fraction=1 / ACTORS)
-
-    def slow(seed: int) -> int:
-        startups = make_startups([ENVS] * ACTORS, PoolSettings(info_keys=(), seed=seed))
-        return sum(step_time.is_slow(startup.env_seed()) for startup in startups)
-
-    return next(seed for seed in range(1000) if slow(seed) == 1)

@@ -12,7 +12,7 @@ import itertools
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness import Found, make_parser, origin, report, run_python, tell
+from benchmarks.harness import Figures, make_parser, origin, report, run_python, tell
 from benchmarks.speed.speed import commit_of, tree_of, working_tree
 
 RUNS = {
@@ -46,7 +46,7 @@ def main() -> int:
         trees = {"here": working_tree(Path(folder, "here"))}
         if arguments.against:
             trees["there"] = tree_of(commit_of(arguments.against), Path(folder, "there"))
-        works: Found = {}
+        works: Figures = {}
         for name, backend in itertools.product(arguments.works, BACKENDS):
             found = {where: digest(name, backend, tree) for where, tree in trees.items()}
             works[f"{name}, {backend}"] = found

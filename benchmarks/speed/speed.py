@@ -28,7 +28,7 @@ from typing import NoReturn
 
 from actor_learner.runs.provenance import git_commit, provenance
 from benchmarks import harness
-from benchmarks.harness import ROOT, Found, in_turns, make_parser, origin, ratio_of, run_python
+from benchmarks.harness import ROOT, Figures, make_parser, origin, ratio_of, run_in_turns, run_python
 from benchmarks.works import WORKS
 
 HISTORY = ROOT / "benchmarks/speed/history"
@@ -73,7 +73,7 @@ def _is_writable(folder: Path) -> bool:
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
-def _measure_all(arguments: argparse.Namespace) -> Found:
+def _measure_all(arguments: argparse.Namespace) -> Figures:
     commit = None if arguments.against is None else commit_of(arguments.against)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
         here = working_tree(Path(folder, "here"))
@@ -84,12 +84,12 @@ def _measure_all(arguments: argparse.Namespace) -> Found:
         return {"against": {"ref": arguments.against, "commit": commit}, "works": works}
 
 
-def measure(name: str, tree: Path, rounds: int) -> Found:
+def measure(name: str, tree: Path, rounds: int) -> Figures:
     """Compare a work with the reference loop, where that loop can do it, and with the roof."""
-    found: Found = {}
+    found: Figures = {}
     if name in REFERENCE_UPDATES:
         runs = {"ours": lambda: run_ours(name, tree), "reference": lambda: run_reference(name)}
-        speeds = in_turns(runs, rounds)
+        speeds = run_in_turns(runs, rounds)
         ratio = ratio_of(speeds["ours"], speeds["reference"])
         print(f"{name}: ours / reference loop = {ratio}", flush=True)
         found = {"ours_over_reference": ratio._asdict(), "steps_per_second": speeds}
@@ -100,9 +100,9 @@ def measure(name: str, tree: Path, rounds: int) -> Found:
     return {**found, "ours_over_roof": limit["ratio"], "roof": limit}
 
 
-def compare(name: str, here: Path, there: Path, rounds: int) -> Found:
+def compare(name: str, here: Path, there: Path, rounds: int) -> Figures:
     """Compare a work in two trees, in turns."""
-    speeds = in_turns({"here": lambda: run_ours(name, here), "there": lambda: run_ours(name, there)}, rounds)
+    speeds = run_in_turns({"here": lambda: run_ours(name, here), "there": lambda: run_ours(name, there)}, rounds)
     ratio = ratio_of(speeds["here"], speeds["there"])
     print(f"{name}: here / there = {ratio}; {statistics.median(speeds['here']):,.0f} steps/s here", flush=True)
     return {"here_over_there": ratio._asdict(), "steps_per_second": speeds}
@@ -121,7 +121,7 @@ def run_reference(name: str) -> float:
     return float(json.loads(run_python([REFERENCE, *words]))["steps_per_second"])
 
 
-def write(found: Found, folder: Path) -> Path:
+def write(found: Figures, folder: Path) -> Path:
     """Write a new file, `<date>-<commit>.json`; a file of that name stays, and the new one gets a number."""
     folder.mkdir(parents=True, exist_ok=True)
     git = found["git"] or {"commit": "unknown", "dirty": False}
@@ -184,7 +184,7 @@ def roof() -> None:
         "roof", roof.__doc__ or "", works=list(WORKS), lags=[1, 0], num_actors=2, rounds=5, seconds=1.0
     )
     arguments = parser.parse_args()
-    result: Found = {**origin(parser), "works": {}}
+    result: Figures = {**origin(parser), "works": {}}
     for name in arguments.works:
         for lag in arguments.lags:
             flags = {"max_policy_lag": lag, "rounds": arguments.rounds, "seconds": arguments.seconds}
@@ -192,11 +192,10 @@ def roof() -> None:
             found = json.loads(run_python(["-m", "actor_learner.cli", *words], seconds=1800, stderr=sys.stderr))
             result["works"].setdefault(name, {})[f"lag {lag}"] = found
             print(_roof_line(name, lag, found), flush=True)
-            if arguments.output:
-                arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+            harness.write(result, arguments.output)
 
 
-def _roof_line(name: str, lag: int, found: Found) -> str:
+def _roof_line(name: str, lag: int, found: Figures) -> str:
     cores = {part: share for part, share in found["cores"].items() if part != "count" and share >= 0.01}
     shares = ", ".join(f"{part} {share:.0%}" for part, share in cores.items())
     slower = ", ".join(f"{part} {factor:.2f}x" for part, factor in found["slower_than_alone"].items())

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.harness import ROOT, Found, in_turns, make_parser, origin, report, time_python
+from benchmarks.harness import ROOT, Figures, make_parser, origin, report, run_in_turns, time_python
 
 TIMELINE = Path(__file__).with_name("timeline.py")
 COMMANDS = {"import actor_learner": ("-c", "import actor_learner"), "--help": ("-m", "actor_learner.cli", "--help")}
@@ -32,8 +32,8 @@ def main() -> None:
     checkouts = [ROOT, *([arguments.against.resolve()] if arguments.against else [])]
     words = [arguments.env, "--total-steps", str(arguments.steps), *arguments.flags]
     with tempfile.TemporaryDirectory() as cache:
-        measure = {commit(checkout): functools.partial(times, checkout, words, cache) for checkout in checkouts}
-        found = in_turns(measure, arguments.runs + 1)
+        measure = {commit(checkout): functools.partial(time_commands, checkout, words, cache) for checkout in checkouts}
+        found = run_in_turns(measure, arguments.runs + 1)
     what = (
         f"actor-learner train {' '.join(words)}: medians of {arguments.runs} runs, seconds since the process started, "
         "and CPU seconds of that process by then"
@@ -48,7 +48,7 @@ def commit(checkout: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def medians(rounds: list[Times]) -> Found:
+def medians(rounds: list[Times]) -> Figures:
     """Return the median of each time."""
     found = {}
     for name in rounds[0]:
@@ -57,19 +57,19 @@ def medians(rounds: list[Times]) -> Found:
     return found
 
 
-def times(checkout: Path, words: list[str], cache: str) -> Times:
+def time_commands(checkout: Path, words: list[str], cache: str) -> Times:
     """Time the short commands, a run with what XLA compiled before, and one without."""
-    found = {name: _timed(checkout, *command) for name, command in COMMANDS.items()}
+    found = {name: _time(checkout, *command) for name, command in COMMANDS.items()}
     for kind in ("warm", "cold"):
         with tempfile.TemporaryDirectory() as folder:
             marks = Path(folder, "marks.json")
             command = [TIMELINE, marks, *words, "--run-dir", f"{folder}/run"]
-            whole = _timed(checkout, *command, ACTOR_LEARNER_CACHE=cache if kind == "warm" else "")
+            whole = _time(checkout, *command, ACTOR_LEARNER_CACHE=cache if kind == "warm" else "")
             timeline = {**json.loads(marks.read_text()), "end": whole}
         found |= {f"{kind}: {name}": seconds for name, seconds in timeline.items()}
     return found
 
 
-def _timed(checkout: Path, *words: object, **environment: str) -> list[float]:
+def _time(checkout: Path, *words: object, **environment: str) -> list[float]:
     environment["STARTED"] = str(time.monotonic())
     return list(time_python(words, path=checkout, environment=environment).values())

@@ -1,4 +1,4 @@
-"""Plants small faults (benchmarks/suite/faults.py) in copies of the project, one each, and says which tests catch them.
+"""Plants small faults (suite/faults.toml) in copies of the project, one each, and says which tests catch them.
 
     scripts/measure planted-faults --output benchmarks/suite/planted_faults.json
 
@@ -11,20 +11,37 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from benchmarks.harness import ROOT, Found, make_parser, map_on_cores, origin, report, tell
-from benchmarks.suite.faults import FAULTS, Fault
+from benchmarks.harness import ROOT, Figures, make_parser, map_on_cores, origin, report, tell
+from benchmarks.processes import Child
+
+
+class Fault(NamedTuple):
+    """A line of a file of the package, and the wrong line that takes its place."""
+
+    name: str
+    file: str  # below actor_learner/
+    old: str
+    new: str
+    near: tuple[str, ...]  # tests, below tests/
+
+
+FAULTS = tuple(
+    Fault(**{**each, "near": tuple(each["near"])})
+    for each in tomllib.loads(Path(__file__).with_name("faults.toml").read_text("utf-8"))["faults"]
+)
 
 TIERS = {"test": ["-m", "not thorough"], "all": ["--all"]}
 """Arguments of pytest for the tiers of `scripts/test`, the smaller one first."""
 
-WHOLE = ("--numprocesses", "2", "--dist", "worksteal")
+WHOLE_SUITE = ("--numprocesses", "2", "--dist", "worksteal")
 NEAREST_SECONDS, TIER_SECONDS = 1200.0, 3600.0
 MAX_TESTS = 3  # that are named for a fault
 
@@ -37,22 +54,22 @@ def main() -> None:
     arguments = parser.parse_args()
     chosen = [fault for fault in FAULTS if any(word in fault.name for word in arguments.only or [""])]
     results = map_on_cores(
-        lambda _, fault: plant(fault, arguments.tiers, nearest_only=arguments.nearest), chosen, arguments.at_once
+        lambda _, fault: try_fault(fault, arguments.tiers, nearest_only=arguments.nearest), chosen, arguments.at_once
     )
     found = dict(zip(chosen, results, strict=True))
     tests = {test for result in found.values() for test in result["tests"]}
-    unsound = failing_without_fault(sorted(tests), arguments.tiers[-1])
+    unsound = failing_tests_without_fault(sorted(tests), arguments.tiers[-1])
     faults = {}
     for fault, result in found.items():
         tests = [test for test in result["tests"] if test not in unsound]
         faults[fault.name] = {"file": fault.file, "tier": result["tier"] if tests else None, "tests": tests}
     reached = {tier: list(TIERS)[: list(TIERS).index(tier) + 1] for tier in arguments.tiers}
     caught = {tier: sum(one["tier"] in within for one in faults.values()) for tier, within in reached.items()}
-    figures: Found = {"faults": len(faults), "caught": caught, "fail_without_fault": sorted(unsound)}
+    figures: Figures = {"faults": len(faults), "caught": caught, "fail_without_fault": sorted(unsound)}
     report({**origin(parser), **figures, "each": faults}, arguments.output)
 
 
-def plant(fault: Fault, tiers: Sequence[str], *, nearest_only: bool) -> Found:
+def try_fault(fault: Fault, tiers: Sequence[str], *, nearest_only: bool) -> Figures:
     """Return the first tier with tests that catch a fault, and these tests; None and none if there is none."""
     nearest = [f"tests/{path}" for path in fault.near]
     files = [path.partition("::")[0] for path in nearest]
@@ -65,21 +82,21 @@ def plant(fault: Fault, tiers: Sequence[str], *, nearest_only: bool) -> Found:
         file.write_text(text.replace(fault.old, fault.new))
         for tier in tiers:
             parts = [(nearest, NEAREST_SECONDS), (files, NEAREST_SECONDS)]
-            for words, seconds in parts if nearest_only else [*parts, (WHOLE, TIER_SECONDS)]:
-                failed = failing(copy, [*TIERS[tier], f"--maxfail={MAX_TESTS}", *words], seconds)
-                if caught := failing(copy, [*TIERS[tiers[-1]], *failed], NEAREST_SECONDS) if failed else []:
+            for words, seconds in parts if nearest_only else [*parts, (WHOLE_SUITE, TIER_SECONDS)]:
+                failed = failing_tests(copy, [*TIERS[tier], f"--maxfail={MAX_TESTS}", *words], seconds)
+                if caught := failing_tests(copy, [*TIERS[tiers[-1]], *failed], NEAREST_SECONDS) if failed else []:
                     tell(f"{fault.name}: {len(caught)} in {tier}, {caught[0]}")
                     return {"tier": tier, "tests": caught[:MAX_TESTS]}
     tell(f"{fault.name}: NOT CAUGHT")
     return {"tier": None, "tests": []}
 
 
-def failing_without_fault(tests: Sequence[str], tier: str) -> set[str]:
+def failing_tests_without_fault(tests: Sequence[str], tier: str) -> set[str]:
     """Return those of the tests that fail in a copy without a fault."""
     if not tests:
         return set()
     with tempfile.TemporaryDirectory(prefix="planted-fault-") as folder:
-        return set(failing(copy_project(Path(folder)), [*TIERS[tier], *tests], TIER_SECONDS))
+        return set(failing_tests(copy_project(Path(folder)), [*TIERS[tier], *tests], TIER_SECONDS))
 
 
 def copy_project(folder: Path) -> Path:
@@ -95,24 +112,12 @@ def copy_project(folder: Path) -> Path:
     return folder
 
 
-def failing(copy: Path, words: Sequence[str], seconds: float) -> list[str]:
+def failing_tests(copy: Path, words: Sequence[str], seconds: float) -> list[str]:
     """Run pytest in a copy and return the tests that fail. One that can't be imported fails as a whole file."""
     command = [sys.executable, "-m", "pytest", "--quiet", "--no-header", "--tb=no", "-p", "no:cacheprovider", *words]
     paths = {"PYTHONPATH": os.pathsep.join(map(str, (copy, copy / ".installed")))}
-    process = subprocess.Popen(
-        command, cwd=copy, env={**os.environ, **paths}, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        printed, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        printed = ""
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+    child = Child(command, copy / "printed", {**os.environ, **paths}, cwd=copy, stderr=None)
+    printed = child.output.read_text() if child.wait_for_end(seconds) else ""
+    child.end()
     lines = [line.partition(" - ")[0].split(" ", 1) for line in printed.splitlines()]
     return list(dict.fromkeys(line[1] for line in lines if len(line) == 2 and line[0] in ("FAILED", "ERROR")))
-
-
-if __name__ == "__main__":
-    main()

@@ -23,7 +23,7 @@ def parsed(*words):
 def test_a_size_that_ends_its_process_leaves_the_others(monkeypatch):
     asked = []
 
-    def lines_of(kind, request, seconds, environment):
+    def child_rows(kind, request, seconds, environment):
         asked.append((request["agree"], request["minibatch_sizes"]))
         if request["agree"]:
             yield {"part": "agreement", "difference": 0.0}
@@ -32,7 +32,7 @@ def test_a_size_that_ends_its_process_leaves_the_others(monkeypatch):
                 raise RunFailedError("killed")
             yield {"part": "updates", "minibatch_size": size}
 
-    monkeypatch.setattr(gpu, "lines_of", lines_of)
+    monkeypatch.setattr(gpu, "child_rows", child_rows)
     found = {"command": "scripts/measure gpu", "updates": [], "agreement": [], "pipeline": []}
     job = gpu.learner_job(parsed("--minibatch-sizes", "64", "256", "1024"), "mlp", "float32")
     for _ in range(2):  # the second time, what failed is tried again
@@ -53,6 +53,6 @@ def test_the_pack_brings_what_the_machine_lacks(tmp_path):
     assert needed <= machine | set(pack.WHEELS)
     pack.copy_source(tmp_path)
     files = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
-    assert {"actor_learner/train.py", "actor_learner_envs/catch.py", "benchmarks/gpu/gpu.py"} <= files
+    assert {"actor_learner/config/presets.toml", "actor_learner_envs/catch.py", "benchmarks/gpu/gpu.py"} <= files
     assert not {file for file in files if Path(file).suffix in (".json", ".png", ".md", ".pyc")}
-    subprocess.run(["bash", "-n"], input=pack.RUN, text=True, check=True)
+    subprocess.run(["bash", "-n", pack.RUN], check=True)

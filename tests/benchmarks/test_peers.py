@@ -8,7 +8,7 @@ import pytest
 from benchmarks.harness import RunFailedError
 from benchmarks.peers import compare as compare_peers, libraries, runs as peer_runs, table as peer_table
 from benchmarks.peers.libraries import OURS, PEERS
-from benchmarks.processes import marked
+from benchmarks.processes import find_marked
 from benchmarks.works import WORKS
 
 pytestmark = pytest.mark.thorough
@@ -73,7 +73,7 @@ def test_a_run_ends_when_enough_was_measured_and_nothing_is_left_of_it(tmp_path,
     assert found.memory["workers"] == 1
     assert found.memory["processes"] == 2
     assert found.memory["worker_pss"] < found.memory["largest_pss"] < found.memory["all_pss"]
-    assert marked(str(tmp_path / "mark")) == set()
+    assert find_marked(str(tmp_path / "mark")) == set()
     assert set(Path("/dev/shm").glob("torch_*_left")) <= before
 
 

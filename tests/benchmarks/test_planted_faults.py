@@ -1,10 +1,10 @@
-"""Each fault that benchmarks/suite/faults.py would plant still has its place, and tests beside it."""
+"""Each fault that benchmarks/suite/faults.toml would plant still has its place, and tests beside it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.suite.faults import FAULTS
+from benchmarks.suite.planted_faults import FAULTS
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from operator import attrgetter
-from pkgutil import resolve_name
 from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import __main__ as measure
-from benchmarks.overhead.overhead import TIMED
+from benchmarks.harness import ROOT
 from benchmarks.replay.compare import DQN, SAC
 from benchmarks.replay.programs import ours
 from benchmarks.speed import timeline
@@ -26,12 +25,22 @@ def test_every_topic_is_listed_with_a_program_that_can_be_imported(monkeypatch, 
         assert callable(getattr(importlib.import_module(module), function or "main"))
         assert f"  {topic:16} {measure.summary(topic)}\n" in listed
         assert measure.summary(topic)
+    assert all(f"  {topic:16} {measure.archive_note(topic)}\n" in listed for topic in measure.ARCHIVED)
 
 
 def test_an_unknown_topic_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["scripts/measure", "nothing"])
     with pytest.raises(SystemExit, match="^scripts/measure: error: unknown topic 'nothing'.*$"):
         measure.main()
+
+
+@pytest.mark.parametrize("topic", measure.ARCHIVED)
+def test_an_archived_topic_says_where_its_program_and_its_result_are(topic, monkeypatch):
+    module = measure.ARCHIVED[topic][0]
+    monkeypatch.setattr(sys, "argv", ["scripts/measure", topic])
+    with pytest.raises(SystemExit, match=f"{topic} was answered: .* git show .*:benchmarks/{module}.py"):
+        measure.main()
+    assert any((ROOT / "benchmarks" / module).parent.glob("*.json"))
 
 
 def exists(module, path):
@@ -46,8 +55,6 @@ def test_what_programs_observe_in_the_package_exists():
     places = (*timeline.BEFORE_TENSORFLOW, *timeline.WITH_TENSORFLOW, (*timeline.IMPORTS_TENSORFLOW, "learner"))
     found = {name for modules, path, name in places if any(exists(module, path) for module in modules.split())}
     assert found == {name for _, _, name in places}
-    timed = [place for places in TIMED.values() for place in places]
-    assert all(callable(getattr(resolve_name(owner), method)) for _, owner, method in timed)
 
 
 @pytest.mark.thorough

@@ -9,7 +9,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack
 
-from benchmarks.learning.sb3_zoo import SETTINGS
+from benchmarks.learning.sb3_zoo import settings_of
 from benchmarks.peers.programs.clock import Clock, read_task
 
 ZOO_STEPS = 100_000
@@ -61,7 +61,7 @@ def environments(task: SimpleNamespace) -> Any:
 def make_model(task: SimpleNamespace) -> Any:
     """Return the model for a work, or as in the Zoo; other settings are SB3's defaults."""
     if task.goal is not None:
-        zoo = dict(SETTINGS["CartPole-v1"])
+        zoo = settings_of("ppo", "CartPole-v1")
         envs = make_vec_env("CartPole-v1", n_envs=zoo.pop("envs"), seed=task.seed)
         return algorithm(task)("MlpPolicy", envs, device="cpu", seed=task.seed, **zoo)
     settings = {"n_steps": task.unroll_length, "batch_size": task.minibatch_size, "n_epochs": task.epochs}

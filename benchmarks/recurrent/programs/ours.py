@@ -6,11 +6,8 @@ All times are CPU seconds of this process, on one thread.
 from __future__ import annotations
 
 import functools
-import json
 import statistics
-import sys
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +19,7 @@ import actor_learner as al
 from actor_learner.policy.export.exporting import export_policy
 from actor_learner.system.keras_import import import_keras
 from benchmarks.batches import random_batch
+from benchmarks.programs import answer, cpu_times
 
 import_keras()
 
@@ -68,7 +66,7 @@ def run(task: SimpleNamespace) -> dict[str, float]:
 
         def batch() -> float:
             trajectory = actors.collect()
-            update = seconds(lambda: learner.update(trajectory), 1)
+            (update,) = cpu_times(lambda: learner.update(trajectory), 1)
             actors.publish(learner.get_weights())
             return update
 
@@ -95,13 +93,14 @@ def update(task: SimpleNamespace) -> dict[str, float]:
     """Return the seconds of a minibatch: the median of updates of `4 x epochs` minibatches, with all that goes by."""
     learner, trajectory = learner_and_batch(task)
     learner.update(trajectory)
-    return {"minibatch": seconds(lambda: learner.update(trajectory), task.updates) / (4 * task.epochs)}
+    times = cpu_times(lambda: learner.update(trajectory), task.updates)
+    return {"minibatch": statistics.median(times) / (4 * task.epochs)}
 
 
 def first_update(task: SimpleNamespace) -> dict[str, float]:
     """Return the seconds of the first update, nearly all of which is tracing and compiling."""
     learner, trajectory = learner_and_batch(task)
-    return {"first_update": seconds(lambda: learner.update(trajectory), 1)}
+    return {"first_update": cpu_times(lambda: learner.update(trajectory), 1)[0]}
 
 
 def acting(task: SimpleNamespace) -> dict[str, float]:
@@ -121,21 +120,10 @@ def acting(task: SimpleNamespace) -> dict[str, float]:
     found: dict[str, list[float]] = {kind: [] for kind in policies}
     for _ in range(task.rounds):
         for kind, policy in policies.items():
-            found[kind].append(seconds(functools.partial(steps, policy), 1) / task.calls)
-    return {kind: statistics.median(times) for kind, times in found.items()}
-
-
-def seconds(call: Callable[[], Any], times: int) -> float:
-    """Return the median CPU seconds of a call."""
-    found = []
-    for _ in range(times):
-        begun = time.process_time()
-        call()
-        found.append(time.process_time() - begun)
-    return statistics.median(found)
+            found[kind] += cpu_times(functools.partial(steps, policy), 1)
+    return {kind: statistics.median(times) / task.calls for kind, times in found.items()}
 
 
 if __name__ == "__main__":
     gym.logger.min_level = gym.logger.ERROR
-    programs = {program.__name__: program for program in (run, update, first_update, acting)}
-    print(json.dumps(programs[sys.argv[1]](SimpleNamespace(**json.loads(sys.argv[2])))))
+    answer(run, update, first_update, acting)

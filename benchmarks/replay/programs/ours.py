@@ -5,8 +5,6 @@ Prints CPU seconds.
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 import time
 from types import SimpleNamespace
@@ -17,7 +15,8 @@ from gymnasium.spaces import Box, Discrete
 
 import actor_learner as al
 from actor_learner.learner.replay import ReplayLearner
-from actor_learner.spaces.trajectory import Trajectory
+from benchmarks.batches import random_batch
+from benchmarks.programs import answer, cpu_times
 
 ROWS = 50_000
 
@@ -26,19 +25,16 @@ def step(task: SimpleNamespace) -> float:
     """Return the seconds of a gradient step, drawing its rows included: the least of a few calls' means."""
     learner = make_learner(task)
     buffer = learner.make_buffer(32, action_masks=False)
-    batch = random_trajectory(learner, 512 if task.observation else 8)
+    space = learner.spaces.observation_space
+    batch = random_batch(space, learner.action_space, 32, 512 if task.observation else 8)
     learner._prepare_replay(batch)
     while buffer.next_column < 2 * 512 and len(buffer) < ROWS:
         buffer.add(batch)
     update, compiled, _ = learner._prepare_replay(batch)
     learner._slots = task.steps
     learner._learn(update, compiled, buffer, task.steps, 0)
-    seconds = []
-    for _ in range(task.calls):
-        began = time.process_time()
-        learner._learn(update, compiled, buffer, task.steps, 0)
-        seconds.append((time.process_time() - began) / task.steps)
-    return min(seconds)
+    times = cpu_times(lambda: learner._learn(update, compiled, buffer, task.steps, 0), task.calls)
+    return min(times) / task.steps
 
 
 def make_learner(task: SimpleNamespace) -> ReplayLearner:
@@ -67,36 +63,6 @@ def make_learner(task: SimpleNamespace) -> ReplayLearner:
     return learner
 
 
-def random_trajectory(learner: ReplayLearner, columns: int) -> Trajectory:
-    """Return 32 random steps of so many environments."""
-    rng = np.random.default_rng(0)
-    steps = 32
-    space: Any = learner.spaces.observation_space
-    shape = (steps + 1, columns, *space.shape)
-    image = space.dtype == np.uint8
-    observation = rng.integers(0, 255, shape, np.uint8) if image else rng.normal(size=shape).astype(np.float32)
-    discrete = isinstance(learner.action_space, Discrete)
-    actions: Any = learner.action_space
-    action = (
-        rng.integers(0, actions.n, (steps, columns)).astype(np.int32)
-        if discrete
-        else rng.normal(size=(steps, columns, *actions.shape)).astype(np.float32)
-    )
-    numbers = np.zeros((steps, columns), np.float32)
-    ends = np.zeros((steps, columns), bool)
-    return Trajectory(
-        observation=observation,
-        action=action,
-        reward=rng.normal(size=(steps, columns)).astype(np.float32),
-        terminated=ends,
-        truncated=ends,
-        valid=~ends,
-        behaviour_log_prob=numbers,
-        truncation_value=numbers,
-        policy_version=np.zeros(columns, np.int32),
-    )
-
-
 def whole(task: SimpleNamespace) -> float:
     """Return the seconds of a run of DQN on CartPole, everything included but Python's start."""
     began = time.process_time()
@@ -107,4 +73,4 @@ def whole(task: SimpleNamespace) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"step": step, "whole": whole}[sys.argv[1]](SimpleNamespace(**json.loads(sys.argv[2])))))
+    answer(step, whole)

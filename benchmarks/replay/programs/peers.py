@@ -5,14 +5,14 @@ Run by the interpreter of a venv with both; prints CPU seconds.
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+
+from benchmarks.programs import answer, cpu_times
 
 ROWS = 50_000
 CART_POLE = {
@@ -30,7 +30,7 @@ CART_POLE = {
 """rl-baselines3-zoo's, as our preset's."""
 
 
-class Still(gym.Env[Any, Any]):
+class IdleEnv(gym.Env[Any, Any]):
     """An environment that is never stepped."""
 
     def __init__(self, task: SimpleNamespace) -> None:
@@ -68,7 +68,7 @@ def step(task: SimpleNamespace) -> float:
     options: dict[str, Any] = {"buffer_size": ROWS if task.observation else 2048, "batch_size": task.minibatch_size}
     if task.library == "sb3" and task.algorithm == "dqn":
         options["max_grad_norm"] = float("inf") if task.max_grad_norm is None else task.max_grad_norm
-    model = make_model(task, Still(task), **options)
+    model = make_model(task, IdleEnv(task), **options)
     from stable_baselines3.common.logger import configure
 
     model.set_logger(configure(None, []))
@@ -88,12 +88,7 @@ def step(task: SimpleNamespace) -> float:
             jax.block_until_ready(state.params)
 
     train()
-    seconds = []
-    for _ in range(task.calls):
-        began = time.process_time()
-        train()
-        seconds.append((time.process_time() - began) / task.steps)
-    return min(seconds)
+    return min(cpu_times(train, task.calls)) / task.steps
 
 
 def whole(task: SimpleNamespace) -> float:
@@ -104,4 +99,4 @@ def whole(task: SimpleNamespace) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"step": step, "whole": whole}[sys.argv[1]](SimpleNamespace(**json.loads(sys.argv[2])))))
+    answer(step, whole)

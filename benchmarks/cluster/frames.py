@@ -1,4 +1,4 @@
-"""Stacks of four frames of 84 x 84 pixels that cost nothing to make."""
+"""Stacks of four frames of 84 x 84 pixels that cost nothing to make, and a network for them."""
 
 from __future__ import annotations
 
@@ -36,3 +36,12 @@ class Frames(VectorEnv):  # type: ignore[type-arg]
 
 def make(num_envs: int, stacked: bool = True) -> Frames:
     return Frames(num_envs, stacked)
+
+
+def tiny(observation_space: Any, action_space: Any) -> Any:
+    """Return a network that costs next to nothing: it looks at one pixel of each frame."""
+    import keras
+
+    image = keras.Input(observation_space.shape, dtype="uint8")
+    h = keras.layers.Rescaling(1 / 255)(image[:, :, 0, 0])
+    return keras.Model(image, (keras.layers.Dense(int(action_space.n))(h), keras.layers.Dense(1)(h)))
