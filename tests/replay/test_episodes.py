@@ -81,9 +81,12 @@ def test_masks_are_those_of_each_step():
         ({"actions": [[0.0]]}, "`actions` must be as many as there are rewards, at least one. Received: 1 and 4"),
         ({"rewards": []}, "`actions` must be as many .* Received: 4 and 0 rewards"),
         ({"squashed": None}, "`squashed` must be given where actions have bounds: True for SAC"),
-        ({"observations": [np.zeros(3)] * 5}, r"`observation` must have shape \(2,\) in each step. Received: \(3,\)"),
+        (
+            {"observations": [np.zeros(3)] * 5},
+            r"`observation` must have shape \(2,\) in each step. Received: shape=\(3,\)",
+        ),
         ({"observations": [np.full(2, np.nan)] * 5}, "`observation` must be finite in valid rows"),
-        ({"observations": [{"a": 1}] * 5}, r"`observation` must have shape \(2,\) in each step. Received: \(\)"),
+        ({"observations": [{"a": 1}] * 5}, r"`observation` must have shape \(2,\) in each step. Received: a dict"),
         ({"actions": [("x", "y")] * 4}, "`action` must have shape"),
     ],
 )
