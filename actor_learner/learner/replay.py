@@ -21,6 +21,7 @@ from actor_learner.learner import backend
 from actor_learner.learner.base import Learner, no_valid_row
 from actor_learner.learner.cost import multiplications, units
 from actor_learner.learner.critics import check_critic, check_own_weights, make_critics
+from actor_learner.learner.finite import Snapshot
 from actor_learner.learner.loss_scaling import computes_in
 from actor_learner.learner.models import TrainedModels
 from actor_learner.learner.replay_update import ReplayUpdate
@@ -36,8 +37,6 @@ from actor_learner.system.fields import refusal
 from actor_learner.system.files import DamagedError, Entry, one_line, write_folder_atomically
 from actor_learner.system.machine import require_memory
 from actor_learner.system.types import Array
-
-_COUNTERS = ("gradient_steps", "gradient_steps_owed", "buffer_rows")
 
 _MAX_STEPS = 64
 """Gradient steps in one call: beyond, a call costs no less a step, and priorities grow old."""
@@ -164,9 +163,9 @@ class ReplayLearner(Learner):
 
         If a metric, a weight, a variable of an optimizer, a target, a statistic of observations, or an output of the
         new network is NaN or infinite, all of the update's steps are undone, and are due again with the next batch.
-        The batch's env steps count, and its rows stay in the buffer, but for columns with a row whose error isn't
-        finite, and for all of its columns where its observations or a whole minibatch of errors aren't. "undone": 1.0
-        is among the metrics then, and `not_finite` names what it was.
+        The batch's env steps count. Its rows stay in the buffer, unless its observations, or the error of one of its
+        rows, aren't finite; older columns leave it for such an error, too. "undone": 1.0 is among the metrics then, and
+        `not_finite` names what it was.
 
         on_policy: without effect.
 
@@ -188,15 +187,14 @@ class ReplayLearner(Learner):
         due = min(self._owed(after), _MAX_BATCHES * max(1, self.algorithm.due(valid.size)))
         with self._explaining_memory_errors(trajectory), self._on_device():
             statistics = self._merge_statistics(trajectory)
-            finite = all(np.isfinite(backend.to_numpy(variable.value)).all() for variable, _ in statistics)
+            finite = all(np.isfinite(backend.to_numpy(variable.value)).all() for variable in statistics.variables)
             self.not_finite = () if finite else ("statistics",)
             result = self._learn(update, compiled, buffer, due, after, columns) if finite else {"undone": 1.0}
             self.env_steps = after
             if "undone" in result:
                 if not finite:
                     buffer.discard(columns)
-                for variable, value in statistics:
-                    variable.assign(value)
+                statistics.put_back()
                 return result
         self.updates += 1
         return {**result, **self._set_epsilon(), **self._counters(buffer)}
@@ -208,11 +206,8 @@ class ReplayLearner(Learner):
 
     def _counters(self, buffer: ReplayBuffer) -> dict[str, float]:
         owed = float(self._owed(self.env_steps))
-        return {
-            "gradient_steps": float(self.gradient_steps),
-            "gradient_steps_owed": owed,
-            "buffer_rows": float(len(buffer)),
-        }
+        steps, rows = float(self.gradient_steps), float(len(buffer))
+        return {"gradient_steps": steps, "gradient_steps_owed": owed, "buffer_rows": rows}
 
     @property
     def _progress_remaining(self) -> float:
@@ -242,7 +237,7 @@ class ReplayLearner(Learner):
         """
         counts = self._counts(buffer, due)
         first, targets_at = self.gradient_steps, self._targets_at
-        before = self._values(update) if len(counts) > 1 else []  # a call undoes itself, not those before
+        before = Snapshot(update.state if len(counts) > 1 else ())  # a call undoes itself, not those before it
         sums: dict[str, float] = defaultdict(float)
         for rows, count, next_are_drawn in self._draw(buffer, counts):
             move = self.algorithm.move_before_update(min(self._targets_at, env_steps), env_steps)
@@ -253,8 +248,7 @@ class ReplayLearner(Learner):
             if result["undone"]:
                 self.not_finite = tuple(itertools.compress(update.checked_names, ~backend.to_numpy(finite)))
                 buffer.discard(_broken_columns(buffer, rows, backend.to_numpy(errors)[:count], columns))
-                for variable, kept in before:
-                    variable.assign(kept)
+                before.put_back()
                 self.gradient_steps, self._targets_at = first, targets_at
                 return result
             del result["undone"]
@@ -266,10 +260,6 @@ class ReplayLearner(Learner):
                 sums[name] += value * count
         steps = {name: self._steps_since(first, update, name) for name in sums}
         return {name: value / steps[name] for name, value in sums.items() if steps[name]}
-
-    def _values(self, update: ReplayUpdate) -> list[tuple[keras.Variable, Array]]:
-        """Return copies of all that an update may assign."""
-        return [(variable, np.array(backend.to_numpy(variable.value))) for variable in update.state]
 
     def _steps_since(self, first: int, update: ReplayUpdate, name: str) -> int:
         """Return how many of the gradient steps since the `first` give a metric."""
@@ -323,15 +313,15 @@ class ReplayLearner(Learner):
         found: dict[str, Any] = tree.map_structure(filled, fields)
         return found
 
-    def _merge_statistics(self, trajectory: Trajectory) -> list[tuple[keras.Variable, Array]]:
-        """Merge the batch into the statistics of observations. Returns these variables with their values before."""
+    def _merge_statistics(self, trajectory: Trajectory) -> Snapshot:
+        """Merge the batch into the statistics of observations. Returns these variables as they were before."""
         models = self._build_models()
         pairs = [(model, layer) for model in self._all_models for layer in contract.normalization_layers(model)]
         if not pairs:
-            return []
+            return Snapshot(())
         variables = [variable for _, layer in pairs for variable in layer.variables]
         variables += [copy for _, copy in models.statistics]
-        before = [(variable, backend.to_numpy(variable.value)) for variable in variables]
+        before = Snapshot(variables)
         if self._statistics is None:
 
             def merge(observation: Any, valid: Any) -> Any:
@@ -361,13 +351,13 @@ class ReplayLearner(Learner):
         """Do nothing: the rows that are learned are drawn when the batch is there."""
 
     def trace(self, trajectory: Trajectory) -> tuple[str, ...]:
-        update, compiled, _ = self._prepare_replay(trajectory)
+        update, compiled, buffer = self._prepare_replay(trajectory)
         numbers = np.int32(0), np.float32(0.0), self._schedule()
         with self._on_device():
             compiled.trace(backend.to_device(self._fields(self._blank())), *backend.to_device(numbers))
         names = [name for name in update.metric_names if name != "undone"]
         epsilon = [] if self.algorithm.epsilon(0, 1.0) is None else ["epsilon"]
-        return (*names, *epsilon, *_COUNTERS)
+        return (*names, *epsilon, *self._counters(buffer))
 
     def _blank(self) -> Minibatches:
         """Return minibatches of zeros."""
