@@ -39,14 +39,16 @@ class ObservationReader:
         if self._takes_dicts and not self._has_mask_leaf and isinstance(observation, dict):
             # A space that was derived from the network's inputs may lack the mask that the environment gives.
             observation = {key: value for key, value in observation.items() if key != MASK_KEY}
-        first, *_ = self._structure.leaves
+        first, *others = self._structure.leaves
         arrays = [np.asarray(value) for value in self._structure.flatten(observation)]
         rows = arrays[0].shape[:1] if arrays[0].shape[1:] == first.shape else ()
-        place = f", {f'with {rows[0]} rows' if rows else 'without a batch axis'}, as `{first.label}` is"
-        hint = ", or (N, ...) of these"
+        hints = [", or (N, ...) of these"]
+        if others:
+            place = f"with {rows[0]} rows" if rows else "without a batch axis"
+            hints += [f", {place}, as `{first.label}` is"] * len(others)
         leaves = tuple(
-            check_leaf(leaf, array, rows, from_start=from_environment, hint=hint if leaf is first else place)
-            for leaf, array in zip(self._structure.leaves, arrays, strict=True)
+            check_leaf(leaf, array, rows, from_start=from_environment, hint=hint)
+            for leaf, array, hint in zip(self._structure.leaves, arrays, hints, strict=True)
         )
         return (leaves, False) if rows else (tuple(array[None] for array in leaves), True)
 

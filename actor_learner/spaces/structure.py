@@ -47,7 +47,7 @@ class Leaf:
         """The name of the leaf's field: "observation", "observation/camera/0"."""
         return "/".join(map(str, (self.root, *self.path)))
 
-    @property
+    @functools.cached_property
     def label(self) -> str:
         """The leaf in messages, as in Python: "observation['camera'][0]"."""
         return _label(self.root, self.path)
