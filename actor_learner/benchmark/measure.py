@@ -116,8 +116,11 @@ class Measured:
             total = sum(busy.values())
             for name, part in busy.items():
                 used[name] += own["cpu"] * part / total / self.cores if total else 0.0
-        used["others"] = statistics.median(each.run.others for each in self.rounds) / self.cores
-        return {**used, "idle": max(0.0, 1.0 - sum(used.values()))}
+        others = min(1.0, statistics.median(each.run.others for each in self.rounds) / self.cores)
+        total = sum(used.values())  # may be too much: CPU time is told in hundredths of seconds
+        fitting = min(total, 1.0 - others)
+        scaled = {name: part * fitting / total if total else 0.0 for name, part in used.items()}
+        return {**scaled, "others": others, "idle": 1.0 - others - fitting}
 
     @property
     def cpu_beside_parts(self) -> float:
