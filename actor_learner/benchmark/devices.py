@@ -12,9 +12,7 @@ from actor_learner.benchmark.roofline import Cost, roof
 from actor_learner.config.config import TrainConfig
 from actor_learner.spaces.trajectory import map_leaves
 
-_MIN_MULTIPLICATIONS = (
-    100_000  # multiplications for one row; in smaller ones a call of a device costs more than arithmetic
-)
+_MIN_MULTIPLICATIONS = 100_000  # for one row; in smaller networks a call of a device costs more than arithmetic
 _ACTING_CALLS = 20
 
 

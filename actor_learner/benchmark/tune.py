@@ -32,9 +32,7 @@ _ACTORS_PER_CORE = 4
 _MIN_RATIO = 0.98  # the part of the highest throughput from which on the simpler setting wins
 _MAX_SHARE = 0.5  # of the time left, which a round may take beyond its own share, if single updates take long
 _MAX_SECONDS = 10.0  # the longest measurement, even if this leaves a part of the budget unused
-_MIN_TIMEOUT_SECONDS = (
-    20.0  # a setting may take this beyond its own time; at least three times the start of the process
-)
+_MIN_TIMEOUT_SECONDS = 20.0  # beyond a setting's own time; three times the start of the process if that is longer
 
 
 @dataclass

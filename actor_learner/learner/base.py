@@ -94,8 +94,8 @@ class Learner:
         if getattr(algorithm, "REPLAYS", False):
             kind = Learner.of_replay if cls is Learner else cls
             if not issubclass(kind, Learner.of_replay):
-                names = cls.__name__, type(algorithm).__name__, Learner.of_replay.__name__
-                raise TypeError("{} can't learn by {}: subclass {} for it".format(*names))
+                text = f"{cls.__name__} can't learn by {type(algorithm).__name__}"
+                raise TypeError(f"{text}: subclass {Learner.of_replay.__name__} for it")
         return super().__new__(kind)
 
     def __init__(

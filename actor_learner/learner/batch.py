@@ -12,8 +12,6 @@ from actor_learner.learner import backend
 from actor_learner.spaces.trajectory import Trajectory
 from actor_learner.system.types import Nest, Tensor
 
-"""A tensor, or dicts and tuples of these."""
-
 CHUNK_NUMBERS = 2**22
 """The most numbers of observations that enter the network at once without gradients: 150 Atari frame stacks."""
 

@@ -113,8 +113,8 @@ class NetworkCalls:
         last_fields, last_start = tree.map_structure(lambda leaf: leaf[-1:], (dict(fields), start))
         last = self._unroll(last_fields, last_start, state)
         value, log_prob = (
-            ops.concatenate([ops.reshape(some, (steps, *some.shape[2:])), with_final_values], axis=0)
-            for some, with_final_values in zip((value, log_prob), last[:2], strict=True)
+            ops.concatenate([ops.reshape(some, (steps, *some.shape[2:])), bootstrap], axis=0)
+            for some, bootstrap in zip((value, log_prob), last[:2], strict=True)
         )
         return value, log_prob, tuple(leaf[:: self._length // length] for leaf in states)
 

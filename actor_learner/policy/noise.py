@@ -12,10 +12,8 @@ from actor_learner.policy.exported import ExportedPolicy
 from actor_learner.system.types import Array
 
 Seed = int | np.random.SeedSequence | None
-_MAX_STEPS_AHEAD, _MAX_NUMBERS_AHEAD = (
-    64,
-    2**18,
-)  # the most that are drawn ahead, because a call of a generator costs more than a number
+_MAX_STEPS_AHEAD, _MAX_NUMBERS_AHEAD = 64, 2**18
+"""The most that are drawn ahead, because a call of a generator costs more than a number."""
 _MAX_STREAMS = 4096
 
 

@@ -13,8 +13,6 @@ from actor_learner.algorithms.hyperparameters import Hyperparameters, hyperparam
 from actor_learner.system.fields import check_clip_reward, check_count, check_number, refusal
 from actor_learner.system.types import Nest, Tensor
 
-"""A tensor, or dicts and tuples of these."""
-
 NETWORK, CRITICS = "network", "critics"
 """The groups of weights that every algorithm may train, beside variables of its own."""
 
