@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import flag_words, run_python
+
+
+def train_rows(words: Sequence[str], path: Path) -> list[dict[str, float]]:
+    """Run `actor-learner train` by the packages in `path`; return the rows of its metrics."""
+    with tempfile.TemporaryDirectory(prefix="run-") as folder:
+        run = Path(folder, "run")
+        run_python(["-m", "actor_learner.cli", "train", *words, "--quiet", "--run-dir", run], path=path)
+        return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def rate(rows: Sequence[Mapping[str, float]], counter: str) -> float:
+    """Return how much a counter grows in a second, after its first two rows, which compile."""
+    counted = [row for row in rows if row[counter]]
+    first, last = counted[1], counted[-1]
+    return (last[counter] - first[counter]) / (last["time_seconds"] - first["time_seconds"])
 
 
 @dataclass(frozen=True)
@@ -39,13 +54,8 @@ class Work:
 
     def train(self, updates: int, path: Path, **flags: Any) -> float:
         """Train by the packages in `path`; return env steps per second after the first two updates."""
-        with tempfile.TemporaryDirectory(prefix="run-") as folder:
-            run = Path(folder, "run")
-            flags |= {"total_steps": self.envs * self.unroll_length * (2 + updates), "run_dir": run}
-            run_python(["-m", "actor_learner.cli", "train", *self.words(**flags), "--quiet"], path=path)
-            rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        first, last = rows[1], rows[-1]
-        return float((last["env_steps"] - first["env_steps"]) / (last["time_seconds"] - first["time_seconds"]))
+        flags |= {"total_steps": self.envs * self.unroll_length * (2 + updates)}
+        return rate(train_rows(self.words(**flags), path), "env_steps")
 
 
 WORKS: dict[str, Work] = {
@@ -58,3 +68,9 @@ WORKS: dict[str, Work] = {
         changes={"clip_reward": "sign", "ent_coef": 0.01},
     ),
 }
+
+REPLAY_WORKS: dict[str, list[str]] = {
+    "dqn": ["CartPole-v1", "--algorithm", "dqn", "--total-steps", "20000"],
+    "sac": ["Pendulum-v1", "--algorithm", "sac", "--total-steps", "4000"],
+}
+"""Arguments of `actor-learner train` with a replay buffer, whose speed is counted in gradient steps."""

@@ -2,10 +2,12 @@
 
     scripts/measure speed                           # three minutes; the result stays in benchmarks/speed/history/
     scripts/measure speed --against v0.1.0          # this working tree and that commit, in turns; two minutes
-    scripts/measure speed --against HEAD~3 --works halfcheetah pong --rounds 10
+    scripts/measure speed --against HEAD~3 --works halfcheetah dqn sac preset:CartPole-v1 --rounds 10
 
 Each work (benchmarks/works.py, max_policy_lag=1) is compared, in turns, with a loop in plain NumPy and TensorFlow
-(reference_loop.py, CartPole alone; pinned by its hash, hence the old paths in its docstring), and with the roof.
+(reference_loop.py, CartPole alone; pinned by its hash, hence the old paths in its docstring), and with the roof. Two
+commits are compared on gradient steps per second of `dqn` and `sac`, too, and on `preset:ENV`: env steps per second of
+`actor-learner train ENV`, from the command's start to its end.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -29,11 +32,12 @@ from typing import NoReturn
 from actor_learner.runs.provenance import git_commit, provenance
 from benchmarks import harness
 from benchmarks.harness import ROOT, Figures, make_parser, origin, ratio_of, run_in_turns, run_python
-from benchmarks.works import WORKS
+from benchmarks.works import REPLAY_WORKS, WORKS, rate, train_rows
 
 HISTORY = ROOT / "benchmarks/speed/history"
 REFERENCE = Path(__file__).with_name("reference_loop.py")
 UPDATES = {"cartpole": 12, "cartpole64": 200, "halfcheetah": 6, "pong": 5}
+PRESET = "preset:"
 REFERENCE_UPDATES = {"cartpole": 1, "cartpole64": 40}
 PACKAGES = {"actor_learner": "actor_learner", "actor_learner_envs": "envs"}  # the folder of each in the repository
 
@@ -41,7 +45,8 @@ PACKAGES = {"actor_learner": "actor_learner", "actor_learner_envs": "envs"}  # t
 def main(words: Sequence[str] | None = None) -> None:
     place = f"folder to write to (default: {HISTORY.relative_to(ROOT)})"
     parser = make_parser("speed", __doc__ or "", output=place, rounds=5)
-    parser.add_argument("--works", nargs="+", choices=list(WORKS), default=["cartpole", "cartpole64"])
+    known = ", ".join((*WORKS, *REPLAY_WORKS, f"{PRESET}ENV"))
+    parser.add_argument("--works", nargs="+", metavar="WORK", default=["cartpole", "cartpole64"], help=f"of {known}")
     parser.add_argument("--against", metavar="GIT_REF", help="compare the working tree with this commit")
     words = sys.argv[1:] if words is None else list(words)
     arguments = parser.parse_args(words)
@@ -51,6 +56,9 @@ def main(words: Sequence[str] | None = None) -> None:
 
     if arguments.rounds < 1:
         refuse(f"`rounds` must be at least 1. Received: rounds={arguments.rounds}")
+    for work in arguments.works:
+        if work not in WORKS and (arguments.against is None or not (work in REPLAY_WORKS or work.startswith(PRESET))):
+            refuse(f"`works` must be of {known}, with `--against` if not of {', '.join(WORKS)}. Received: {work!r}")
     folder = arguments.output or (HISTORY if arguments.against is None else None)
     if folder and not _is_writable(folder):
         refuse(f"`output` must be a folder that can be written. Received: output={str(folder)!r}")
@@ -109,8 +117,14 @@ def compare(name: str, here: Path, there: Path, rounds: int) -> Figures:
 
 
 def run_ours(name: str, tree: Path) -> float:
-    """Return env steps per second of a training run by the packages in `tree`."""
-    return WORKS[name].train(UPDATES[name], tree, max_policy_lag=1)
+    """Return env steps per second, or gradient steps per second, of a training run by the packages in `tree`."""
+    if name in WORKS:
+        return WORKS[name].train(UPDATES[name], tree, max_policy_lag=1)
+    if name in REPLAY_WORKS:
+        return rate(train_rows(REPLAY_WORKS[name], tree), "gradient_steps")
+    started = time.monotonic()
+    rows = train_rows([name.removeprefix(PRESET)], tree)
+    return rows[-1]["env_steps"] / (time.monotonic() - started)
 
 
 def run_reference(name: str) -> float:
