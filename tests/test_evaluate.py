@@ -532,7 +532,16 @@ def test_the_run_of_a_callable(run_with):
     assert "<lambda>" in message
     assert evaluate(run_dir, Fixed, episodes=2).lengths.tolist() == [4, 4]  # with the run's own env_kwargs
     run_dir = run_with(env=Fixed, env_kwargs={"length": 4})  # it can be imported
-    assert evaluate(run_dir, episodes=2).lengths.tolist() == [4, 4]
+    for env in (None, Fixed, f"{__name__}:Fixed"):
+        assert evaluate(run_dir, env, episodes=2).lengths.tolist() == [4, 4]
+
+
+def test_keyword_arguments_that_a_file_cannot_store_are_asked_for(run_with):
+    run_dir = run_with(env=Fixed, env_kwargs={"length": np.array([4])})
+    for env in (None, Fixed):
+        assert "`env_kwargs` must be given" in (message := refused(run_dir, env))
+        assert "env_kwargs= in Python (was numpy:ndarray)" in message
+    assert evaluate(run_dir, env_kwargs={"length": 4}, episodes=2).lengths.tolist() == [4, 4]
 
 
 @pytest.mark.parametrize(("name", "value"), [("episodes", 0), ("episodes", -3), ("num_envs", 0)])

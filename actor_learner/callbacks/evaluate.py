@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.callbacks.base import Callback
+from actor_learner.config.references import same_env
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.video import check_recorded, recorded
 from actor_learner.evaluate import MAX_ENVS, Evaluation, check_playable, evaluate
@@ -63,7 +64,7 @@ class Evaluate(Callback):
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Resolve the environment, and export the policy, of which evaluations replace only the weights."""
         self._source = self.config.env if self.env is None else self.env
-        own = self.env is None or self.env == self.config.env
+        own = self.env is None or same_env(self.env, self.config.env)
         self._kwargs = dict(self.config.env_kwargs) if own and self.env_kwargs is None else dict(self.env_kwargs or {})
         factory = resolve_env(self._source, self._kwargs, self.config.vectorization, check_pickle=False)
         self._factory = dataclasses.replace(factory, known_count=self.config.env_counts[0])

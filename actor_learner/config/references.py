@@ -14,7 +14,11 @@ from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.system.fields import close_match, refusal
 from actor_learner.system.keras_import import import_keras_before
 
-_SHELL_FORMS = {"env": "module:factory", "network": "--network module:function"}
+_SHELL_FORMS = {
+    "env": "module:factory",
+    "env_kwargs": "--env-kwargs, or a factory that fills them in",
+    "network": "--network module:function",
+}
 
 
 def algorithm_class(name: str) -> type[Any]:
@@ -95,6 +99,12 @@ def importable_name(value: object) -> str | None:
     return f"{module}:{name}" if vars(sys.modules.get(module, object)).get(name) is value else None
 
 
+def same_env(one: object, other: object) -> bool:
+    """Return True if both are one environment; a callable is the one that its "module:name" names."""
+    first, second = (env if isinstance(env, str) else importable_name(env) or env for env in (one, other))
+    return bool(first == second)
+
+
 def callable_name(value: object) -> str:
     """Return "module:qualified name" of a callable, or of an object's class."""
     named = value if hasattr(value, "__qualname__") else type(value)
@@ -114,4 +124,4 @@ def ask_again(missing: Mapping[str, Sequence[str]]) -> str:
     """Return how to give each field again, at a shell and in Python. missing: field -> names of its callables."""
     spelled = {name: f"{_SHELL_FORMS[name]} at a shell, " if name in _SHELL_FORMS else "" for name in missing}
     listed = "; ".join(f"{spelled[name]}{name}= in Python (was {', '.join(missing[name])})" for name in missing)
-    return f"holds callables that can't be imported by their names; give them again: {listed}"
+    return f"holds only the names of values that a file can't store; give them again: {listed}"

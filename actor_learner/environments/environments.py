@@ -104,9 +104,7 @@ class Environments:
         self._mode_checked = False
         self._step_checked = self._reset_checked = False
         self._step = 0
-        self._statistics = EpisodeStatistics(
-            self.num_envs, info_keys, only_recorded=_has(vector_env, gym.wrappers.RecordEpisodeStatistics)
-        )
+        self._statistics = EpisodeStatistics(self.num_envs, info_keys, _recorders(vector_env))
         self._uses_recorded_episodes = self.autoreset_mode in _RECORDING_MODES or not _has(
             vector_env, vector_wrappers.RecordEpisodeStatistics
         )
@@ -212,10 +210,11 @@ class Environments:
             waits = idle if self.autoreset_mode is AutoresetMode.SAME_STEP else idle | ended
             self._masks.read(infos, leaves, ~waits if waits.any() else None)
         started = (~valid if self.autoreset_mode is AutoresetMode.NEXT_STEP else ended | ~valid) & ~idle
-        if not ended.any():
-            return Transition(leaves, reward, terminated, truncated, valid, None, None, started)
-        episodes = self._statistics.finish(ended, self._step, self._last_infos(infos))
-        final = self._end(ended, truncated, infos)
+        final = None
+        if ended.any():
+            self._statistics.finish(ended, truncated, self._step, self._last_infos(infos))
+            final = self._end(ended, truncated, infos)
+        episodes = self._statistics.report(self._resetting)
         return Transition(leaves, reward, terminated, truncated, valid, final, episodes, started)
 
     def _end(self, ended: Array, truncated: Array, infos: dict[str, Any]) -> Leaves | None:
@@ -401,6 +400,17 @@ def _absent(infos: Mapping[str, Any]) -> Array | None:
 
 def _has(vector_env: AnyVectorEnv, *wrappers: type) -> bool:
     return any(isinstance(layer, wrappers) for layer in autoreset.layers(vector_env))
+
+
+def _recorders(vector_env: AnyVectorEnv) -> dict[int, Any]:
+    """Return the outermost `RecordEpisodeStatistics` of each environment that has one."""
+    base = vector_env.unwrapped
+    recorders: dict[int, Any] = {}
+    for row, env in enumerate(base.envs if isinstance(base, gym.vector.SyncVectorEnv) else []):
+        for layer in autoreset.layers(env):
+            if isinstance(layer, gym.wrappers.RecordEpisodeStatistics):
+                recorders.setdefault(row, layer)
+    return recorders
 
 
 def _name(vector_env: AnyVectorEnv) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 
 from actor_learner.system.types import Array
@@ -19,50 +21,86 @@ class Episodes(NamedTuple):
     info: dict[str, Array]  # the `info_keys` of the last step's info: name -> [K] float32, NaN where absent
 
 
+class _End(NamedTuple):
+    """An environment's finished episode."""
+
+    row: int
+    total: float  # the sum of its rewards
+    length: float
+    info: dict[str, float]
+    doubt: float | None  # the recorder's start time, of an end that counts only if the recorder starts over; else None
+
+
 class EpisodeStatistics:
     """Sums of the running episodes. Gymnasium's own vector wrapper forgets them all at a masked reset.
 
-    It reports the entries `info_keys` of `info`. With `only_recorded` it reports only ends with `info["episode"]`: for
-    a `RecordEpisodeStatistics` inside wrappers that end episodes early, as at a lost life.
+    It reports the entries `info_keys` of `info`. `recorders` are the `RecordEpisodeStatistics` of environments: one
+    inside a wrapper that ends episodes doesn't see such an end, but its sums are the episode's. A truncation always
+    ends an episode; where a wrapper terminates, the recorder starts over at the reset, unless it was only a lost life.
     """
 
-    def __init__(self, num_envs: int, info_keys: Sequence[str], *, only_recorded: bool = False) -> None:
+    def __init__(
+        self,
+        num_envs: int,
+        info_keys: Sequence[str],
+        recorders: Mapping[int, gym.wrappers.RecordEpisodeStatistics[Any, Any]] | None = None,
+    ) -> None:
         self.returns = np.zeros(num_envs)
         self.first_step = np.zeros(num_envs, dtype=np.int64)
         self._info_keys = tuple(info_keys)
-        self._only_recorded = only_recorded
+        self._recorders = recorders or {}
+        self._began: dict[int, float] = {}
+        self._ends: list[_End] = []
 
     def start(self, rows: Array | slice, step: int) -> None:
         """Start new episodes in `rows`, after env step `step`."""
         self.returns[rows] = 0.0
         self.first_step[rows] = step
+        self._note_beginnings()
 
-    def finish(self, ended: Array, step: int, infos: Sequence[dict[str, Any]]) -> Episodes | None:
-        """Return the episodes that end (bool [b]) at env step `step`, or None.
+    def finish(self, ended: Array, truncated: Array, step: int, infos: Sequence[dict[str, Any]]) -> None:
+        """Take the episodes that end (bool [b]) at env step `step`.
 
         infos: Vector infos of the last step; the first one that has an entry gives it.
         """
-        rows = np.flatnonzero(ended)
-        recorded = [_recorded_episode(infos, row) for row in rows.tolist()]
-        if self._only_recorded:
-            rows = rows[[record is not None for record in recorded]]
-            recorded = [record for record in recorded if record is not None]
-        if not len(rows):
-            return None
-        returns = self.returns[rows].astype(np.float32)
-        lengths = (step - self.first_step[rows]).astype(np.float32)
-        for place, record in enumerate(recorded):
-            if record is not None:
-                returns[place], lengths[place] = record
-        return Episodes(rows, returns, lengths, self._info(rows, infos))
+        for row in np.flatnonzero(ended).tolist():
+            record = _recorded_episode(infos, row)
+            doubt = None if record is not None or truncated[row] else self._began.get(row)
+            total, length = self._running(row, step) if record is None else record
+            entries = {key: _number(_entry(infos, key, row)) for key in self._info_keys}
+            info = {key: value for key, value in entries.items() if value is not None}
+            self._ends.append(_End(row, total, length, info, doubt))
 
-    def _info(self, rows: Array, infos: Sequence[dict[str, Any]]) -> dict[str, Array]:
-        columns = {}
-        for key in self._info_keys:
-            values = [_number(_entry(infos, key, row)) for row in rows.tolist()]
-            if any(value is not None for value in values):
-                columns[key] = np.array([np.nan if value is None else value for value in values], dtype=np.float32)
-        return columns
+    def report(self, resetting: Array | None) -> Episodes | None:
+        """Return the finished episodes, once each, or None. resetting: bool [b], rows with their reset to come."""
+        if not self._ends:
+            return None
+        waiting = [end for end in self._ends if end.doubt is not None and resetting is not None and resetting[end.row]]
+        ends = [end for end in self._ends if end not in waiting and not self._goes_on(end)]
+        ends.sort(key=operator.attrgetter("row"))
+        self._ends = waiting
+        self._note_beginnings()
+        if not ends:
+            return None
+        keys = [key for key in self._info_keys if any(key in end.info for end in ends)]
+        info = {key: np.array([end.info.get(key, np.nan) for end in ends], dtype=np.float32) for key in keys}
+        returns = np.array([end.total for end in ends], dtype=np.float32)
+        lengths = np.array([end.length for end in ends], dtype=np.float32)
+        return Episodes(np.array([end.row for end in ends]), returns, lengths, info)
+
+    def _running(self, row: int, step: int) -> tuple[float, float]:
+        """Return a running episode's return and length, of the recorder unless it has started over already."""
+        recorder = self._recorders.get(row)
+        if recorder is None or recorder.episode_start_time != self._began[row]:
+            return float(self.returns[row]), float(step - self.first_step[row])
+        return float(recorder.episode_returns), float(recorder.episode_lengths)
+
+    def _goes_on(self, end: _End) -> bool:
+        return end.doubt is not None and self._recorders[end.row].episode_start_time == end.doubt
+
+    def _note_beginnings(self) -> None:
+        for row, recorder in self._recorders.items():
+            self._began[row] = recorder.episode_start_time
 
 
 def _entry(infos: Sequence[dict[str, Any]], key: str, row: int) -> Any:

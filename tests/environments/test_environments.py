@@ -207,6 +207,32 @@ class TestStatistics:
         assert sum(row.terminated for row in rows[0]) == 6
         assert [episode[:2] for episode in episodes] == [(15.0, 5.0), (15.0, 5.0)]
 
+    @pytest.mark.parametrize("ending", [(True, False), (False, True)])
+    @pytest.mark.parametrize("mode", [*MODES, "serial"])
+    def test_an_end_by_a_wrapper_outside_of_the_recorder_is_an_episode(self, mode, ending):
+        class Early(gym.Wrapper):
+            """Ends an episode after its second step."""
+
+            def step(self, action):
+                observation, reward, terminated, truncated, info = self.env.step(action)
+                early = observation[0] == 2
+                return (
+                    observation,
+                    reward,
+                    terminated or (early and ending[0]),
+                    truncated or (early and ending[1]),
+                    info,
+                )
+
+        def make():
+            return Early(gym.wrappers.RecordEpisodeStatistics(Script([(1, True, False), (5, True, False)])))
+
+        vector_env = SerialVectorEnv([make(), make()]) if mode == "serial" else sync([make, make], mode)
+        _, played = play(Environments(vector_env, info_keys=("score",)), 13)
+        for episodes in played:
+            expected = [(1.0, 1.0, {"score": 1.0}), (3.0, 2.0, {"score": 12.0}), (1.0, 1.0, {"score": 21.0})]
+            assert episodes[:3] == expected
+
     def test_a_key_that_one_episode_lacks_is_nan(self):
         class Silent(Script):
             def step(self, action):
