@@ -29,7 +29,7 @@ class ActionMasks:
     and its step, for messages.
 
     Attributes:
-        in_use: True if the environments give masks; for others than a Dict observation's, known after the first `reset`.
+        in_use: True if the environments give masks; outside of the observation, known after the first `reset`.
         current: bool `[b, M]`, a new array after each change; None without masks.
 
     Raises ValueError if a Dict observation's mask doesn't fit the action space.
