@@ -5,6 +5,7 @@
 
 The body is one observation or a batch of them, as JSON: lists, or an object with the keys of a Dict space. A policy
 that remembers takes one observation of a session, `/act?session=NAME`; with `&start=1` an episode starts with it.
+A mask of allowed actions is JSON too: `/act?action_mask=[1,0]`, with one row for each observation of a batch.
 """
 
 import json
@@ -38,11 +39,13 @@ def make_server(policy: al.Policy, port: int) -> ThreadingHTTPServer:
     first = policy.initial_state()  # () without memory
     states = OrderedDict()  # of the latest sessions
 
-    def act(observation, session="", start="0"):
+    def act(observation, session="", start="0", action_mask="null"):
+        mask = json.loads(action_mask)
         if not first:
-            return policy.act(observation)
+            return policy.act(observation, action_mask=mask)
         known = states.pop(session, None) if start == "0" else None
-        action, states[session] = policy.act(observation, start=known is None, state=known or first)
+        start = known is None
+        action, states[session] = policy.act(observation, action_mask=mask, start=start, state=known or first)
         if len(states) > MAX_SESSIONS:
             states.popitem(last=False)
         return action

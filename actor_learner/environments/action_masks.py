@@ -1,33 +1,43 @@
-"""Action masks from environments: in a Dict observation, or in `infos`."""
+"""Action masks from environments: in a Dict observation, in `infos`, or from a method `action_masks`."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
+from actor_learner.environments.autoreset import AnyVectorEnv, layers
 from actor_learner.environments.errors import EnvError
+from actor_learner.environments.foreign_code import calling
 from actor_learner.spaces.masks import with_batch_axis
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure, observation_structure
 from actor_learner.system.types import Array, Leaves
 
+METHOD = "action_masks"  # sb3-contrib's, of an environment or one of its wrappers
+_Method = Callable[[Array], Any]  # indices of environments -> their masks, in this order
+
 
 class ActionMasks:
     """The masks of the current observations.
 
-    A mask is the Dict observation's entry `action_mask`, or else `infos["action_mask"]`, from the first reset on: the
-    actions that may follow an observation. `describe` names the environment of a row and its step, for messages.
+    A mask is the Dict observation's entry `action_mask`, or else `infos["action_mask"]`, from the first reset on, or
+    else the result of `method`: the actions that may follow an observation. `describe` names the environment of a row
+    and its step, for messages.
 
     Attributes:
-        in_use: True if the environments give masks; for those in `infos`, known after the first `reset`.
+        in_use: True if the environments give masks; outside of the observation, known after the first `reset`.
         current: bool `[b, M]`, a new array after each change; None without masks.
 
     Raises ValueError if a Dict observation's mask doesn't fit the action space.
     """
 
-    def __init__(self, spaces: Spaces, num_envs: int, describe: Callable[[int], str]) -> None:
+    def __init__(
+        self, spaces: Spaces, num_envs: int, describe: Callable[[int], str], method: _Method | None = None
+    ) -> None:
         self.in_use = spaces.has_mask_leaf
         self.current: Array | None = None
         self._layout = spaces.masks
@@ -35,11 +45,12 @@ class ActionMasks:
         self._num_envs = num_envs
         self._describe = describe
         self._label = f"info['{MASK_KEY}']"
+        self._method = method
         self._mask_structure: Structure | None = None
         self._mask_places: list[int] = []
         self._use_is_known = self.in_use
         if self.in_use:
-            self._label = f"observation['{MASK_KEY}']"
+            self._label, self._method = f"observation['{MASK_KEY}']", None
             self._mask_structure = observation_structure(spaces.observation.space.spaces[MASK_KEY])
             self._mask_places = [i for i, leaf in enumerate(spaces.observation.leaves) if leaf.path[0] == MASK_KEY]
             self._check_possible()
@@ -50,7 +61,11 @@ class ActionMasks:
         """Read the masks of `rows` after a reset of all. Raises EnvError as `read` does, or if no action has any."""
         if not self._use_is_known:
             self._use_is_known = True
-            self.in_use = MASK_KEY in infos
+            if MASK_KEY in infos:
+                self._method = None
+            elif self._method is not None:
+                self._label = f"{METHOD}()"
+            self.in_use = MASK_KEY in infos or self._method is not None
             if self.in_use:
                 try:
                     self._check_possible()
@@ -84,13 +99,16 @@ class ActionMasks:
             raise EnvError(f"`{self._label}` {rule}. Received: a mask of {self._describe(_first_row(infos))}")
 
     def _masks(self, infos: dict[str, Any], leaves: Leaves, rows: Array | None) -> Array:
+        indices = np.arange(self._num_envs) if rows is None else np.flatnonzero(rows)
         if self._mask_structure is not None:
             value = self._mask_structure.unflatten([leaves[place] for place in self._mask_places])
+        elif self._method is not None:
+            with calling(f"`{METHOD}` of the environments"):
+                value = self._method(indices)
         else:
             self._check_present(infos, rows)
             value = infos[MASK_KEY]
-        indices = np.arange(self._num_envs) if rows is None else np.flatnonzero(rows)
-        if rows is not None:
+        if rows is not None and self._method is None:
             value = _take(value, indices)
         try:
             return self._read(value, len(indices))
@@ -140,6 +158,34 @@ class ActionMasks:
                 f"`{self._label}` needs an action space with a Discrete or MultiDiscrete choice. "
                 f"Received: {self._action_space}"
             )
+
+
+def find_method(vector_env: AnyVectorEnv) -> _Method | None:
+    """Return the method `action_masks` of the sub-environments, through their wrappers, or of the vector environment.
+
+    None if there is none.
+    """
+    for layer in layers(vector_env):
+        if not isinstance(layer, VectorEnv):
+            break
+        if isinstance(layer, SyncVectorEnv):
+            if not all(env.has_wrapper_attr(METHOD) for env in layer.envs):
+                break
+            return functools.partial(_call_each, [env.get_wrapper_attr(METHOD) for env in layer.envs])
+        if callable(method := getattr(layer, METHOD, None)):
+            return functools.partial(_call_for_all, method)
+    return None
+
+
+def _call_for_all(method: Callable[[], Any], indices: Array) -> Any:
+    return _take(method(), indices)
+
+
+def _call_each(methods: list[Callable[[], Any]], indices: Array) -> Array:
+    values = np.empty(len(indices), dtype=object)
+    for place, index in enumerate(indices.tolist()):
+        values[place] = methods[index]()
+    return values
 
 
 def _first_row(infos: dict[str, Any]) -> int:

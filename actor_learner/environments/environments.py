@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as vector_wrappers
 
 from actor_learner.environments import autoreset, foreign_code
-from actor_learner.environments.action_masks import ActionMasks
+from actor_learner.environments.action_masks import ActionMasks, find_method
 from actor_learner.environments.agents import ABSENT
 from actor_learner.environments.atari import LIFE_LOST
 from actor_learner.environments.autoreset import AnyVectorEnv
@@ -87,7 +87,7 @@ class Environments:
         self._actor = actor
         try:
             structure = self.spaces.observation
-            self._masks = ActionMasks(self.spaces, self.num_envs, self._describe_row)
+            self._masks = ActionMasks(self.spaces, self.num_envs, self._describe_row, find_method(vector_env))
         except ValueError as error:
             raise EnvError(f"{self._where()}: {error}") from error
         # The policy reads the previous observation while the current one is written.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
@@ -57,13 +58,26 @@ class Masked(Script):
         return (*results, {**info, **self.info()})
 
 
+class Methodical(Masked):
+    """Gives its masks by the method of sb3-contrib's environments."""
+
+    def info(self):
+        return {}
+
+    def action_masks(self):
+        return self.mask()
+
+
 def counts(environments, observation):
     """(step, episode) of each environment, from its observation."""
     return observation[-1].astype(int).tolist()
 
 
-def make(mode, scripts, **kwargs):
-    makers = [functools.partial(Masked, script, **kwargs) for script in scripts]
+def make(mode, scripts, kind=Masked, **kwargs):
+    def maker(script):
+        return lambda: gym.Wrapper(kind(script, **kwargs))
+
+    makers = [maker(script) for script in scripts]
     if mode == "serial":
         return Environments(SerialVectorEnv([maker() for maker in makers]), name="Masked-v0")
     return Environments(sync(makers, mode), name="Masked-v0")
@@ -76,12 +90,12 @@ class TestMasks:
             st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=3), min_size=1, max_size=3
         ),
         mode=st.sampled_from([*MODES, "serial"]),
-        leaf=st.booleans(),
+        source=st.sampled_from([{}, {"leaf": True}, {"kind": Methodical}]),
     )
-    def test_each_row_that_acts_has_the_mask_of_its_observation(self, scripts, mode, leaf):
+    def test_each_row_that_acts_has_the_mask_of_its_observation(self, scripts, mode, source):
         """The last observations allow nothing, so a mask of the old episode would be an error."""
         scripts = [[(length, cut, not cut) for length, cut in script] for script in scripts]
-        environments = make(mode, scripts, leaf=leaf)
+        environments = make(mode, scripts, **source)
         observation = environments.reset(0)
         assert environments.spaces.masked
         acts = np.ones(len(scripts), bool)
@@ -219,6 +233,19 @@ class TestRefused:
         message = refusal(Environments(SerialVectorEnv(envs)), 3)
         assert "environment 0 of env `Masked`, at step 2" in message
         assert "must have 4 entries for each environment" in message
+
+    def test_masks_of_a_method_are_read_and_checked(self):
+        arrays = Arrays(infos={}, reset_infos={})
+        arrays.action_masks = lambda: np.array([[1, 0], [0, 1]])
+        environments = Environments(arrays)
+        environments.reset(0)
+        assert environments.action_mask.tolist() == [[True, False], [False, True]]
+
+        spoilt = make("serial", [[(5, True, False)]], Methodical, spoil=lambda mask, count: mask * (count != 1))
+        assert "`action_masks()` must allow at least one action. Received: none allowed in env" in refusal(spoilt, 1)
+        raising = make("serial", [[(5, True, False)]], Methodical, form=lambda mask: mask / "x")
+        with pytest.raises(EnvError, match="^`action_masks` of the environments raised"):
+            raising.reset(0)
 
     def test_nothing_allowed_in_an_observation(self):
         envs = [Masked([(5, True, False)], leaf=True, spoil=lambda mask, count: mask * (count != 1))]
