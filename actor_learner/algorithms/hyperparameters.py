@@ -244,7 +244,7 @@ class Hyperparameters(NamedFields, ABC):
             return self._adam()
         if self.optimizer == "rmsprop":
             return optimizers.rmsprop(self.initial_learning_rate, self.max_grad_norm)
-        return type(self.optimizer).from_config(self.optimizer.get_config())
+        return optimizers.clone(self.optimizer)
 
     def default_optimizer(self) -> keras.Optimizer:
         """Return Adam with the epsilon of `ADAM_EPSILON`, clipped by the global norm."""

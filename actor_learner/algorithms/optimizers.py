@@ -29,6 +29,22 @@ def rmsprop(learning_rate: float, max_grad_norm: float | None) -> keras.Optimize
     return keras.optimizers.RMSprop(learning_rate, rho=0.99, epsilon=1e-10, global_clipnorm=_finite(max_grad_norm))
 
 
+def clone(optimizer: Any) -> Any:
+    """Return a new optimizer with the config of another, and the variables that it excludes from weight decay."""
+    made = type(optimizer).from_config(optimizer.get_config())
+    _copy_exclusions(optimizer, made)
+    return made
+
+
+def _copy_exclusions(optimizer: Any, made: Any) -> None:
+    """Copy what `exclude_from_weight_decay` set, which no config holds, in a wrapped optimizer, too."""
+    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+        if hasattr(optimizer, name):
+            setattr(made, name, getattr(optimizer, name))
+    if hasattr(optimizer, "inner_optimizer"):
+        _copy_exclusions(optimizer.inner_optimizer, made.inner_optimizer)
+
+
 def _finite(max_grad_norm: float | None) -> float | None:
     """Return None for an infinite norm, by which Keras would divide."""
     return None if max_grad_norm == math.inf else max_grad_norm

@@ -156,7 +156,8 @@ def steps_since_start(length: Tensor, start: Tensor) -> Tensor:
     """
     steps = start.shape[0]
     step = np.arange(steps, dtype=np.float32)[:, None]
-    begun = ops.where(start, step, -1.0)
-    earlier = np.tril(np.ones((steps, steps), bool))[:, :, None]
-    last = ops.max(ops.where(earlier, ops.expand_dims(begun, 0), -1.0), axis=1)
+    last = ops.where(start, step, -1.0)
+    for shift in (2**power for power in range((steps - 1).bit_length())):  # a running maximum
+        earlier = ops.pad(last[:-shift], [(shift, 0), (0, 0)], constant_values=-1.0)
+        last = ops.maximum(last, earlier)
     return ops.where(last >= 0, step - last, step + length)

@@ -64,6 +64,17 @@ def test_an_optimizer_is_cloned():
     assert made.get_config() == given.get_config()
 
 
+@pytest.mark.parametrize("wrap", [lambda inner: inner, keras.optimizers.LossScaleOptimizer], ids=["plain", "wrapped"])
+@pytest.mark.parametrize("by", ["name", "variable"])
+def test_what_an_optimizer_excludes_from_weight_decay_stays_excluded(wrap, by):
+    gamma, kernel = (keras.Variable([1.0], name=name) for name in ("gamma", "kernel"))
+    given = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+    given.exclude_from_weight_decay(**({"var_names": ["gamma"]} if by == "name" else {"var_list": [gamma]}))
+    made = PPO(optimizer=wrap(given)).make_optimizer()
+    getattr(made, "inner_optimizer", made).apply([keras.ops.zeros(1), keras.ops.zeros(1)], [gamma, kernel])
+    assert (float(gamma[0]), float(kernel[0])) == (1.0, pytest.approx(0.95))
+
+
 @pytest.mark.parametrize("cls", [A2C, PPO, Impala])
 def test_an_optimizer_by_name_keeps_our_rate_and_clipping(cls):
     made = cls(optimizer="rmsprop", learning_rate=2e-3, max_grad_norm=3.0).make_optimizer()

@@ -3,10 +3,12 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops, tree
 
 import actor_learner as al
 from actor_learner.learner import backend
+from actor_learner.networks.attention import steps_since_start
 from actor_learner.networks.memory import Memories, StepLayout
 
 pytestmark = pytest.mark.slow
@@ -191,3 +193,15 @@ def test_heads_share_the_size():
         al.TrainConfig(memory="attention", memory_size=6)
     with pytest.raises(ValueError, match="`size` must be a multiple of the 4 heads"):
         al.AttentionMemory(size=30)
+
+
+def test_the_last_start_is_found_without_comparing_all_pairs_of_steps():
+    steps, rows = 64, 8
+
+    @tf.function
+    def since(start):
+        return steps_since_start(np.zeros(rows, np.float32), start)
+
+    graph = since.get_concrete_function(tf.TensorSpec((steps, rows), tf.bool)).graph
+    sizes = [output.shape.num_elements() for operation in graph.get_operations() for output in operation.outputs]
+    assert max(sizes) <= steps * rows
