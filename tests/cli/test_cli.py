@@ -107,6 +107,7 @@ def help_of(capsys, *argv):
     [
         (["--num-workers=3"], {"num_actors": 3}),
         (["--total-steps", "1e6"], {"total_steps": 1_000_000}),
+        (["--total-steps", "1.25e2"], {"total_steps": 125}),
         (["--total-steps", "500_000"], {"total_steps": 500_000}),
         (["--env-kwargs", '{"continuous": true}'], {"env_kwargs": {"continuous": True}}),
         (["--hidden-sizes", "256,128"], {"hidden_sizes": (256, 128)}),
