@@ -189,6 +189,7 @@ def test_a_network_by_name(tmp_path):
         (["train", "--learning-rate", "-1e-3"], "Received: learning_rate=-0.001"),
         (["train", "--learning-rate", "fast"], "Received: learning_rate='fast'"),
         (["train", "--num-actors", "two"], "--num-workers: must be an integer. Received: two"),
+        (["train", "--total-steps", "1.2345e2"], "--total-steps: must be an integer. Received: 1.2345e2"),
         (["train", "--num-actors"], "argument --num-actors/--num-workers: expected one argument"),
         (["train", "--device", "tpu"], "argument --device: must be auto, cpu, gpu. Received: tpu"),
         (["train", "--hidden-sizes", "64,x"], "must be integers separated by commas. Received: 64,x"),
