@@ -26,7 +26,7 @@ _COLOURS = {
 
 def check_picture(path: str | os.PathLike[str]) -> None:
     """Raise ValueError if a picture can't be written there; ImportError if matplotlib is missing."""
-    if Path(path).suffix not in FORMATS:
+    if Path(path).suffix.lower() not in FORMATS:
         raise refusal("output", f"a file name that ends in {', '.join(FORMATS)}", str(path))
     check_folder("output", path)
     check_package("matplotlib", "benchmark --output", "plots")
@@ -63,7 +63,7 @@ def draw(spans: Sequence[Span], title: str, output: str | os.PathLike[str]) -> N
         shown = {span.name for span in spans}
         patches = [Patch(color=colour, label=name) for name, colour in _COLOURS.items() if name in shown]
         figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
-        suffix = Path(output).suffix[1:]
+        suffix = Path(output).suffix[1:].lower()
         options: Any = {"metadata": {"Date": None}} if suffix == "svg" else {}
         write_atomically(Path(output), lambda partial: figure.savefig(partial, format=suffix, dpi=150, **options))
 

@@ -165,8 +165,10 @@ def _convert(text: str, kind: Any) -> Any:
     origin = typing.get_origin(kind)
     if kind is type(None) and text.lower() == "none":
         return None
+    if kind is int and re.fullmatch(r"\d+(\.\d+)?e\d+", text) and float(text).is_integer():
+        return int(float(text))
     if kind is int:
-        return int(float(text)) if re.fullmatch(r"\d+(\.\d+)?e\d+", text) else int(text)
+        return int(text)
     if kind is float:
         return float(text)
     if origin is tuple:

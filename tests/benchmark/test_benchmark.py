@@ -421,14 +421,14 @@ def test_the_command_measures_and_writes(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     monkeypatch.chdir(tmp_path)
     words = "benchmark --preset none --num-actors 0 --envs-per-actor 2 --unroll-length 8 --epochs 1 --hidden-sizes 8"
-    words += " --rounds 1 --seconds 0.02 --minibatch-size 16 --json --output timeline.png --trace trace.json"
+    words += " --rounds 1 --seconds 0.02 --minibatch-size 16 --json --output timeline.PNG --trace trace.json"
     assert cli.main(words.split()) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["env"] == "CartPole-v1"
     assert found["num_actors"] == 0
     assert found["command"] == f"actor-learner {words}"
     assert {"versions", "machine", "date", "limit", "cores"} <= found.keys()
-    assert sorted(os.listdir()) == ["timeline.png", "trace.json"]
+    assert sorted(os.listdir()) == ["timeline.PNG", "trace.json"]
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def help_of(capsys, *argv):
     [
         (["--num-workers=3"], {"num_actors": 3}),
         (["--total-steps", "1e6"], {"total_steps": 1_000_000}),
+        (["--total-steps", "1.25e2"], {"total_steps": 125}),
         (["--total-steps", "500_000"], {"total_steps": 500_000}),
         (["--env-kwargs", '{"continuous": true}'], {"env_kwargs": {"continuous": True}}),
         (["--hidden-sizes", "256,128"], {"hidden_sizes": (256, 128)}),
@@ -188,6 +189,7 @@ def test_a_network_by_name(tmp_path):
         (["train", "--learning-rate", "-1e-3"], "Received: learning_rate=-0.001"),
         (["train", "--learning-rate", "fast"], "Received: learning_rate='fast'"),
         (["train", "--num-actors", "two"], "--num-workers: must be an integer. Received: two"),
+        (["train", "--total-steps", "1.2345e2"], "--total-steps: must be an integer. Received: 1.2345e2"),
         (["train", "--num-actors"], "argument --num-actors/--num-workers: expected one argument"),
         (["train", "--device", "tpu"], "argument --device: must be auto, cpu, gpu. Received: tpu"),
         (["train", "--hidden-sizes", "64,x"], "must be integers separated by commas. Received: 64,x"),
