@@ -203,16 +203,14 @@ def make_learner(config: TrainConfig, checkpoint: Path | None, actors: ActorPool
     return _with_buffer(config, learner, actors)
 
 
-_OF_LEARNER = ("total_steps", "seed", "device", "devices", "sequence_length", "burn_in")
-
-
 def new_learner(config: TrainConfig, actors: ActorPool) -> Learner:
     """Return a new learner that a config describes, of the actors' network."""
     from actor_learner.learner.learner import Learner
     from actor_learner.learner.replay import ReplayLearner
     from actor_learner.learner.state import read_variables
 
-    fields: dict[str, Any] = {name: getattr(config, name) for name in _OF_LEARNER}
+    names = ("total_steps", "seed", "device", "devices", "sequence_length", "burn_in")
+    fields: dict[str, Any] = {name: getattr(config, name) for name in names}
     if config.init_from is not None:
         fields["return_statistics"] = _return_statistics(config)
     if config.algorithm.REPLAYS:

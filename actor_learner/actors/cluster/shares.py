@@ -11,7 +11,7 @@ from actor_learner.actors.cluster.link import HostLink
 
 HOME_SECONDS = 1.5  # how long the actors of a lost host wait for CPUs of their own before they share another host's
 MAX_RETRY_SECONDS = 60.0  # the longest time between two attempts to start a host with CPUs of its own
-SQUAT_SECONDS = 10.0  # how long they wait for that one before they try a third one
+SHARED_CPUS_SECONDS = 10.0  # how long they wait for that one before they try a third one
 LOSSES_IN_A_ROW = 3  # hosts that one share loses, without a finished unroll between, until it is given up
 FAILED_FIRST_STARTS, FAILED_STARTS = 3, 10  # the same for hosts that can't be started: when the pool begins, and later
 
@@ -56,7 +56,7 @@ class HostShare:
     failures: int = 0  # of starts, in a row
     failed_on: set[str | None] = field(default_factory=set)  # the machines of these
     home_at: float | None = None  # the time to ask for CPUs of its own
-    squat_at: float | None = None  # the time from which on CPUs that others use will do
+    shared_cpus_at: float | None = None  # the time from which on CPUs that others use will do
 
     @property
     def waits(self) -> bool:
@@ -92,10 +92,10 @@ class Shares:
         self.all.append(share)
         self._owners.update(dict.fromkeys(actors, share))
         if node is None:
-            share.home_at = share.squat_at = now
+            share.home_at = share.shared_cpus_at = now
         else:
             self._request(share, len(actors), node)
-            share.squat_at = now + SQUAT_SECONDS  # something else may have taken the CPUs meanwhile
+            share.shared_cpus_at = now + SHARED_CPUS_SECONDS  # something else may have taken the CPUs meanwhile
 
     def of(self, actor: int) -> HostShare | None:
         """Return the share of an actor; None if it runs on the learner's own machine."""
@@ -132,7 +132,7 @@ class Shares:
         earlier, share.link = share.link, link
         if earlier is not None:
             self._dismiss(earlier, "gave its actors to a host with CPUs of their own")
-        share.squat_at = None
+        share.shared_cpus_at = None
         if link.home:
             share.home_at = None
         for other in list(share.starting.values()):
@@ -155,14 +155,14 @@ class Shares:
         if had_actors:
             share.link, share.loss = None, Loss(link.name, text, now)
             share.losses += 1
-            share.home_at, share.squat_at = now, now + HOME_SECONDS
+            share.home_at, share.shared_cpus_at = now, now + HOME_SECONDS
         else:
             share.failures += 1
             share.failed_on.add(link.machine)
             if link.home:
                 share.home_at = now + min(share.failures * HOME_SECONDS, MAX_RETRY_SECONDS)
             elif share.link is None:
-                share.squat_at = now
+                share.shared_cpus_at = now
         if share.losses >= LOSSES_IN_A_ROW:
             return f"{text}, after {share.losses - 1} others that filled no columns either"
         if share.link is None and share.failures >= (FAILED_STARTS if self.began else FAILED_FIRST_STARTS):
@@ -177,11 +177,11 @@ class Shares:
                 share.home_at = None
                 if not any(other.home for other in share.starting.values()):
                     self._request(share, len(share.actors), None)
-            if share.squat_at is not None and share.squat_at <= now:
-                share.squat_at = None
+            if share.shared_cpus_at is not None and share.shared_cpus_at <= now:
+                share.shared_cpus_at = None
                 if share.link is None and (node := self._other_machine(share)) is not None:
                     self._request(share, 0, node)
-                    share.squat_at = now + SQUAT_SECONDS
+                    share.shared_cpus_at = now + SHARED_CPUS_SECONDS
 
     def _is_placing(self) -> bool:
         """Return whether a host is still being started on a machine that was chosen for it, with CPUs to spare."""

@@ -9,7 +9,7 @@ from actor_learner.actors.cluster.shares import (
     FAILED_STARTS,
     HOME_SECONDS,
     LOSSES_IN_A_ROW,
-    SQUAT_SECONDS,
+    SHARED_CPUS_SECONDS,
     Node,
     Shares,
 )
@@ -72,19 +72,19 @@ def test_actors_without_a_machine_take_no_cpus_of_those_that_have_one(monkeypatc
 def test_actors_whose_cpus_were_taken_meanwhile_get_a_host_beside_others(monkeypatch):
     cluster = Cluster(monkeypatch)
     cluster.shares.add(range(2), "a")
-    assert cluster.wait(SQUAT_SECONDS - 1) == []
+    assert cluster.wait(SHARED_CPUS_SECONDS - 1) == []
     assert cluster.wait(1.0) == [(0, "b")]
 
 
 def test_a_host_beside_others_that_takes_long_is_followed_by_one_elsewhere_and_the_first_one_stays(cluster):
     cluster.shares.lose(cluster.started[1][0], "died")
     cluster.wait(HOME_SECONDS)
-    assert cluster.wait(SQUAT_SECONDS) == [(0, "c")]
+    assert cluster.wait(SHARED_CPUS_SECONDS) == [(0, "c")]
     first = cluster.ready(3)
     late = cluster.ready(4)
     assert cluster.shares.all[1].link is first
     assert late.number in cluster.ended
-    assert cluster.wait(10 * SQUAT_SECONDS) == []
+    assert cluster.wait(10 * SHARED_CPUS_SECONDS) == []
 
 
 def test_a_host_that_is_ready_too_late_is_ended(cluster):
