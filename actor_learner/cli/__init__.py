@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = None  # keeps Python from flushing to a reader that has gone
         return 1
-    except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
+    except (ValueError, OSError, ImportError, RuntimeError, MemoryError, FloatingPointError) as error:
         if not _is_ours(error):
             raise
         print(f"actor-learner: error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)

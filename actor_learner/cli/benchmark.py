@@ -220,7 +220,7 @@ def main(descriptor: str, index: str, is_terminal: str, *argv: str) -> None:
             with _ready(config), progress() as say:
                 measured = measure_setting(config, rounds=arguments.rounds, seconds=arguments.seconds, say=say)
             answer = as_json(measured)
-        except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
+        except (ValueError, OSError, ImportError, RuntimeError, MemoryError, FloatingPointError) as error:
             answer = error
     connection.send(answer)
 

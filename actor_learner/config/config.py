@@ -163,7 +163,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
 
     env: str | Callable[..., Any] = setting("CartPole-v1", "environment", check=_env, help=ENV_HELP)
     env_kwargs: Mapping[str, Any] = setting(dict, "environment", check=_env_kwargs)
-    algorithm: Any = setting(PPO, "algorithm", help="ppo, a2c, impala, dqn, sac, td3 or module:Class")
+    algorithm: Any = setting(PPO, "algorithm", help=f"{', '.join(BY_NAME)} or module:Class")
     total_steps: int = count(500_000, 1, effect="pace")
     unroll_length: int = count(None, 1, "actors")
     sequence_length: int | None = count(None, 1, "algorithm")

@@ -21,7 +21,7 @@ from actor_learner.environments.autoreset import AnyVectorEnv
 from actor_learner.environments.buffers import Observations, first_fault, require_shape
 from actor_learner.environments.calls import Call, methods, perform
 from actor_learner.environments.episodes import Episodes, EpisodeStatistics
-from actor_learner.environments.errors import EnvError, short
+from actor_learner.environments.errors import ApiError, EnvError, short
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY
 from actor_learner.system.types import Array, Leaves
@@ -331,14 +331,17 @@ class Environments:
 
     def _check_batch(self, source: str, raw: Any, infos: Any) -> None:
         if not isinstance(infos, Mapping):
-            raise EnvError(f"`{source}` of {self._where()} must return a dict as infos. Received: infos={short(infos)}")
+            raise ApiError(f"`{source}` of {self._where()} must return a dict as infos. Received: infos={short(infos)}")
         try:
             self._current.check_shapes(raw)
         except ValueError as error:
-            raise EnvError(f"`{source}` of {self._where()} must return a batch of observations: {error}") from error
+            raise ApiError(f"`{source}` of {self._where()} must return a batch of observations: {error}") from error
 
     def _unwritable(self, source: str, raw: Any, error: Exception) -> EnvError:
-        self._check_batch(source, raw, {})  # names the leaf
+        try:
+            self._check_batch(source, raw, {})  # names the leaf
+        except ApiError as named:
+            return EnvError(str(named))
         return EnvError(f"`{source}` of {self._where()} gave unusable values: {error}. Received: {short(raw)}")
 
     def _check_first_step(self, raw: Any, infos: Any, *columns: Any) -> None:
@@ -346,7 +349,7 @@ class Environments:
         for name, column in zip(("rewards", "terminations", "truncations"), columns, strict=True):
             if (shape := np.shape(column)) != (self.num_envs,):
                 expected = f"{name} of shape ({self.num_envs},)"
-                raise EnvError(f"`step` of {self._where()} must return {expected}. Received: shape={shape}")
+                raise ApiError(f"`step` of {self._where()} must return {expected}. Received: shape={shape}")
         self._step_checked = True
 
     def _check(self, observations: Observations, raw_reward: Any = None) -> None:

@@ -11,6 +11,10 @@ class EnvError(ValueError):
     """An environment can't be built or breaks its contract; the one-line message names problem and place."""
 
 
+class ApiError(EnvError):
+    """The first result of an environment breaks a rule of Gymnasium's API: in every process it would do so."""
+
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY_PATHS = ("site-packages", "dist-packages", os.path.dirname(os.__file__), _PACKAGE, "<frozen")
 

@@ -48,7 +48,7 @@ def calling(what: str, raised: str = "raised", where: str = "") -> Iterator[None
 def to_env_error(error: BaseException, what: str, raised: str = "raised", where: str = "") -> EnvError:
     """Return an exception of an environment's code as the EnvError that `calling` raises."""
     if isinstance(error, EnvError):
-        return EnvError(f"{error} ({where})")
+        return type(error)(f"{error} ({where})")
     return EnvError(f"{what} {raised} {describe_error(error)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array, iterate
 
 from actor_learner.environments import foreign_code
+from actor_learner.environments.autoreset import layers
 from actor_learner.environments.buffers import check_shape, write
-from actor_learner.environments.errors import EnvError, short
+from actor_learner.environments.errors import ApiError, EnvError, short
 from actor_learner.spaces.structure import MASK_KEY, children, observation_structure
 
 if TYPE_CHECKING:
@@ -61,7 +63,11 @@ class SerialVectorEnv(_SyncVectorEnv):
         for index, env in enumerate(self.envs):
             if mask is not None and not mask[index]:
                 continue
-            result = env.reset(seed=None if seeds is None else seeds[index], options=options or None)
+            try:
+                result = env.reset(seed=None if seeds is None else seeds[index], options=options or None)
+            except TypeError as error:
+                _check_reset(env, index, error)
+                raise
             if foreign_code.forks != forks:
                 break  # in a child, which `Environments` ends before it steps what others use
             try:
@@ -129,25 +135,26 @@ class SerialVectorEnv(_SyncVectorEnv):
 
     def _explain(self, result: Any, expected: str, index: int, error: Exception) -> EnvError:
         """Return the error for a result that can't be read."""
+        is_first = not (self._step_checked if expected is _STEP_RESULT else self._reset_checked[index])
         try:
             self._check_result(result, expected, index)  # names the part
-        except EnvError as named:
-            return named
+        except ApiError as named:
+            return named if is_first else EnvError(str(named))
         return EnvError(f"{_source(expected, index)} gave unusable values: {error}. Received: {short(result[0])}")
 
     def _check_result(self, result: Any, expected: str, index: int) -> None:
-        """Raise EnvError for another number of results than `expected`, or a part that isn't what it must be."""
+        """Raise ApiError for another number of results than `expected`, or a part that isn't what it must be."""
         source = _source(expected, index)
         if not isinstance(result, tuple) or len(result) != len(expected.split(", ")):
             received = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"a {type(result).__name__}"
-            raise EnvError(f"{source} must return {expected}. Received: {received}")
+            raise ApiError(f"{source} must return {expected}. Received: {received}")
         if expected is _STEP_RESULT:
             _check_reward(result[1], source)
             for name, flag in zip(("terminated", "truncated"), result[2:4], strict=True):
                 if np.asarray(flag).dtype.kind not in "biu":
-                    raise EnvError(f"{source} must return a bool as {name}. Received: {name}={short(flag)}")
+                    raise ApiError(f"{source} must return a bool as {name}. Received: {name}={short(flag)}")
         if not isinstance(result[-1], Mapping):
-            raise EnvError(f"{source} must return a dict as info. Received: info={short(result[-1])}")
+            raise ApiError(f"{source} must return a dict as info. Received: info={short(result[-1])}")
         self._check_row(result[0], source)
 
     def _check_row(self, row: Any, source: str) -> None:
@@ -156,7 +163,7 @@ class SerialVectorEnv(_SyncVectorEnv):
             for leaf, part in zip(structure.leaves, structure.flatten(row), strict=True):
                 check_shape(leaf.label, part, leaf.shape)
         except ValueError as error:
-            raise EnvError(f"{source}: {error}") from error
+            raise ApiError(f"{source}: {error}") from error
 
 
 def add_masks(infos: dict[str, Any], action_masks: Mapping[int, Any], num_envs: int) -> None:
@@ -192,6 +199,18 @@ def _source(expected: str, index: int) -> str:
     return f"`{'step' if expected is _STEP_RESULT else 'reset'}` of environment {index}"
 
 
+def _check_reset(env: gym.Env[Any, Any], index: int, error: TypeError) -> None:
+    """Raise ApiError for a `reset` of the environment or a wrapper that doesn't take `seed` and `options`."""
+    for layer in layers(env):
+        signature = inspect.signature(layer.reset)
+        try:
+            signature.bind(seed=None, options=None)
+        except TypeError:
+            rule = "must take them as `reset(self, *, seed=None, options=None)` does"
+            where = f"`reset` of {type(layer).__name__}, environment {index},"
+            raise ApiError(f"{where} {rule}. Received: reset{signature}") from error
+
+
 def _check_reward(reward: Any, source: str) -> None:
     try:
         if np.shape(reward) == ():
@@ -200,7 +219,7 @@ def _check_reward(reward: Any, source: str) -> None:
         received = f"shape={np.shape(reward)}"
     except TypeError:
         received = f"reward={short(reward)}"
-    raise EnvError(f"{source} must return a number as reward. Received: {received}")
+    raise ApiError(f"{source} must return a number as reward. Received: {received}")
 
 
 def _containers(

@@ -289,13 +289,29 @@ def leaf_to_env(leaf: Leaf, distribution: str) -> Callable[[Any], Any]:
 
     Discrete and MultiDiscrete actions are counted from the space's `start`. Box actions are clipped to the bounds;
     those of the distribution "squashed" become low + (tanh(u) + 1) / 2 x (high - low). All get the space's dtype.
+
+    The function raises FloatingPointError for a Box action that isn't finite.
     """
     dtype = np.dtype(leaf.space.dtype)
     if not isinstance(leaf.space, Box):
         # np.add returns a number for a single action, and environments use it as a key.
         start = np.asarray(0 if leaf.start is None else leaf.start, dtype)
         return lambda action: np.add(action, start, dtype=dtype, casting="unsafe")  # from int32, also to unsigned ones
-    low, high = leaf.space.low, leaf.space.high
+    convert = _box_to_env(leaf.space, dtype, distribution)
+
+    def convert_finite(action: Any) -> Any:
+        answer = convert(action)
+        finite = np.isfinite(answer)
+        if b"\0" in finite.tobytes():  # faster than finite.all()
+            received = np.asarray(action)[~finite][0]
+            raise FloatingPointError(f"the network must give finite numbers. Received: {received} in an action")
+        return answer
+
+    return convert_finite
+
+
+def _box_to_env(space: Any, dtype: np.dtype[Any], distribution: str) -> Callable[[Any], Any]:
+    low, high = space.low, space.high
     if distribution == "squashed":
         # Halved first, because the difference of the largest bounds is infinite. Rounding may step over a bound.
         centre, scale = low / 2 + high / 2, high / 2 - low / 2

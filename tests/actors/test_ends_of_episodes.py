@@ -162,10 +162,23 @@ def test_a_batch_without_a_valid_row_is_passed_over():
     assert all(trajectory.valid.all() for trajectory in found)
 
 
+class OldApi(CountingEnv):
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated or truncated, info
+
+
 @pytest.mark.slow
-def test_an_environment_that_always_raises_later_is_a_crash_loop():
-    actors = al.ActorPool(BrokenLater, small, num_actors=1, envs_per_actor=1, unroll_length=20)
-    with pytest.raises(al.ActorError, match="ended 3 times without a finished unroll"):
+@pytest.mark.parametrize(
+    ("env", "error", "message"),
+    [
+        (BrokenLater, al.ActorError, "ended 3 times without a finished unroll"),
+        (functools.partial(OldApi, 9), EnvError, r"^`step` of environment 0 must return \(.*Received: a tuple of 4"),
+    ],
+)
+def test_what_fails_in_every_process_ends_the_pool(env, error, message):
+    actors = al.ActorPool(env, small, num_actors=1, envs_per_actor=1, unroll_length=20)
+    with pytest.raises(error, match=message):
         [actors.collect() for _ in range(4)]
 
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from actor_learner.environments.calls import make_call
 from actor_learner.environments.environments import Environments
-from actor_learner.environments.errors import EnvError, describe_error
+from actor_learner.environments.errors import ApiError, EnvError, describe_error
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.serial import SerialVectorEnv
 from tests.support.scripted_envs import MODES, Arrays, Script, play, reset_and_step, sync, vector_step
@@ -153,6 +154,16 @@ class TestChecks:
         with pytest.raises(EnvError, match=f"`{method}` of environment 0 {message}"):
             play(Environments(SerialVectorEnv([Script([(5, True, False)])])), 1)
 
+    def test_a_reset_without_seed_and_options(self):
+        class Old(Script):
+            def reset(self):
+                return super().reset()
+
+        environments = Environments(SerialVectorEnv([TimeLimit(Old([(5, True, False)]), 9)]))
+        rule = r"must take them as `reset\(self, \*, seed=None, options=None\)` does. Received: reset\(\)"
+        with pytest.raises(ApiError, match=rf"^`reset` of Old, environment 0, {rule} \(env `Old`\)$"):
+            environments.reset(0)
+
     @pytest.mark.parametrize("later", [0, 3])
     @pytest.mark.parametrize(
         ("method", "changed", "message"),
@@ -186,6 +197,7 @@ class TestChecks:
         environments = Environments(SerialVectorEnv([Script([(2, True, False)]), Wrong([(2, True, False)])]), actor=3)
         with pytest.raises(EnvError) as caught:
             play(environments, 9)
+        assert isinstance(caught.value, ApiError) == (later == 0)
         assert re.fullmatch(rf"`{method}` of environment 1:? {message} \(env `Script` in actor 3\)", str(caught.value))
 
     @pytest.mark.parametrize("mode", MODES)

@@ -65,6 +65,13 @@ def test_log_std_is_appended_and_trained():
     assert "log_std" in [weight.path.split("/")[-1] for weight in network.trainable_weights]
 
 
+def test_the_largest_bounds_are_a_finite_scale():
+    """Their difference would be infinite, and its product with 0 NaN."""
+    most = np.finfo(np.float32).max
+    network = default_network(VECTOR, Box(-most, most, (2,), np.float32), action_noise=0.1)
+    assert np.isfinite(outputs(network, np.zeros((1, *VECTOR.shape), np.float32))["parameters"]).all()
+
+
 def test_discrete_observations_are_one_hot():
     network = default_network(Discrete(5), TWO_ACTIONS)
     check_network(network, Spaces(Discrete(5), TWO_ACTIONS))

@@ -174,6 +174,14 @@ def test_to_env(space, action, expected):
     assert all(space.contains(row) for row in (result if result.ndim > len(space.shape) else [result]))
 
 
+@pytest.mark.parametrize("distribution", ["gaussian", "squashed"])
+@pytest.mark.parametrize("action", [[[1, 2], [3, np.nan]], [np.nan, 1]])
+def test_an_action_that_isnt_finite_never_reaches_an_environment(action, distribution):
+    (leaf,) = Spaces(None, TORQUES).action.leaves
+    with pytest.raises(FloatingPointError, match=r"^the network must give finite numbers. Received: nan in an action$"):
+        leaf_to_env(leaf, distribution)(np.float32(action))
+
+
 def test_new_weights_reach_every_interpreter(exported):
     policy, other = Policy(exported), default.default_network(VECTOR, ACTIONS, seed=1)
     for rows in (BATCH, 3):

@@ -16,7 +16,7 @@ from actor_learner.actors.transport.shared_memory import Arena
 from actor_learner.actors.transport.step_rows import RemoteStep, StepRows
 from actor_learner.environments.calls import CallError, decode
 from actor_learner.environments.environments import Environments
-from actor_learner.environments.errors import EnvError, describe_error, text_of
+from actor_learner.environments.errors import ApiError, EnvError, describe_error, text_of
 from actor_learner.system.aborts import show_stacks
 from actor_learner.system.machine import lower_priority
 from actor_learner.system.types import Leaves
@@ -128,7 +128,7 @@ def _next_message(channel: Channel) -> tuple[Message, Any]:
 def _describe(error: BaseException, starting: bool) -> Failure:
     text = "".join(traceback.format_exception(error))
     return Failure(
-        starting=starting,
+        starting=starting or isinstance(error, ApiError),
         refused=isinstance(error, CallError),
         bad_environment=isinstance(error, EnvError),
         summary=describe_error(error),

@@ -56,7 +56,7 @@ class Done(NamedTuple):
 class Failure(NamedTuple):
     """An exception in an actor."""
 
-    starting: bool  # True before READY
+    starting: bool  # True before READY, and where the first step broke a rule of Gymnasium
     refused: bool  # True for a call that the environments don't have: another process would fail the same way
     bad_environment: bool  # True where `text` describes a fault of the environment in one line
     summary: str  # one line: type, text, and the last frame in the user's own files
