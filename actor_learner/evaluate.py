@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actor_learner.config.references import ask_again, callable_marks, same_env
+from actor_learner.config.references import ask_again, callable_marks, imported, same_env
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.policy import Policy, load_policy
@@ -154,18 +154,20 @@ def run_environment(
 ) -> tuple[_Env, Mapping[str, Any] | None]:
     """Return the environment to evaluate on and its keyword arguments: the given ones, else the run's.
 
-    Raises ValueError for what isn't given and of which config.json holds only a name: callables, arrays, objects.
+    Functions that config.json names are imported. Raises ValueError for one that can't be, and for what isn't given and
+    of which config.json holds only a name.
     """
     own = config.get("env")
     by_name_only = isinstance(own, Mapping)  # a callable
     if env is None and (own is None or by_name_only):
         reason = f"the run's was the callable {own.get('callable')}" if isinstance(own, Mapping) else "there is no run"
-        raise ValueError(f"`env` must be given, because {reason}. Received: env=None")
+        shell = "; at a shell, --env module:factory" if own else ""
+        raise ValueError(f"`env` must be given, because {reason}{shell}. Received: env=None")
     if env_kwargs is None and (env is None or by_name_only or same_env(env, own)):
-        env_kwargs = config.get("env_kwargs")
-        if marks := callable_marks(env_kwargs):
+        if marks := callable_marks(config.get("env_kwargs")):
             asked = ask_again({"env_kwargs": marks})
             raise ValueError(f"`env_kwargs` must be given: the run's config.json {asked}. Received: env_kwargs=None")
+        env_kwargs = imported(config.get("env_kwargs"), "env_kwargs")
     chosen: Any = own if env is None else env
     return chosen, env_kwargs
 

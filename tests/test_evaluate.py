@@ -52,6 +52,11 @@ class Fixed(gym.Env):
         return np.zeros(4, np.float32), 1.0, False, self.count == self.length, {}
 
 
+class Called(Fixed):
+    def __init__(self, length):
+        super().__init__(length())
+
+
 def balancing_network(scale=1.0):
     """Logits that push the cart under the pole, and a value that nobody reads: its mode solves CartPole-v1."""
     observation = keras.Input((4,))
@@ -529,7 +534,7 @@ def test_the_run_of_a_callable(run_with):
     run_dir = run_with(env=lambda length: Fixed(length), env_kwargs={"length": 4})
     message = refused(run_dir)
     assert "`env` must be given, because the run's was the callable" in message
-    assert "<lambda>" in message
+    assert "<lambda>; at a shell, --env module:factory. Received" in message
     assert evaluate(run_dir, Fixed, episodes=2).lengths.tolist() == [4, 4]  # with the run's own env_kwargs
     run_dir = run_with(env=Fixed, env_kwargs={"length": 4})  # it can be imported
     for env in (None, Fixed, f"{__name__}:Fixed"):
@@ -542,6 +547,15 @@ def test_keyword_arguments_that_a_file_cannot_store_are_asked_for(run_with):
         assert "`env_kwargs` must be given" in (message := refused(run_dir, env))
         assert "env_kwargs= in Python (was numpy:ndarray)" in message
     assert evaluate(run_dir, env_kwargs={"length": 4}, episodes=2).lengths.tolist() == [4, 4]
+
+
+def five():
+    return 5
+
+
+def test_functions_among_keyword_arguments_are_imported(run_with):
+    run_dir = run_with(env=Called, env_kwargs={"length": five})
+    assert evaluate(run_dir, episodes=2).lengths.tolist() == [5, 5]
 
 
 @pytest.mark.parametrize(("name", "value"), [("episodes", 0), ("episodes", -3), ("num_envs", 0)])

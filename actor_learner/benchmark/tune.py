@@ -19,7 +19,8 @@ from actor_learner.actors.capacity import check_memory
 from actor_learner.benchmark.trial_worker import MeasuringProcess, Setting, Throughput
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import config_toml
-from actor_learner.system.fields import check_count, check_seconds
+from actor_learner.config.references import callable_marks
+from actor_learner.system.fields import check_count, check_seconds, refusal
 from actor_learner.system.machine import available_cores, learner_cores
 
 T = TypeVar("T")
@@ -91,10 +92,11 @@ def tune(
         say: receives the progress: a stage, and a detail.
 
     Raises:
-        ValueError: an argument can't be used, or the budget is too short for one measurement.
+        ValueError: an argument can't be used (a config that no file can hold), or the budget is too short for one
+            measurement.
         RuntimeError: an environment or a measuring process failed.
     """
-    _check(budget, allow, most_actors)
+    _check(config, budget, allow, most_actors)
     started = time.monotonic()
     before = setting_of(config)
     found = candidates(
@@ -130,7 +132,9 @@ def tune(
     )
 
 
-def _check(budget: float, allow: Collection[str], most_actors: int | None) -> None:
+def _check(config: TrainConfig, budget: float, allow: Collection[str], most_actors: int | None) -> None:
+    if marks := callable_marks(list(config.replace(callbacks=()).to_json().values())):
+        raise refusal("config", "one that a file can hold, with functions of modules", ", ".join(marks))
     check_seconds("budget", budget)
     check_count("most_actors", most_actors, optional=True)
     if unknown := [name for name in allow if name not in ALLOWED]:

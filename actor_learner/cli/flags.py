@@ -15,7 +15,7 @@ from typing import Any, Literal
 from actor_learner.cli.parser import Parser
 from actor_learner.config.config import ENV_HELP, TrainConfig
 from actor_learner.config.file import NO_FILE, ConfigFile, read_config_file
-from actor_learner.config.references import algorithm_class
+from actor_learner.config.references import algorithm_class, imported
 from actor_learner.config.settings import names_of
 from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
 
@@ -196,11 +196,14 @@ def _expected(hint: Any) -> str:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Parse a flag's JSON object."""
+    """Parse a flag's JSON object, and import what it names as a run's config.json does."""
     try:
         value = json.loads(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"must be a JSON object ({error}). Received: {text}") from error
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"must be a JSON object. Received: {text}")
-    return value
+    try:
+        return {name: imported(item, name) for name, item in value.items()}
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

@@ -363,9 +363,10 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         return dataclasses.replace(self, **{**left_open, **asked, **_without_other_counts(changes), **changes})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the config as JSON types, with callables and objects as `{"callable": "module:name"}`.
+        """Return the config as JSON types.
 
-        An environment or network that can be imported by its name becomes "module:name", as at a shell.
+        An environment or network that can be imported by its name becomes "module:name", as at a shell, and any other
+        function or class `{"import": "module:name"}`. What JSON can't hold becomes `{"callable": "module:name"}`.
         """
         values = _fields_to_json(self)
         for name in ("env", "network", "critics"):
@@ -378,12 +379,13 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     def from_json(cls, data: Mapping[str, Any], **passed: Any) -> TrainConfig:
         """Return the config that `to_json` wrote; `passed` replaces fields.
 
-        Raises ValueError for a callable that can't be imported and isn't in `passed`.
+        Raises ValueError for what can't be imported, or isn't stored, and isn't in `passed`.
         """
-        known = names_of(cls)
-        values = {name: value for name, value in of_this_version(data).items() if name in known} | passed
-        if missing := {name: marks for name, value in values.items() if (marks := references.callable_marks(value))}:
+        names = names_of(cls) - passed.keys()
+        recorded = {name: value for name, value in of_this_version(data).items() if name in names}
+        if missing := {name: marks for name, value in recorded.items() if (marks := references.callable_marks(value))}:
             raise ValueError(f"A run's config.json {references.ask_again(missing)}")
+        values = {name: references.imported(value, name) for name, value in recorded.items()} | passed
         for name in ("network", "critics"):
             if isinstance(values.get(name), str):
                 values[name] = references.recorded_network(values[name])
@@ -447,8 +449,8 @@ def _to_json(value: Any) -> Any:
         return float(value)
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): _to_json(item) for key, item in value.items()}
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value) and not references.marked_name(value):
+        return {key: _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_to_json(item) for item in value]
-    return {"callable": callable_name(value)}
+    return references.as_mark(value)

@@ -22,7 +22,14 @@ from typing import Any
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.config.config import RECORDED, TrainConfig, of_this_version, unknown_field
 from actor_learner.config.presets import fields_below, over_preset, preset_fields, unknown_preset
-from actor_learner.config.references import algorithm_class, ask_again, callable_marks, is_pythons_own, recorded_network
+from actor_learner.config.references import (
+    algorithm_class,
+    ask_again,
+    callable_marks,
+    imported,
+    is_pythons_own,
+    recorded_network,
+)
 from actor_learner.config.settings import names_of
 from actor_learner.system.fields import refusal
 from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
@@ -96,10 +103,11 @@ def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = Non
     own = {name: value for name, value in fields.items() if name not in changes}
     if missing := {name: marks for name, value in own.items() if (marks := callable_marks(value))}:
         raise ValueError(f"{file.where(next(iter(missing)))}: a run's config.json {ask_again(missing)}")
-    for name in ("network", "critics"):
-        if isinstance(fields.get(name), str) and name not in changes:
-            with file.naming_lines():
-                fields[name] = recorded_network(fields[name], name)
+    with file.naming_lines():
+        fields |= {name: imported(value, name) for name, value in own.items()}
+        for name in ("network", "critics"):
+            if isinstance(own.get(name), str):
+                fields[name] = recorded_network(own[name], name)
     layers = over_preset(preset_layer(file, changes, preset), {**fields, **changes})
     with file.naming_lines(*changes):
         return TrainConfig.from_fields({**layers, "algorithm": changes.get("algorithm") or file.algorithm})
@@ -140,7 +148,8 @@ def _file_layer(file: ConfigFile, changes: Mapping[str, Any]) -> dict[str, Any]:
 def _own_defaults(file: ConfigFile, kind: type[Any]) -> set[str]:
     """Return the fields of the config that have the default which their algorithm gives them."""
     names = names_of(kind)
-    plain = {name: value for name, value in file.fields.items() if name in names and not callable_marks(value)}
+    fields = {name: value for name, value in file.fields.items() if name in names and not callable_marks(value)}
+    plain = {name: imported(value, name) for name, value in fields.items()}
     defaults = getattr(kind(**plain), "config_defaults", Hyperparameters.CONFIG_DEFAULTS)
     as_json = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
     return {name for name, value in defaults.items() if file.fields.get(name) in (value, as_json[name])}
@@ -311,6 +320,8 @@ def _toml_line(part: dataclasses.Field[Any], value: Any) -> str:
     if part.name == "env_kwargs" and _has_none(value):
         value = json.dumps(value)  # TOML has no null
     setting, comment = f"{part.name} = {_toml(value)}", part.metadata.get("help", "")
+    if callable_marks(value):
+        setting = f"# {setting}"  # a default of one's own algorithm, which a file can't give
     return f"{setting:<34}  # {comment}" if comment else setting
 
 
@@ -321,8 +332,6 @@ def _toml(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, Mapping) and set(value) == {"callable"}:
-        return _toml(value["callable"])
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):

@@ -79,9 +79,26 @@ def import_network(reference: str, name: str = "network") -> Any:
 
 def recorded_network(reference: str, name: str = "network") -> Any:
     """Import the network that a file names. Raises ValueError for one of Python's own modules, such as `os:system`."""
+    _refuse_pythons_own(reference, name)
+    return import_network(reference, name)
+
+
+def imported(value: Any, name: str) -> Any:
+    """Return a value of JSON with what each `{"import": "module:name"}` in it names. Raises ValueError as above."""
+    if isinstance(value, list | tuple):
+        return type(value)(imported(item, name) for item in value)
+    if not isinstance(value, Mapping):
+        return value
+    if set(value) == {"import"}:
+        reference = str(value["import"])
+        _refuse_pythons_own(reference, name)
+        return resolve_reference(reference, name)
+    return {key: imported(item, name) for key, item in value.items()}
+
+
+def _refuse_pythons_own(reference: str, name: str) -> None:
     if is_pythons_own(reference):
         raise refusal(name, "module:function, the module not one of Python's own", reference)
-    return import_network(reference, name)
 
 
 def is_pythons_own(reference: str) -> bool:
@@ -111,8 +128,20 @@ def callable_name(value: object) -> str:
     return f"{named.__module__}:{named.__qualname__}"
 
 
+def as_mark(value: object) -> dict[str, str]:
+    """Return what config.json holds of a value that JSON has no form for: what to import, or only a name."""
+    name = importable_name(value)
+    return {"callable": callable_name(value)} if name is None else {"import": name}
+
+
+def marked_name(value: Any) -> str | None:
+    """Return the name in a mark, which `as_mark` gives; None for any other value."""
+    is_mark = isinstance(value, Mapping) and set(value) in ({"callable"}, {"import"})
+    return str(next(iter(value.values()))) if is_mark else None
+
+
 def callable_marks(value: Any) -> list[str]:
-    """Return the names of the callables anywhere inside a value from config.json."""
+    """Return the names of the values anywhere inside a value from config.json of which it holds only the name."""
     if isinstance(value, Mapping):
         if set(value) == {"callable"}:
             return [str(value["callable"])]

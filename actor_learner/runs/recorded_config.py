@@ -11,6 +11,7 @@ from typing import Any
 
 from actor_learner.config.config import RECORDED, TrainConfig
 from actor_learner.config.pool_checks import DEFAULT_ENVS_PER_ACTOR
+from actor_learner.config.references import marked_name
 from actor_learner.config.settings import names_of
 from actor_learner.system.machine import available_cores
 
@@ -91,7 +92,7 @@ def flat_config(data: Mapping[str, Any], *, skip: Collection[str] = ()) -> dict[
     for name, value in data.items():
         if name in skip:
             continue
-        if isinstance(value, Mapping) and set(value) != {"callable"}:
+        if isinstance(value, Mapping) and not marked_name(value):
             flat |= {f"{name}.{key}": item for key, item in flat_config(value).items()}
         else:
             flat[name] = _simple(value)
@@ -103,8 +104,8 @@ def _simple(value: Any) -> Value:
         return "none"
     if isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, Mapping):
-        return str(value["callable"])
+    if name := marked_name(value):
+        return name
     if isinstance(value, list):
         return ",".join(item if isinstance(item, str) else json.dumps(item) for item in value)
     return str(value)

@@ -20,6 +20,7 @@ from typing import Any
 
 from actor_learner.actors.group import ActorError
 from actor_learner.config.config import TrainConfig
+from actor_learner.config.references import marked_name
 from actor_learner.config.settings import names_of
 from actor_learner.runs import directory
 from actor_learner.runs.checkpoints import FINAL, RunState, checkpoint_folders, newest_whole, remove_folder
@@ -169,7 +170,7 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
 
 
 def _difference(name: str, before: Any, now: Any) -> str:
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
+    if isinstance(before, Mapping) and isinstance(now, Mapping) and not (marked_name(before) or marked_name(now)):
         names = [key for key in {**before, **now} if not _equal(before.get(key), now.get(key))]
         return ", ".join(_difference(f"{name}.{key}", before.get(key), now.get(key)) for key in names)
     texts = [text if len(text) <= 80 else f"{text[:80]}..." for text in (_to_text(before), _to_text(now))]
@@ -178,14 +179,18 @@ def _difference(name: str, before: Any, now: Any) -> str:
 
 def _to_text(value: Any) -> str:
     """Return JSON, with a callable written as on the command line."""
-    if isinstance(value, Mapping) and set(value) == {"callable"}:
-        value = value["callable"]
-    return json.dumps(value, sort_keys=True)
+    return json.dumps(marked_name(value) or value, sort_keys=True)
 
 
 def _equal(before: Any, now: Any) -> bool:
     """Compare as JSON, so that NaN equals itself; a callable equals its name on the command line."""
-    return _to_text(before) == _to_text(now) or before == now or _may_be_callable(before, now)
+    if _to_text(before) == _to_text(now) or before == now or _may_be_callable(before, now):
+        return True
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        return all(map(_equal, before, now))
+    if isinstance(before, Mapping) and isinstance(now, Mapping) and before.keys() == now.keys():
+        return all(_equal(value, now[key]) for key, value in before.items())
+    return False
 
 
 def _may_be_callable(before: Any, now: Any) -> bool:

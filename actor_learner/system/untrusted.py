@@ -12,7 +12,7 @@ opens no file outside it:
 - Text: `reports` escapes it before a terminal or a browser shows it.
 
 A config file can name code, as flags can: `--resume` and `evaluate` import the environment that a run's config.json
-names. Only Python's own modules (`os:system`) are refused there.
+names, and functions in its arguments. Only Python's own modules (`os:system`) are refused there.
 """
 
 from __future__ import annotations

@@ -97,6 +97,11 @@ def test_what_is_learned_stays_what_it_is():
     assert found[0].num_actors == 2
 
 
+def test_a_config_that_no_file_can_hold_is_refused():
+    with pytest.raises(ValueError, match=r"^`config` must be one that a file can hold.*config='builtins:abs'"):
+        tune.tune(al.TrainConfig(env_kwargs={"goals": [abs]}))
+
+
 def test_what_is_allowed_is_tried_too():
     config = al.TrainConfig(num_actors=2, envs_per_actor=4, unroll_length=6)
     assert set(batches(config, ("envs",))) == {(8, 6), (16, 6), (4, 6), (32, 6), (2, 6)}

@@ -30,6 +30,10 @@ def make_environment(**kwargs):
     raise AssertionError("only its name is used here")
 
 
+def halved(progress_remaining):
+    return progress_remaining / 2
+
+
 def make_network(observation_space, action_space):
     raise AssertionError("only its name is used here")
 
@@ -245,9 +249,15 @@ def test_callables_that_cannot_be_imported_must_be_given_again():
 
 
 def test_callables_that_can_be_imported_are_named_as_at_a_shell():
-    config = TrainConfig(env=make_environment, network=make_network)
+    config = TrainConfig(
+        env=make_environment,
+        env_kwargs={"rewards": [make_network, CautiousPPO], "scale": 2},
+        algorithm=al.PPO(learning_rate=halved),
+        network=make_network,
+    )
     data = json.loads(json.dumps(config.to_json()))
     assert (data["env"], data["network"]) == (f"{__name__}:make_environment", f"{__name__}:make_network")
+    assert data["env_kwargs"]["rewards"][1] == {"import": f"{__name__}:CautiousPPO"}
     assert TrainConfig.from_json(data) == config.replace(env=data["env"])
     assert TrainConfig.from_json(data, network=make_environment).network is make_environment
 
@@ -261,11 +271,23 @@ def test_only_what_an_import_gives_is_named(monkeypatch):
     assert importable_name(make_network) == f"{__name__}:make_network"
 
 
-def test_a_recorded_network_is_none_of_pythons_own_modules():
+@pytest.mark.parametrize(
+    "value", [{1: "a"}, {"import": "a:b"}, {"callable": "a:b"}, np.zeros(2), {3}, b"a", {"a": abs}]
+)
+def test_what_json_cannot_hold_is_not_taken_for_something_else(value):
+    data = json.loads(json.dumps(TrainConfig(env_kwargs={"given": value}).to_json()))
+    with pytest.raises(ValueError, match=r"env_kwargs= in Python \(was (numpy|builtins):"):
+        TrainConfig.from_json(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("network", "os:system"), ("env_kwargs", {"a": [{"import": "os:system"}]})]
+)
+def test_what_is_recorded_is_none_of_pythons_own_modules(name, value):
     with pytest.raises(
-        ValueError, match=r"^`network` must be .*not one of Python's own\. Received: network='os:system'"
+        ValueError, match=rf"^`{name}` must be .*not one of Python's own\. Received: {name}='os:system'"
     ):
-        TrainConfig.from_json({**TrainConfig().to_json(), "network": "os:system"})
+        TrainConfig.from_json({**TrainConfig().to_json(), name: value})
 
 
 class Outer:

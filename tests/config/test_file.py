@@ -166,6 +166,11 @@ def test_a_network_in_the_file_replaces_what_the_preset_says_of_the_default_one(
         ("{" + '"a": [' * 100_000, "must be a TOML or JSON file; as JSON:"),
         ("seed", "as TOML: Expected '=' after a key in a key/value pair (at end of document)"),
         ("#" * (1 << 20) + "#", "must be a file of 1 MB at most"),
+        (
+            "env_kwargs.a.import = 'os:system'",
+            "`env_kwargs` must be module:function, the module not one of Python's own",
+        ),
+        ("env_kwargs.a.import = 'nowhere:f'", "line 1: `env_kwargs`: can't import 'nowhere'"),
         ("env = 'os:system'", "line 1: `env` must not name one of Python's own modules. Received: env='os:system'"),
         ("network = 'os:system'", "`network` must not name one of Python's own modules"),
         ("algorithm = 'this:A'", "`algorithm` must not name one of Python's own modules"),
@@ -218,11 +223,13 @@ def test_what_was_a_callable_is_named_where_it_is_asked_for():
     assert al.load_config(file, learning_rate=1e-3).algorithm == al.PPO(learning_rate=1e-3)
 
 
-def test_print_config_can_be_fed_back(capsys):
-    argv = ["HalfCheetah-v5", "--algorithm", "ppo", "--checkpoint-minutes", "none", "--env-kwargs", '{"a": [1, null]}']
+@pytest.mark.parametrize("kwargs", ['{"a": [1, null]}', f'{{"a": [{{"import": "{__name__}:written"}}]}}'])
+def test_print_config_can_be_fed_back(capsys, kwargs):
+    argv = ["HalfCheetah-v5", "--algorithm", "ppo", "--checkpoint-minutes", "none", "--env-kwargs", kwargs]
     assert cli.main(["train", *argv, "--print-config"]) == 0
     text = capsys.readouterr().out
     assert config_of("--config", written(text)) == config_of(*argv)
+    assert ("import" in kwargs) == (written in config_of(*argv).env_kwargs["a"])
     assert cli.main(["train", "--config", "settings.toml", "--print-config"]) == 0
     assert capsys.readouterr().out == text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import actor_learner as al
-from actor_learner.runs.recorded_config import RecordedConfig
+from actor_learner.runs.recorded_config import RecordedConfig, flat_config
 from actor_learner.system.machine import available_cores
 
 
@@ -19,6 +19,7 @@ def test_the_entries_of_a_config():
 def test_what_is_a_callable_or_of_a_module_is_named():
     config = RecordedConfig(env={"callable": "package.module:make"}, algorithm={"name": "package.module:Own"})
     assert (config.env, config.algorithm) == ("package.module:make", "Own")
+    assert flat_config({"env_kwargs": {"a": {"import": "module:f"}}}) == {"env_kwargs.a": "module:f"}
 
 
 @pytest.mark.parametrize(

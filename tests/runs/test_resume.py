@@ -280,6 +280,13 @@ def test_a_callable_may_be_named_when_it_is_given_again(runs, before, fits):
         check_fits(recorded, config(runs, env="package.module:make"))
 
 
+@pytest.mark.parametrize(("before", "fits"), [({"callable": f"{__name__}:refusal"}, True), ({"import": "a:b"}, False)])
+def test_a_function_among_keyword_arguments_is_compared_by_its_name(runs, before, fits):
+    recorded = RecordedConfig(read_config(runs / "killed") | {"env_kwargs": {"a": [before]}})
+    with contextlib.nullcontext() if fits else pytest.raises(ValueError, match=r"another config: env_kwargs.a is"):
+        check_fits(recorded, config(runs, env_kwargs={"a": [refusal]}))
+
+
 def test_a_run_goes_on_with_the_network_that_was_named_at_a_shell(tmp_path, monkeypatch, capsys):
     (tmp_path / "shell_networks.py").write_text(
         "from tests.support.small_networks import linear_network as built\n\n\n"
