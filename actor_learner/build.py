@@ -49,7 +49,7 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
         check_resume(config)
     else:
         check_run_dir(config)
-    resolve_env(config.env, config.env_kwargs, config.vectorization)
+    resolve_env(**config.env_arguments)
     check_listens(config.ray_address)
     check_memory(config.local_actors)
     _check_optimizer(config)

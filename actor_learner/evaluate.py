@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from actor_learner.config.config import ENV_ARGUMENTS
 from actor_learner.config.references import ask_again, callable_marks, imported, same_env
+from actor_learner.config.settings import check_wrappers
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.factory import EnvFactory, resolve_env
 from actor_learner.policy.policy import Policy, load_policy
@@ -94,6 +96,8 @@ def evaluate(
     env_kwargs: Mapping[str, Any] | None = None,
     vectorization: str | None = None,
     autoreset_mode: str | None = None,
+    wrappers: Sequence[str | Callable[..., Any]] | None = None,
+    wrapper_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
 ) -> Evaluation:
     """Plays `episodes` episodes in this process.
 
@@ -112,6 +116,8 @@ def evaluate(
         env_kwargs: Keyword arguments of the environment; by default the run's, if the environment is the run's.
         vectorization: As for `train`; by default the run's.
         autoreset_mode: As for `train`; by default the run's.
+        wrappers: As for `train`; by default the run's, around another environment too; `()` for none.
+        wrapper_kwargs: Keyword arguments of the wrappers; by default the run's, if the wrappers are the run's.
 
     Raises:
         ValueError: The folder holds no run, its environment must be passed again, or the environment has other spaces
@@ -124,8 +130,8 @@ def evaluate(
     config = RecordedConfig()
     if isinstance(run_dir_or_network, (str, os.PathLike)):
         config = read_config(run_dir_or_network)
-    env, env_kwargs = run_environment(config, env, env_kwargs)
-    factory = resolve_env(env, env_kwargs, vectorization or config.get("vectorization", "auto"), check_pickle=False)
+    wrapping = {"vectorization": vectorization, "wrappers": wrappers, "wrapper_kwargs": wrapper_kwargs}
+    factory = resolve_env(**run_environment(config, env=env, env_kwargs=env_kwargs, **wrapping), check_pickle=False)
     factory = dataclasses.replace(factory, known_count=config.envs_per_actor or factory.known_count)
     with contextlib.closing(factory.make_about(num_envs, seed)) as vector_env:
         mode = autoreset_mode or config.get("autoreset_mode")
@@ -149,27 +155,28 @@ def check_playable(policy: Policy, factory: EnvFactory, autoreset_mode: str | No
         _Player(policy, environments, deterministic=True)
 
 
-def run_environment(
-    config: Mapping[str, Any], env: _Env | None, env_kwargs: Mapping[str, Any] | None
-) -> tuple[_Env, Mapping[str, Any] | None]:
-    """Return the environment to evaluate on and its keyword arguments: the given ones, else the run's.
+def run_environment(config: Mapping[str, Any], **arguments: Any) -> dict[str, Any]:
+    """Return the arguments of `resolve_env`: those that are given and aren't None, else the run's.
 
     Functions that config.json names are imported. Raises ValueError for one that can't be, and for what isn't given and
     of which config.json holds only a name.
     """
-    own = config.get("env")
+    given = {name: value for name, value in arguments.items() if value is not None}
+    env, own = given.get("env"), config.get("env")
     by_name_only = isinstance(own, Mapping)  # a callable
     if env is None and (own is None or by_name_only):
         reason = f"the run's was the callable {own.get('callable')}" if isinstance(own, Mapping) else "there is no run"
         shell = "; at a shell, --env module:factory" if own else ""
         raise ValueError(f"`env` must be given, because {reason}{shell}. Received: env=None")
-    if env_kwargs is None and (env is None or by_name_only or same_env(env, own)):
-        if marks := callable_marks(config.get("env_kwargs")):
-            asked = ask_again({"env_kwargs": marks})
-            raise ValueError(f"`env_kwargs` must be given: the run's config.json {asked}. Received: env_kwargs=None")
-        env_kwargs = imported(config.get("env_kwargs"), "env_kwargs")
-    chosen: Any = own if env is None else env
-    return chosen, env_kwargs
+    unused = {"wrapper_kwargs"} if "wrappers" in given else set()
+    if env is not None and not by_name_only and not same_env(env, own):
+        unused.add("env_kwargs")
+    taken = {name: config[name] for name in ENV_ARGUMENTS if name in config and name not in {*given, *unused}}
+    if missing := {name: marks for name, value in taken.items() if (marks := callable_marks(value))}:
+        name = next(iter(missing))
+        raise ValueError(f"`{name}` must be given: the run's config.json {ask_again(missing)}. Received: {name}=None")
+    found = {**{name: imported(value, name) for name, value in taken.items()}, **given}
+    return {**found, "wrappers": check_wrappers("wrappers", found.get("wrappers"))}
 
 
 def _info_keys(config: Mapping[str, Any]) -> Sequence[str]:

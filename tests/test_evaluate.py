@@ -558,6 +558,17 @@ def test_functions_among_keyword_arguments_are_imported(run_with):
     assert evaluate(run_dir, episodes=2).lengths.tolist() == [5, 5]
 
 
+def test_the_runs_wrappers_go_around_every_environment_unless_others_are_given(run_with):
+    wrapping = {"wrappers": ["gymnasium.wrappers:TimeLimit"], "wrapper_kwargs": {"TimeLimit": {"max_episode_steps": 2}}}
+    run_dir = run_with(env="CartPole-v1", **wrapping)
+    for env in (None, Fixed):
+        assert evaluate(run_dir, env, episodes=2).lengths.tolist() == [2, 2]
+    assert evaluate(run_dir, Fixed, episodes=2, wrappers=()).lengths.tolist() == [3, 3]
+    assert evaluate(run_dir, episodes=1, wrapper_kwargs=[{"max_episode_steps": 5}]).lengths.tolist() == [5]
+    run_dir = run_with(env="CartPole-v1", wrappers=[lambda env: env])
+    assert "`wrappers` must be given" in refused(run_dir)
+
+
 @pytest.mark.parametrize(("name", "value"), [("episodes", 0), ("episodes", -3), ("num_envs", 0)])
 def test_counts_that_are_none(run_dir, name, value):
     optional = ", or None" if name == "num_envs" else ""

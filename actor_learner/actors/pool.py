@@ -88,6 +88,8 @@ class ActorPool:
         *,
         env_kwargs: Mapping[str, Any] | None = None,
         vectorization: str = "auto",
+        wrappers: Sequence[str | Callable[..., Any]] = (),
+        wrapper_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
         num_actors: int = 4,
         envs_per_actor: int | None = None,
         num_envs: int | None = None,
@@ -117,6 +119,9 @@ class ActorPool:
                 for the default network. Actors get an exported copy of it.
             env_kwargs: Keyword arguments of each environment.
             vectorization: "auto" uses an id's own vector environment where it has one; "sync" never.
+            wrappers: Gymnasium wrappers around each environment, the last one outermost: "module:Class", or callables
+                that take an environment. Environments are then stepped one by one.
+            wrapper_kwargs: Keyword arguments of the wrappers, by class name, or a dict for each.
             num_actors: Actor processes; 0 steps in this process, for debuggers.
             envs_per_actor: Environments of each actor; None: 8, or its share of `num_envs`.
             num_envs: Environments of all actors together, split as evenly as possible (equally with `max_policy_lag`
@@ -158,7 +163,9 @@ class ActorPool:
         self.restarts: list[Restart] = []
         self._blocks: Sequence[Block] = ()
         self._trajectories: list[Trajectory] = []
-        factory = resolve_env(env, env_kwargs, self._settings.vectorization, check_pickle=self._settings.num_actors > 0)
+        settings = self._settings
+        wrapping = settings.vectorization, settings.wrappers, settings.wrapper_kwargs
+        factory = resolve_env(env, env_kwargs, *wrapping, check_pickle=settings.num_actors > 0)
         self.env_name = factory.name
         self._group = group if group is not None else self._make_group(factory, logs_dir)
         self._process = os.getpid()

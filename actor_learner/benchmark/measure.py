@@ -168,7 +168,7 @@ def measure_setting(config: TrainConfig, *, rounds: int, seconds: float, say: Sa
 def _part_processes(system: System) -> PartProcesses:
     config, actors = system.config, system.actors
     startups = make_startups(config.env_counts, config)
-    factory = resolve_env(config.env, config.env_kwargs, config.vectorization)
+    factory = resolve_env(**config.env_arguments)
     return PartProcesses(factory, startups, actors.exported, actors.layout, config.actor_timeout)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from actor_learner.callbacks.base import Callback
 from actor_learner.config.references import same_env
+from actor_learner.config.settings import check_wrappers
 from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.video import check_recorded, recorded
 from actor_learner.evaluate import MAX_ENVS, Evaluation, check_playable, evaluate
@@ -33,6 +34,8 @@ class Evaluate(Callback):
         deterministic: Take the most probable action; else sample.
         video: Number of episodes that are recorded as well, in `videos/<env steps>` of the run's directory.
         name: Prefix of the metrics' names, to tell two such callbacks apart.
+        wrappers: As for `train`; by default the run's, around another environment too; `()` for none.
+        wrapper_kwargs: Keyword arguments of these wrappers.
 
     Raises:
         ValueError: an argument can't be used; or, when training begins, the environment.
@@ -50,6 +53,8 @@ class Evaluate(Callback):
         deterministic: bool = True,
         video: int = 0,
         name: str = "evaluation",
+        wrappers: Sequence[str | Callable[..., Any]] | None = None,
+        wrapper_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
     ) -> None:
         super().__init__()
         if not isinstance(name, str) or not name:
@@ -57,20 +62,26 @@ class Evaluate(Callback):
         self.every_steps, self.episodes = check_count("every_steps", every_steps), check_count("episodes", episodes)
         self.seed, self.video = check_count("seed", seed, 0), check_count("video", video, 0)
         self.env, self.env_kwargs, self.deterministic, self.name = env, env_kwargs, deterministic, name
+        self._wrapping: dict[str, Any] = {}
+        if wrappers is not None:
+            found = check_wrappers("wrappers", wrappers)
+            self._wrapping = {"wrappers": found, "wrapper_kwargs": wrapper_kwargs}
         self.reports = {f"{name}/return_mean": "max", f"{name}/return_std": None, f"{name}/length_mean": "max"}
         self.evaluation: Evaluation | None = None
         """The newest result."""
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         """Resolve the environment, and export the policy, of which evaluations replace only the weights."""
-        self._source = self.config.env if self.env is None else self.env
-        own = self.env is None or same_env(self.env, self.config.env)
-        self._kwargs = dict(self.config.env_kwargs) if own and self.env_kwargs is None else dict(self.env_kwargs or {})
-        factory = resolve_env(self._source, self._kwargs, self.config.vectorization, check_pickle=False)
+        arguments = {**self.config.env_arguments, **self._wrapping}
+        if self.env_kwargs is not None or not (self.env is None or same_env(self.env, self.config.env)):
+            arguments["env_kwargs"] = self.env_kwargs
+        if self.env is not None:
+            arguments["env"] = self.env
+        factory = resolve_env(**arguments, check_pickle=False)
         self._factory = dataclasses.replace(factory, known_count=self.config.env_counts[0])
         if self.video:
             self._recorded()  # raises without the package
-            check_recorded(self._source, self._kwargs, self.config.vectorization)
+            check_recorded(self._factory, None)
         self._policy = Policy.from_network(
             self.model,
             self.actors.action_space,
@@ -114,4 +125,4 @@ class Evaluate(Callback):
 
     def _recorded(self) -> Any:
         folder = Path(self.run_dir) / "videos" / f"{self.learner.env_steps:010}"
-        return recorded(self._source, self._kwargs, folder, self.video, self.config.vectorization)
+        return recorded(self._factory, None, folder, self.video)

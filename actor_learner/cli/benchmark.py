@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     configs = _configs(arguments)
     config = configs[0]
-    resolve_env(config.env, config.env_kwargs, config.vectorization)  # refused before TensorFlow is loaded
+    resolve_env(**config.env_arguments)  # refused before TensorFlow is loaded
     check_memory(max(each.num_actors for each in configs))
     if len(configs) > 1:
         return _measure_several(arguments)

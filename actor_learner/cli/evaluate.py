@@ -31,6 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     group.add_argument("--env", metavar="ENV", help="environment to play instead of the run's")
     env_kwargs = "keyword arguments for the environment instead of the run's"
     group.add_argument("--env-kwargs", type=json_object, metavar="JSON", help=env_kwargs)
+    wrappers = "wrappers around the environment instead of the run's; none: no wrappers"
+    group.add_argument("--wrappers", metavar="MODULE:CLASS,...", help=wrappers)
+    wrapper_kwargs = "keyword arguments of the wrappers, by class name"
+    group.add_argument("--wrapper-kwargs", type=json_object, metavar="JSON", help=wrapper_kwargs)
     group = parser.add_argument_group("output")
     group.add_argument("--table", action="store_true", help="print a line for each episode")
     group.add_argument("--json", action="store_true", help="print one JSON object")
@@ -61,26 +65,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of the environment, of which there is only one if it is shown or recorded."""
+    given = {name: getattr(arguments, name) for name in ("env", "env_kwargs", "wrappers", "wrapper_kwargs")}
     if arguments.video is None and arguments.render is None:
-        return {"env": arguments.env, "env_kwargs": arguments.env_kwargs}
+        return given
     if arguments.video is not None and arguments.render is not None:
         raise ValueError(
             "`--render` and `--video` exclude each other: an environment draws either to a window or to a file. "
             f"Received: --render {arguments.render} --video {arguments.video}"
         )
+    from actor_learner.environments.factory import resolve_env
     from actor_learner.environments.video import in_a_window, recorded
     from actor_learner.evaluate import run_environment
     from actor_learner.runs.directory import read_config
 
     config = read_config(arguments.run_dir)
-    env, env_kwargs = run_environment(config, arguments.env, arguments.env_kwargs)
-    vectorization = config.get("vectorization", "auto")
+    bare = resolve_env(**run_environment(config, **given), check_pickle=False)
     if arguments.video is not None:
         _check_no_videos(Path(arguments.video))
-        factory = recorded(env, env_kwargs, arguments.video, arguments.episodes, vectorization)
+        factory = recorded(bare, None, arguments.video, arguments.episodes)
     else:
-        factory = in_a_window(env, env_kwargs, vectorization)
-    return {"env": factory, "env_kwargs": {}, "vectorization": "auto", "num_envs": 1}
+        factory = in_a_window(bare, None)
+    return {"env": factory, "env_kwargs": {}, "vectorization": "auto", "wrappers": (), "num_envs": 1}
 
 
 def _check_no_videos(folder: Path) -> None:

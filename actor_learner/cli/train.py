@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not resume:
         check_run_dir(config)
-    resolve_env(config.env, config.env_kwargs, config.vectorization)  # refused before TensorFlow is loaded
+    resolve_env(**config.env_arguments)  # refused before TensorFlow is loaded
     check_memory(config.local_actors)
     if not resume:
         _print_preset(arguments, config)

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = train_config(arguments)
     output = _new_file(arguments.output, config)
-    resolve_env(config.env, config.env_kwargs, config.vectorization)
+    resolve_env(**config.env_arguments)
     check_memory(config.num_actors)
     from actor_learner.benchmark.tune import tune
 

@@ -31,6 +31,8 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 ENV_HELP = "Gymnasium id, module:Id-v0 or module:factory"
 _NETWORK_HELP = "module:callable(observation_space, action_space) -> keras.Model"
 
+ENV_ARGUMENTS = ("env", "env_kwargs", "vectorization", "wrappers", "wrapper_kwargs")
+
 RECORDED = ("versions", "machine", "git", "chosen", "finished")
 """Entries of config.json beside the fields of the config."""
 
@@ -339,6 +341,11 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     def local_actors(self) -> int:
         """The number of actors that are known to run on this machine: none where a cluster's machines run them."""
         return 0 if self.ray_address is not None else self.num_actors
+
+    @property
+    def env_arguments(self) -> dict[str, Any]:
+        """The environment and all that it is built from: the arguments of `resolve_env`."""
+        return {name: getattr(self, name) for name in ENV_ARGUMENTS}
 
     @property
     def algorithm_name(self) -> str:

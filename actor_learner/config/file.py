@@ -37,7 +37,8 @@ from actor_learner.system.keras_import import BACKENDS, import_keras_before, use
 _MAX_BYTES = 1 << 20
 _RUN_KEY = "versions"  # a key that every run's config.json has, and no other file
 NOT_REPEATED = ("run_dir", "overwrite")  # the fields that name the directory of one run
-_CODE_FIELDS = ("env", "algorithm", "network", "critics")  # whose values may name code
+_CODE_FIELDS = ("env", "algorithm", "network", "critics", "wrappers")  # whose values may name code
+_JSON_FIELDS = ("env_kwargs", "wrapper_kwargs")  # which may also be given as JSON, as by their flags
 
 
 @dataclass(frozen=True)
@@ -280,9 +281,9 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _check_references(fields: Mapping[str, Any]) -> None:
     for name in _CODE_FIELDS:
-        reference = fields.get(name)
-        if isinstance(reference, str) and ":" in reference and is_pythons_own(reference):
-            raise ValueError(f"`{name}` must not name one of Python's own modules. Received: {name}={reference!r}")
+        for reference in _leaves(fields.get(name)):
+            if isinstance(reference, str) and ":" in reference and is_pythons_own(reference):
+                raise ValueError(f"`{name}` must not name one of Python's own modules. Received: {name}={reference!r}")
 
 
 def _value(value: Any, hint: Any, name: str) -> Any:
@@ -294,7 +295,7 @@ def _value(value: Any, hint: Any, name: str) -> Any:
         return int(value)  # 1e6, as a flag takes it
     if isinstance(value, list) and name not in names_of(TrainConfig):
         return tuple(value)
-    if name == "env_kwargs" and isinstance(value, str):
+    if name in _JSON_FIELDS and isinstance(value, str):
         with contextlib.suppress(ValueError):
             return json.loads(value)  # as the flag takes it
     return value
@@ -317,7 +318,7 @@ def config_toml(config: TrainConfig) -> str:
 
 
 def _toml_line(part: dataclasses.Field[Any], value: Any) -> str:
-    if part.name == "env_kwargs" and _has_none(value):
+    if part.name in _JSON_FIELDS and _has_none(value):
         value = json.dumps(value)  # TOML has no null
     setting, comment = f"{part.name} = {_toml(value)}", part.metadata.get("help", "")
     if callable_marks(value):

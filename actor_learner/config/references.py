@@ -18,6 +18,8 @@ _SHELL_FORMS = {
     "env": "module:factory",
     "env_kwargs": "--env-kwargs, or a factory that fills them in",
     "network": "--network module:function",
+    "wrappers": "--wrappers module:Class",
+    "wrapper_kwargs": "--wrapper-kwargs",
 }
 
 

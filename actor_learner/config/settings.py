@@ -7,11 +7,12 @@ import enum
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from actor_learner.config.pool_checks import ACTING, DEVICES, check_address, check_info_keys, env_counts
+from actor_learner.config.references import importable_name
 from actor_learner.system import fields as checks
 from actor_learner.system.fields import refusal
 
@@ -104,6 +105,22 @@ def _info_keys(name: str, value: Any) -> tuple[str, ...]:
     return keys
 
 
+def check_wrappers(name: str, value: Any) -> tuple[str | Callable[..., Any], ...]:
+    """Return wrappers as a tuple: "module:Class", or a callable where that can't be imported by its name."""
+    if value is None or isinstance(value, str):
+        value = [part for part in (value or "").split(",") if part]
+    found = tuple(value) if isinstance(value, Sequence) else (None,)
+    if not all(wrapper and (isinstance(wrapper, str) or callable(wrapper)) for wrapper in found):
+        raise refusal(name, "names like minigrid.wrappers:ImgObsWrapper, or callables", value)
+    return tuple(importable_name(wrapper) or wrapper for wrapper in found if wrapper != "none")
+
+
+def _wrapper_kwargs(name: str, value: Any) -> dict[str, Any] | tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Mapping | Sequence | None):
+        raise refusal(name, "a dict by class name, or a dict for each wrapper", value)
+    return dict(value) if isinstance(value, Mapping) else tuple(value or ())
+
+
 @dataclass(frozen=True, kw_only=True)
 @with_help
 class PoolSettings:
@@ -111,6 +128,11 @@ class PoolSettings:
 
     Attributes:
         vectorization: "auto" uses the id's own vector environment if it has one; "sync" never does.
+        wrappers: Gymnasium wrappers around each environment, in this order, the last one outermost: "module:Class", or
+            callables that take an environment. They are inside of the record of episodes, and step environments one by
+            one; default: none.
+        wrapper_kwargs: keyword arguments of the wrappers, by class name: {"TimeLimit": {"max_episode_steps": 50}}; in
+            Python also a dict for each wrapper.
         autoreset_mode: mode of a vector environment that names none: "next_step", "same_step" or "disabled".
         info_keys: entries of the last step's `info` to report, as the metrics `episode/<key>`.
         num_actors: actor processes; 0 steps the environments in this process, for debuggers.
@@ -133,6 +155,10 @@ class PoolSettings:
     """
 
     vectorization: Literal["auto", "sync"] = choice(("auto", "sync"), "environment")
+    wrappers: tuple[Any, ...] = setting((), "environment", check=check_wrappers, metavar="MODULE:CLASS,...")
+    wrapper_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] = setting(
+        dict, "environment", check=_wrapper_kwargs, metavar="JSON"
+    )
     autoreset_mode: Literal["next_step", "same_step", "disabled"] | None = setting(
         None, "environment", check=_autoreset_mode
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cloudpickle
@@ -22,6 +22,7 @@ from actor_learner.environments.errors import EnvError
 from actor_learner.environments.foreign_code import calling
 from actor_learner.environments.lookup import find_env, sendable_spec
 from actor_learner.environments.serial import SerialVectorEnv
+from actor_learner.environments.wrapping import Wrapper, find_wrappers, wrapped
 
 _REQUIRED = ("num_envs", "single_observation_space", "single_action_space")
 
@@ -35,6 +36,7 @@ class EnvFactory:
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     native: bool = False  # True if `source` builds a whole vector environment
     known_count: int | None = None  # a number of environments that it can build
+    wrappers: tuple[Wrapper, ...] = ()  # around each single environment, the last one outermost
 
     def make_about(self, num_envs: int, seed: int | None = None) -> AnyVectorEnv:
         """Build a vector environment of about `num_envs` environments: games of several agents have only multiples.
@@ -78,7 +80,7 @@ class EnvFactory:
         try:
             return cloudpickle.dumps(self)  # type: ignore[no-any-return]
         except Exception as error:
-            part, value, reason = _unpicklable_part(self.source, self.env_kwargs, error)
+            part, value, reason = _unpicklable_part(self, error)
             raise EnvError(
                 f"env `{self.name}` can't be sent to actor processes, because {part} can't be pickled: create it "
                 f"inside the callable. Received: {value!r} ({reason})"
@@ -113,7 +115,19 @@ class EnvFactory:
         return self.source(num_envs=num_envs, **seeded, **self.env_kwargs)
 
     def make_one(self) -> Any:
-        """Build a single environment; its exceptions pass through."""
+        """Build a single environment in its wrappers; its exceptions pass through."""
+        env = self._make_bare()
+        if isinstance(env, VectorEnv):
+            raise EnvError(
+                f"`{self.name}` returns a VectorEnv and needs a parameter named `num_envs`. Received: {_kind(env)}"
+            )
+        if not isinstance(env, gym.Env):
+            raise EnvError(f"`{self.name}` must return a gymnasium.Env. Received: {_kind(env)}")
+        for wrapper in self.wrappers:
+            env = wrapped(env, wrapper, self.name)
+        return env
+
+    def _make_bare(self) -> Any:
         if isinstance(self.source, EnvSpec):
             # The checker costs several microseconds a step; `Environments` checks instead.
             kwargs = {"disable_env_checker": True, **self.env_kwargs}
@@ -125,13 +139,6 @@ class EnvFactory:
         return self.source(**self.env_kwargs)
 
     def _make_serial(self, envs: list[Any]) -> AnyVectorEnv:
-        for env in envs:
-            if isinstance(env, VectorEnv):
-                raise EnvError(
-                    f"`{self.name}` returns a VectorEnv and needs a parameter named `num_envs`. Received: {_kind(env)}"
-                )
-            if not isinstance(env, gym.Env):
-                raise EnvError(f"`{self.name}` must return a gymnasium.Env. Received: {_kind(env)}")
         if len({id(env.unwrapped) for env in envs}) < len(envs):
             raise EnvError(f"`{self.name}` must build a new environment at each call. Received: the same object twice")
         return SerialVectorEnv(envs)
@@ -141,6 +148,8 @@ def resolve_env(
     env: str | EnvSpec | Callable[..., Any] | EnvFactory,
     env_kwargs: Mapping[str, Any] | None = None,
     vectorization: str = "auto",
+    wrappers: Sequence[str | Callable[..., Any]] = (),
+    wrapper_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] = (),
     *,
     check_pickle: bool = True,
 ) -> EnvFactory:
@@ -152,6 +161,9 @@ def resolve_env(
             `VectorEnv`; any other is called with `env_kwargs` for each environment and returns an `Env`.
         env_kwargs: Keyword arguments of each environment.
         vectorization: `"auto"` uses an id's own vector environment if there is one, `"sync"` never does.
+        wrappers: Wrappers around each single environment, as `find_wrappers` takes them: with them, `"auto"` means
+            `"sync"`.
+        wrapper_kwargs: Their keyword arguments.
         check_pickle: False if the environment stays in this process.
 
     Raises EnvError for an unknown id, a missing package, a value that isn't callable or can't be pickled.
@@ -162,17 +174,23 @@ def resolve_env(
         return env
     if not isinstance(env_kwargs, Mapping | None):
         raise EnvError(f"`env_kwargs` must be a dict with names as keys. Received: env_kwargs={env_kwargs!r}")
-    kwargs = dict(env_kwargs or {})
+    kwargs, found = dict(env_kwargs or {}), find_wrappers(wrappers, wrapper_kwargs)
+    if found:
+        vectorization = "sync"
     source = _source(env)
     if isinstance(source, EnvSpec):
         native = vectorization == "auto" and source.vector_entry_point is not None and not source.additional_wrappers
         factory = EnvFactory(source.id, source, kwargs, native=native or source.entry_point is None)
     else:
         factory = _callable_factory(env if isinstance(env, str) else _callable_name(source), source, kwargs)
+    factory = replace(factory, wrappers=found)
     if factory.native and vectorization == "sync":
+        asked = f"wrappers={tuple(wrappers)}" if found else "vectorization='sync'"
+        subject = "`wrappers` (--wrappers) go around" if found else f"{asked} needs"
+        advice = ": wrap them inside it instead" if found else ""
         raise EnvError(
-            f"vectorization='sync' needs single environments, but `{factory.name}` builds only whole vector "
-            "environments. Received: vectorization='sync'"
+            f"{subject} single environments, but `{factory.name}` builds only whole vector environments{advice}. "
+            f"Received: {asked}"
         )
     if check_pickle:
         factory.dumps()
@@ -251,14 +269,15 @@ def _kind(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _unpicklable_part(source: Any, kwargs: Mapping[str, Any], error: Exception) -> tuple[str, Any, str]:
-    """Return name, value and error of the first part of a callable that can't be pickled by itself."""
-    for name, value in _parts(source, kwargs):
+def _unpicklable_part(factory: EnvFactory, error: Exception) -> tuple[str, Any, str]:
+    """Return name, value and error of the first part of a factory that can't be pickled by itself."""
+    parts = [part for wrapper in factory.wrappers for part in _parts(wrapper, {})]
+    for name, value in [*_parts(factory.source, factory.env_kwargs), *parts]:
         try:
             cloudpickle.dumps(value)
         except Exception as reason:
             return name, value, str(reason)
-    return "it", source, str(error)
+    return "it", factory.source, str(error)
 
 
 def _parts(source: Any, kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:

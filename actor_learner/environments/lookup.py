@@ -1,4 +1,4 @@
-"""Lookup of env strings, without building anything: a Gymnasium id, `module:Id-v0` or `module:factory`."""
+"""Lookup of names, without building anything: a Gymnasium id, `module:Id-v0`, `module:factory`, a wrapper."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def find_env(env: str) -> EnvSpec | Callable[..., Any]:
     module_name, separator, attribute = env.partition(":")
     if not separator:
         return find_spec(env)
-    if module_name.partition(".")[0] in sys.stdlib_module_names:  # see the threat model in system/untrusted.py
-        raise EnvError(f"`env` must name a module of environments, not one of Python's own. Received: env={env!r}")
-    module = _import_module(module_name, env)
+    module = _import_module(module_name, "env", env)
     if not hasattr(module, attribute):
         return find_spec(attribute, env, module)
     factory = getattr(module, attribute)
@@ -154,7 +152,26 @@ def _check_requirement(entry_point: str, env: str) -> None:
         raise EnvError(f"`{env}` needs the package `{top}`, which is not installed. Received: env={env!r}")
 
 
-def _import_module(name: str, env: str) -> ModuleType:
+def find_wrapper(wrapper: str) -> Callable[..., Any]:
+    """Return the wrapper that "module:Class" names. Raises EnvError if there is no such thing."""
+    module_name, separator, attribute = wrapper.partition(":")
+    if not separator:
+        example = ":".join(filter(None, wrapper.rpartition(".")[::2])) if "." in wrapper else f"module:{wrapper}"
+        raise EnvError(f"`wrappers` must be names such as {example}. Received: wrappers={wrapper!r}")
+    module = _import_module(module_name, "wrappers", wrapper)
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        near = closest(attribute, dir(module))
+        hint = f" (did you mean {module_name}:{near}?)" if near else ""
+        raise EnvError(f"`{module_name}` has no wrapper `{attribute}`{hint}. Received: wrappers={wrapper!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def _import_module(name: str, argument: str, value: str) -> ModuleType:
+    """Import a module that an argument's value names; none of Python's own (the threat model: system/untrusted.py)."""
+    if name.partition(".")[0] in sys.stdlib_module_names:
+        rule = f"`{argument}` must name a module of environments, not one of Python's own"
+        raise EnvError(f"{rule}. Received: {argument}={value!r}")
     try:
         try:
             return importlib.import_module(name)
@@ -165,7 +182,7 @@ def _import_module(name: str, env: str) -> ModuleType:
             return importlib.import_module(name)
     except Exception as error:
         text = describe_error(error, with_place=not isinstance(error, ModuleNotFoundError))
-        raise EnvError(f"`{name}` can't be imported: {text}. Received: env={env!r}") from error
+        raise EnvError(f"`{name}` can't be imported: {text}. Received: {argument}={value!r}") from error
 
 
 def _add_working_directory(name: str) -> None:

@@ -7,6 +7,7 @@ Spaces are Gymnasium's or those of `kinds`. Inside the project a value is a tupl
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
 MASK_KEY = "action_mask"  # in a Dict observation or in `infos`
 
 _WRAPPERS = {
-    "Text": "encode it as a MultiDiscrete in a Gymnasium wrapper, or drop it with FilterObservation",
+    "Text": "encode it as a MultiDiscrete in a Gymnasium wrapper",
     "Graph": "encode it as Boxes of a fixed size in a Gymnasium wrapper",
     "Sequence": "pad it to a Box of a fixed length in a Gymnasium wrapper",
     "OneOf": "encode it as a Discrete beside a Dict of its parts in a Gymnasium wrapper",
 }
-_ACTIONS = "Discrete, MultiDiscrete, MultiBinary, a Box of floats, or a Dict or Tuple of these"
+_LEAVES = (Box, Discrete, MultiBinary, MultiDiscrete)
+_ROOTS = {
+    "observation": SUPPORTED,
+    "action": "Discrete, MultiDiscrete, MultiBinary, a Box of floats, or a Dict or Tuple of these",
+}
 
 
 @dataclass(frozen=True)
@@ -175,9 +180,13 @@ def children(space: AnySpace) -> list[tuple[str | int, Any]]:
 
 
 def _structure(root: str, space: AnySpace, shape_dtype: Any) -> Structure:
-    leaves = tuple(
-        Leaf(path, root, leaf, *shape_dtype(leaf, _label(root, path))) for path, leaf in _walk(root, space, ())
-    )
+    walked = list(_walk(root, space, ()))
+    for path, leaf in walked:
+        if not isinstance(leaf, _LEAVES):
+            raise ValueError(
+                f"`{_label(root, path)}` must be {_ROOTS[root]}; {_advice(root, space, leaf)}. Received: {leaf}"
+            )
+    leaves = tuple(Leaf(path, root, leaf, *shape_dtype(leaf, _label(root, path))) for path, leaf in walked)
     if not leaves:
         raise ValueError(f"`{root}` must have at least one leaf. Received: {space}")
     dotted = [".".join(map(str, leaf.path)) for leaf in leaves]
@@ -187,6 +196,23 @@ def _structure(root: str, space: AnySpace, shape_dtype: Any) -> Structure:
         if 0 in leaf.shape:
             raise ValueError(f"`{leaf.label}` must hold at least one number. Received: shape={leaf.shape}")
     return Structure(root, space, leaves)
+
+
+def _advice(root: str, space: AnySpace, leaf: Any) -> str:
+    """Return what to do about a leaf of an unsupported kind; an entry of a Dict observation can be dropped."""
+    kinds = [kind.__name__ for kind in type(leaf).__mro__ if kind.__name__ in _WRAPPERS]
+    advice = _WRAPPERS[kinds[0]] if kinds else "convert it in a Gymnasium wrapper"
+    kept = [key for key, child in children(space) if isinstance(space, Dict) and _is_supported(child)]
+    if root == "action" or not kept:
+        return advice
+    kwargs = json.dumps({"FilterObservation": {"filter_keys": kept}})
+    return f"{advice}, or drop it: --wrappers gymnasium.wrappers:FilterObservation --wrapper-kwargs '{kwargs}'"
+
+
+def _is_supported(space: AnySpace) -> bool:
+    if isinstance(space, (Dict, Tuple)):
+        return all(_is_supported(child) for _, child in children(space))
+    return isinstance(space, _LEAVES)
 
 
 def _label(root: str, path: tuple[str | int, ...]) -> str:
@@ -245,7 +271,7 @@ def _nest_leaves(nest: Any, leaves: Iterator[Any]) -> Any:
 
 def _observation_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if not isinstance(space, Box):
-        return _discrete_shape_dtype(space, label, SUPPORTED)
+        return _discrete_shape_dtype(space)
     if not isinstance(space.dtype, np.dtype) or space.dtype.kind not in "fiub":
         raise ValueError(
             f"`{label}` must be a Box of a float, integer or bool dtype; cast it in a Gymnasium wrapper. "
@@ -257,7 +283,7 @@ def _observation_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ..
 
 def _action_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     if not isinstance(space, Box):
-        return _discrete_shape_dtype(space, label, _ACTIONS)
+        return _discrete_shape_dtype(space)
     if not np.issubdtype(space.dtype, np.floating):
         raise ValueError(f"`{label}` must be Discrete or a Box of a float dtype. Received: dtype={space.dtype}")
     one_sided = np.isinf(space.low) != np.isinf(space.high)
@@ -270,14 +296,8 @@ def _action_shape_dtype(space: AnySpace, label: str) -> tuple[tuple[int, ...], n
     return space.shape, np.dtype(np.float32)
 
 
-def _discrete_shape_dtype(space: AnySpace, label: str, supported: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    if isinstance(space, Discrete):
-        return (), np.dtype(np.int32)
-    if isinstance(space, (MultiDiscrete, MultiBinary)):
-        return tuple(space.shape), np.dtype(np.int32 if isinstance(space, MultiDiscrete) else np.int8)
-    kinds = [kind.__name__ for kind in type(space).__mro__ if kind.__name__ in _WRAPPERS]
-    advice = _WRAPPERS[kinds[0]] if kinds else "convert it, or drop it with gymnasium.wrappers.FilterObservation"
-    raise ValueError(f"`{label}` must be {supported}; {advice}. Received: {space}")
+def _discrete_shape_dtype(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    return tuple(space.shape or ()), np.dtype(np.int8 if isinstance(space, MultiBinary) else np.int32)
 
 
 def to_gymnasium(space: Kind) -> Space[Any]:

@@ -82,6 +82,11 @@ def test_a_batch_with_its_episodes_and_timings(network, num_actors):
         assert all(0 < share < 1 for share in pool.timings.values())
 
 
+def test_actors_have_the_wrappers_and_the_wrapped_spaces():
+    with make_pool(None, "CartPole-v1", wrappers=["gymnasium.wrappers:TimeAwareObservation"], num_actors=1) as pool:
+        assert pool.observation_space.shape == pool.collect().observation.shape[2:] == (5,)
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 def test_views_are_read_only_and_a_copy_lasts_and_the_next_batch_goes_on_where_it_ended(network, lag):
     with make_pool(network, max_policy_lag=lag) as pool:

@@ -111,6 +111,11 @@ def help_of(capsys, *argv):
         (["--total-steps", "500_000"], {"total_steps": 500_000}),
         (["--env-kwargs", '{"continuous": true}'], {"env_kwargs": {"continuous": True}}),
         (["--hidden-sizes", "256,128"], {"hidden_sizes": (256, 128)}),
+        (
+            ["--wrappers", "here:One,there:Two", "--wrapper-kwargs", '{"Two": {"size": 3}}'],
+            {"wrappers": ("here:One", "there:Two"), "wrapper_kwargs": {"Two": {"size": 3}}},
+        ),
+        (["--wrappers", "none"], {"wrappers": ()}),
         (["--info-keys", "is_success,laps"], {"info_keys": ("is_success", "laps")}),
         (["--no-orthogonal-init"], {"orthogonal_init": False}),
         (["--initial-log-std", "-2"], {"initial_log_std": -2.0}),

@@ -72,6 +72,9 @@ class CautiousPPO(al.PPO):
         ("info_keys", ("a", "a"), "different, non-empty strings"),
         ("info_keys", ("length",), "without return and length, which are always reported"),
         ("env_kwargs", [1], "a dict with names as keys"),
+        ("wrappers", 3, "names like minigrid.wrappers:ImgObsWrapper, or callables"),
+        ("wrappers", ["here:One", None], "names like minigrid.wrappers:ImgObsWrapper, or callables"),
+        ("wrapper_kwargs", "size", "a dict by class name, or a dict for each wrapper"),
         ("env", 3, "an id, module:factory or a callable"),
         ("env", "", "an id, module:factory or a callable"),
         ("algorithm", al.PPO, "an instance of an algorithm's dataclass, such as al.PPO()"),
@@ -260,6 +263,17 @@ def test_callables_that_can_be_imported_are_named_as_at_a_shell():
     assert data["env_kwargs"]["rewards"][1] == {"import": f"{__name__}:CautiousPPO"}
     assert TrainConfig.from_json(data) == config.replace(env=data["env"])
     assert TrainConfig.from_json(data, network=make_environment).network is make_environment
+
+
+def test_wrappers_that_can_be_imported_are_named_and_others_asked_for():
+    config = TrainConfig(wrappers=[Outer, "here:One"], wrapper_kwargs=[{"size": 3}, {}])
+    assert (
+        config.wrappers == (f"{__name__}:Outer", "here:One") == TrainConfig(wrappers=",".join(config.wrappers)).wrappers
+    )
+    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    data = TrainConfig(wrappers=[lambda env: env]).to_json()
+    with pytest.raises(ValueError, match=r"--wrappers module:Class at a shell, wrappers= in Python \(was .*lambda"):
+        TrainConfig.from_json(data)
 
 
 def test_only_what_an_import_gives_is_named(monkeypatch):

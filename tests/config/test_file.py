@@ -249,7 +249,10 @@ json_values = st.recursive(
     st.sampled_from([al.PPO(), al.A2C()]),
 )
 def test_any_config_survives_as_toml(env_kwargs, algorithm):
-    config = al.TrainConfig(env_kwargs=env_kwargs, algorithm=algorithm, run_dir="a 'quoted\" \\ name\x7f\t\n")
+    wrapping = {"wrappers": ["here:One"], "wrapper_kwargs": {"One": env_kwargs}}
+    config = al.TrainConfig(
+        env_kwargs=env_kwargs, algorithm=algorithm, **wrapping, run_dir="a 'quoted\" \\ name\x7f\t\n"
+    )
     tomllib.loads(config_toml(config))
     assert al.load_config(written(config_toml(config))) == config
 

@@ -271,6 +271,12 @@ class TestChecks:
         ("name", "space", "message"),
         [
             ("observation", Dict({"a": Box(0, 1), "b": gym.spaces.Text(5)}), r"`Script`: `observation\['b'\]` must be"),
+            (
+                "observation",
+                Dict({"a": Box(0, 1), "b": gym.spaces.Text(5), "c": Box(0, 1)}),
+                r"drop it: --wrappers gymnasium.wrappers:FilterObservation "
+                r"""--wrapper-kwargs '{"FilterObservation": {"filter_keys": \["a", "c"\]}}'. Received: Text""",
+            ),
             ("observation", Dict(b=gym.spaces.Text(9)), r"`observation\['b'\]` .*MultiDiscrete in a Gymnasium wrapper"),
             ("action", Box(np.array([0.0, -np.inf]), np.ones(2)), r"both bounds finite or both infinite.*action\[1\]"),
         ],

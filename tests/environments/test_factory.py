@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from actor_learner.environments.environments import Environments
 from actor_learner.environments.errors import EnvError
@@ -91,6 +93,74 @@ class TestPickling:
         monkeypatch.setitem(gym.registry, "Wrapped-v0", spec)
         with pytest.raises(EnvError, match="put wrappers inside a callable env"):
             resolve_env("Wrapped-v0")
+
+
+class TestWrappers:
+    def test_go_around_single_environments_within_the_record_and_the_last_one_is_outermost(self):
+        names = ("gymnasium.wrappers:TimeLimit", "gymnasium.wrappers:FlattenObservation")
+        factory = resolve_env(
+            "CartPole-v1", {"max_episode_steps": 7}, "auto", names, {"TimeLimit": {"max_episode_steps": 3}}
+        )
+        vector_env = pickle.loads(factory.dumps()).make(2)
+        layers = "<FlattenObservation<TimeLimit<TimeLimit<OrderEnforcing<CartPoleEnv<CartPole-v1>>>>>>"
+        assert str(vector_env.envs[0]) == layers
+        _, episodes = play(Environments(vector_env), 7)
+        assert all(own == [(3.0, 3.0, {}), (3.0, 3.0, {})] for own in episodes)
+
+    def test_may_be_any_callables_with_keyword_arguments_in_their_order(self):
+        def shift(env, by):
+            return gym.wrappers.TransformReward(env, lambda reward: reward + by)
+
+        factory = resolve_env(Script, {"episodes": [(1, True, False)]}, "auto", (shift, shift), ({"by": 1}, {"by": 2}))
+        _, episodes = play(Environments(factory.make(1)), 2)
+        (without,) = play(Environments(resolve_env(Script, {"episodes": [(1, True, False)]}).make(1)), 2)[1]
+        assert episodes[0][0][0] == without[0][0] + 3
+
+    @pytest.mark.parametrize(
+        ("env", "wrappers", "kwargs", "message"),
+        [
+            (
+                "CartPole-v1",
+                ["gymnasium.wrappers.TimeLimit"],
+                {},
+                "must be names such as gymnasium.wrappers:TimeLimit. Rec",
+            ),
+            ("CartPole-v1", ["gymnasium.wrappers:TimeLimt"], {}, "did you mean gymnasium.wrappers:TimeLimit"),
+            ("CartPole-v1", ["gymnasium.wrapers:TimeLimit"], {}, "`gymnasium.wrapers` can't be imported"),
+            ("CartPole-v1", ["os:system"], {}, "not one of Python's own"),
+            ("CartPole-v1", ["gymnasium.wrappers.vector:NormalizeReward"], {}, "this one takes a vector environment"),
+            ("CartPole-v1", [TimeLimit], {}, """--wrapper-kwargs '{"TimeLimit": {...}}'"""),
+            ("CartPole-v1", [TimeLimit], {"Timelimit": {}}, "did you mean 'TimeLimit'? Received: 'Timelimit'"),
+            ("CartPole-v1", [], {"TimeLimit": {}}, "the wrappers are none. Received: 'TimeLimit'"),
+            ("CartPole-v1", [TimeLimit], {"TimeLimit": 3}, "must be a dict with names as keys. Received: 3"),
+            ("CartPole-v1", [TimeLimit], [{}, {}], "a dict for each of the 1 wrappers, or a dict by class name"),
+            (CartPoleVectorEnv, [TimeLimit], [{"max_episode_steps": 3}], "builds only whole vector environments: wrap"),
+        ],
+    )
+    def test_are_refused_before_anything_is_built(self, env, wrappers, kwargs, message):
+        with pytest.raises(EnvError, match=re.escape(message)) as caught:
+            resolve_env(env, wrappers=wrappers, wrapper_kwargs=kwargs)
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("wrapper", "message"),
+        [
+            (lambda env: 1 / 0, "wrapper `<lambda>` of env `CartPole-v1` can't be built: ZeroDivisionError"),
+            (
+                lambda env: 3,
+                "wrapper `<lambda>` of env `CartPole-v1` must return a gymnasium.Env. Received: builtins.int",
+            ),
+        ],
+    )
+    def test_that_fail_are_named(self, wrapper, message):
+        with pytest.raises(EnvError, match=message):
+            resolve_env("CartPole-v1", wrappers=[wrapper]).make(2)
+
+    def test_of_minigrid(self):
+        pytest.importorskip("minigrid", reason="needs minigrid")
+        env = "minigrid:MiniGrid-DoorKey-5x5-v0"
+        factory = resolve_env(env, wrappers=["minigrid.wrappers:ImgObsWrapper"])
+        assert Environments(factory.make(2)).reset(0)[0].shape == (2, 7, 7, 3)
 
 
 class TestMake:

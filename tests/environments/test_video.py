@@ -10,6 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from actor_learner.environments.factory import resolve_env
 from actor_learner.environments.video import in_a_window, recorded
 from actor_learner.evaluate import evaluate
 from actor_learner.policy.policy import Policy
@@ -113,6 +114,8 @@ def test_a_window(policy):
     Drawn.shown = 0
     evaluate(policy, in_a_window(Drawn, {}), episodes=1, num_envs=1)
     assert Drawn.shown == LENGTH
+    env = resolve_env(Drawn, wrappers=[gym.wrappers.TimeLimit], wrapper_kwargs=[{"max_episode_steps": 1}])
+    assert evaluate(policy, in_a_window(env, {}), episodes=1, num_envs=1).lengths.tolist() == [1]
 
 
 @NEEDS_MOVIEPY

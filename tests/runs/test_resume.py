@@ -241,6 +241,7 @@ def test_a_finished_run_goes_on_when_its_steps_grow(run_of):
         ({"seed": 1, "unroll_length": 8}, "unroll_length is 16 there, 8 here; seed is 0 there, 1 here"),
         ({"num_actors": 2}, "the number of environments is 4 there, 8 here"),
         ({"hidden_sizes": (9,)}, "hidden_sizes is [8] there, [9] here"),
+        ({"wrappers": "here:One"}, 'wrappers is [] there, ["here:One"] here'),
         ({"total_steps": STEPS - 1}, "total_steps (which may grow) is 768 there, 767 here"),
     ],
 )
