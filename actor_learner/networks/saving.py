@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from actor_learner.system.files import DamagedError, has_manifest, one_line, read_folder, write_atomically
+from actor_learner.system.files import DamagedError, has_manifest, one_line, read_arrays, read_folder, write_atomically
+from actor_learner.system.types import Array
 from actor_learner.system.untrusted import check_network_file
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 _NAME = "network"
 _SUFFIXES = (".keras", ".weights.h5")
+_ARRAYS = "actor_learner.npz"
+"""In either file: the arrays of `get_weights()`, where a layer gives Keras others to save."""
 _ADVICE = "build it, and give it as `network=` in Python"
 _HDF5_OVERHEAD = 8192  # bytes, more than an array or a group takes beside its contents
 
@@ -110,12 +115,14 @@ def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str])
 
     try:
         check_network_file(file)
+        arrays = _read_arrays(file)
     except Exception as error:  # zipfile and h5py raise many kinds
         raise DamagedError(f"The network can't be read: {one_line(error)}. Received: path={str(path)!r}") from error
     if network is not None:
         try:
             with _without_optimizer(network):
                 network.load_weights(file)
+            _set_arrays(network, arrays)
         except Exception as error:
             reason = f"The saved weights don't fit this network ({one_line(error)})"
             raise ValueError(f"{reason}. Received: path={str(path)!r}") from error
@@ -124,7 +131,7 @@ def _load(file: Path, network: keras.Model | None, path: str | os.PathLike[str])
         reason = "Only the weights of this network were saved"
         raise ValueError(f"{reason}; {_ADVICE}. Received: path={str(path)!r}")
     try:
-        return keras.saving.load_model(file, compile=False)
+        return _set_arrays(keras.saving.load_model(file, compile=False), arrays)
     except Exception as error:  # layers, h5py and TensorFlow raise anything
         reason = f"Keras can't rebuild this network ({one_line(error)})"
         raise ValueError(f"{reason}; {_ADVICE}. Received: path={str(path)!r}") from error
@@ -157,21 +164,66 @@ def _write_whole(network: keras.Model, file: Path) -> None:
 
     with _without_optimizer(network), _temporary_files_in(file.parent):
         keras.saving.save_model(network, file)
+    if content := _arrays_content(network):
+        with zipfile.ZipFile(file, "a") as archive:
+            archive.writestr(_ARRAYS, content)
     if network not in _can_be_rebuilt:
         _check_reads_back(network, file)
 
 
 def _write_weights(network: keras.Model, file: Path) -> None:
     """Reserves the space before it writes: on a full disk, HDF5 may crash the process."""
+    import h5py
+
+    content = _arrays_content(network)
     with _without_optimizer(network):
         arrays = [*network.weights, *getattr(getattr(network, "optimizer", None), "variables", ())]
         size = sum(variable.numpy().nbytes for variable in arrays)
         groups = len(arrays) + len(list(network._flatten_layers()))
         with file.open("wb") as stream:
-            stream.write(bytes(size + _HDF5_OVERHEAD * (groups + 1)))
+            stream.write(bytes(size + len(content) + _HDF5_OVERHEAD * (groups + 1)))
             stream.flush()
             os.fsync(stream.fileno())
         network.save_weights(file)
+    if content:
+        with h5py.File(file, "a") as store:
+            store[_ARRAYS] = np.frombuffer(content, np.uint8)
+
+
+def _arrays_content(network: keras.Model) -> bytes:
+    """Return the network's arrays as an .npz file, nothing where Keras saves them as they are."""
+    if not any(map(_may_save_others, network._flatten_layers())):
+        return b""
+    stream, arrays = io.BytesIO(), map(np.asarray, network.get_weights())
+    # NumPy's files have no bfloat16.
+    np.savez(stream, *(array.astype(np.float32) if array.dtype.kind == "V" else array for array in arrays))
+    return stream.getvalue()
+
+
+def _may_save_others(layer: keras.layers.Layer) -> bool:
+    """Return True for a layer whose saved arrays may not be its weights: merged adapters, or methods of its own."""
+    methods = type(layer).save_own_variables, type(layer).load_own_variables
+    return getattr(layer, "lora_enabled", False) or not all(each.__module__.startswith("keras.") for each in methods)
+
+
+def _read_arrays(file: Path) -> list[Array]:
+    """Return the arrays of `_arrays_content`, none where the file has none."""
+    import h5py
+
+    if file.suffix == ".keras":
+        with zipfile.ZipFile(file) as archive:
+            content = archive.read(_ARRAYS) if _ARRAYS in archive.namelist() else b""
+    else:
+        with h5py.File(file, "r") as store:
+            content = store[_ARRAYS][()].tobytes() if _ARRAYS in store else b""
+    return list(read_arrays(content).values()) if content else []
+
+
+def _set_arrays(network: keras.Model, arrays: Sequence[Array]) -> keras.Model:
+    """Give a network the arrays, unless its layers have others, such as no adapters."""
+    if arrays and [array.shape for array in arrays] == [tuple(weight.shape) for weight in network.weights]:
+        network.set_weights(arrays)
+    return network
 
 
 @contextlib.contextmanager
@@ -203,7 +255,8 @@ def _check_reads_back(network: keras.Model, file: Path) -> None:
     """Raise ValueError if a copy from the file differs, or if only this script could load it."""
     import keras
 
-    before, after = network.get_weights(), keras.saving.load_model(file, compile=False).get_weights()
+    loaded = _set_arrays(keras.saving.load_model(file, compile=False), _read_arrays(file))
+    before, after = network.get_weights(), loaded.get_weights()
     same = len(before) == len(after) and all(map(functools.partial(np.array_equal, equal_nan=True), before, after))
     if not same or "__main__" in {type(layer).__module__ for layer in network._flatten_layers()}:
         raise ValueError("Keras can't rebuild a model of this class from its file")

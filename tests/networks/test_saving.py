@@ -98,6 +98,58 @@ def test_a_folder_with_a_manifest_is_checked_first(tmp_path):
         al.load_network(tmp_path / "saved")
 
 
+@keras.saving.register_keras_serializable("test_saving")
+class Halved(keras.layers.Dense):
+    """Saves half of each of its arrays."""
+
+    def save_own_variables(self, store):
+        for index, variable in enumerate(self.variables):
+            store[str(index)] = variable.numpy() / 2
+
+
+def with_adapters(network):
+    """Enables LoRA, and gives all weights other values, as training does."""
+    for layer in network._flatten_layers():
+        if isinstance(layer, keras.layers.Dense):
+            layer.enable_lora(2)
+    network.set_weights([weight + 0.5 for weight in network.get_weights()])
+    return network
+
+
+def quantized(network):
+    network.layers[1].quantize("int8")
+    return network
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: with_adapters(al.default_network(OBSERVATION, ACTION)), "network.keras"),
+        (lambda: quantized(al.default_network(OBSERVATION, ACTION)), "network.keras"),
+        (lambda: keras.Sequential([keras.Input((3,)), Halved(2)]), "network.keras"),
+        (lambda: with_adapters(forgetful()), "network.weights.h5"),
+    ],
+    ids=["adapters", "int8", "own-methods", "weights-alone"],
+)
+def test_weights_that_layers_save_in_another_form_come_back_as_they_were(tmp_path, make, name):
+    network = make()
+    for _ in range(2):  # the first time, Keras's file is tried
+        assert save_network(network, tmp_path).name == name
+        loaded = al.load_network(tmp_path, network=make() if name.endswith("h5") else None)
+        assert same_weights(network, loaded)
+        assert [weight.trainable for weight in loaded.weights] == [weight.trainable for weight in network.weights]
+
+
+def test_a_network_with_adapters_goes_into_one_without_and_keras_alone_reads_it(tmp_path):
+    network = with_adapters(al.default_network(OBSERVATION, ACTION))
+    save_network(network, tmp_path)
+    without = al.load_network(tmp_path, network=al.default_network(OBSERVATION, ACTION))
+    observation = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    for loaded in without, keras.saving.load_model(tmp_path / "network.keras"):
+        for before, after in zip(network(observation), loaded(observation), strict=True):
+            np.testing.assert_allclose(before, after, rtol=1e-4, atol=1e-5)
+
+
 def test_the_optimizer_is_not_saved_with_the_network_and_stays_with_it(tmp_path):
     network = al.default_network(OBSERVATION, ACTION)
     before = save_network(network, tmp_path).stat().st_size
