@@ -22,7 +22,13 @@ from typing import Any
 from actor_learner.algorithms.hyperparameters import Hyperparameters
 from actor_learner.config.config import RECORDED, TrainConfig, of_this_version, unknown_field
 from actor_learner.config.presets import fields_below, over_preset, preset_fields, unknown_preset
-from actor_learner.config.references import algorithm_class, ask_again, callable_marks, is_pythons_own, recorded_network
+from actor_learner.config.references import (
+    algorithm_class,
+    ask_again,
+    callable_marks,
+    is_pythons_own,
+    recorded_function,
+)
 from actor_learner.config.settings import names_of
 from actor_learner.system.fields import refusal
 from actor_learner.system.keras_import import BACKENDS, import_keras_before, use_backend
@@ -30,7 +36,7 @@ from actor_learner.system.keras_import import BACKENDS, import_keras_before, use
 _MAX_BYTES = 1 << 20
 _RUN_KEY = "versions"  # a key that every run's config.json has, and no other file
 NOT_REPEATED = ("run_dir", "overwrite")  # the fields that name the directory of one run
-_CODE_FIELDS = ("env", "algorithm", "network", "critics")  # whose values may name code
+_CODE_FIELDS = ("env", "algorithm", "network", "critics", "callbacks")  # whose values may name code
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = Non
     for name in ("network", "critics"):
         if isinstance(fields.get(name), str) and name not in changes:
             with file.naming_lines():
-                fields[name] = recorded_network(fields[name], name)
+                fields[name] = recorded_function(fields[name], name)
     layers = over_preset(preset_layer(file, changes, preset), {**fields, **changes})
     with file.naming_lines(*changes):
         return TrainConfig.from_fields({**layers, "algorithm": changes.get("algorithm") or file.algorithm})
@@ -249,9 +255,10 @@ def _check_kinds(fields: Mapping[str, Any]) -> None:
     preset, callbacks = fields.get("preset", "none"), fields.get("callbacks", ())
     if not isinstance(preset, str):
         raise refusal("preset", "a name", preset)
-    if callbacks and not callable_marks(callbacks):
+    listed = callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else []
+    if not all(isinstance(callback, str) or callable_marks(callback) for callback in listed):
         raise ValueError(
-            "`callbacks` are objects, which only Python can give: "
+            '`callbacks` must be names, as in ["module:factory"]; only Python can give objects: '
             f"al.load_config(file, callbacks=[...]). Received: callbacks={callbacks!r}"
         )
     for name, value in fields.items():
@@ -271,9 +278,10 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _check_references(fields: Mapping[str, Any]) -> None:
     for name in _CODE_FIELDS:
-        reference = fields.get(name)
-        if isinstance(reference, str) and ":" in reference and is_pythons_own(reference):
-            raise ValueError(f"`{name}` must not name one of Python's own modules. Received: {name}={reference!r}")
+        value = fields.get(name)
+        for reference in value if isinstance(value, list) else [value]:
+            if isinstance(reference, str) and ":" in reference and is_pythons_own(reference):
+                raise ValueError(f"`{name}` must not name one of Python's own modules. Received: {name}={reference!r}")
 
 
 def _value(value: Any, hint: Any, name: str) -> Any:
@@ -295,10 +303,11 @@ def config_toml(config: TrainConfig) -> str:
     """Return a config as a TOML file that `read_config_file` takes, with a comment on each field."""
     values = config.to_json()
     algorithm = values.pop("algorithm")
+    values["callbacks"] = [callback for callback in values["callbacks"] if isinstance(callback, str)]
     lines = ["# actor-learner train --config FILE", 'preset = "none"  # all settings are in this file', ""]
     groups: dict[str, list[str]] = {}
     for part in dataclasses.fields(TrainConfig):
-        if part.name in values and part.metadata["group"] != "code":
+        if part.name in values:
             groups.setdefault(part.metadata["group"], []).append(_toml_line(part, values[part.name]))
     for group, settings in groups.items():
         lines += [f"# {group}", *settings, ""]

@@ -18,6 +18,7 @@ _SHELL_FORMS = {
     "env": "module:factory",
     "env_kwargs": "--env-kwargs, or a factory that fills them in",
     "network": "--network module:function",
+    "callbacks": "--callback module:factory",
 }
 
 
@@ -77,8 +78,8 @@ def import_network(reference: str, name: str = "network") -> Any:
     return resolve_reference(reference, name)
 
 
-def recorded_network(reference: str, name: str = "network") -> Any:
-    """Import the network that a file names. Raises ValueError for one of Python's own modules, such as `os:system`."""
+def recorded_function(reference: str, name: str = "network") -> Any:
+    """Import a function that a file names. Raises ValueError for one of Python's own modules, such as `os:system`."""
     if is_pythons_own(reference):
         raise refusal(name, "module:function, the module not one of Python's own", reference)
     return import_network(reference, name)

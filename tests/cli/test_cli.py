@@ -123,6 +123,8 @@ def help_of(capsys, *argv):
         ),
         (["--actor-timeout", "5", "--on-env-error", "raise"], {"actor_timeout": 5.0, "on_env_error": "raise"}),
         (["--run-dir", "here", "--init-from", "there"], {"run_dir": "here", "init_from": "there"}),
+        (["--callback", "a:b", "--callback", "c:d"], {"callbacks": ["a:b", "c:d"]}),
+        (["--callback", "none"], {"callbacks": []}),
     ],
 )
 def test_flags_become_fields_of_the_config(flags, fields):
@@ -150,7 +152,7 @@ def test_every_field_is_a_flag_with_its_help(capsys):
     text = " ".join(help_of(capsys, "train").split()).replace("--[no-]", "--")
     for field in [*dataclasses.fields(al.TrainConfig), *dataclasses.fields(al.PPO)]:
         if field.name in ("env", "callbacks", "optimizer"):
-            continue
+            continue  # `--callback` is that of `callbacks`
         assert f"--{field.name.replace('_', '-')}" in text
         assert field.metadata["help"].split(";")[0].split("-")[0] in text, field.name
 
