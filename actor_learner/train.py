@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,9 @@ _log = logging.getLogger("actor_learner")
 class _Run:
     """One training run in this process: the loop, and what happens around each update."""
 
-    def __init__(self, config: TrainConfig, start: Start, actors: ActorPool, interrupts: Interrupts) -> None:
+    def __init__(
+        self, config: TrainConfig, start: Start, actors: ActorPool, interrupts: Interrupts, callbacks: Sequence[Any]
+    ) -> None:
         self.config, self.start, self.actors, self.interrupts = config, start, actors, interrupts
         self.exported: Any = None  # the policy that is saved in the end
         self.learner = build.make_learner(config, start.checkpoint, actors)
@@ -41,7 +43,7 @@ class _Run:
         self.updates_per_epoch = (  # by default a function of the config alone, so that a run can be repeated
             config.updates_per_epoch or start.updates_per_epoch or math.ceil(planned_updates / 100)
         )
-        self.callbacks = self._make_callbacks(math.ceil(planned_updates / self.updates_per_epoch))
+        self.callbacks = self._run_callbacks(callbacks, math.ceil(planned_updates / self.updates_per_epoch))
         start.commit(config)
         self.recorder = Recorder(start, config, actors, self.learner)
         self.progress = Progress(config, start.run.path, start.run.metrics)
@@ -128,14 +130,14 @@ class _Run:
             if self.recorder.ends_finite():
                 self.recorder.with_room(lambda: build.save_result(self.start.run, self.actors, self.exported))
 
-    def _make_callbacks(self, epochs: int) -> RunCallbacks:
+    def _run_callbacks(self, callbacks: Sequence[Any], epochs: int) -> RunCallbacks:
         from actor_learner.callbacks.dispatch import RunCallbacks
 
         config, steps = self.config, self.updates_per_epoch
         params: dict[str, Any] = {"epochs": epochs, "steps": steps, "verbose": 0 if config.quiet else 1}
         params |= {"config": config, "run_dir": self.start.run.path, "actors": self.actors}
         run: dict[str, Any] = {"actors": self.actors, "learner": self.learner, "config": config}
-        return RunCallbacks(config.callbacks, **run, params=params, batch_rows=build.batch_rows(config))
+        return RunCallbacks(callbacks, **run, params=params, batch_rows=build.batch_rows(config))
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
         name, value = next(iter(fields.items()))
         raise TypeError(f"Fields belong in the config: train(config.replace({name}=...)). Received: {name}={value!r}")
     build.check_run(config, resume=resume)
+    callbacks = _make_callbacks(config)
     with start_run(config, resume=resume) as start:
         if start.finished:
             network = build.finished_network(config, start.run)
@@ -189,10 +192,19 @@ def train(config: TrainConfig, *, resume: bool = False, **fields: Any) -> Result
             actors.repeat(start.state.calls)
             if config.network is not None:
                 check_can_be_saved(actors.network, start.run.path)
-            result = _Run(config, start, actors, interrupts).train()
+            result = _Run(config, start, actors, interrupts, callbacks).train()
         learned = start.confirmed or start.checkpoint is not None
         saved = f"the run is saved in {start.run.path}, and goes on from there with --resume (resume=True)"
         interrupts.raise_received(saved if learned else "nothing was learned yet")
         if not learned:
             _log.warning("nothing was learned: a callback stopped training before the first update; no run is kept")
     return result
+
+
+def _make_callbacks(config: TrainConfig) -> list[Any]:
+    """Return the callbacks of a run as objects, without importing Keras where there are none."""
+    if not config.callbacks:
+        return []
+    from actor_learner.callbacks.dispatch import make_callbacks
+
+    return make_callbacks(config.callbacks)

@@ -299,10 +299,18 @@ def test_batches_whose_rows_only_reset_are_passed_over(tmp_path):
     assert all("loss" in row for row in rows)
 
 
+def no_callback():
+    return None
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"callbacks": ["EarlyStopping"]}, r"keras.callbacks.Callback objects. Received: 'EarlyStopping'"),
+        ({"callbacks": [keras.callbacks.History]}, r"objects; pass an object: History\(...\). Received: <class"),
+        ({"callbacks": ["tests.test_train:config"]}, r"called without arguments \(missing .*Received: callback="),
+        ({"callbacks": ["tests.test_train:no_callback"]}, "a function that returns a Keras callback, not None"),
+        ({"callbacks": ["tests.nowhere:make"]}, "`callback`: can't import 'tests.nowhere'"),
+        ({"callbacks": ["os:getcwd"]}, "the module not one of Python's own. Received: callback='os:getcwd'"),
         ({"env": "CartPol-v1"}, "CartPole-v1"),
         pytest.param({"device": "gpu"}, "needs a GPU", marks=WITHOUT_GPU),
     ],

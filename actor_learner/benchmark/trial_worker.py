@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from actor_learner.benchmark.whole import MIN_BATCHES, without_learning
 from actor_learner.config.file import load_config
 from actor_learner.config.pool_checks import ACTING
+from actor_learner.reports.bottleneck import environments_wait
 from actor_learner.system import compile_cache
 from actor_learner.system.child import Child, ChildEndedError
 from actor_learner.system.keras_import import freeze_what_is_imported, import_keras
+from actor_learner.system.memory import cpu_shares, measure as usage
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from actor_learner.learner.learner import Learner
 
 _CLEANUP_TIMEOUT_SECONDS = 2.0
+_MOST_OF_THE_TIME = 0.5  # of the actors', which environments that wait take at least
 
 
 class Setting(NamedTuple):
@@ -53,11 +57,15 @@ def _count(number: int, of: str) -> str:
 
 
 class Throughput(NamedTuple):
-    """Env steps (valid rows) and their seconds, with updates, without start and compilation; bytes of a row."""
+    """Env steps (valid rows) and their seconds, with updates, without start and compilation; bytes of a row.
+
+    waits: True if environments took most of the actors' time, and waited in it rather than computed.
+    """
 
     steps: int
     seconds: float
     bytes_per_step: float = 0.0
+    waits: bool = False
 
 
 class MeasuringProcess:
@@ -146,11 +154,18 @@ class Bench:
             for _ in range(1 + min(config.max_policy_lag, 1)):  # at lag 1 no update runs beside the first batch
                 next(rounds)
             least = MIN_BATCHES if seconds else 1
-            steps, updates, started = 0, 0, time.monotonic()
+            steps, updates, times = 0, 0, Counter[str]()
+            before, started = usage(actors.pids), time.monotonic()
             while updates < least or not steps or time.monotonic() < deadline:
                 steps, updates = steps + next(rounds), updates + 1
+                times.update({f"time/{name}": share for name, share in actors.timings.items()})
+            elapsed = time.monotonic() - started
+            cpu = cpu_shares(before, usage(actors.pids), elapsed)
+            shares = {name: share / updates for name, share in times.items()}
+            shares |= {f"cpu/actor_{actor}": share for actor, share in cpu.items() if actor is not None}
             rows = config.unroll_length * sum(config.env_counts)
-            return Throughput(steps, time.monotonic() - started, actors.layout.size / rows)
+            waits = environments_wait(shares, _MOST_OF_THE_TIME)
+            return Throughput(steps, elapsed, actors.layout.size / rows, waits)
 
     @contextlib.contextmanager
     def _prepared(self, config: TrainConfig) -> Iterator[tuple[ActorPool, Learner]]:

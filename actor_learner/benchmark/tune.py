@@ -169,7 +169,10 @@ def candidates(
     threads: Sequence[int],
     most_actors: int,
 ) -> list[Setting]:
-    """Return the settings to try, the likeliest first: as many actors as cores, and the default threads."""
+    """Return the settings to try: the likeliest of each number of actors, then the others, the likeliest first.
+
+    The likeliest setting has as many actors as cores, and the default threads.
+    """
     found = [
         Setting(actors, num_envs // actors, unroll_length, lag, count, config.acting)
         for num_envs, unroll_length in batches(config, allow)
@@ -182,7 +185,9 @@ def candidates(
         rule = max(1, cores - setting.num_actors) if setting.max_policy_lag else cores
         return abs(math.log2(setting.num_actors / cores)) + abs(math.log2(setting.learner_threads / rule)) / 2
 
-    return sorted(found, key=unlikeliness)
+    found.sort(key=unlikeliness)
+    first = {setting.num_actors: setting for setting in reversed(found)}
+    return sorted(found, key=lambda setting: setting is not first[setting.num_actors])
 
 
 def batches(config: TrainConfig, allow: Collection[str]) -> list[tuple[int, int]]:
@@ -289,19 +294,24 @@ class Search:
     def measure(self, settings: Sequence[Setting], rounds_left: int) -> dict[Setting, float]:
         """Measure a round: a share of the time left, divided among these settings and the original one.
 
-        If single updates take longer than that, the last settings of the list aren't measured (again).
+        If single updates take longer than that, the last settings of the list aren't measured (again). Where
+        environments wait, settings with more actors come before other new ones.
         """
         self._number += 1
         trials = [self._trial(setting) for setting in dict.fromkeys([self._before, *settings])]
         chosen = [trial for trial in trials if trial.failure is None]
         seconds = min(self._left() / rounds_left / max(len(chosen), 1), _MAX_SECONDS)
         end = self._deadline - (self._left() * _MAX_SHARE if rounds_left > 1 else 0.0)
-        for place, trial in enumerate(chosen, 1):
+        for place in range(len(chosen)):
             if time.monotonic() >= end:
                 break
-            detail = f"{place} of {len(chosen)}: {trial.setting}"
+            trial = chosen[place]
+            detail = f"{place + 1} of {len(chosen)}: {trial.setting}"
             self._say(f"round {self._number} of {self._number + rounds_left - 1}", detail)
             self._measure(trial, seconds)
+            if self._number == 1 and trial.measured and trial.measured[-1].waits:
+                actors, rest = trial.setting.num_actors, chosen[place + 1 :]
+                chosen[place + 1 :] = sorted(rest, key=lambda other: other.setting.num_actors <= actors)
         return {setting: self.trials[setting].rate for setting in settings if self.trials[setting].rate}
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,9 @@ import numpy as np
 
 from actor_learner.callbacks import checks
 from actor_learner.callbacks.base import Callback
+from actor_learner.config.references import recorded_function
 from actor_learner.runs.recorder import metric_names
+from actor_learner.system.fields import refusal
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool
@@ -22,13 +25,34 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("actor_learner")
 
 
+def make_callbacks(callbacks: Iterable[Any]) -> list[Any]:
+    """Return callbacks as objects: a name, "module:factory", is imported and called.
+
+    Raises ValueError for a name that can't be imported, and for what is no Keras callback.
+    """
+    made = [_make(callback) if isinstance(callback, str) else callback for callback in callbacks]
+    checks.check_callbacks(made)
+    return made
+
+
+def _make(reference: str) -> Any:
+    factory = recorded_function(reference, "callback")
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise refusal("callback", f"a function that can be called without arguments ({error})", reference) from error
+    if not isinstance(callback := factory(), keras.callbacks.Callback):
+        raise refusal("callback", f"a function that returns a Keras callback, not {callback!r}", reference)
+    return callback
+
+
 class RunCallbacks:
     """The callbacks of a run, called in their order, each hook with its own copy of the metrics.
 
     An exception gets a note with the name of the callback that raises it.
 
-    callbacks: Keras callbacks; Keras's lists of them are unpacked. params: `self.params` of each; "epochs" is the
-    number of planned epochs, "steps" that of updates in an epoch. batch_rows: env steps in a batch.
+    callbacks: what `make_callbacks` returns; Keras's lists of them are unpacked. params: `self.params` of each;
+    "epochs" is the number of planned epochs, "steps" that of updates in an epoch. batch_rows: env steps in a batch.
 
     Raises ValueError if a callback monitors an unknown metric, or sets a learning rate that is set elsewhere.
     """
@@ -43,8 +67,6 @@ class RunCallbacks:
         params: dict[str, Any],
         batch_rows: int,
     ) -> None:
-        callbacks = list(callbacks)
-        checks.check_callbacks(callbacks)
         self._callbacks = list(_flat(callbacks))
         self._actors, self._learner, self._config = actors, learner, config
         self._params, self._batch_rows, self._updates_per_epoch = params, batch_rows, int(params["steps"])

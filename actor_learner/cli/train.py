@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, flag_text, given_fields, named_before
-from actor_learner.cli.output import own_command, warn
+from actor_learner.cli.output import naming, own_command, warn
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NOT_REPEATED, build, config_toml, differences, preset_layer
 from actor_learner.config.references import algorithm_class, callable_marks, import_network
@@ -43,11 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     groups["run"].add_argument("--resume", metavar="RUN_DIR", help=resume)
     groups["run"].add_argument("--config", metavar="FILE", help=config)
     groups["run"].add_argument("--print-config", action="store_true", help=print_config)
+    callback = "a function without arguments that returns a Keras callback; may be repeated; none: of those recorded"
+    options: dict[str, Any] = {"action": "append", "dest": "callbacks", "default": argparse.SUPPRESS}
+    groups["run"].add_argument("--callback", metavar="MODULE:NAME", help=callback, **options)
     add_config_flags(parser, groups, algorithm)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print where the run is and what to type next."""
+    with naming("--resume", "run_dir") if arguments.resume is not None else contextlib.nullcontext():
+        return _train(arguments)
+
+
+def _train(arguments: argparse.Namespace) -> int:
     from actor_learner.actors.capacity import check_memory
     from actor_learner.environments.factory import resolve_env
     from actor_learner.runs.directory import check_run_dir
@@ -105,7 +114,8 @@ def train_config(arguments: argparse.Namespace) -> TrainConfig:
     keras_backend()
     file = arguments.config_file
     in_python = f"al.load_config({file.path!r}, callbacks=[...])"
-    return build(file, {**_changes(arguments), **_without_callbacks(file.fields, in_python)}, arguments.preset)
+    changes = _changes(arguments)
+    return build(file, {**_named_callbacks(file.fields, changes, in_python), **changes}, arguments.preset)
 
 
 def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
@@ -126,7 +136,7 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
     name = changes.pop("algorithm", None)
     file = str(Path(arguments.resume) / "config.json")
     in_python = f"al.train(al.load_config({file!r}, run_dir={arguments.resume!r}, callbacks=[...]), resume=True)"
-    changes |= _without_callbacks(recorded, in_python)
+    changes = {**_named_callbacks(recorded, changes, in_python), **changes}
     config = TrainConfig.from_json(recorded, **changes, run_dir=arguments.resume, overwrite=False)
     if name is not None and algorithm_class(name) is not type(config.algorithm):
         return config.replace(algorithm=algorithm_class(name)(**hyperparameters))
@@ -138,16 +148,21 @@ def resumed_config(arguments: argparse.Namespace) -> TrainConfig:
 def _changes(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields that were given, with functions of models instead of their names."""
     given = given_fields(arguments)
+    if "callbacks" in given:
+        given["callbacks"] = [name for name in given["callbacks"] if name != "none"]
     return {**given, **{name: import_network(given[name], name) for name in ("network", "critics") if name in given}}
 
 
-def _without_callbacks(recorded: Mapping[str, Any], in_python: str) -> dict[str, Any]:
-    """Leave out a run's callbacks, which no flag can give again, and warn."""
-    if not recorded.get("callbacks"):
+def _named_callbacks(recorded: Mapping[str, Any], changes: Mapping[str, Any], in_python: str) -> dict[str, Any]:
+    """Return a run's callbacks that are given by name; warn that its objects are left out, unless flags replace all."""
+    callbacks = recorded.get("callbacks")
+    if not callbacks or "callbacks" in changes:
         return {}
-    names = ", ".join(mark.rpartition(":")[2] for mark in callable_marks(list(recorded["callbacks"])))
-    warn(f"the run's callbacks are left out ({names}); to give them again, in Python: {in_python}")
-    return {"callbacks": ()}
+    if marks := callable_marks(list(callbacks)):
+        names = ", ".join(mark.rpartition(":")[2] for mark in marks)
+        again = f"--callback module:factory, or in Python: {in_python}"
+        warn(f"the run's callbacks are left out ({names}); to give them again: {again}")
+    return {"callbacks": [callback for callback in callbacks if isinstance(callback, str)]}
 
 
 def _print_preset(arguments: argparse.Namespace, config: TrainConfig) -> None:

@@ -118,7 +118,9 @@ def _verdict(tuning: Tuning) -> str:
             return f"--budget was too short to compare: {left} of {len(tuning.trials)} settings weren't measured."
         return "No other setting could be measured."
     if best is before:
-        return "The current setting is the fastest, or as fast as the fastest."
+        count = sum(bool(trial.measured) for trial in tuning.trials)
+        measured = f" of the {count} measured" if _count_unmeasured(tuning) else ""
+        return f"The current setting is the fastest{measured}, or as fast as the fastest."
     gain = f", {best.rate / before.rate:.2f} times the current setting's" if before.rate else ""
     return f"{best.rate:,.0f} steps/s with {best.setting}{gain}."
 
@@ -129,6 +131,14 @@ def _is_compared(tuning: Tuning) -> bool:
 
 def _count_unmeasured(tuning: Tuning) -> int:
     return sum(not trial.measured and trial.failure is None for trial in tuning.trials)
+
+
+def _unmeasured(tuning: Tuning) -> str:
+    """Return the numbers of actors of which no setting was measured, else a setting."""
+    left = [trial.setting for trial in tuning.trials if not trial.measured and trial.failure is None]
+    counts = {setting.num_actors for setting in left}
+    counts -= {trial.setting.num_actors for trial in tuning.trials if trial.measured}
+    return f"all with {', '.join(map(str, sorted(counts)))} actors" if counts else str(left[0])
 
 
 def _notes(tuning: Tuning) -> list[str]:
@@ -143,7 +153,10 @@ def _notes(tuning: Tuning) -> list[str]:
             f"Lag {lag} learns from batches that are {lag} version of the weights old; --max-policy-lag 0 avoids that."
         )
     if left := _count_unmeasured(tuning):
-        notes.append(f"{left} of {len(tuning.trials)} settings weren't measured; a longer --budget measures more.")
+        notes.append(
+            f"{left} of {len(tuning.trials)} settings weren't measured, among them {_unmeasured(tuning)}; "
+            "a longer --budget measures more."
+        )
     notes += failures
     if tuning.best.setting.num_actors == max(trial.setting.num_actors for trial in tuning.trials):
         notes.append("The largest number of actors is the fastest; --most-actors N tries more.")

@@ -72,9 +72,13 @@ def _hidden_sizes(name: str, value: Any) -> tuple[int, ...] | None:
 
 
 def _callbacks(name: str, value: Any) -> tuple[Any, ...]:
-    if value is not None and not isinstance(value, Iterable):
-        raise refusal(name, "a list of keras.callbacks.Callback objects", value)
-    return tuple(value or ())
+    expected = "a list of keras.callbacks.Callback objects or names, module:factory"
+    if isinstance(value, str) or (value is not None and not isinstance(value, Iterable)):
+        raise refusal(name, expected, value)
+    callbacks = tuple(value or ())
+    if unnamed := [one for one in callbacks if isinstance(one, str) and not all(one.partition(":"))]:
+        raise refusal(name, expected, unnamed)
+    return callbacks
 
 
 def _env_kwargs(name: str, value: Any) -> dict[str, Any]:
@@ -90,7 +94,7 @@ def _env_kwargs(name: str, value: Any) -> dict[str, Any]:
 class TrainConfig(checks.NamedFields, PoolSettings):
     """All settings of a run, those of its actors included: `PoolSettings`.
 
-    Every field but `callbacks` is a flag of `actor-learner train`.
+    Every field is a flag of `actor-learner train`; that of `callbacks` is `--callback`, once for each.
     An unusable value raises ValueError here, before anything is started or written.
 
     Attributes:
@@ -154,7 +158,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         network: keras.Model, or callable(observation_space, action_space) -> keras.Model, in place of the default.
         critics: callable(observation_space, action_space) -> keras.Model, called for each critic, in place of
             `default_critic`.
-        callbacks: keras.callbacks.Callback objects.
+        callbacks: keras.callbacks.Callback objects, or names of functions that return one: "module:factory".
 
     Example:
         >>> import actor_learner as al
@@ -214,7 +218,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
     precision: Literal["float32", "bfloat16", "float16"] | None = choice((None, *PRECISIONS), "network")
     network: Any = setting(None, "network", help=_NETWORK_HELP, metavar="MODULE:NAME")
     critics: Any = setting(None, "network", check=_critics, help=_NETWORK_HELP, metavar="MODULE:NAME")
-    callbacks: Sequence[Any] = setting(tuple, "code", check=_callbacks, effect="none")
+    callbacks: Sequence[Any] = setting(tuple, check=_callbacks, effect="none")
 
     def __post_init__(self) -> None:
         self._check_fields()
@@ -395,7 +399,7 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         values = {name: references.imported(value, name) for name, value in recorded.items()} | passed
         for name in ("network", "critics"):
             if isinstance(values.get(name), str):
-                values[name] = references.recorded_network(values[name])
+                values[name] = references.recorded_function(values[name])
         if isinstance(values.get("algorithm"), Mapping):
             values["algorithm"] = references.algorithm_from_json(values["algorithm"])
         return cls(**values)

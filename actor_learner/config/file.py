@@ -28,7 +28,7 @@ from actor_learner.config.references import (
     callable_marks,
     imported,
     is_pythons_own,
-    recorded_network,
+    recorded_function,
 )
 from actor_learner.config.settings import names_of
 from actor_learner.system.fields import refusal
@@ -37,7 +37,7 @@ from actor_learner.system.keras_import import BACKENDS, import_keras_before, use
 _MAX_BYTES = 1 << 20
 _RUN_KEY = "versions"  # a key that every run's config.json has, and no other file
 NOT_REPEATED = ("run_dir", "overwrite")  # the fields that name the directory of one run
-_CODE_FIELDS = ("env", "algorithm", "network", "critics", "wrappers")  # whose values may name code
+_CODE_FIELDS = ("env", "algorithm", "network", "critics", "wrappers", "callbacks")  # whose values may name code
 _JSON_FIELDS = ("env_kwargs", "wrapper_kwargs")  # which may also be given as JSON, as by their flags
 
 
@@ -108,7 +108,7 @@ def build(file: ConfigFile, changes: Mapping[str, Any], preset: str | None = Non
         fields |= {name: imported(value, name) for name, value in own.items()}
         for name in ("network", "critics"):
             if isinstance(own.get(name), str):
-                fields[name] = recorded_network(own[name], name)
+                fields[name] = recorded_function(own[name], name)
     layers = over_preset(preset_layer(file, changes, preset), {**fields, **changes})
     with file.naming_lines(*changes):
         return TrainConfig.from_fields({**layers, "algorithm": changes.get("algorithm") or file.algorithm})
@@ -259,9 +259,10 @@ def _check_kinds(fields: Mapping[str, Any]) -> None:
     preset, callbacks = fields.get("preset", "none"), fields.get("callbacks", ())
     if not isinstance(preset, str):
         raise refusal("preset", "a name", preset)
-    if callbacks and not callable_marks(callbacks):
+    listed = callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else []
+    if not all(isinstance(callback, str) or callable_marks(callback) for callback in listed):
         raise ValueError(
-            "`callbacks` are objects, which only Python can give: "
+            '`callbacks` must be names, as in ["module:factory"]; only Python can give objects: '
             f"al.load_config(file, callbacks=[...]). Received: callbacks={callbacks!r}"
         )
     for name, value in fields.items():
@@ -305,10 +306,11 @@ def config_toml(config: TrainConfig) -> str:
     """Return a config as a TOML file that `read_config_file` takes, with a comment on each field."""
     values = config.to_json()
     algorithm = values.pop("algorithm")
+    values["callbacks"] = [callback for callback in values["callbacks"] if isinstance(callback, str)]
     lines = ["# actor-learner train --config FILE", 'preset = "none"  # all settings are in this file', ""]
     groups: dict[str, list[str]] = {}
     for part in dataclasses.fields(TrainConfig):
-        if part.name in values and part.metadata["group"] != "code":
+        if part.name in values:
             groups.setdefault(part.metadata["group"], []).append(_toml_line(part, values[part.name]))
     for group, settings in groups.items():
         lines += [f"# {group}", *settings, ""]

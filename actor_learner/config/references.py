@@ -20,6 +20,7 @@ _SHELL_FORMS = {
     "network": "--network module:function",
     "wrappers": "--wrappers module:Class",
     "wrapper_kwargs": "--wrapper-kwargs",
+    "callbacks": "--callback module:factory",
 }
 
 
@@ -79,8 +80,8 @@ def import_network(reference: str, name: str = "network") -> Any:
     return resolve_reference(reference, name)
 
 
-def recorded_network(reference: str, name: str = "network") -> Any:
-    """Import the network that a file names. Raises ValueError for one of Python's own modules, such as `os:system`."""
+def recorded_function(reference: str, name: str = "network") -> Any:
+    """Import a function that a file names. Raises ValueError for one of Python's own modules, such as `os:system`."""
     _refuse_pythons_own(reference, name)
     return import_network(reference, name)
 

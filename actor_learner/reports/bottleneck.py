@@ -11,6 +11,8 @@ from actor_learner.runs.metrics import ACTOR_TIME, HOST
 _MIN_IDLE = 0.1  # a learner that overlaps with its actors limits the run if it waits for a smaller part of its time
 _MIN_UNEVEN = 0.25  # actors that wait for each other for this part of their time are unevenly fast
 _MAX_ASLEEP = 0.5  # actors whose CPU time is less than this part of their working time have environments that wait
+_MIN_WAITING = 0.9  # environments that take this part of the time and hardly compute limit a run on a busy machine, too
+_MAX_COMPUTING = 0.2  # the CPU time up to which they hardly compute, as a part of the actors' working time
 MIN_UPDATES = 20  # with fewer updates, work that is done once, such as the first checkpoint, may seem to limit a run
 _MIN_DISTURBING = 0.2  # other programs that use this part of the cores may limit a run, if there are too few cores
 _MIN_PRESSURE = 0.1  # there are too few cores if a process waits for one for this part of the time
@@ -45,7 +47,8 @@ def bottleneck(
     The learner's time consists of learning, collecting (waiting for a batch) and the rest: callbacks, checkpoints and
     publishing. The largest part limits the run. If that is collecting, the largest part of the actors' work limits it.
     A learner that overlaps with its actors (`max_policy_lag` above 0) limits them as soon as it hardly waits. Where
-    other programs use the cores that processes wait for, no part of the run can be named.
+    other programs use the cores that processes wait for, no part of the run can be named, but for environments that
+    wait and hardly compute.
 
     Args:
         metrics: a row of metrics.jsonl, or means of several: `time/learning` and `time/collecting` (shares of the
@@ -61,7 +64,8 @@ def bottleneck(
     if any(map(math.isnan, shares.values())):
         return None
     others, pressure = metrics.get("cpu/others", 0.0), metrics.get("cpu/pressure", 0.0)
-    if others >= _MIN_DISTURBING * cores and pressure >= _MIN_PRESSURE:
+    disturbed = others >= _MIN_DISTURBING * cores and pressure >= _MIN_PRESSURE
+    if disturbed and not environments_wait(metrics, _MIN_WAITING, _MAX_COMPUTING):
         advice = f"they use {others:.1f} of {cores} cores, and processes wait for a core {pressure:.0%} of the time"
         return Bottleneck(OTHERS, f"{advice}: only on an idle machine can more be told")
     collecting = _share(metrics, "collecting")
@@ -85,9 +89,18 @@ def bottleneck(
         larger = "a larger max_policy_lag" if max_policy_lag > 1 else "max_policy_lag=4"
         return Bottleneck("the slowest actor", f"{larger} would let the others go on")
     part = max(_WORK, key=shares.__getitem__)
-    cpu = [value for name, value in metrics.items() if name.startswith("cpu/actor_")]
-    asleep = num_actors > 0 and sum(cpu) < len(cpu) * _MAX_ASLEEP * (1 - shares["waiting"])
+    asleep = num_actors > 0 and environments_wait(metrics, 0.0)
     return Bottleneck(ACTOR_TIME[part], _faster_actors(part, shares["learning"], num_actors, cores, overlaps, asleep))
+
+
+def environments_wait(metrics: Mapping[str, float], least: float, most: float = _MAX_ASLEEP) -> bool:
+    """Return whether environments take a part of the actors' time, and wait in it rather than compute.
+
+    least: that part of the time. most: the CPU time of an actor that waits, as a part of its working time.
+    """
+    cpu = [value for name, value in metrics.items() if name.startswith("cpu/actor_")]
+    working = 1 - _share(metrics, "waiting")
+    return _share(metrics, "env") >= least and sum(cpu) < len(cpu) * most * working
 
 
 def _share(metrics: Mapping[str, float], name: str) -> float:

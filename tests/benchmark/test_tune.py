@@ -94,7 +94,26 @@ def test_what_is_learned_stays_what_it_is():
     assert {setting[3:5] for setting in found} == {(0, 1), (0, 2), (1, 1), (1, 2)}
     assert {setting.acting for setting in found} == {"actors"}
     assert len(set(found)) == len(found) == 16
-    assert found[0].num_actors == 2
+    assert [setting.num_actors for setting in found[:4]] == [2, 1, 4, 8]
+
+
+def order_of(waits):
+    """The order in which settings of two cores are measured first, with environments that wait or compute."""
+    found, measured = candidates_of(al.TrainConfig(num_actors=2, envs_per_actor=8)), []
+    search = tune.Search(Path("config.toml"), found, math.inf, lambda stage, detail: None)
+
+    def measure(trial, seconds):
+        measured.append(trial.setting.num_actors)
+        trial.measured.append(Throughput(1, 1.0, waits=waits))
+
+    search._measure = measure
+    search.measure(found, 4)
+    return measured
+
+
+def test_where_environments_wait_more_actors_are_measured_first():
+    assert order_of(waits=False)[:4] == [2, 1, 4, 8]
+    assert order_of(waits=True)[:3] == [2, 4, 8]
 
 
 def test_a_config_that_no_file_can_hold_is_refused():
@@ -179,6 +198,20 @@ def test_a_file_that_is_there_stays(in_an_empty_folder, capsys):
 
 def tuning_of(*trials):
     return tune.Tuning(trials, trials[0], al.TrainConfig(), 1.0)
+
+
+def test_what_was_not_measured_is_told_with_the_verdict():
+    first, *rest = map(Trial, candidates_of(al.TrainConfig(num_actors=2, envs_per_actor=8)))
+    first.measured.append(Throughput(100, 1.0))
+    rest[0].measured.append(Throughput(90, 1.0))
+    found = tuning_of(first, *rest)
+    assert (
+        cli.tune._verdict(found) == "The current setting is the fastest of the 2 measured, or as fast as the fastest."
+    )
+    assert "14 of 16 settings weren't measured, among them all with 4, 8 actors; a l" in "".join(cli.tune._notes(found))
+    for trial in rest[:-1]:
+        trial.measured.append(Throughput(90, 1.0))
+    assert f"1 of 16 settings weren't measured, among them {rest[-1].setting}; a" in "".join(cli.tune._notes(found))
 
 
 FOUND = Trial(Setting(1, 2, 8, 0, 1), [Throughput(100, 1.0)])

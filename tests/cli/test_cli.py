@@ -128,6 +128,8 @@ def help_of(capsys, *argv):
         ),
         (["--actor-timeout", "5", "--on-env-error", "raise"], {"actor_timeout": 5.0, "on_env_error": "raise"}),
         (["--run-dir", "here", "--init-from", "there"], {"run_dir": "here", "init_from": "there"}),
+        (["--callback", "a:b", "--callback", "c:d"], {"callbacks": ["a:b", "c:d"]}),
+        (["--callback", "none"], {"callbacks": []}),
     ],
 )
 def test_flags_become_fields_of_the_config(flags, fields):
@@ -155,7 +157,7 @@ def test_every_field_is_a_flag_with_its_help(capsys):
     text = " ".join(help_of(capsys, "train").split()).replace("--[no-]", "--")
     for field in [*dataclasses.fields(al.TrainConfig), *dataclasses.fields(al.PPO)]:
         if field.name in ("env", "callbacks", "optimizer"):
-            continue
+            continue  # `--callback` is that of `callbacks`
         assert f"--{field.name.replace('_', '-')}" in text
         assert field.metadata["help"].split(";")[0].split("-")[0] in text, field.name
 
@@ -214,7 +216,10 @@ def test_a_network_by_name(tmp_path):
         (["train", "--init-from", "nowhere"], "Received: init_from='nowhere'"),
         (["train", "--run-dir", "/dev/null/run"], "`run_dir` can't be written: Not a directory. Received"),
         (["train", "--config", "nowhere.toml"], "`config` can't be read: No such file or directory. Received: config="),
-        (["train", "--resume", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='now"),
+        (
+            ["train", "--resume", "nowhere"],
+            "`--resume` holds no run: the directory isn't there. Received: --resume 'no",
+        ),
         (["train", "--network", "json:no_such"], "module 'json' has no attribute 'no_such'"),
         (["evaluate"], "the following arguments are required: RUN_DIR"),
         (["evaluate", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),

@@ -158,7 +158,8 @@ def test_a_network_in_the_file_replaces_what_the_preset_says_of_the_default_one(
         ("preset = false", "line 1: `preset` must be a name. Received: preset=False"),
         ("seed = 1\nenv_kwargs = {a = [2020-01-01]}", "line 2: `env_kwargs` must not be or hold a date or time"),
         ("learning_rate = 07:32:00", "line 1: `learning_rate` must not be or hold a date or time; quote it"),
-        ("seed = 1\ncallbacks = [1]", "line 2: `callbacks` are objects, which only Python can give"),
+        ("seed = 1\ncallbacks = [1]", 'line 2: `callbacks` must be names, as in ["module:factory"]; only Python can'),
+        ("callbacks = ['os:system']", "line 1: `callbacks` must not name one of Python's own modules"),
         ("n_epochs = 3", "line 1: TrainConfig and PPO have no such field (did you mean 'epochs'?)"),
         ("seed = 1\nseed = 2", "must be a TOML or JSON file; as TOML: Cannot overwrite a value (at"),
         ('{"seed": 1, "seed": 2}', "as JSON: the key 'seed' is repeated"),
@@ -226,6 +227,7 @@ def test_what_was_a_callable_is_named_where_it_is_asked_for():
 @pytest.mark.parametrize("kwargs", ['{"a": [1, null]}', f'{{"a": [{{"import": "{__name__}:written"}}]}}'])
 def test_print_config_can_be_fed_back(capsys, kwargs):
     argv = ["HalfCheetah-v5", "--algorithm", "ppo", "--checkpoint-minutes", "none", "--env-kwargs", kwargs]
+    argv += ["--callback", "mine:make", "--callback", "keras.callbacks:History"]
     assert cli.main(["train", *argv, "--print-config"]) == 0
     text = capsys.readouterr().out
     assert config_of("--config", written(text)) == config_of(*argv)

@@ -91,6 +91,15 @@ def test_a_busy_machine_is_named_before_a_part_of_the_run():
             assert "other programs" not in judge(*shares, cores=2, **{**busy, **idle})
 
 
+def test_environments_that_wait_are_named_even_on_a_busy_machine():
+    busy = {"cpu/others": 1.26, "cpu/pressure": 0.59, "cores": 2}
+    asleep = {"cpu/actor_0": 0.1, "cpu/actor_1": 0.15}
+    named = judge(0.05, 0.95, 0.92, 0.02, 0.01, **busy, **asleep)
+    assert named.startswith("limited by: environments; they wait rather than compute, so another actor would help")
+    for shares, cpu in (((0.2, 0.8, 0.8, 0.1, 0.0), asleep), ((0.05, 0.95, 0.92, 0.02, 0.01), {"cpu/actor_0": 0.3})):
+        assert "other programs" in judge(*shares, **busy, **cpu)
+
+
 def test_rows_without_the_time_that_was_waited_for_batches():
     """As older runs have them: what isn't learning counts as that."""
     metrics = {"time/learning": 0.3, "time/env": 0.6, "time/acting": 0.1, "time/other": 0.0, "time/waiting": 0.3}

@@ -164,6 +164,14 @@ class StopAfterOne(keras.callbacks.Callback):
         self.model.stop_training = True
 
 
+def test_a_callback_by_name_is_recorded_and_made_again(run_of):
+    run, name = run_of("killed"), f"{__name__}:StopAfterOne"
+    al.train(config(run.path, callbacks=[name]), resume=True)
+    assert json.loads(run.config.read_text())["callbacks"] == [name]
+    al.train(al.load_config(run.config, run_dir=run.path), resume=True)
+    assert [row["updates"] for row in rows_of(run)] == [1, 2, 3, 4, 5]
+
+
 def test_a_run_without_a_checkpoint_starts_from_the_beginning_and_says_so(run_of, caplog):
     run, watch = run_of("begun"), Watch()
     append_metrics(run, {"updates": 1, "env_steps": 64})  # killed after its first row, before its first checkpoint
@@ -200,9 +208,9 @@ def test_a_resume_that_cannot_start_leaves_all_as_it_was_and_says_why_in_the_log
     run = run_of("killed")
     (run.checkpoints / "0000000003" / "learner.npz").unlink()  # would be set aside, and its rows removed
     before = contents(run.path)
-    with pytest.raises(ValueError, match=r"Callback objects\. Received: 'none'"):
-        al.train(config(run.path, callbacks=["none"]), resume=True)
-    assert "ERROR the run ended: ValueError: `callbacks` must" in (run.logs / "run.log").read_text()
+    with pytest.raises(ValueError, match=r"must be a metric of the run.* Received: monitor='return'"):
+        al.train(config(run.path, callbacks=[keras.callbacks.EarlyStopping("return")]), resume=True)
+    assert "ERROR the run ended: ValueError: `monitor` of EarlyStopping must" in (run.logs / "run.log").read_text()
     changing = {run.logs / "run.log": b"", run.path / ".lock": b""}
     assert contents(run.path) | changing == before | changing
 
@@ -440,8 +448,11 @@ def test_the_command_line_takes_the_runs_own_config_but_for_its_path(begun, tmp_
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--resume", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),
-        (["--resume", "run", "--gamma", "0.5"], "algorithm.gamma is 0.97 there, 0.5 here"),
+        (["--resume", "nowhere"], "`--resume` holds no run: the directory isn't there. Received: --resume 'nowhere'"),
+        (
+            ["--resume", "run", "--gamma", "0.5"],
+            "`--resume` holds a run with another config: algorithm.gamma is 0.97 t",
+        ),
         (["Acrobot-v1", "--resume", "run"], 'env is "CartPole-v1" there, "Acrobot-v1" here'),
         (["--resume", "run", "--algorithm", "a2c"], 'algorithm.name is "ppo" there, "a2c" here'),
         (["--resume", "run", "--total-steps", "10"], "total_steps (which may grow) is"),
@@ -476,12 +487,15 @@ def test_a_config_json_that_is_none_is_refused_in_one_line(begun, capsys, text):
 
 def test_callbacks_are_left_out_at_the_command_line_which_is_said(begun, capsys):
     data = json.loads(begun.config.read_text())
-    begun.config.write_text(json.dumps({**data, "callbacks": [{"callable": "somewhere:EarlyStopping"}]}))
+    callbacks = [{"callable": "somewhere:EarlyStopping"}, "keras.callbacks:History"]
+    begun.config.write_text(json.dumps({**data, "callbacks": callbacks}))
     for argv in (["--resume", "run"], ["--config", "run/config.json"]):
-        arguments = cli.parse(["train", *argv])
         make = resumed_config if "--resume" in argv else train_config
-        assert make(arguments).callbacks == ()
-        assert "warning: the run's callbacks are left out (EarlyStopping)" in capsys.readouterr().err
+        assert make(cli.parse(["train", *argv])).callbacks == ("keras.callbacks:History",)
+        assert "warning: the run's callbacks are left out (EarlyStopping); to give" in capsys.readouterr().err
+        given = make(cli.parse(["train", *argv, "--callback", "mine:make"]))
+        assert given.to_json()["callbacks"] == ["mine:make"]
+        assert not capsys.readouterr().err
 
 
 def test_a_finished_run_needs_no_tensorflow_to_say_so(begun, capsys, monkeypatch):
