@@ -13,14 +13,18 @@ from actor_learner.system.types import Tensor
 
 
 class Evaluated(NamedTuple):
-    """A batch under the weights before the update."""
+    """A batch under the weights before the update.
+
+    Attributes:
+        value: `[T + 1, B]`
+        log_prob: `[T, B]`, of the actions.
+        truncation_value: `[T, B]`, of the last observation of an episode that the row cut off: the actor's where the
+            batch lacks it.
+    """
 
     value: Tensor
-    """`[T + 1, B]`"""
     log_prob: Tensor
-    """`[T, B]`, of the actions."""
     truncation_value: Tensor
-    """`[T, B]`, of the last observation of an episode that the row cut off: the actor's where the batch lacks it."""
 
 
 Evaluate = Callable[[Mapping[str, Tensor]], Evaluated]
@@ -65,8 +69,21 @@ class Algorithm(Hyperparameters):
         """Return the scalar to minimize, and scalars to report.
 
         outputs: `log_prob [N]` of the minibatch's actions, `entropy [N]`, `value [N]`, `parameters [N, P]` and the
-        network's further outputs. minibatch: The fields that `rows` returned, `[N, ...]` each, among them
-        `observation`, `action` and `valid`.
+        network's further outputs. minibatch: The fields that `rows` returned, `[N, ...]` each. Those of the batch are
+
+        - `observation` and `action`, nested like their spaces, as in a `Trajectory`;
+        - `reward`, clipped and scaled as `rewards` says;
+        - `terminated`, `truncated` and `valid`: rows that aren't valid must not count;
+        - `behaviour_log_prob` and `truncation_value`;
+        - `action_mask [N, M]`, only where the environment gives masks.
+
+        `ActorCritic` adds `value` and `target_log_prob` under the weights before the update, `truncation_value` under
+        these weights too, and `advantage` and `return`, or what else `targets` returns. A network with memory learns
+        sequences, side by side in the rows `[steps x sequences]`: then there are also `start [steps, sequences]` and
+        `initial_state`.
+
+        The distribution of the actions belongs to `parameters`: `al.ActionDistribution` gives log-probabilities and
+        divergences from another policy.
         """
 
     def check_metrics(self, names: Collection[str]) -> None:

@@ -59,7 +59,7 @@ def check_backup(callbacks: Iterable[Any], algorithm: Any) -> None:
     if algorithm.REPLAYS and any(isinstance(it, keras.callbacks.BackupAndRestore) for it in callbacks):
         raise ValueError(
             f"BackupAndRestore keeps no critics, targets or replay buffer, which {type(algorithm).__name__} needs: use "
-            "the run's own checkpoints, `resume=True` (--resume). Received: a BackupAndRestore"
+            "the run's own checkpoints, `resume=True`. Received: a BackupAndRestore"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -73,6 +73,7 @@ class RunCallbacks:
         self._reports = checks.reported(self._callbacks)
         self._names: list[str] = []
         self._reported: dict[str, float] = {}
+        self._has_warned = False
         checks.check_packages(self._callbacks)
         checks.check_rate(self._callbacks, learner.algorithm, learner.optimizer)
         checks.check_averages(self._callbacks, learner.optimizer)
@@ -142,8 +143,21 @@ class RunCallbacks:
         self.call("on_train_batch_end", batch, logs=logs, but=others)
         self.call("on_train_batch_end", batch, logs=logs, but=reporting)
         found = {name: _number(name, logs[name]) for name in self._reports if name in logs}
+        self._warn_of_dropped(metrics | {name: logs[name] for name in found}, logs)
         metrics.update(found)
         self._reported |= found
+
+    def _warn_of_dropped(self, kept: Mapping[str, Any], logs: Mapping[str, Any]) -> None:
+        """Warn, once, of values that a callback has put into `logs` and that go nowhere."""
+        dropped = [name for name, value in logs.items() if name not in kept or value is not kept[name]]
+        dropped = [name for name in dropped if name != "learning_rate"]  # Keras's callbacks put the one they set
+        if dropped and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "A callback put %r into `logs`, from where it doesn't reach metrics.jsonl: name it in `reports` of an "
+                "al.callbacks.Callback, and put it into the `logs` of on_train_batch_end.",
+                dropped[0],
+            )
 
     def _update_undone(self, metrics: dict[str, float]) -> None:
         """Call TerminateOnNaN alone: an undone update is no batch, but may have to end the run."""
@@ -156,7 +170,9 @@ class RunCallbacks:
         epoch = (self._learner.updates - 1) // self._updates_per_epoch
         if self._learner.env_steps < self._config.total_steps:  # rows that only reset add epochs to the plan
             self._params["epochs"] = max(self._params["epochs"], epoch + 2)
-        self.call("on_epoch_end", epoch, metrics | self._reported)
+        kept = metrics | self._reported
+        self.call("on_epoch_end", epoch, logs := dict(kept))
+        self._warn_of_dropped(kept, logs)
         self._reported.clear()
 
     def end(self, metrics: dict[str, float], *, interrupted: bool) -> None:

@@ -12,7 +12,6 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
-from actor_learner.cli.output import naming
 from actor_learner.cli.parser import Parser
 from actor_learner.config.config import ENV_HELP, TrainConfig
 from actor_learner.config.file import NO_FILE, ConfigFile, read_config_file
@@ -49,8 +48,7 @@ def _recorded(run_dir: str) -> dict[str, str]:
     """Return the algorithm's name and the backend in a run's config.json, where resuming won't refuse the file."""
     from actor_learner.runs.directory import read_config
 
-    with naming("--resume", "run_dir"):
-        config = read_config(run_dir)
+    config = read_config(run_dir)
     algorithm = config.get("algorithm")
     names = {
         "algorithm": algorithm.get("name") if isinstance(algorithm, dict) else None,

@@ -35,22 +35,6 @@ def _format_warning(message: object) -> str:
 
 
 @contextlib.contextmanager
-def naming(flag: str, argument: str) -> Iterator[None]:
-    """Let a refusal of an argument name the flag that gave it."""
-    try:
-        yield
-    except ValueError as error:
-        if error.args and isinstance(error.args[0], str):
-            text = (
-                error.args[0]
-                .replace(f"`{argument}`", f"`{flag}`")
-                .replace(f"Received: {argument}=", f"Received: {flag} ")
-            )
-            error.args = (text, *error.args[1:])
-        raise
-
-
-@contextlib.contextmanager
 def progress(*, quiet: bool = False, stages: bool = False) -> Iterator[Callable[..., None]]:
     """Yield a function that shows a stage, and its detail, in one line of a terminal on standard error.
 

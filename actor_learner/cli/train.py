@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from actor_learner.cli.flags import add_config_flags, add_env, flag_text, given_fields, named_before
-from actor_learner.cli.output import naming, own_command, warn
+from actor_learner.cli.output import own_command, warn
 from actor_learner.config.config import TrainConfig
 from actor_learner.config.file import NOT_REPEATED, build, config_toml, differences, preset_layer
 from actor_learner.config.references import algorithm_class, callable_marks, import_network
@@ -52,11 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and print where the run is and what to type next."""
-    with naming("--resume", "run_dir") if arguments.resume is not None else contextlib.nullcontext():
-        return _train(arguments)
-
-
-def _train(arguments: argparse.Namespace) -> int:
     from actor_learner.actors.capacity import check_memory
     from actor_learner.environments.factory import resolve_env
     from actor_learner.runs.directory import check_run_dir

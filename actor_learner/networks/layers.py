@@ -15,7 +15,7 @@ from keras import layers, ops
 from actor_learner.networks.distributions import GREEDY, NAMES, distribution_for
 from actor_learner.spaces.kinds import Box, from_json
 from actor_learner.spaces.structure import Leaf, action_structure
-from actor_learner.system.fields import check_choice, check_number
+from actor_learner.system.fields import check_choice, check_number, refusal
 from actor_learner.system.types import Tensor
 
 _CLIP = 10.0
@@ -127,6 +127,9 @@ class ActionDistribution(layers.Layer):  # type: ignore[misc]
             `epsilon ** (1 + epsilon_ladder * i / (N - 1))` (arXiv:1803.00933, section 4.1: 7, over an epsilon of .4).
 
     Raises ValueError for an unknown distribution, or a number out of range.
+
+    Example, in the loss of an algorithm of one's own, with the `parameters` of a reference network:
+        >>> divergence = al.ActionDistribution().kl_divergence(outputs["parameters"], parameters, action_space)
     """
 
     def __init__(
@@ -146,6 +149,34 @@ class ActionDistribution(layers.Layer):  # type: ignore[misc]
         if self.distribution == GREEDY:
             first = keras.initializers.Constant(self.first_epsilon)
             self.epsilon = self.add_weight(name="epsilon", shape=(1,), initializer=first, trainable=False)
+
+    def log_prob(self, parameters: Tensor, action: Any, action_space: Any, action_mask: Tensor | None = None) -> Tensor:
+        """Return the log-probability `[N]` of actions, differentiable in the parameters.
+
+        Args:
+            parameters: The network's output `[N, P]`.
+            action: `[N, ...]`, nested like the space, as in a `Trajectory`: before clipping or squashing.
+            action_space: A Gymnasium space.
+            action_mask: `[N, M]`, the allowed choices; None: all are.
+        """
+        actions = action_structure(action_space)
+        distribution = distribution_for(actions, self.distribution)
+        return distribution.log_prob(parameters, actions.flatten(action), action_mask)
+
+    def kl_divergence(
+        self, parameters: Tensor, other: Tensor, action_space: Any, action_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return KL(p || q) `[N]` in nats, for p of `parameters [N, P]` and q of `other [N, P]`; both have gradients.
+
+        Clipping isn't seen, as in `log_prob`; squashing changes nothing. action_space, action_mask: as for `log_prob`.
+
+        Raises ValueError for "greedy" policies, whose probabilities have no gradient.
+        """
+        if self.distribution == GREEDY:
+            raise refusal("distribution", "one with gradients, for a divergence", self.distribution)
+        return distribution_for(action_structure(action_space), self.distribution).kl_divergence(
+            parameters, other, action_mask
+        )
 
     def call(self, parameters: Tensor) -> Tensor:
         if self.distribution != GREEDY:

@@ -31,26 +31,30 @@ _MIN_CHECKED_BYTES = 2**28  # for fewer, memory isn't looked at
 
 
 class Minibatches(NamedTuple):
-    """Rows that were drawn, `[K, M, ...]` each: K minibatches of M rows; `[M, ...]` where one was asked for."""
+    """Rows that were drawn, `[K, M, ...]` each: K minibatches of M rows; `[M, ...]` where one was asked for.
+
+    Attributes:
+        observation: Nested like the space.
+        action: Nested like the space: as in a `Trajectory`, before clipping or squashing; discrete ones count from 0.
+        reward: float32: the discounted sum of up to `n_step` rewards.
+        discount: float32: what the value of `next_observation` counts for: `gamma ** n`, and 0 after a terminal state.
+        next_observation: The observation after these rewards, in the same episode, also where that one was truncated
+            there.
+        indices: int64: where the rows are, for `update_priorities`. Valid until their columns are overwritten.
+        weight: float32: importance weights, at most 1; 1 without priorities (arXiv:1511.05952, section 3.4).
+        action_mask: bool `[K, M, choices]`: the choices that were allowed; None without masks.
+        next_action_mask: bool `[K, M, choices]`: those that are allowed at `next_observation`.
+    """
 
     observation: Any
-    """Nested like the space."""
     action: Any
-    """Nested like the space: as in a `Trajectory`, before clipping or squashing; discrete ones count from 0."""
     reward: Array
-    """float32: the discounted sum of up to `n_step` rewards."""
     discount: Array
-    """float32: what the value of `next_observation` counts for: `gamma ** n`, and 0 after a terminal state."""
     next_observation: Any
-    """The observation after these rewards, in the same episode, also where that one was truncated there."""
     indices: Array
-    """int64: where the rows are, for `update_priorities`. Valid until their columns are overwritten."""
     weight: Array
-    """float32: importance weights, at most 1; 1 without priorities (arXiv:1511.05952, section 3.4)."""
     action_mask: Array | None = None
-    """bool `[K, M, choices]`: the choices that were allowed; None without masks."""
     next_action_mask: Array | None = None
-    """bool `[K, M, choices]`: those that are allowed at `next_observation`."""
 
 
 class ReplayBuffer:

@@ -108,13 +108,12 @@ def read_curves(
     """Return the curves of runs, one for each environment, metric and group. The arguments are those of `plot`.
 
     What only rises or only falls, such as a count, isn't smoothed.
-    Runs of a group that differ in more than the seed cause a warning. Of several directories, those that can't be drawn
-    (they hold no run, or one that ended before its first episode) are left out, with a warning.
+    Runs of a group that differ in more than the seed cause a warning.
 
-    Raises ValueError if an argument can't be used, no directory can be drawn, or a run lacks a metric.
+    Raises ValueError if an argument can't be used, a directory holds no run, or a run lacks a metric.
     """
     _check(run_dirs, metrics, x, band, smoothing)
-    runs = _read_runs(run_dirs, metrics)
+    runs = [_read_run(path) for path in run_dirs]
     keys = [_key(name, runs) for name in group_by] or ["algorithm.name"]
     curves = []
     for env in dict.fromkeys(run.env for run in runs):
@@ -157,35 +156,12 @@ def _check(run_dirs: Sequence[Any], metrics: Sequence[str], x: str, band: str, s
         raise refusal("smoothing", "from 0 to 1, a part of a run's updates", smoothing)
 
 
-def _read_runs(paths: Sequence[str | os.PathLike[str]], metrics: Sequence[str]) -> list[_Run]:
-    """Return the runs that can be read and have values; warn of the others. Raises ValueError if there is none."""
-    runs, refused = [], []
-    for path in paths:
-        try:
-            runs.append(_read_run(path, metrics))
-        except ValueError as error:
-            refused.append(error)
-    if not runs:
-        raise refused[0]
-    for reason in refused:
-        warnings.warn(f"a directory is left out: {reason}", stacklevel=4)
-    return runs
-
-
-def _read_run(path: str | os.PathLike[str], metrics: Sequence[str]) -> _Run:
+def _read_run(path: str | os.PathLike[str]) -> _Run:
     config = flat_config(read_config(path))
     missing = [name for name in ("env", "algorithm.name") if name not in config]
     if missing:
         raise ValueError(f"config.json is damaged: it has no {missing[0]}. Received: run_dir={str(path)!r}")
-    run = _Run(str(path), str(config["env"]), config, read_metrics(path))
-    of_episodes = [metric for metric in metrics if metric.startswith("episode")]
-    if of_episodes and not np.isfinite([row.get("episode_return", np.nan) for row in run.rows]).any():
-        raise _no_value(run, of_episodes[0])
-    return run
-
-
-def _no_value(run: _Run, metric: str) -> ValueError:
-    return ValueError(f"The metric has no value yet in {run.path!r}. Received: metric={metric!r}")
+    return _Run(str(path), str(config["env"]), config, read_metrics(path))
 
 
 def _key(name: str, runs: Sequence[_Run]) -> str:
@@ -259,6 +235,6 @@ def _smoothed(run: _Run, metric: str, x: str, smoothing: float) -> tuple[Array, 
             raise ValueError(f"The run {run.path!r} has no such metric{hint}. Received: metric={name!r}")
     places, values = series(run.rows, metric, x)
     if not len(values):
-        raise _no_value(run, metric)
+        raise ValueError(f"The metric has no value yet in {run.path!r}. Received: metric={metric!r}")
     window = smoothing_window(values, smoothing)
     return places, smooth(values, window), window

@@ -156,23 +156,13 @@ def open_run(path: str | os.PathLike[str]) -> RunDirectory:
     if not run.config.exists():
         runs = run.path.parent.parent.glob("*/*/config.json") if len(run.path.parts) > 2 else ()
         similar = close_match(str(run.path), [str(file.parent) for file in runs])
-        reason = f"has no config.json{_runs_below(run.path)}" if run.path.is_dir() else f"isn't there{similar}"
+        reason = "has no config.json" if run.path.is_dir() else f"isn't there{similar}"
         raise ValueError(f"`run_dir` holds no run: the directory {reason}. Received: run_dir={str(path)!r}")
     check_no_links(run)
     for file in (run.config, run.metrics):
         if file.exists() and not file.is_file():  # a reader would wait forever at a pipe
             raise ValueError(f"{file.name} must be a plain file. Received: run_dir={str(path)!r}")
     return run
-
-
-def _runs_below(folder: Path) -> str:
-    """Return `, but n runs are below it: ...`, the newest first, or an empty string."""
-    metrics = [file for pattern in ("*", "*/*", "runs/*/*") for file in folder.glob(f"{pattern}/metrics.jsonl")]
-    metrics = [file for file in metrics if RunDirectory(file.parent).config.exists()]
-    metrics.sort(key=lambda file: file.stat().st_mtime, reverse=True)
-    listed = ", ".join(str(file.parent) for file in metrics[:3]) + ", ..." * (len(metrics) > 3)
-    count = "1 run is" if len(metrics) == 1 else f"{len(metrics)} runs are"
-    return f", but {count} below it: {listed}" if metrics else ""
 
 
 def read_config(path: str | os.PathLike[str]) -> RecordedConfig:

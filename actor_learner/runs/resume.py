@@ -131,7 +131,7 @@ def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:
     if damages and checkpoint is None and not finished:
         raise ValueError(
             f"`run_dir` has checkpoints, but none is whole; the newest: {str(damages[0]).partition(' Received: ')[0]} "
-            "Start in another directory, or replace the run (overwrite=True, --overwrite). "
+            "Start in another directory, or replace the run (overwrite=True). "
             f"Received: run_dir={str(config.run_dir)!r}"
         )
     chosen = recorded.integer("chosen", "updates_per_epoch")
@@ -165,7 +165,7 @@ def check_fits(recorded: RecordedConfig, config: TrainConfig) -> None:
     if differences:
         raise ValueError(
             f"`run_dir` holds a run with another config: {'; '.join(differences)}. Resume it with its own config, "
-            f"or start a run in another directory. Received: run_dir={str(config.run_dir)!r}"
+            f"or give another run_dir. Received: run_dir={str(config.run_dir)!r}"
         )
 
 

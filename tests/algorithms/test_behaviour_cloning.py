@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,25 @@ def accuracy(network, batch):
     rows = np.nan_to_num(batch.observation[:-1][batch.valid])
     likeliest = ops.convert_to_numpy(ops.argmax(call_network(network, rows)["parameters"], axis=-1))
     return float(np.mean(likeliest == batch.action[batch.valid]))
+
+
+def test_the_fields_of_a_minibatch_are_those_that_the_docstring_of_loss_lists():
+    seen = set()
+
+    @dataclass(frozen=True, kw_only=True)
+    class Seeing(al.PPO):
+        def loss(self, outputs, minibatch):
+            seen.update(minibatch)
+            return super().loss(outputs, minibatch)
+
+    learner = al.Learner(al.default_network(VECTOR, TWO_ACTIONS), Seeing(), action_space=TWO_ACTIONS)
+    batch = demonstrations()
+    learner.trace(batch._replace(action_mask=np.ones((*batch.valid.shape, 2), bool)))
+    fields = al.algorithms.Algorithm.loss.__doc__.partition("Those of the batch")[2]
+    listed = set(re.findall(r"`(\w+)(?: \[.*?\])?`", fields))
+    assert seen <= listed
+    others = {"rewards", "Trajectory", "ActorCritic", "targets", "parameters"}
+    assert listed - seen == others | {"start", "initial_state"}  # of a network with memory
 
 
 def test_it_learns_what_the_expert_does_and_an_update_that_is_not_finite_is_undone():

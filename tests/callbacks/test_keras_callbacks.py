@@ -481,6 +481,37 @@ def begin(pieces, callback, **params):
     )
 
 
+class Adds(al.callbacks.Callback):
+    reports = ("named",)
+
+    def on_train_batch_end(self, batch, logs=None):
+        logs.update(self.added)
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs.update(self.added_to_epoch, learning_rate=0.5)
+
+
+@pytest.mark.parametrize(
+    ("added", "added_to_epoch", "dropped"),
+    [
+        ({"named": 1, "loss": 2.0, "more": 3}, {"late": 4}, "loss"),
+        ({"more": 3}, {}, "more"),
+        ({}, {"named": 4}, "named"),
+        ({"named": 1}, {}, None),
+    ],
+)
+def test_what_logs_drop_is_warned_of_once(pieces, caplog, added, added_to_epoch, dropped):
+    adds = Adds()
+    adds.added, adds.added_to_epoch = added, added_to_epoch
+    callbacks, metrics = begin(pieces, adds), {"updates": 1.0, "loss": 1.0}
+    for _ in range(2):
+        callbacks.update_ended(metrics)
+        callbacks.epoch_ended(metrics)
+    assert metrics == {"updates": 1.0, "loss": 1.0, **({"named": 1.0} if "named" in added else {})}
+    said = [record.getMessage() for record in caplog.records]
+    assert [text[: text.index(" into")] for text in said] == ([f"A callback put {dropped!r}"] if dropped else [])
+
+
 def test_auto_mode_is_resolved_for_every_callback_that_monitors(pieces):
     modes = dict.fromkeys(("episode_return", "episode_length", "episode/is_success", "explained_variance"), "max")
     modes |= dict.fromkeys(("loss", "value_loss", "policy_loss"), "min")

@@ -216,10 +216,7 @@ def test_a_network_by_name(tmp_path):
         (["train", "--init-from", "nowhere"], "Received: init_from='nowhere'"),
         (["train", "--run-dir", "/dev/null/run"], "`run_dir` can't be written: Not a directory. Received"),
         (["train", "--config", "nowhere.toml"], "`config` can't be read: No such file or directory. Received: config="),
-        (
-            ["train", "--resume", "nowhere"],
-            "`--resume` holds no run: the directory isn't there. Received: --resume 'no",
-        ),
+        (["train", "--resume", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='now"),
         (["train", "--network", "json:no_such"], "module 'json' has no attribute 'no_such'"),
         (["evaluate"], "the following arguments are required: RUN_DIR"),
         (["evaluate", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),

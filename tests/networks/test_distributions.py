@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from hypothesis import given, settings, strategies as st
 from keras import ops
 
+import actor_learner as al
 from actor_learner.networks.distributions import Distribution, distribution_for
 from actor_learner.networks.distributions.parts import (
     Bernoulli,
@@ -299,6 +300,44 @@ def test_a_composite_is_the_product_of_its_leaves():
     assert (column, choice) == (structure.parameter_size(HYBRID), Spaces(None, HYBRID).masks.size)
     np.testing.assert_allclose(numpy(distribution.log_prob(parameters, sample, mask)), log_prob, rtol=1e-5)
     np.testing.assert_allclose(numpy(distribution.entropy(parameters, mask)), entropy, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("space", "name"), [(HYBRID, "squashed"), (HYBRID, "gaussian"), (Box(-1, 1, (2, 2)), "gaussian")]
+)
+def test_the_divergence_is_the_mean_log_ratio_of_samples(space, name):
+    """By Monte Carlo of the public methods, for two policies close to each other; of one from itself it is 0."""
+    rng, rows = np.random.default_rng(0), 40_000
+    layer, spaces = al.ActionDistribution(name), Spaces(None, space)
+    first, second = 0.5 * rng.normal(size=(2, 1, structure.parameter_size(space))).astype(np.float32)
+    sizes = [3, 3, 2, 4] if space is HYBRID else []
+    mask = np.concatenate([random_mask(rng, 1, n) for n in sizes], axis=1) if sizes else None
+    np.testing.assert_allclose(numpy(layer.kl_divergence(first, first, space, mask)), [0.0], atol=1e-6)
+    found = float(numpy(layer.kl_divergence(first, second, space, mask))[0])
+
+    distribution = distribution_for(spaces.action, name)
+    uniform, normal = distribution.noise
+    noise = np.concatenate([1 - rng.random((rows, uniform)), rng.normal(size=(rows, normal))], axis=1)
+    first, second = (np.repeat(parameters, rows, axis=0) for parameters in (first, second))
+    mask = None if mask is None else np.repeat(mask, rows, axis=0)
+    action = spaces.action.unflatten(distribution.sample(first, noise.astype(np.float32), mask))
+    one, other = (numpy(layer.log_prob(parameters, action, space, mask)) for parameters in (first, second))
+    ratio = one - other
+    assert found == pytest.approx(ratio.mean(), abs=4 * ratio.std() / np.sqrt(rows))
+
+
+def test_a_choice_that_a_network_forbids_by_itself_leaves_the_divergence_and_its_gradient_finite():
+    own, other = np.array([[0.5, -np.inf, 1.0]], np.float32), np.array([[1.0, -np.inf, 0.0]], np.float32)
+    layer = al.ActionDistribution()
+    gradient = gradient_of(lambda parameters: layer.kl_divergence(parameters, other, Discrete(3)), own)
+    assert np.isfinite(numpy(layer.kl_divergence(own, other, Discrete(3)))).all()
+    assert np.isfinite(numpy(gradient)).all()
+
+
+def test_greedy_policies_have_no_divergence():
+    values = np.zeros((1, 4), np.float32)
+    with pytest.raises(ValueError, match="`distribution` must be one with gradients.* Received: distribution='greedy'"):
+        al.ActionDistribution("greedy").kl_divergence(values, values, Discrete(3))
 
 
 def test_actors_and_learner_agree_on_a_composite():

@@ -247,23 +247,6 @@ def test_a_run_without_metrics(tmp_path):
     assert not (tmp_path / "curve.png").exists()
 
 
-def test_a_run_that_cannot_be_drawn_is_left_out_with_a_warning():
-    make_run("a", [1.0, 2.0])
-    Path("failed/logs").mkdir(parents=True)
-    create_run(al.TrainConfig(run_dir="empty"))
-    append_metrics(create_run(al.TrainConfig(run_dir="short")), {"env_steps": 1, "updates": 1, "loss": 2.0})
-    for name, message in (
-        ("failed", "holds no run"),
-        ("empty", "has no metrics"),
-        ("short", "has no value yet in 'short'"),
-    ):
-        with pytest.warns(UserWarning, match=f"a directory is left out: .*{message}"):
-            (curve,) = read_curves([name, "a"])
-        assert curve.num_runs == 1
-        with pytest.raises(ValueError, match=message):
-            read_curves([name, name])
-
-
 def test_the_command_line_draws_groups_of_several_metrics(capsys):
     make_run("a", [1.0, 2.0], algorithm=al.PPO(gamma=0.99))
     make_run("b", [3.0, 4.0], algorithm=al.PPO(gamma=0.9))

@@ -113,6 +113,9 @@ def test_public_names_have_docstrings_and_others_are_not_there():
     assert dir(al) == sorted(al.__all__)
     undocumented = {name for name in al.__all__ if not getattr(al, name).__doc__}
     assert undocumented <= {"__version__", "algorithms", "callbacks"}
+    for name in al.__all__:  # which `help` shows of a tuple's fields
+        for field in getattr(getattr(al, name), "_fields", ()):
+            assert f" {field}: " in getattr(al, name).__doc__, (name, field)
     with pytest.raises(AttributeError, match="no attribute 'Trainer'"):
         _ = al.Trainer
 

@@ -177,18 +177,6 @@ def test_a_folder_that_is_no_run(tmp_path):
             read_config(tmp_path)
 
 
-def test_a_folder_above_runs_names_them():
-    for name in ("runs/Room/ppo-0-1", "runs/Room/ppo-1-1"):
-        append_metrics(create_run(al.TrainConfig(run_dir=name)), {"updates": 1})
-    os.makedirs("runs/Room/failed/logs")
-    for folder in ("runs/Room", "runs", "."):
-        said = (
-            r"has no config.json, but 2 runs are below it: runs/Room/ppo-\d-1, runs/Room/ppo-\d-1\. Received: run_dir="
-        )
-        with pytest.raises(ValueError, match=said):
-            open_run(folder)
-
-
 def test_a_finished_run_says_after_how_many_steps():
     run = create_run(al.TrainConfig(run_dir="mine"))
     assert read_config("mine").finished_steps == 0

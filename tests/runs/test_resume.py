@@ -448,11 +448,8 @@ def test_the_command_line_takes_the_runs_own_config_but_for_its_path(begun, tmp_
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--resume", "nowhere"], "`--resume` holds no run: the directory isn't there. Received: --resume 'nowhere'"),
-        (
-            ["--resume", "run", "--gamma", "0.5"],
-            "`--resume` holds a run with another config: algorithm.gamma is 0.97 t",
-        ),
+        (["--resume", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),
+        (["--resume", "run", "--gamma", "0.5"], "algorithm.gamma is 0.97 there, 0.5 here"),
         (["Acrobot-v1", "--resume", "run"], 'env is "CartPole-v1" there, "Acrobot-v1" here'),
         (["--resume", "run", "--algorithm", "a2c"], 'algorithm.name is "ppo" there, "a2c" here'),
         (["--resume", "run", "--total-steps", "10"], "total_steps (which may grow) is"),

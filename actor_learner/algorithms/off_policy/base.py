@@ -41,26 +41,34 @@ class Models(Protocol):
 
 
 class Loss(NamedTuple):
-    """The loss of a group on a minibatch."""
+    """The loss of a group on a minibatch.
+
+    Attributes:
+        value: The scalar to minimize.
+        metrics: Scalars to report.
+        outputs: Fields that later groups of this step have in their minibatch, without a gradient. One group whose
+            steps are never left out must give `error [M]`, the temporal-difference errors: the rows' priorities.
+    """
 
     value: Tensor
-    """The scalar to minimize."""
     metrics: dict[str, Tensor]
-    """Scalars to report."""
     outputs: Mapping[str, Tensor] = MappingProxyType({})
-    """Fields that later groups of this step have in their minibatch, without a gradient. One group whose
-    steps are never left out must give `error [M]`, the temporal-difference errors: the rows' priorities."""
 
 
 class LossGroup(NamedTuple):
-    """Weights that an optimizer steps, and their loss."""
+    """Weights that an optimizer steps, and their loss.
+
+    Attributes:
+        name: `NETWORK`, `CRITICS`, or the name of one of the algorithm's own variables.
+        loss: A pure function of the models and of a minibatch: the fields of `Minibatches` but `indices`, `[M, ...]`
+            each; `noise [M, noise_columns * d]`, standard normals for actions of d numbers; and the `outputs` of the
+            groups before this one.
+        every: Gradient steps from one of this group's to its next.
+    """
 
     name: str
-    """`NETWORK`, `CRITICS`, or the name of one of the algorithm's own variables."""
     loss: Callable[[Models, Mapping[str, Any]], Loss]
-    """A pure function of the models and of a minibatch: the fields of `Minibatches`, `[M, ...]` each."""
     every: int = 1
-    """Gradient steps from one of this group's to its next."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,6 +91,13 @@ class Distribution:
         """Return the entropy `[N]`, in nats."""
         return _sum([part.entropy(own, allowed) for part, own, allowed in self._parts_with_inputs(parameters, mask)])
 
+    def kl_divergence(self, parameters: Tensor, other: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the divergence `[N]` from the distributions of `parameters` to those of `other [N, P]`, in nats."""
+        own = self._parts_with_inputs(parameters, mask)
+        others = self._parts_with_inputs(other, None)
+        pairs = zip(own, others, strict=True)
+        return _sum([part.kl_divergence(first, second, allowed) for (part, first, allowed), (_, second, _) in pairs])
+
     def _parts_with_inputs(self, parameters: Tensor, mask: Tensor | None) -> Any:
         """Yield each part with its parameters and its mask, None for a part without choices."""
         own = _split_columns(parameters, [columns.parameters for columns in self._columns])

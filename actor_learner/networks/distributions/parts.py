@@ -70,6 +70,11 @@ class Categorical:
         # where before the product, so that the -inf of a network that masks by itself reaches no gradient either.
         return -ops.sum(probability * ops.where(probability > 0, log_prob, 0.0), axis=-1)
 
+    def kl_divergence(self, parameters: Tensor, other: Tensor, mask: Tensor | None = None) -> Tensor:
+        first, second = (ops.log_softmax(_allowed_logits(logits, mask)) for logits in (parameters, other))
+        probability = ops.exp(first)
+        return ops.sum(probability * ops.where(probability > 0, first - second, 0.0), axis=-1)
+
 
 @dataclass(frozen=True)
 class EpsilonGreedy(Categorical):
@@ -135,6 +140,9 @@ class MultiCategorical:
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         return ops.sum(self._choice.entropy(self._logits(parameters, mask)), axis=-1)
 
+    def kl_divergence(self, parameters: Tensor, other: Tensor, mask: Tensor | None = None) -> Tensor:
+        return ops.sum(self._choice.kl_divergence(self._logits(parameters, mask), self._logits(other, mask)), axis=-1)
+
     @property
     def _choice(self) -> Categorical:
         """The distribution of each choice, padded."""
@@ -186,6 +194,10 @@ class Bernoulli:
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         return ops.sum(_softplus(parameters) - parameters * ops.sigmoid(parameters), axis=-1)
+
+    def kl_divergence(self, parameters: Tensor, other: Tensor, mask: Tensor | None = None) -> Tensor:
+        change = ops.sigmoid(parameters) * (parameters - other)
+        return ops.sum(change + _softplus(other) - _softplus(parameters), axis=-1)
 
     def _bits(self, condition: Tensor) -> Tensor:
         return ops.reshape(ops.cast(condition, "int8"), (-1, *self.shape))
@@ -243,6 +255,12 @@ class Gaussian:
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         log_std = self._split(parameters)[1]
         return ops.sum(log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+
+    def kl_divergence(self, parameters: Tensor, other: Tensor, mask: Tensor | None = None) -> Tensor:
+        (mean, log_std), (other_mean, other_log_std) = self._split(parameters), self._split(other)
+        ratio = log_std - other_log_std
+        distance = (mean - other_mean) * ops.exp(-other_log_std)
+        return ops.sum(0.5 * (ops.exp(2.0 * ratio) + ops.square(distance) - 1.0) - ratio, axis=-1)
 
     def _split(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
         return parameters[:, : self.size], parameters[:, self.size :]
