@@ -94,6 +94,7 @@ def evaluate(
     env_kwargs: Mapping[str, Any] | None = None,
     vectorization: str | None = None,
     autoreset_mode: str | None = None,
+    max_episode_steps: int | None = None,
 ) -> Evaluation:
     """Plays `episodes` episodes in this process.
 
@@ -112,6 +113,8 @@ def evaluate(
         env_kwargs: Keyword arguments of the environment; by default the run's, if the environment is the run's.
         vectorization: As for `train`; by default the run's.
         autoreset_mode: As for `train`; by default the run's.
+        max_episode_steps: Env steps after which an episode is cut off; None: where the environment ends it. Needs
+            single environments.
 
     Raises:
         ValueError: The folder holds no run, its environment must be passed again, or the environment has other spaces
@@ -120,6 +123,7 @@ def evaluate(
     check_count("episodes", episodes)
     check_count("num_envs", num_envs, optional=True)
     check_count("seed", seed, 0)
+    check_count("max_episode_steps", max_episode_steps, optional=True)
     num_envs = min(num_envs or MAX_ENVS, episodes)
     config = RecordedConfig()
     if isinstance(run_dir_or_network, (str, os.PathLike)):
@@ -127,6 +131,8 @@ def evaluate(
     env, env_kwargs = run_environment(config, env, env_kwargs)
     factory = resolve_env(env, env_kwargs, vectorization or config.get("vectorization", "auto"), check_pickle=False)
     factory = dataclasses.replace(factory, known_count=config.envs_per_actor or factory.known_count)
+    if max_episode_steps is not None:
+        factory = factory.limited(max_episode_steps)
     with contextlib.closing(factory.make_about(num_envs, seed)) as vector_env:
         mode = autoreset_mode or config.get("autoreset_mode")
         environments = Environments(vector_env, autoreset_mode=mode, info_keys=_info_keys(config), name=factory.name)
@@ -136,6 +142,7 @@ def evaluate(
         quotas = [episodes // num_envs + (index < episodes % num_envs) for index in range(num_envs)]
         with policy.reseeded(seed):
             played = _play(player, quotas, seed)
+        environments.warn_of_missing_info()
     returns, lengths, infos = zip(*played, strict=True)
     names = dict.fromkeys(name for info in infos for name in info)
     info = {name: np.array([info.get(name, np.nan) for info in infos], dtype=np.float64) for name in names}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.cli.flags import add_number, json_object
+from actor_learner.cli.flags import add_number, converter, json_object
 from actor_learner.system.keras_import import keras_backend
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     group.add_argument("--env", metavar="ENV", help="environment to play instead of the run's")
     env_kwargs = "keyword arguments for the environment instead of the run's"
     group.add_argument("--env-kwargs", type=json_object, metavar="JSON", help=env_kwargs)
+    limit = "cut off episodes after so many steps (default: where the environment ends them)"
+    group.add_argument("--max-episode-steps", type=converter(int), metavar="STEPS", help=limit)
     group = parser.add_argument_group("output")
     group.add_argument("--table", action="store_true", help="print a line for each episode")
     group.add_argument("--json", action="store_true", help="print one JSON object")
@@ -46,10 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
     keras_backend()
     from actor_learner.evaluate import evaluate
 
-    options = {**_environment(arguments), "episodes": arguments.episodes, "seed": arguments.seed}
+    options = {name: getattr(arguments, name) for name in ("episodes", "seed", "max_episode_steps")}
+    options |= {**_environment(arguments), "deterministic": not arguments.stochastic}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"gymnasium\.")  # an existing folder, the making of a window
-        evaluation = evaluate(arguments.run_dir, **options, deterministic=not arguments.stochastic)
+        evaluation = evaluate(arguments.run_dir, **options)
     if arguments.json:
         print(json.dumps(_as_json(evaluation, arguments)))
     else:

@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import cloudpickle
@@ -69,6 +69,20 @@ class EnvFactory:
         if isinstance(mode, AutoresetMode):
             vector_env.unwrapped.metadata = {**vector_env.unwrapped.metadata, "autoreset_mode": mode}
         return vector_env
+
+    def limited(self, max_episode_steps: int) -> EnvFactory:
+        """Return a factory of single environments whose episodes are cut off after so many steps.
+
+        Raises EnvError if there are only whole vector environments.
+        """
+        if self.native and not (isinstance(self.source, EnvSpec) and self.source.entry_point is not None):
+            raise EnvError(
+                f"`max_episode_steps` needs single environments, but `{self.name}` builds only whole vector "
+                f"environments: end their episodes in there. Received: max_episode_steps={max_episode_steps}"
+            )
+        single = replace(self, native=False)
+        make = lambda: gym.wrappers.TimeLimit(single.make_one(), max_episode_steps)  # noqa: E731
+        return replace(single, source=make, env_kwargs={})
 
     def dumps(self) -> bytes:
         """Return this factory pickled, with definitions of `__main__` by value.

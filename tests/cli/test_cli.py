@@ -347,7 +347,7 @@ def test_evaluate_as_json(trained, capsys):
 def test_evaluate_as_a_table(trained, capsys):
     run, _ = trained
     kwargs = ["--env-kwargs", '{"max_episode_steps": 5}']
-    assert cli.main(["evaluate", str(run), "--episodes", "3", "--table", *kwargs]) == 0
+    assert cli.main(["evaluate", str(run), "--episodes", "3", "--table", "--max-episode-steps", "5"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "episode  return  steps",
         "      1     5.0      5",
