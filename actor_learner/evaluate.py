@@ -20,7 +20,7 @@ from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
-from actor_learner.system.fields import check_count
+from actor_learner.system.fields import check_choice, check_count
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
@@ -65,21 +65,25 @@ class Evaluation:
         """The mean number of env steps."""
         return float(self.lengths.mean())
 
-    def confidence_interval(self, level: float = 0.95) -> tuple[float, float]:
+    def confidence_interval(self, level: float = 0.95, key: str | None = None) -> tuple[float, float]:
         """Return the low and high end of an interval for the mean return; NaN for both after a single episode.
 
         Percentiles of the means of 10,000 bootstrap resamples with a fixed seed, as in rliable (arXiv:2108.13264). The
         interval stays within the range of the returns, and is too narrow for fewer than ten episodes.
 
-        Raises ValueError for a level that isn't between 0 and 1.
+        key: a name of `info`, for the mean of that entry over the episodes that have it.
+
+        Raises ValueError for a level that isn't between 0 and 1, or an unknown name.
         """
         if not 0 < level < 1:
             raise ValueError(f"`level` must be between 0 and 1, both excluded. Received: level={level!r}")
-        count = len(self.returns)
+        values = self.returns if key is None else self.info[check_choice("key", key, self.info)]
+        values = values[~np.isnan(values)]
+        count = len(values)
         if count < 2:
             return np.nan, np.nan
         rng, rows = np.random.default_rng(0), 100  # at a time, for the memory that many episodes would take
-        means = [self.returns[rng.integers(count, size=(rows, count))].mean(axis=1) for _ in range(_RESAMPLES // rows)]
+        means = [values[rng.integers(count, size=(rows, count))].mean(axis=1) for _ in range(_RESAMPLES // rows)]
         low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
 

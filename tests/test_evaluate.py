@@ -130,6 +130,15 @@ class TestConfidenceInterval:
         assert np.isnan(one.confidence_interval()).all()
         assert Evaluation(np.full(4, 3.0), np.full(4, 3)).confidence_interval() == (3.0, 3.0)
 
+    def test_of_an_entry_of_the_infos_over_the_episodes_that_have_it(self):
+        won = np.array([1.0, 0.0, 1.0, 1.0])
+        lengths = np.ones(5, np.int64)
+        evaluation = Evaluation(np.arange(5.0), lengths, {"won": np.array([*won, np.nan]), "one": won[:1]})
+        assert evaluation.confidence_interval(key="won") == Evaluation(won, lengths).confidence_interval()
+        assert np.isnan(evaluation.confidence_interval(key="one")).all()
+        with pytest.raises(ValueError, match=r"^`key` must be one of 'won', 'one' \(did you mean 'won'\?\)"):
+            evaluation.confidence_interval(key="wn")
+
     @pytest.mark.parametrize("level", [0, 1, 95])
     def test_a_level_that_is_none(self, level):
         with pytest.raises(ValueError, match=r"^`level` must be between 0 and 1.*Received: level="):

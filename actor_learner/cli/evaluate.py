@@ -103,8 +103,10 @@ def _as_text(evaluation: Evaluation, *, table: bool) -> str:
     )
     if math.isfinite(low):
         lines.append(f"mean: {_number(low)} to {_number(high)} ({LEVEL:.0%} confidence, bootstrap)")
-    # The mean of each entry of the environment's info over the episodes that have it.
-    lines += [f"{name}: {_number(values[values == values].mean())}" for name, values in evaluation.info.items()]
+    for name, values in evaluation.info.items():  # over the episodes that have the entry
+        low, high = evaluation.confidence_interval(LEVEL, name)
+        interval = f", {_number(low)} to {_number(high)} ({LEVEL:.0%} confidence)" if math.isfinite(low) else ""
+        lines.append(f"{name}: {_number(values[values == values].mean())}{interval}")
     return "\n".join(lines)
 
 
@@ -130,7 +132,7 @@ def _as_json(evaluation: Evaluation, arguments: argparse.Namespace) -> dict[str,
     return {
         "return_mean": float(evaluation.mean),
         "return_std": float(evaluation.std),
-        "return_interval": [_finite(end) for end in evaluation.confidence_interval(LEVEL)],
+        "return_interval": _interval(evaluation),
         "interval": {"level": LEVEL, "method": "bootstrap"},
         "length_mean": evaluation.mean_length,
         "episodes": len(evaluation.returns),
@@ -139,7 +141,12 @@ def _as_json(evaluation: Evaluation, arguments: argparse.Namespace) -> dict[str,
         "returns": [float(value) for value in evaluation.returns],
         "lengths": [int(value) for value in evaluation.lengths],
         "info": {name: [_finite(value) for value in values] for name, values in evaluation.info.items()},
+        "info_intervals": {name: _interval(evaluation, name) for name in evaluation.info},
     }
+
+
+def _interval(evaluation: Evaluation, key: str | None = None) -> list[float | None]:
+    return [_finite(end) for end in evaluation.confidence_interval(LEVEL, key)]
 
 
 def _finite(value: float) -> float | None:

@@ -15,9 +15,11 @@ import pytest
 
 import actor_learner as al
 from actor_learner import cli
+from actor_learner.cli.evaluate import _as_text as as_text
 from actor_learner.cli.output import one_line_warnings
 from actor_learner.cli.parser import in_flags
 from actor_learner.cli.train import train_config
+from actor_learner.evaluate import Evaluation
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import read_metrics
 from tests.support.processes import patience
@@ -382,6 +384,11 @@ def test_evaluate_elsewhere_is_refused(trained, capsys):
     assert "Received: --env Acrobot-v1" in refusal_of(capsys, "evaluate", str(run), "--env", "Acrobot-v1")
     assert "exclude each other" in refusal_of(capsys, "evaluate", str(run), "--render", "human", "--video", "v")
     assert "`--episodes` must be an integer" in refusal_of(capsys, "evaluate", str(run), "--episodes", "0")
+
+
+def test_entries_of_the_infos_have_intervals():
+    evaluation = Evaluation(np.arange(4.0), np.ones(4, np.int64), {"won": np.array([1, 0, 1, 1.0]), "odd": np.ones(1)})
+    assert as_text(evaluation, table=False).splitlines()[2:] == ["won: 0.75, 0.25 to 1.0 (95% confidence)", "odd: 1.0"]
 
 
 def test_help_is_legible_at_80_columns(capsys, monkeypatch):
