@@ -22,7 +22,7 @@ from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.spaces.kinds import to_json
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Leaf, choice_counts
-from actor_learner.system.fields import check_count
+from actor_learner.system.fields import check_choice, check_count
 from actor_learner.system.types import Array
 
 if TYPE_CHECKING:
@@ -67,21 +67,25 @@ class Evaluation:
         """The mean number of env steps."""
         return float(self.lengths.mean())
 
-    def confidence_interval(self, level: float = 0.95) -> tuple[float, float]:
+    def confidence_interval(self, level: float = 0.95, key: str | None = None) -> tuple[float, float]:
         """Return the low and high end of an interval for the mean return; NaN for both after a single episode.
 
         Percentiles of the means of 10,000 bootstrap resamples with a fixed seed, as in rliable (arXiv:2108.13264). The
         interval stays within the range of the returns, and is too narrow for fewer than ten episodes.
 
-        Raises ValueError for a level that isn't between 0 and 1.
+        key: a name of `info`, for the mean of that entry over the episodes that have it.
+
+        Raises ValueError for a level that isn't between 0 and 1, or an unknown name.
         """
         if not 0 < level < 1:
             raise ValueError(f"`level` must be between 0 and 1, both excluded. Received: level={level!r}")
-        count = len(self.returns)
+        values = self.returns if key is None else self.info[check_choice("key", key, self.info)]
+        values = values[~np.isnan(values)]
+        count = len(values)
         if count < 2:
             return np.nan, np.nan
         rng, rows = np.random.default_rng(0), 100  # at a time, for the memory that many episodes would take
-        means = [self.returns[rng.integers(count, size=(rows, count))].mean(axis=1) for _ in range(_RESAMPLES // rows)]
+        means = [values[rng.integers(count, size=(rows, count))].mean(axis=1) for _ in range(_RESAMPLES // rows)]
         low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
 
@@ -98,6 +102,7 @@ def evaluate(
     autoreset_mode: str | None = None,
     wrappers: Sequence[str | Callable[..., Any]] | None = None,
     wrapper_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    max_episode_steps: int | None = None,
 ) -> Evaluation:
     """Plays `episodes` episodes in this process.
 
@@ -118,6 +123,8 @@ def evaluate(
         autoreset_mode: As for `train`; by default the run's.
         wrappers: As for `train`; by default the run's, around another environment too; `()` for none.
         wrapper_kwargs: Keyword arguments of the wrappers; by default the run's, if the wrappers are the run's.
+        max_episode_steps: Env steps after which an episode is cut off; None: where the environment ends it. Needs
+            single environments.
 
     Raises:
         ValueError: The folder holds no run, its environment must be passed again, or the environment has other spaces
@@ -126,6 +133,7 @@ def evaluate(
     check_count("episodes", episodes)
     check_count("num_envs", num_envs, optional=True)
     check_count("seed", seed, 0)
+    check_count("max_episode_steps", max_episode_steps, optional=True)
     num_envs = min(num_envs or MAX_ENVS, episodes)
     config = RecordedConfig()
     if isinstance(run_dir_or_network, (str, os.PathLike)):
@@ -133,6 +141,8 @@ def evaluate(
     wrapping = {"vectorization": vectorization, "wrappers": wrappers, "wrapper_kwargs": wrapper_kwargs}
     factory = resolve_env(**run_environment(config, env=env, env_kwargs=env_kwargs, **wrapping), check_pickle=False)
     factory = dataclasses.replace(factory, known_count=config.envs_per_actor or factory.known_count)
+    if max_episode_steps is not None:
+        factory = factory.limited(max_episode_steps)
     with contextlib.closing(factory.make_about(num_envs, seed)) as vector_env:
         mode = autoreset_mode or config.get("autoreset_mode")
         environments = Environments(vector_env, autoreset_mode=mode, info_keys=_info_keys(config), name=factory.name)
@@ -142,6 +152,7 @@ def evaluate(
         quotas = [episodes // num_envs + (index < episodes % num_envs) for index in range(num_envs)]
         with policy.reseeded(seed):
             played = _play(player, quotas, seed)
+        environments.warn_of_missing_info()
     returns, lengths, infos = zip(*played, strict=True)
     names = dict.fromkeys(name for info in infos for name in info)
     info = {name: np.array([info.get(name, np.nan) for info in infos], dtype=np.float64) for name in names}

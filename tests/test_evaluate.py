@@ -130,6 +130,15 @@ class TestConfidenceInterval:
         assert np.isnan(one.confidence_interval()).all()
         assert Evaluation(np.full(4, 3.0), np.full(4, 3)).confidence_interval() == (3.0, 3.0)
 
+    def test_of_an_entry_of_the_infos_over_the_episodes_that_have_it(self):
+        won = np.array([1.0, 0.0, 1.0, 1.0])
+        lengths = np.ones(5, np.int64)
+        evaluation = Evaluation(np.arange(5.0), lengths, {"won": np.array([*won, np.nan]), "one": won[:1]})
+        assert evaluation.confidence_interval(key="won") == Evaluation(won, lengths).confidence_interval()
+        assert np.isnan(evaluation.confidence_interval(key="one")).all()
+        with pytest.raises(ValueError, match=r"^`key` must be one of 'won', 'one' \(did you mean 'won'\?\)"):
+            evaluation.confidence_interval(key="wn")
+
     @pytest.mark.parametrize("level", [0, 1, 95])
     def test_a_level_that_is_none(self, level):
         with pytest.raises(ValueError, match=r"^`level` must be between 0 and 1.*Received: level="):
@@ -154,7 +163,8 @@ def test_entries_of_the_last_info(policy, run_with):
     assert set(evaluation.info) == {"is_success"}
     run_dir = run_with(env="CartPole-v1", info_keys=("laps",))
     assert evaluate(run_dir, Told, episodes=2, num_envs=1).info["laps"].tolist() == [2.0, 4.0]
-    assert evaluate(run_dir, Fixed, episodes=2).info == {}
+    with pytest.warns(UserWarning, match="none of 2 episodes has laps of `info_keys`; its numbers are none$"):
+        assert evaluate(run_dir, Fixed, episodes=2).info == {}
 
 
 def test_run_directory_brings_its_environment_unless_another_is_given(run_dir):
@@ -163,6 +173,29 @@ def test_run_directory_brings_its_environment_unless_another_is_given(run_dir):
     assert evaluate(run_dir, episodes=2, env_kwargs={"max_episode_steps": 40}).lengths.tolist() == [40, 40]
     assert evaluate(run_dir, Fixed, episodes=3).lengths.tolist() == [3, 3, 3]  # without the run's env_kwargs
     assert evaluate(run_dir, Fixed, episodes=3, env_kwargs={"length": 7}).lengths.tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs"), [(Fixed, {"length": 0}), ("CartPole-v1", {}), ("CartPole-v1", {"max_episode_steps": 9})]
+)
+def test_endless_episodes_are_cut_off(policy, env, kwargs):
+    length = min(kwargs.get("max_episode_steps", 20), 20)
+    assert evaluate(policy, env, 3, env_kwargs=kwargs, max_episode_steps=20).lengths.tolist() == [length] * 3
+
+
+def test_whole_vector_environments_end_their_own_episodes(policy):
+    def make(num_envs):
+        return gym.make_vec("CartPole-v1", num_envs)
+
+    assert "`max_episode_steps` needs single environments" in refused(policy, make, max_episode_steps=5)
+
+
+def test_keys_that_no_episode_had_are_named(policy, run_with):
+    run_dir = run_with(env=Told, info_keys=("lap",))
+    with pytest.warns(
+        UserWarning, match="none of 2 episodes has lap of `info_keys`; its numbers are is_success, laps$"
+    ):
+        evaluate(run_dir, episodes=2)
 
 
 def test_samples_repeat_with_their_seed():
@@ -569,9 +602,11 @@ def test_the_runs_wrappers_go_around_every_environment_unless_others_are_given(r
     assert "`wrappers` must be given" in refused(run_dir)
 
 
-@pytest.mark.parametrize(("name", "value"), [("episodes", 0), ("episodes", -3), ("num_envs", 0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("episodes", 0), ("episodes", -3), ("num_envs", 0), ("max_episode_steps", 0)]
+)
 def test_counts_that_are_none(run_dir, name, value):
-    optional = ", or None" if name == "num_envs" else ""
+    optional = "" if name == "episodes" else ", or None"
     expected = f"`{name}` must be an integer of at least 1{optional}. Received: {name}={value}"
     assert expected in refused(run_dir, **{name: value})
 

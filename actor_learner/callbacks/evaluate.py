@@ -32,6 +32,7 @@ class Evaluate(Callback):
         env_kwargs: Keyword arguments of the environment; by default those of the run, if the environment is the run's.
         seed: Seeds the environments, and the actions with `deterministic=False`.
         deterministic: Take the most probable action; else sample.
+        max_episode_steps: As for `evaluate`.
         video: Number of episodes that are recorded as well, in `videos/<env steps>` of the run's directory.
         name: Prefix of the metrics' names, to tell two such callbacks apart.
         wrappers: As for `train`; by default the run's, around another environment too; `()` for none.
@@ -51,6 +52,7 @@ class Evaluate(Callback):
         env_kwargs: Mapping[str, Any] | None = None,
         seed: int = 0,
         deterministic: bool = True,
+        max_episode_steps: int | None = None,
         video: int = 0,
         name: str = "evaluation",
         wrappers: Sequence[str | Callable[..., Any]] | None = None,
@@ -61,6 +63,7 @@ class Evaluate(Callback):
             raise ValueError(f"`name` must be a string that isn't empty. Received: name={name!r}")
         self.every_steps, self.episodes = check_count("every_steps", every_steps), check_count("episodes", episodes)
         self.seed, self.video = check_count("seed", seed, 0), check_count("video", video, 0)
+        self.max_episode_steps = check_count("max_episode_steps", max_episode_steps, optional=True)
         self.env, self.env_kwargs, self.deterministic, self.name = env, env_kwargs, deterministic, name
         self._wrapping: dict[str, Any] = {}
         if wrappers is not None:
@@ -79,6 +82,8 @@ class Evaluate(Callback):
             arguments["env"] = self.env
         factory = resolve_env(**arguments, check_pickle=False)
         self._factory = dataclasses.replace(factory, known_count=self.config.env_counts[0])
+        if self.max_episode_steps is not None:
+            factory.limited(self.max_episode_steps)  # raises for whole vector environments
         if self.video:
             self._recorded()  # raises without the package
             check_recorded(self._factory, None)
@@ -121,6 +126,7 @@ class Evaluate(Callback):
             deterministic=self.deterministic,
             num_envs=num_envs,
             autoreset_mode=self.config.autoreset_mode,
+            max_episode_steps=self.max_episode_steps,
         )
 
     def _recorded(self) -> Any:

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from actor_learner.cli import benchmark, completion, doctor, evaluate, export, parser, plot, report, train, tune, watch
 from actor_learner.cli.output import one_line_warnings
+from actor_learner.cli.parser import in_flags
 from actor_learner.system.aborts import show_stacks
 from actor_learner.system.exiting import exit_with
 
@@ -33,17 +34,18 @@ def run() -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return the exit code: 0; 2, with a line on stderr, after a failure; 130 after Ctrl-C."""
     _open_closed_streams()
+    argv = sys.argv[1:] if argv is None else argv
     # The working directory comes last, so that it shadows nothing; never a run's, which may be someone else's.
     if os.getcwd() not in sys.path and not os.path.exists("config.json"):
         sys.path.append(os.getcwd())
     try:
-        arguments = parse(sys.argv[1:] if argv is None else argv)
+        arguments = parse(argv)
         command: Callable[[argparse.Namespace], int] = arguments.command
-        with one_line_warnings():
+        with one_line_warnings(argv):
             return command(arguments)
     except KeyboardInterrupt as interrupt:
         if interrupt.args:
-            print(f"actor-learner: interrupted; {interrupt.args[0]}", file=sys.stderr)
+            print(f"actor-learner: interrupted; {in_flags(str(interrupt.args[0]), argv)}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         sys.stdout = None  # keeps Python from flushing to a reader that has gone
@@ -51,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, ImportError, RuntimeError, MemoryError, FloatingPointError) as error:
         if not _is_ours(error):
             raise
-        print(f"actor-learner: error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        lines = [in_flags(line, argv) for line in (str(error), *getattr(error, "__notes__", ()))]
+        print(f"actor-learner: error: {lines[0]}", *lines[1:], sep="\n", file=sys.stderr)
         return REFUSED
 
 

@@ -213,9 +213,10 @@ def main(descriptor: str, index: str, is_terminal: str, *argv: str) -> None:
     connection: Connection[Any, Any] = Connection(int(descriptor))
     answer: dict[str, Any] | Exception
     shown = _Forwarding(connection.send, is_terminal == "1")
-    with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown), one_line_warnings():
+    words = ["benchmark", *argv]
+    with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(shown), one_line_warnings(words):
         try:
-            arguments = parse({"benchmark": sys.modules[__name__]}, ["benchmark", *argv])
+            arguments = parse({"benchmark": sys.modules[__name__]}, words)
             config = _configs(arguments)[int(index)]
             with _ready(config), progress() as say:
                 measured = measure_setting(config, rounds=arguments.rounds, seconds=arguments.seconds, say=say)

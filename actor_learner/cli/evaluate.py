@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actor_learner.cli.flags import add_number, json_object
+from actor_learner.cli.flags import add_number, converter, json_object
 from actor_learner.system.keras_import import keras_backend
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     group.add_argument("--wrappers", metavar="MODULE:CLASS,...", help=wrappers)
     wrapper_kwargs = "keyword arguments of the wrappers, by class name"
     group.add_argument("--wrapper-kwargs", type=json_object, metavar="JSON", help=wrapper_kwargs)
+    limit = "cut off episodes after so many steps (default: where the environment ends them)"
+    group.add_argument("--max-episode-steps", type=converter(int), metavar="STEPS", help=limit)
     group = parser.add_argument_group("output")
     group.add_argument("--table", action="store_true", help="print a line for each episode")
     group.add_argument("--json", action="store_true", help="print one JSON object")
@@ -50,10 +52,11 @@ def run(arguments: argparse.Namespace) -> int:
     keras_backend()
     from actor_learner.evaluate import evaluate
 
-    options = {**_environment(arguments), "episodes": arguments.episodes, "seed": arguments.seed}
+    options = {name: getattr(arguments, name) for name in ("episodes", "seed", "max_episode_steps")}
+    options |= {**_environment(arguments), "deterministic": not arguments.stochastic}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"gymnasium\.")  # an existing folder, the making of a window
-        evaluation = evaluate(arguments.run_dir, **options, deterministic=not arguments.stochastic)
+        evaluation = evaluate(arguments.run_dir, **options)
     if arguments.json:
         print(json.dumps(_as_json(evaluation, arguments)))
     else:
@@ -105,8 +108,10 @@ def _as_text(evaluation: Evaluation, *, table: bool) -> str:
     )
     if math.isfinite(low):
         lines.append(f"mean: {_number(low)} to {_number(high)} ({LEVEL:.0%} confidence, bootstrap)")
-    # The mean of each entry of the environment's info over the episodes that have it.
-    lines += [f"{name}: {_number(values[values == values].mean())}" for name, values in evaluation.info.items()]
+    for name, values in evaluation.info.items():  # over the episodes that have the entry
+        low, high = evaluation.confidence_interval(LEVEL, name)
+        interval = f", {_number(low)} to {_number(high)} ({LEVEL:.0%} confidence)" if math.isfinite(low) else ""
+        lines.append(f"{name}: {_number(values[values == values].mean())}{interval}")
     return "\n".join(lines)
 
 
@@ -132,7 +137,7 @@ def _as_json(evaluation: Evaluation, arguments: argparse.Namespace) -> dict[str,
     return {
         "return_mean": float(evaluation.mean),
         "return_std": float(evaluation.std),
-        "return_interval": [_finite(end) for end in evaluation.confidence_interval(LEVEL)],
+        "return_interval": _interval(evaluation),
         "interval": {"level": LEVEL, "method": "bootstrap"},
         "length_mean": evaluation.mean_length,
         "episodes": len(evaluation.returns),
@@ -141,7 +146,12 @@ def _as_json(evaluation: Evaluation, arguments: argparse.Namespace) -> dict[str,
         "returns": [float(value) for value in evaluation.returns],
         "lengths": [int(value) for value in evaluation.lengths],
         "info": {name: [_finite(value) for value in values] for name, values in evaluation.info.items()},
+        "info_intervals": {name: _interval(evaluation, name) for name in evaluation.info},
     }
+
+
+def _interval(evaluation: Evaluation, key: str | None = None) -> list[float | None]:
+    return [_finite(end) for end in evaluation.confidence_interval(LEVEL, key)]
 
 
 def _finite(value: float) -> float | None:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from actor_learner.cli.parser import in_flags
+
 
 def warn(message: object) -> None:
     """Print a warning in one line."""
@@ -20,10 +22,13 @@ def warn(message: object) -> None:
 
 
 @contextlib.contextmanager
-def one_line_warnings() -> Iterator[None]:
-    """Print Python's warnings without their line of code, which says nothing at a shell."""
+def one_line_warnings(argv: Sequence[str]) -> Iterator[None]:
+    """Print Python's warnings in a shell's words, without their line of code, which says nothing there.
+
+    argv: the command's words.
+    """
     original = warnings.formatwarning
-    warnings.formatwarning = lambda message, *_, **__: _format_warning(message)
+    warnings.formatwarning = lambda message, *_, **__: _format_warning(in_flags(str(message), argv))
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,8 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from actor_learner.algorithms import BY_NAME
+from actor_learner.config.config import TrainConfig
+from actor_learner.config.settings import names_of
 from actor_learner.system import __version__
 from actor_learner.system.fields import close_match
 
@@ -112,6 +115,50 @@ def _owner(flag: str) -> str:
     name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
     owners = [known for known, algorithm in BY_NAME.items() if name in algorithm.__dataclass_fields__]
     return f" for this algorithm (--algorithm {' or '.join(owners)} has it)" if owners else ""
+
+
+def in_flags(message: str, argv: Sequence[str]) -> str:
+    """Return a message in a shell's words: `--num-actors` where Python says `num_actors`, or `num_actors=-1`.
+
+    The keys of a config file stay as they are, and so do the lines below the first, of a traceback.
+    """
+    pairs = zip(argv, [*argv[1:], ""], strict=False)
+    files = [word.partition("=")[2] or after for word, after in pairs if word.partition("=")[0] == "--config"]
+    if files and message.startswith(files[-1]):
+        return message
+    spelled = _spellings(argv)
+
+    def spell(match: re.Match[str]) -> str:
+        name, value = match.groups()
+        if name not in spelled:
+            return match[0]
+        if value in ("True", "False"):
+            return spelled[name] if value == "True" else spelled[name].replace("--", "--no-")
+        return f"{spelled[name]} {'none' if value == 'None' else value.strip(chr(39))}"
+
+    first, *others = message.split("\n")
+    text, received, values = first.rpartition("Received: ") if "Received: " in first else (first, "", "")
+    text = re.sub(r"`(\w+)`", lambda match: f"`{spelled.get(match[1], match[1])}`", text)
+    text = re.sub(r"(?<!\w\()\b(\w+)=(True|False|None|\d+|'\w+')(?![\w.])", spell, text)
+    text = re.sub(r"(--[\w-]+)(?:, \1| \(\1\))", r"\1", text.replace(" or None", " or none"))  # was said in both words
+    values = re.sub(r"(?<!\S)(\w+)=(True\b|False\b|None\b|'[\w./:@+-]+'|)", spell, values)
+    return "\n".join([f"{text}{received}{values}", *others])
+
+
+def _spellings(argv: Sequence[str]) -> dict[str, str]:
+    """Return what stands at a shell for the names of fields and arguments: the flags of a command that it may have."""
+    typed = {word.partition("=")[0] for word in argv if word.startswith("--")}
+    names = {flag[2:].replace("-", "_") for flag in typed} | {"env", "env_kwargs", "max_episode_steps"}
+    command = argv[0] if argv else ""
+    if configures := command in ("train", "benchmark", "tune"):
+        hyperparameters = {field.name for kind in BY_NAME.values() for field in dataclasses.fields(kind)}
+        names |= names_of(TrainConfig) - {"callbacks"} | hyperparameters | {"resume"}
+    spelled = {name: f"--{name.replace('_', '-')}" for name in names}
+    if configures:
+        spelled["env"] = "ENV"
+    if "--resume" in typed:
+        spelled["run_dir"] = "--resume"
+    return spelled if command == "train" else spelled | dict.fromkeys(("run_dir", "run_dirs"), "RUN_DIR")
 
 
 def _join_negative_numbers(argv: Sequence[str]) -> list[str]:

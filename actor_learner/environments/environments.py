@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,11 @@ from actor_learner.system.types import Array, Leaves
 _RECORDING_MODES = {AutoresetMode.NEXT_STEP}
 if tuple(int(number) for number in gym.__version__.split(".")[:2]) >= (1, 4):
     _RECORDING_MODES.add(AutoresetMode.SAME_STEP)
+
+
+ENDLESS_STEPS = 100_000
+"""Env steps after which an episode that hasn't ended causes a warning."""
+_SEARCHED_EPISODES = 20  # after which `info_keys` that none of them had cause a warning
 
 
 class Transition(NamedTuple):
@@ -108,6 +114,7 @@ class Environments:
         self._uses_recorded_episodes = self.autoreset_mode in _RECORDING_MODES or not _has(
             vector_env, vector_wrappers.RecordEpisodeStatistics
         )
+        self._endless_at = math.inf if actor else ENDLESS_STEPS
         if not actor:
             self._warn_of_normalization()
 
@@ -152,6 +159,8 @@ class Environments:
         if not self._step_checked:
             self._check_first_step(raw, infos, raw_reward, terminated, truncated)
         self._step += 1
+        if self._step >= self._endless_at:
+            self._warn_of_endless()
         if MASK_KEY in infos and not self._masks.in_use:
             self._masks.check_absent(infos)
         self._current, self._previous = self._previous, self._current
@@ -186,6 +195,17 @@ class Environments:
         """Raise CallError, an EnvError, if there is no such method or it takes other arguments."""
         methods(self.vector_env, call, self._where())
 
+    def warn_of_missing_info(self, least: int = 1) -> None:
+        """Warn, once, of `info_keys` that no episode had, if at least so many have ended."""
+        missing, others, episodes = self._statistics.missing_info()
+        if missing and episodes >= least:
+            self._statistics.seek_no_more()
+            warnings.warn(
+                f"{self._where()}: the last `info` of none of {episodes} episodes has {', '.join(missing)} of "
+                f"`info_keys`; its numbers are {', '.join(others) or 'none'}",
+                stacklevel=3,
+            )
+
     def close(self) -> None:
         with self._calling("close"):
             self.vector_env.close()
@@ -214,6 +234,8 @@ class Environments:
         if ended.any():
             self._statistics.finish(ended, truncated, self._step, self._last_infos(infos))
             final = self._end(ended, truncated, infos)
+            if not self._actor:
+                self.warn_of_missing_info(least=_SEARCHED_EPISODES)
         episodes = self._statistics.report(self._resetting)
         return Transition(leaves, reward, terminated, truncated, valid, final, episodes, started)
 
@@ -385,6 +407,19 @@ class Environments:
 
     def _where(self) -> str:
         return f"env `{self.name}`" + ("" if self._actor is None else f" in actor {self._actor}")
+
+    def _warn_of_endless(self) -> None:
+        """Warn, once, of an episode that doesn't end: it has no return, and an evaluation waits for it."""
+        oldest = int(self._statistics.first_step.min())
+        self._endless_at = oldest + ENDLESS_STEPS
+        if self._step >= self._endless_at:
+            self._endless_at = math.inf
+            also = ", or evaluate with `max_episode_steps`" if self._actor is None else ""
+            warnings.warn(
+                f"{self._where()}: an episode hasn't ended after {ENDLESS_STEPS:,} steps, and has no return before: "
+                f"add a TimeLimit{also}",
+                stacklevel=3,
+            )
 
     def _warn_of_normalization(self) -> None:
         for flag, name in (("normalize_observation", "NormalizeObservation"), ("normalize_reward", "NormalizeReward")):

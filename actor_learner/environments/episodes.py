@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
 from actor_learner.system.types import Array
+
+DEFAULT_KEY = "is_success"
+"""The one of `info_keys` that is reported without being asked for."""
 
 
 class Episodes(NamedTuple):
@@ -34,9 +37,10 @@ class _End(NamedTuple):
 class EpisodeStatistics:
     """Sums of the running episodes. Gymnasium's own vector wrapper forgets them all at a masked reset.
 
-    It reports the entries `info_keys` of `info`. `recorders` are the `RecordEpisodeStatistics` of environments: one
-    inside a wrapper that ends episodes doesn't see such an end, but its sums are the episode's. A truncation always
-    ends an episode; where a wrapper terminates, the recorder starts over at the reset, unless it was only a lost life.
+    It reports the entries `info_keys` of `info`, where "a/b" is `info["a"]["b"]`. `recorders` are the
+    `RecordEpisodeStatistics` of environments: one inside a wrapper that ends episodes doesn't see such an end, but its
+    sums are the episode's. A truncation always ends an episode; where a wrapper terminates, the recorder starts over at
+    the reset, unless it was only a lost life.
     """
 
     def __init__(
@@ -51,6 +55,9 @@ class EpisodeStatistics:
         self._recorders = recorders or {}
         self._began: dict[int, float] = {}
         self._ends: list[_End] = []
+        self._missing = dict.fromkeys(key for key in info_keys if key != DEFAULT_KEY)  # no episode has had them yet
+        self._others: dict[str, None] = {}  # names of numbers in the infos
+        self._finished = 0
 
     def start(self, rows: Array | slice, step: int) -> None:
         """Start new episodes in `rows`, after env step `step`."""
@@ -70,6 +77,20 @@ class EpisodeStatistics:
             entries = {key: _number(_entry(infos, key, row)) for key in self._info_keys}
             info = {key: value for key, value in entries.items() if value is not None}
             self._ends.append(_End(row, total, length, info, doubt))
+            self._finished += 1
+            if self._missing:
+                self._missing = {key: None for key in self._missing if key not in info}
+                self._others |= {name: None for each in infos for name in _numbers(each, row)}
+
+    def missing_info(self) -> tuple[list[str], list[str], int]:
+        """Return the `info_keys` that no episode had, the numbers that they had, and how many episodes have ended.
+
+        The default key isn't missed.
+        """
+        return list(self._missing), sorted(self._others), self._finished
+
+    def seek_no_more(self) -> None:
+        self._missing = {}
 
     def report(self, resetting: Array | None) -> Episodes | None:
         """Return the finished episodes, once each, or None. resetting: bool [b], rows with their reset to come."""
@@ -105,12 +126,28 @@ class EpisodeStatistics:
 
 def _entry(infos: Sequence[dict[str, Any]], key: str, row: int) -> Any:
     """Return `info[key]` of one environment from vector infos, in which `_key` masks the rows that have it, or None."""
-    for info in infos:
-        values, mask = info.get(key), info.get(f"_{key}")
-        if values is None or (mask is not None and not mask[row]):
+    return next((value for info in infos if (value := _value(info, key, row)) is not None), None)
+
+
+def _value(info: Mapping[str, Any], key: str, row: int) -> Any:
+    values, mask = info.get(key), info.get(f"_{key}")
+    outer, _, inner = key.partition("/")
+    if values is None and inner and isinstance(info.get(outer), Mapping):
+        return _value(info[outer], inner, row)
+    if values is None or (mask is not None and not mask[row]):
+        return None
+    return values[row] if isinstance(values, (np.ndarray, list, tuple)) and np.ndim(values) else None
+
+
+def _numbers(info: Mapping[str, Any], row: int) -> Iterator[str]:
+    """Yield the keys under which vector infos hold a number of one environment; "a/b" is `info["a"]["b"]`."""
+    for key, values in info.items():
+        if not isinstance(key, str) or key.startswith("_") or key == "episode":
             continue
-        return values[row] if isinstance(values, (np.ndarray, list, tuple)) and np.ndim(values) else None
-    return None
+        if isinstance(values, Mapping):
+            yield from (f"{key}/{inner}" for inner in _numbers(values, row))
+        elif _number(_value(info, key, row)) is not None:
+            yield key
 
 
 def _recorded_episode(infos: Sequence[dict[str, Any]], row: int) -> tuple[float, float] | None:

@@ -72,6 +72,19 @@ class EnvFactory:
             vector_env.unwrapped.metadata = {**vector_env.unwrapped.metadata, "autoreset_mode": mode}
         return vector_env
 
+    def limited(self, max_episode_steps: int) -> EnvFactory:
+        """Return a factory of single environments whose episodes are cut off after so many steps.
+
+        Raises EnvError if there are only whole vector environments.
+        """
+        if self.native and not (isinstance(self.source, EnvSpec) and self.source.entry_point is not None):
+            raise EnvError(
+                f"`max_episode_steps` needs single environments, but `{self.name}` builds only whole vector "
+                f"environments: end their episodes in there. Received: max_episode_steps={max_episode_steps}"
+            )
+        limit = functools.partial(gym.wrappers.TimeLimit, max_episode_steps=max_episode_steps)
+        return replace(self, native=False, wrappers=(*self.wrappers, limit))
+
     def dumps(self) -> bytes:
         """Return this factory pickled, with definitions of `__main__` by value.
 

@@ -21,6 +21,7 @@ X_AXES = {"steps": "env_steps", "seconds": "time_seconds", "updates": "updates"}
 """The choices for the x-axis, and the metric of each."""
 SMOOTHING = 0.02  # the part of a run's updates that a point averages
 
+_OF_EPISODES = ("episode_return", "episode_length")  # metrics that a row has once an episode has ended
 _POINTS = 300  # as many as a column of print can show
 _RESAMPLES = 1000
 _MAX_SHOWN = 1e300  # larger numbers overflow in the arithmetic of axes
@@ -95,6 +96,11 @@ class _Run(NamedTuple):
     config: dict[str, Value]
     rows: list[dict[str, float]]
 
+    @property
+    def names(self) -> dict[str, None]:
+        """The names of its metrics."""
+        return dict.fromkeys(name for row in self.rows for name in row)
+
 
 def read_curves(
     run_dirs: Sequence[str | os.PathLike[str]],
@@ -108,12 +114,13 @@ def read_curves(
     """Return the curves of runs, one for each environment, metric and group. The arguments are those of `plot`.
 
     What only rises or only falls, such as a count, isn't smoothed.
-    Runs of a group that differ in more than the seed cause a warning.
+    Runs of a group that differ in more than the seed cause a warning. So does a folder with nothing to draw, which is
+    left out: of a run that failed, is damaged, or has finished no episode.
 
-    Raises ValueError if an argument can't be used, a directory holds no run, or a run lacks a metric.
+    Raises ValueError if an argument can't be used, no directory holds a run, one isn't there, or a run lacks a metric.
     """
     _check(run_dirs, metrics, x, band, smoothing)
-    runs = [_read_run(path) for path in run_dirs]
+    runs = _read_runs(run_dirs, metrics, x)
     keys = [_key(name, runs) for name in group_by] or ["algorithm.name"]
     curves = []
     for env in dict.fromkeys(run.env for run in runs):
@@ -156,12 +163,35 @@ def _check(run_dirs: Sequence[Any], metrics: Sequence[str], x: str, band: str, s
         raise refusal("smoothing", "from 0 to 1, a part of a run's updates", smoothing)
 
 
-def _read_run(path: str | os.PathLike[str]) -> _Run:
+def _read_runs(run_dirs: Sequence[str | os.PathLike[str]], metrics: Sequence[str], x: str) -> list[_Run]:
+    runs: list[_Run] = []
+    failures: list[ValueError] = []
+    for path in run_dirs:
+        try:
+            runs.append(_read_run(path, metrics, x))
+        except ValueError as error:
+            if not os.path.exists(path):
+                raise
+            failures.append(error)
+    if not runs:
+        raise failures[0]
+    for failure in failures:
+        warnings.warn(f"left out: {failure}", stacklevel=4)
+    return runs
+
+
+def _read_run(path: str | os.PathLike[str], metrics: Sequence[str], x: str) -> _Run:
+    """Return a run whose metrics have a value. Raises ValueError for any other."""
     config = flat_config(read_config(path))
     missing = [name for name in ("env", "algorithm.name") if name not in config]
     if missing:
         raise ValueError(f"config.json is damaged: it has no {missing[0]}. Received: run_dir={str(path)!r}")
-    return _Run(str(path), str(config["env"]), config, read_metrics(path))
+    run = _Run(str(path), str(config["env"]), config, read_metrics(path))
+    for metric in metrics:
+        known = {metric, X_AXES[x]} <= run.names.keys() or metric in _OF_EPISODES
+        if known and not len(series(run.rows, metric, x)[0]):
+            raise ValueError(f"The metric has no value yet in {run.path!r}. Received: metric={metric!r}")
+    return run
 
 
 def _key(name: str, runs: Sequence[_Run]) -> str:
@@ -228,13 +258,11 @@ def _curve(name: str, runs: Sequence[_Run], metric: str, x: str, band: Band, smo
 
 
 def _smoothed(run: _Run, metric: str, x: str, smoothing: float) -> tuple[Array, Array, int]:
-    names = dict.fromkeys(name for row in run.rows for name in row)
+    names = run.names
     for name in (metric, X_AXES[x]):
         if name not in names:
             hint = close_match(name, names) or f"; it has {', '.join(name for name in names if '/' not in name)}"
             raise ValueError(f"The run {run.path!r} has no such metric{hint}. Received: metric={name!r}")
     places, values = series(run.rows, metric, x)
-    if not len(values):
-        raise ValueError(f"The metric has no value yet in {run.path!r}. Received: metric={metric!r}")
     window = smoothing_window(values, smoothing)
     return places, smooth(values, window), window

@@ -86,7 +86,9 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
     planned = config.integer("total_steps")
     took_all = bool(rows) and planned is not None and rows[-1]["env_steps"] >= planned
     has_finished = took_all or config.finished_steps > 0
-    state = "running" if is_locked(run.path) else "finished" if has_finished else "stopped"
+    error = artifacts.last_error(run)
+    ended = "finished" if has_finished else "failed" if error else "stopped"
+    state = "running" if is_locked(run.path) else ended
     status = summarize(config, rows)
     knows_limit = status.limited_by and None not in map(config.integer, ("num_actors", "max_policy_lag"))
     return {
@@ -94,7 +96,7 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
         "algorithm": config.algorithm.upper(),
         "name": run.path.resolve().name,
         "status": state,
-        "notices": list(_notices(run, rows, state)),
+        "notices": [*_notices(run, rows, state, error), *_advice(rows, flat)],
         "figures": _figures(rows, config),
         "charts": charts(rows),
         "learner_time": _learner_time(status),
@@ -115,7 +117,9 @@ def read_facts(run: RunDirectory, folder: Path) -> dict[str, Any]:
     }
 
 
-def _notices(run: RunDirectory, rows: Sequence[Mapping[str, Any]], state: str) -> Iterator[str]:
+def _notices(run: RunDirectory, rows: Sequence[Mapping[str, Any]], state: str, error: str) -> Iterator[str]:
+    if state == "failed":
+        yield f"The run failed: {error}"
     if state == "running":
         yield "The run is still going: the report shows its state at the time of writing."
     if state == "stopped":
@@ -125,6 +129,24 @@ def _notices(run: RunDirectory, rows: Sequence[Mapping[str, Any]], state: str) -
     lines = run.metrics.read_bytes().count(b"\n") if run.metrics.is_file() else 0
     if lines > len(rows):
         yield f"{lines - len(rows)} of {lines} lines of metrics.jsonl are damaged and left out."
+
+
+def _advice(rows: Sequence[Mapping[str, Any]], flat: Mapping[str, Value]) -> Iterator[str]:
+    """Yield what the tutorial says of metrics that stay where they shouldn't, through each quarter of the run."""
+    scaled = flat.get("algorithm.normalize_reward") is True
+    explained, kl = _quarters(rows, "explained_variance"), _quarters(rows, "approx_kl")
+    if explained and max(explained) < 0.1:
+        remedy = "check gamma" if scaled else "scale rewards (normalize_reward), check gamma"
+        yield f"explained_variance stays near 0, so values say nothing about returns: {remedy}."
+    if kl and min(kl) > 0.1:
+        yield "approx_kl stays above 0.1, so updates change the policy too much: lower learning_rate or epochs."
+
+
+def _quarters(rows: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
+    """Return the mean of a metric in each quarter of a run; [] if it has too few values."""
+    values = [row[metric] for row in rows if math.isfinite(row.get(metric, math.nan))]
+    size = len(values) // 4
+    return [sum(values[part * size : (part + 1) * size]) / size for part in range(4)] if size >= 2 else []
 
 
 def _figures(rows: Sequence[Mapping[str, Any]], config: RecordedConfig) -> list[tuple[str, str]]:
@@ -200,9 +222,9 @@ def _video(file: Path, run: RunDirectory, folder: Path) -> dict[str, Any]:
 def _commands(run: RunDirectory, state: str) -> list[tuple[str, str]]:
     path = shlex.quote(str(run.path))
     config = shlex.quote(str(run.config))
-    resume = [("resume it where it stopped", f"actor-learner train --resume {path}")] if state == "stopped" else []
+    resume = [("resume it where it stopped", f"actor-learner train --resume {path}")]
     return [
-        *resume,
+        *(resume if state in ("stopped", "failed") else ()),
         ("train it again, from the beginning", f"actor-learner train --config {config}"),
         ("play episodes with the trained policy", f"actor-learner evaluate {path} --episodes 20"),
         ("draw its curves", f"actor-learner plot {path} --output curve.svg"),

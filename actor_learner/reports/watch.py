@@ -9,6 +9,7 @@ from pathlib import Path
 
 from actor_learner.reports.displays import choose_display
 from actor_learner.reports.status import RunStatus, Summary, duration, printable
+from actor_learner.runs.artifacts import last_error
 from actor_learner.runs.directory import RunDirectory, open_run, read_config
 from actor_learner.runs.lock import LOCK_FILE, is_locked
 from actor_learner.runs.metrics import MetricsReader
@@ -80,6 +81,8 @@ class WatchedRun:
         if total is not None and self._config.finished_steps >= total:
             return "The run has finished."
         how = "was killed" if (self._run.path / LOCK_FILE).exists() else "ended early"
+        if how == "ended early" and (error := last_error(self._run)):
+            how = f"failed ({printable(error)})"
         return f"The run {how}; `actor-learner train --resume {printable(self._run.path)}` continues it."
 
     def _age(self) -> float:

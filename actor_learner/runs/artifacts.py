@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
 
 from actor_learner.runs.directory import RunDirectory
 from actor_learner.runs.incidents import DESCRIPTION, MAX_INCIDENTS
-from actor_learner.runs.log import LOG_FILE
+from actor_learner.runs.log import ENDED_BY, LOG_FILE
 from actor_learner.system.files import open_plain
 
 _VIDEO_SUFFIXES = (".mp4", ".webm")
 
 _MAX_BYTES = 1 << 16  # of a description or of the end of the log
+_RECORD = re.compile(rf"[\d-]+ [\d:,]+ (?:ERROR {re.escape(ENDED_BY)}(?P<error>.*)|[A-Z]+ )")
+"""The first line of a record of the log; others are of a traceback."""
 
 
 def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None:
@@ -36,6 +39,12 @@ def read_plain(file: Path, size: int, *, from_end: bool = False) -> bytes | None
 def log_lines(run: RunDirectory, count: int) -> list[str]:
     content = read_plain(run.logs / LOG_FILE, _MAX_BYTES, from_end=True) or b""
     return content.decode("utf-8", errors="replace").splitlines()[-count:]
+
+
+def last_error(run: RunDirectory) -> str:
+    """Return the error that ended the run, in one line; "" if its log ends otherwise."""
+    records = [match for line in log_lines(run, _MAX_BYTES) if (match := _RECORD.match(line))]
+    return records[-1]["error"] or "" if records else ""
 
 
 def incidents(run: RunDirectory) -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ from actor_learner.system.files import parse_json, write_atomically
 
 _FILES = ("config.json", "metrics.jsonl", "network.keras", "network.weights.h5", "report.html")
 _FOLDERS = ("checkpoints", "policy", "incidents", "logs")
+_MAX_NAMED = 5
 _REPLACED = ".replaced"  # holds the old run until the new one has made its first update
 
 
@@ -156,13 +157,24 @@ def open_run(path: str | os.PathLike[str]) -> RunDirectory:
     if not run.config.exists():
         runs = run.path.parent.parent.glob("*/*/config.json") if len(run.path.parts) > 2 else ()
         similar = close_match(str(run.path), [str(file.parent) for file in runs])
-        reason = "has no config.json" if run.path.is_dir() else f"isn't there{similar}"
-        raise ValueError(f"`run_dir` holds no run: the directory {reason}. Received: run_dir={str(path)!r}")
+        reason = "it is a file" if run.path.exists() else f"the directory isn't there{similar}"
+        if run.path.is_dir():
+            reason = f"the directory has no config.json{_runs_below(run)}"
+        raise ValueError(f"`run_dir` holds no run: {reason}. Received: run_dir={str(path)!r}")
     check_no_links(run)
     for file in (run.config, run.metrics):
         if file.exists() and not file.is_file():  # a reader would wait forever at a pipe
             raise ValueError(f"{file.name} must be a plain file. Received: run_dir={str(path)!r}")
     return run
+
+
+def _runs_below(run: RunDirectory) -> str:
+    """Return which runs a folder without one holds, or that a run left only its logs there."""
+    if run.logs.is_dir():
+        return ", only the logs of a run that ended before its first update"
+    found = sorted(str(file.parent) for below in ("*", "*/*") for file in run.path.glob(f"{below}/config.json"))
+    more = f" and {len(found) - _MAX_NAMED} others" if len(found) > _MAX_NAMED else ""
+    return f", but these runs: {', '.join(found[:_MAX_NAMED])}{more}" if found else ""
 
 
 def read_config(path: str | os.PathLike[str]) -> RecordedConfig:

@@ -13,6 +13,8 @@ from pathlib import Path
 from actor_learner.system.files import open_plain
 
 LOG_FILE = "run.log"
+ENDED_BY = "the run ended: "
+"""What stands before the error that ends a run, in the last record of its log."""
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from actor_learner.runs import directory
 from actor_learner.runs.checkpoints import FINAL, RunState, checkpoint_folders, newest_whole, remove_folder
 from actor_learner.runs.directory import RunDirectory
 from actor_learner.runs.lock import check_unlocked, run_lock
-from actor_learner.runs.log import run_log
+from actor_learner.runs.log import ENDED_BY, run_log
 from actor_learner.runs.metrics import trim_metrics
 from actor_learner.runs.recorded_config import RecordedConfig
 from actor_learner.runs.tensorboard import PREFIX
@@ -110,7 +110,7 @@ def _log_end(error: BaseException) -> None:
         _log.info("the run was ended by %s", described)
     else:
         explains_itself = isinstance(error, ActorError) or "Received: " in str(error)
-        _log.error("the run ended: %s", described, exc_info=None if explains_itself else error)
+        _log.error("%s%s", ENDED_BY, described, exc_info=None if explains_itself else error)
 
 
 def check_resume(config: TrainConfig, *, lock: bool = True) -> Start:

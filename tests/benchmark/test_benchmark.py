@@ -435,11 +435,11 @@ def test_the_command_measures_and_writes(tmp_path, monkeypatch, capsys):
     ("words", "said"),
     [
         ("CartPol-v1", "did you mean `CartPole-v1`"),
-        ("--rounds 0", "`rounds` must be an integer of at least 1. Received: rounds=0"),
-        ("--seconds 0", "`seconds` must be a number of seconds above 0. Received: seconds=0.0"),
+        ("--rounds 0", "`--rounds` must be an integer of at least 1. Received: --rounds 0"),
+        ("--seconds 0", "`--seconds` must be a number of seconds above 0. Received: --seconds 0.0"),
         ("--output picture.txt", "ends in .png, .svg, .pdf"),
         ("--trace nowhere/trace.json", "in a folder that can be written"),
-        ("--num-actors 1 -2", "`num_actors` must be an integer of at least 0"),
+        ("--num-actors 1 -2", "`--num-actors` must be an integer of at least 0"),
         pytest.param(
             "--num-actors 1 2 --output x.svg",
             "can't be combined with several `--num-actors`",

@@ -172,15 +172,18 @@ def refusal_of(capsys, *argv):
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
-        (["--budget", "0"], "`budget` must be a number of seconds above 0. Received: budget=0.0"),
-        (["--allow", "epochs"], "`allow` must be of envs, unroll_length. Received: allow='epochs'"),
+        (["--budget", "0"], "`--budget` must be a number of seconds above 0. Received: --budget 0.0"),
+        (["--allow", "epochs"], "`--allow` must be of envs, unroll_length. Received: --allow epochs"),
         (["--output", "."], "`--output` must be a new file, since none is overwritten. Received: --output ."),
-        (["--output", "a/b"], "`output` must be a file in a folder that can be written. Received: output='a/b'"),
-        (["--output", "/dev/null/tuned.toml"], "`output` must be a file in a folder that can be written."),
-        (["--most-actors", "0"], "`most_actors` must be an integer of at least 1, or None. Received: most_actors=0"),
+        (["--output", "a/b"], "`--output` must be a file in a folder that can be written. Received: --output a/b"),
+        (["--output", "/dev/null/tuned.toml"], "`--output` must be a file in a folder that can be written."),
+        (
+            ["--most-actors", "0"],
+            "`--most-actors` must be an integer of at least 1, or none. Received: --most-",
+        ),
         pytest.param(
             ["--budget", "0.5", "--learner-threads", "1"],
-            "`budget` is too short for one measurement",
+            "`--budget` is too short for one measurement",
             marks=pytest.mark.slow,
         ),
     ],

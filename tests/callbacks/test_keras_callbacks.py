@@ -562,9 +562,13 @@ def test_evaluate_refuses_other_spaces_before_training_and_records_videos(pieces
     other = Evaluate(8, env="Acrobot-v1")
     with pytest.raises(ValueError, match="`env` has other spaces"):
         begin(pieces, other).begin()
+    vectors = Evaluate(8, env=lambda num_envs: gym.make_vec("CartPole-v1", num_envs), max_episode_steps=5)
+    with pytest.raises(ValueError, match="`max_episode_steps` needs single environments"):
+        begin(pieces, vectors).begin()
     pytest.importorskip("moviepy", reason="needs moviepy")
     pytest.importorskip("pygame", reason="needs pygame")
-    evaluate = Evaluate(1, env="CartPole-v1", episodes=2, video=1, name="wide", deterministic=False)
+    options = {"name": "wide", "deterministic": False, "max_episode_steps": 5}
+    evaluate = Evaluate(1, env="CartPole-v1", episodes=2, video=1, **options)
     callbacks = begin(pieces, evaluate, run_dir=tmp_path)
     callbacks.begin()
     learner = pieces[1]
@@ -572,6 +576,7 @@ def test_evaluate_refuses_other_spaces_before_training_and_records_videos(pieces
     metrics = {"updates": 1.0}
     callbacks.update_ended(metrics)
     assert set(metrics) == {"updates", "wide/return_mean", "wide/return_std", "wide/length_mean"}
+    assert metrics["wide/length_mean"] == 5.0
     assert len(list(tmp_path.glob(f"videos/{learner.env_steps:010}/*.mp4"))) == 1
     first = evaluate.evaluation.returns
     learner.env_steps += 8

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,11 @@ import pytest
 
 import actor_learner as al
 from actor_learner import cli
+from actor_learner.cli.evaluate import _as_text as as_text
+from actor_learner.cli.output import one_line_warnings
+from actor_learner.cli.parser import in_flags
 from actor_learner.cli.train import train_config
+from actor_learner.evaluate import Evaluation
 from actor_learner.runs.directory import read_config
 from actor_learner.runs.metrics import read_metrics
 from tests.support.processes import patience
@@ -192,9 +197,9 @@ def test_a_network_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["train", "--num-actors", "-1"], "`num_actors` must be an integer of at least 0. Received: num_actors=-1"),
-        (["train", "--learning-rate", "-1e-3"], "Received: learning_rate=-0.001"),
-        (["train", "--learning-rate", "fast"], "Received: learning_rate='fast'"),
+        (["train", "--num-actors", "-1"], "`--num-actors` must be an integer of at least 0. Received: --num-actors -1"),
+        (["train", "--learning-rate", "-1e-3"], "Received: --learning-rate -0.001"),
+        (["train", "--learning-rate", "fast"], "Received: --learning-rate fast"),
         (["train", "--num-actors", "two"], "--num-workers: must be an integer. Received: two"),
         (["train", "--total-steps", "1.2345e2"], "--total-steps: must be an integer. Received: 1.2345e2"),
         (["train", "--num-actors"], "argument --num-actors/--num-workers: expected one argument"),
@@ -202,7 +207,7 @@ def test_a_network_by_name(tmp_path):
         (["train", "--hidden-sizes", "64,x"], "must be integers separated by commas. Received: 64,x"),
         (["train", "--env-kwargs", "{"], "argument --env-kwargs: must be a JSON object"),
         (["train", "--env-kwargs", "[1]"], "must be a JSON object. Received: [1]"),
-        (["train", "--algorithm", "poo"], "(did you mean 'ppo'?). Received: algorithm='poo'"),
+        (["train", "--algorithm", "poo"], "(did you mean 'ppo'?). Received: --algorithm poo"),
         (["train", "--algorithm", "nowhere:Class"], "can't import 'nowhere'"),
         (["train", "--lerning-rate", "1"], "(did you mean '--learning-rate'?); --help lists all. Received: --lerning-"),
         (["train", "--learning", "1"], "There is no such flag"),
@@ -213,22 +218,52 @@ def test_a_network_by_name(tmp_path):
         (["train", "CartPol-v1"], "`CartPole-v1`"),
         (["train", "nowhere:make"], "nowhere"),
         (["train", "--preset", "CartPol-v1"], "(did you mean 'CartPole-v1'?)"),
-        (["train", "--init-from", "nowhere"], "Received: init_from='nowhere'"),
-        (["train", "--run-dir", "/dev/null/run"], "`run_dir` can't be written: Not a directory. Received"),
-        (["train", "--config", "nowhere.toml"], "`config` can't be read: No such file or directory. Received: config="),
-        (["train", "--resume", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='now"),
+        (["train", "--init-from", "nowhere"], "Received: --init-from nowhere"),
+        (["train", "--run-dir", "/dev/null/run"], "`--run-dir` can't be written: Not a directory. Received"),
+        (["train", "--config", "nowhere.toml"], "`--config` can't be read: No such file or directory. Received: --con"),
+        (["train", "--resume", "nowhere"], "`--resume` holds no run: the directory isn't there. Received: --resume n"),
+        (
+            ["train", "--quiet", "--verbose"],
+            "`--quiet` and `--verbose` exclude each other. Received: --quiet, --v",
+        ),
+        (["train", "--devices", "2", "--backend", "tensorflow"], "Received: --devices 2, --backend tensorflow"),
+        (["train", "nowhere:make"], "Received: ENV nowhere:make"),
         (["train", "--network", "json:no_such"], "module 'json' has no attribute 'no_such'"),
         (["evaluate"], "the following arguments are required: RUN_DIR"),
-        (["evaluate", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),
+        (["evaluate", "nowhere"], "`RUN_DIR` holds no run: the directory isn't there. Received: RUN_DIR nowhere"),
         (["evaluate", "nowhere", "--episode", "3"], "(did you mean '--episodes'?)"),
-        (["plot", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),
-        (["plot", "nowhere", "--output", "x.gif"], "`output` must be a file name that ends in .png, .svg, .pdf."),
+        (["plot", "nowhere"], "`RUN_DIR` holds no run: the directory isn't there. Received: RUN_DIR nowhere"),
+        (["plot", "nowhere", "--output", "x.gif"], "`--output` must be a file name that ends in .png, .svg, .pdf."),
         (["trian"], "(did you mean 'train'?)"),
         ([], "the following arguments are required: COMMAND"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(argv, message, capsys):
     assert message in refusal_of(capsys, *argv)
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "shown"),
+    [
+        ("`a.toml`", [], "`a.toml`"),
+        ("a.toml, line 1: `seed` must be 0", ["--config", "a.toml"], "a.toml, line 1: `seed` must be 0"),
+        ("a.toml: `seed` must be 0", ["--config=a.toml"], "a.toml: `seed` must be 0"),
+        ("resume it (resume=True, --resume)", [], "resume it (--resume)"),
+        ("saved; --resume (resume=True) goes on", [], "saved; --resume goes on"),
+        ("`seed` is 1, or None. Received: seed=None", [], "`--seed` is 1, or none. Received: --seed none"),
+        ("al.PPO(gamma=1)\n  File `seed`, seed=None", [], "al.PPO(gamma=1)\n  File `seed`, seed=None"),
+        ("Received: run_dir='a b', caution=2", ["--caution", "2"], "Received: --run-dir 'a b', --caution 2"),
+        ("Received: run_dir='a'", ["--resume", "a"], "Received: --resume a"),
+    ],
+)
+def test_messages_speak_of_flags(said, words, shown):
+    assert in_flags(said, ["train", *words]) == shown
+
+
+def test_warnings_speak_of_flags():
+    with one_line_warnings(["train"]):
+        shown = warnings.formatwarning("lower `num_actors`", UserWarning, "file.py", 1)
+    assert shown == "actor-learner: warning: lower `--num-actors`\n"
 
 
 def test_another_backend_is_refused(monkeypatch, capsys):
@@ -321,7 +356,7 @@ def test_evaluate_as_json(trained, capsys):
 def test_evaluate_as_a_table(trained, capsys):
     run, _ = trained
     kwargs = ["--env-kwargs", '{"max_episode_steps": 5}']
-    assert cli.main(["evaluate", str(run), "--episodes", "3", "--table", *kwargs]) == 0
+    assert cli.main(["evaluate", str(run), "--episodes", "3", "--table", "--max-episode-steps", "5"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "episode  return  steps",
         "      1     5.0      5",
@@ -353,9 +388,14 @@ def test_evaluate_writes_a_video_of_each_episode(trained, tmp_path, capsys):
 @pytest.mark.slow
 def test_evaluate_elsewhere_is_refused(trained, capsys):
     run, _ = trained
-    assert "Received: env='Acrobot-v1'" in refusal_of(capsys, "evaluate", str(run), "--env", "Acrobot-v1")
+    assert "Received: --env Acrobot-v1" in refusal_of(capsys, "evaluate", str(run), "--env", "Acrobot-v1")
     assert "exclude each other" in refusal_of(capsys, "evaluate", str(run), "--render", "human", "--video", "v")
-    assert "`episodes` must be an integer of at least 1" in refusal_of(capsys, "evaluate", str(run), "--episodes", "0")
+    assert "`--episodes` must be an integer" in refusal_of(capsys, "evaluate", str(run), "--episodes", "0")
+
+
+def test_entries_of_the_infos_have_intervals():
+    evaluation = Evaluation(np.arange(4.0), np.ones(4, np.int64), {"won": np.array([1, 0, 1, 1.0]), "odd": np.ones(1)})
+    assert as_text(evaluation, table=False).splitlines()[2:] == ["won: 0.75, 0.25 to 1.0 (95% confidence)", "odd: 1.0"]
 
 
 def test_help_is_legible_at_80_columns(capsys, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import subprocess
 import sys
 
@@ -24,6 +25,7 @@ from tests.support.scripted_envs import MODES, Arrays, Row, Script, play, sync, 
 
 
 class TestAutoresetModes:
+    @pytest.mark.filterwarnings("ignore:.*episodes has text, absent of `info_keys`")
     @settings(deadline=None, max_examples=30)
     @given(
         scripts=st.lists(
@@ -160,6 +162,12 @@ class TestMisbehaviour:
             vector_step(environments, **{"terminated": [False, False], **changes})
 
 
+class Nested(Script):
+    def step(self, action):
+        *rest, info = super().step(action)
+        return (*rest, {**info, "reward": {"root": info["score"], "text": "no number"}})
+
+
 class TestStatistics:
     class Doubled(gym.RewardWrapper):
         def reward(self, reward):
@@ -244,6 +252,38 @@ class TestStatistics:
         success, missing = environments.step(np.zeros(2, np.int64)).episodes.info["is_success"]
         assert success == 1.0
         assert math.isnan(missing)
+
+    @pytest.mark.parametrize("mode", [*MODES, "serial"])
+    def test_a_key_may_be_nested(self, mode):
+        make = functools.partial(Nested, [(2, True, False), (1, False, True)])
+        vector_env = SerialVectorEnv([make()]) if mode == "serial" else sync([make], mode)
+        _, (episodes,) = play(Environments(vector_env, info_keys=("reward/root", "reward/no", "score/root")), 9)
+        assert [info for *_, info in episodes[:2]] == [{"reward/root": 2.0}, {"reward/root": 11.0}]
+
+    def test_keys_that_never_appear_are_named_once_with_those_that_do(self, recwarn):
+        environments = Environments(
+            SerialVectorEnv([Nested([(1, True, False)])]), info_keys=("score", "laps"), name="E"
+        )
+        play(environments, 19)
+        assert not recwarn
+        play(environments, 60)
+        environments.warn_of_missing_info()
+        (warning,) = recwarn
+        assert str(warning.message) == (
+            "env `E`: the last `info` of none of 20 episodes has laps of `info_keys`; its numbers are is_success, "
+            "reward/root, score"
+        )
+
+    @pytest.mark.parametrize(("actor", "hint"), [(0, ""), (None, ", or evaluate with `max_episode_steps`")])
+    def test_an_episode_without_end_is_named_once(self, actor, hint, monkeypatch, recwarn):
+        monkeypatch.setattr("actor_learner.environments.environments.ENDLESS_STEPS", 7)
+        envs = [Script([(6, True, False)]), Script([(4, True, False), (30, True, False)])]
+        environments = Environments(SerialVectorEnv(envs), actor=actor)
+        play(environments, 10)
+        assert not recwarn
+        play(environments, 30)
+        (warning,) = recwarn
+        assert re.search(f"an episode hasn't ended after 7 steps, .*: add a TimeLimit{hint}$", str(warning.message))
 
     def test_infos_of_odd_shapes_and_types_are_no_trouble(self):
         class Odd(Script):

@@ -1,3 +1,4 @@
+import re
 import sys
 import xml.etree.ElementTree
 from pathlib import Path
@@ -79,6 +80,24 @@ def test_runs_with_different_metrics_are_one_line_that_names_the_run():
     append_metrics(create_run(al.TrainConfig(run_dir="b")), {"env_steps": 1, "updates": 1, "other": 2.0})
     with pytest.raises(ValueError, match="^The run 'b' has no such metric; it has env_steps, updates, other"):
         read_curves(["a", "b"], ["loss"])
+
+
+def test_folders_without_anything_to_draw_are_left_out():
+    make_run("a", [1.0, 2.0])
+    Path("failed/logs").mkdir(parents=True)
+    append_metrics(create_run(al.TrainConfig(run_dir="early")), {"env_steps": 1, "updates": 1})
+    create_run(al.TrainConfig(run_dir="empty"))
+    create_run(al.TrainConfig(run_dir="damaged")).config.write_text("{")
+    others = {"failed": "only the logs", "early": "no value yet", "empty": "no metrics", "damaged": "is damaged"}
+    with pytest.warns(UserWarning, match="^left out: ") as warned:
+        (curve,) = read_curves(["failed", "a", "early", "empty", "damaged"])
+    assert curve.num_runs == 1
+    for (path, reason), warning in zip(others.items(), warned, strict=True):
+        assert re.search(f"^left out: .*{reason}.*{path}", str(warning.message))
+    with pytest.raises(ValueError, match="no config.json, only the logs"):
+        read_curves(["failed", "early"])
+    with pytest.raises(ValueError, match="isn't there"):
+        read_curves(["a", "b"])
 
 
 def test_seconds_begin_at_the_start_of_the_run():

@@ -130,6 +130,49 @@ def test_a_run_that_is_still_going_and_one_that_stopped(tmp_path):
     assert f"actor-learner train --resume {run.path}" in page.text
 
 
+STAMP = "2026-01-02 03:04:05,678"
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (
+            f"{STAMP} INFO x\n{STAMP} ERROR the run ended: OSError: no <b>\nTraceback\n",
+            "failed run The run failed: OSError: no <b> ",
+        ),
+        (f"{STAMP} ERROR the run ended: OSError: no\n{STAMP} INFO the run is resumed\n", "stopped run The run stopped"),
+        (f"{STAMP} ERROR the end\n", "stopped run The run stopped"),
+    ],
+)
+def test_a_run_that_failed_says_so_first(tmp_path, log, said):
+    run = make_run(tmp_path / "run", rows=20)
+    run.logs.mkdir()
+    (run.logs / "run.log").write_text(log)
+    text = Page(report(run.path)).text
+    assert f"CartPole-v1, PPO {said}" in text
+    assert f"actor-learner train --resume {run.path}" in text
+
+
+@pytest.mark.parametrize(
+    ("metrics", "normalize_reward", "said"),
+    [
+        ({"explained_variance": [0.05] * 16}, False, "scale rewards (normalize_reward), check gamma."),
+        ({"explained_variance": [-3.0] * 16}, True, "stays near 0, so values say nothing about returns: check gamma."),
+        ({"explained_variance": [0.0] * 12 + [0.5] * 4}, False, ""),
+        ({"explained_variance": [0.0] * 7}, False, ""),
+        ({"approx_kl": [0.2] * 9}, False, "approx_kl stays above 0.1, "),
+        ({"approx_kl": [0.2] * 8 + [0.01] * 8}, False, ""),
+    ],
+)
+def test_metrics_that_stay_where_they_should_not_are_a_sentence(tmp_path, metrics, normalize_reward, said):
+    run = make_run(tmp_path / "run", rows=0, algorithm=al.PPO(normalize_reward=normalize_reward))
+    for name, values in metrics.items():
+        for index, value in enumerate(values):
+            append_metrics(run, {"env_steps": index, "updates": index, name: value})
+    text = Page(report(run.path)).text
+    assert (said in text) if said else ("stays" not in text)
+
+
 def test_a_run_without_a_row_and_one_of_a_single_row(tmp_path):
     page = Page(report(create_run(al.TrainConfig(run_dir=tmp_path / "empty")).path))
     assert "No update has been recorded yet, so there are no curves." in page.text

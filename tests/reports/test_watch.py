@@ -83,12 +83,16 @@ def test_it_sees_that_another_run_takes_the_place(run, tmp_path):
         ("finished", "The run has finished."),
         ("stopped", "The run ended early; `actor-learner train --resume "),
         ("killed", "The run was killed; `actor-learner train --resume "),
+        ("failed", "The run failed (OSError: no?way); `actor-learner train --resume "),
     ],
 )
 def test_how_a_run_ended(run, end, note):
     append(run, 1, 2)
     if end == "finished":
         record_finished(run, 10_000)
+    elif end == "failed":
+        run.logs.mkdir()
+        (run.logs / "run.log").write_text("2026-01-02 03:04:05,678 ERROR the run ended: OSError: no\033way\n")
     elif end == "killed":
         (run.path / ".lock").write_text("1\n")
     watched = WatchedRun(run)

@@ -171,6 +171,19 @@ def test_a_folder_that_is_no_run(tmp_path):
         open_run("empty")
     with pytest.raises(ValueError, match=r"holds no run: .* isn't there. Received: run_dir='nowhere'"):
         read_config("nowhere")
+    for number in range(7):
+        create_run(al.TrainConfig(run_dir=f"runs/Env-v0/ppo-0-{number}"))
+    (tmp_path / "failed/logs").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="holds no run: it is a file"):
+        open_run("file")
+    for folder, said in (
+        ("runs/Env-v0", r"but these runs: runs/Env-v0/ppo-0-0, .*/ppo-0-4 and 2 others\. Received"),
+        ("runs", r"but these runs: runs/Env-v0/ppo-0-0,"),
+        ("failed", r"only the logs of a run that ended before its first update\."),
+    ):
+        with pytest.raises(ValueError, match=rf"holds no run: the directory has no config.json, {said}"):
+            open_run(folder)
     for text in ("{", "[]"):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ValueError, match="config.json (is damaged|must hold an object)"):

@@ -448,7 +448,7 @@ def test_the_command_line_takes_the_runs_own_config_but_for_its_path(begun, tmp_
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--resume", "nowhere"], "`run_dir` holds no run: the directory isn't there. Received: run_dir='nowhere'"),
+        (["--resume", "nowhere"], "`--resume` holds no run: the directory isn't there. Received: --resume nowhere"),
         (["--resume", "run", "--gamma", "0.5"], "algorithm.gamma is 0.97 there, 0.5 here"),
         (["Acrobot-v1", "--resume", "run"], 'env is "CartPole-v1" there, "Acrobot-v1" here'),
         (["--resume", "run", "--algorithm", "a2c"], 'algorithm.name is "ppo" there, "a2c" here'),
@@ -457,7 +457,7 @@ def test_the_command_line_takes_the_runs_own_config_but_for_its_path(begun, tmp_
         (["--resume", "run", "--config", "run/config.json"], "`--config` can't be combined with `--resume`"),
         (["--resume", "run", "--overwrite"], "`--overwrite` can't be combined with `--resume`"),
         (["--resume", "run", "--preset", "CartPole-v1"], "`--preset` can't be combined with `--resume`"),
-        (["--resume", "run", "--actor-timeout", "0"], "`actor_timeout` must be a number of seconds above 0"),
+        (["--resume", "run", "--actor-timeout", "0"], "`--actor-timeout` must be a number of seconds above 0"),
         (["--resume", "run", "--clip-rang", "1"], "(did you mean '--clip-range'?)"),
     ],
 )
