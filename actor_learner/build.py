@@ -343,7 +343,8 @@ def save_result(run: RunDirectory, actors: ActorPool, exported: ExportedPolicy |
     save_network(network, run.path)
     if exported is None or not exported.fits(network):
         exported = export_result(actors)
-    dataclasses.replace(exported, weights=exported.as_vector(network.get_weights())).save(run.policy)
+    weights = exported.as_vector(network.get_weights())
+    dataclasses.replace(exported, weights=weights, trained_with_masks=actors.uses_masks).save(run.policy)
 
 
 def finished_network(config: TrainConfig, run: RunDirectory) -> keras.Model:

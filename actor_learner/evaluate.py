@@ -284,6 +284,9 @@ def _episodes(player: _Player, seed: int) -> Iterator[tuple[int, _Episode]]:
     """Yield finished episodes without end, each with the number of its environment."""
     policy, environments = player.policy, player.environments
     observation = environments.reset(seed)
+    if environments.action_mask is None:
+        sources = "`info['action_mask']`, a method `action_masks()` or a Dict observation's `action_mask`"
+        policy.warn_without_mask(f"env `{environments.name}` must give them by {sources}")
     policy.renew_noise()
     start = None
     while True:

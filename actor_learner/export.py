@@ -71,6 +71,15 @@ def export(
         )
     _check_packages(format)
     exported = ExportedPolicy.load(run.policy)
+    masked = bool(read_config(run.path).chosen.get("action_masks"))
+    if masked and not exported.spaces().has_mask_leaf:
+        remedy = "`policy.act(observation, action_mask=mask)`" if format == "litert" else "its input `action_mask`"
+        warnings.warn(
+            f"This policy was trained with action masks: give one with each observation, by {remedy}, bool [N, "
+            f"{exported.spaces().masks.size}]. Received: run_dir={str(run_dir)!r}",
+            UserWarning,
+            stacklevel=2,
+        )
     if format == "litert":
         if exported.fallback:
             raise ValueError(
@@ -86,7 +95,6 @@ def export(
     else:
         import_keras()
         network = load_network(run.path, network)
-        masked = bool(read_config(run.path).chosen.get("action_masks"))
         write_folder_atomically(output, lambda folder: _write_model(network, exported, masked, format, folder))
     return output
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from actor_learner import build
 from actor_learner.config.config import TrainConfig
+from actor_learner.learner.bounds import warn_of_narrow_bounds
 from actor_learner.learner.prefetch import prefetching
 from actor_learner.networks.saving import check_can_be_saved
 from actor_learner.reports.progress import Progress
@@ -62,6 +63,8 @@ class _Run:
             trajectory = actors.collect(timeout=None)
             trajectory = trajectory._replace(policy_version=trajectory.policy_version + earlier_updates)
             collected = time.perf_counter()
+            if learner.updates == 0 and self.config.init_from is None:
+                warn_of_narrow_bounds(trajectory, actors.exported.spaces(), actors.exported.distribution)
             recorder.begin_update()
             with prefetching(actors.upcoming, learner, useful=copies_ahead):
                 losses = learner.update(trajectory, on_policy=trajectory.policy_version == learner.updates)

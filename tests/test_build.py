@@ -75,7 +75,7 @@ CASES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Keras can't rebuild network")
+@pytest.mark.filterwarnings("ignore:Keras can't rebuild network", "ignore:This policy was trained with action masks")
 @pytest.mark.parametrize(
     "fields",
     [pytest.param(CASES[case], id=case, marks=[pytest.mark.thorough] * (case in FURTHER)) for case in CASES],
@@ -89,6 +89,7 @@ def test_a_run_saves_the_policy_that_its_network_gives_and_converts_nothing_for_
     expected = al.Policy.from_network(result.network, **spaces, seed=3)
     assert saved.batch_size == 1
     assert saved.exported.masked == expected.exported.masked
+    assert saved.exported.trained_with_masks == (fields["env"] == MASKED)
     generator = np.random.default_rng(0)
     for shape in ((), (1,), (5,), ()):
         observation = generator.random((*shape, *saved.observation_space.shape), np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import itertools
 import subprocess
@@ -280,6 +281,14 @@ class Picky(gym.Env):
         if self.masks_in_infos:
             return pair, {"action_mask": self.allowed}
         return {"action_mask": self.allowed, "pair": pair}, {}
+
+
+def test_an_environment_without_the_masks_of_the_training_is_named(policy):
+    trained = Policy(dataclasses.replace(policy.exported, trained_with_masks=True))
+    with pytest.warns(
+        UserWarning, match=r"trained with action masks.*env `Fixed` must give them by `info\['action_mask"
+    ):
+        evaluate(trained, Fixed, episodes=1)
 
 
 class TestNestedSpacesAndMasks:

@@ -228,7 +228,10 @@ def test_masks_from_infos_are_an_input(tmp_path):
     without = al.export(run_dir, tmp_path / "without", format="keras")
     assert set(json.loads((without / "spaces.json").read_text())["inputs"]) == {"observation"}
     record_choices(RunDirectory(run_dir), action_masks=True)
-    model = al.load_network(al.export(run_dir, tmp_path / "with", format="keras"))
+    with pytest.warns(UserWarning, match=r"trained with action masks.*by its input `action_mask`, bool \[N, 5\]"):
+        model = al.load_network(al.export(run_dir, tmp_path / "with", format="keras"))
+    with pytest.warns(UserWarning, match=r"by `policy.act\(observation, action_mask=mask\)`, bool \[N, 5\]"):
+        al.export(run_dir, tmp_path / "litert")
     mask = np.eye(5, dtype=bool)[[0, 1, 2]] | np.eye(5, dtype=bool)[[3, 4, 3]]
     action = model({"observation": np.zeros((3, 3), np.float32), "action_mask": mask})["action"]
     np.testing.assert_array_equal(action, [[1, 0], [2, 1], [3, 0]])

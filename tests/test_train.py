@@ -51,6 +51,15 @@ def rows_of(run_dir):
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
+def test_a_run_whose_first_actions_lie_on_their_bounds_warns(tmp_path):
+    narrow = {
+        "wrappers": "gymnasium.wrappers:RescaleAction",
+        "wrapper_kwargs": [{"min_action": -0.1, "max_action": 0.1}],
+    }
+    with pytest.warns(UserWarning, match="9.% of the numbers in the first batch's actions lie on a bound"):
+        al.train(config(tmp_path, env="Pendulum-v1", **narrow, num_actors=0, total_steps=64))
+
+
 @pytest.mark.xla
 def test_a_run_leaves_all_that_it_should(tmp_path):
     result = al.train(config(tmp_path, info_keys=("is_success", "unknown")))

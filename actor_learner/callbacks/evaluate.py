@@ -93,6 +93,8 @@ class Evaluate(Callback):
             batch_size=min(MAX_ENVS, self.episodes),
             observation_space=self.actors.observation_space,
         )
+        exported = dataclasses.replace(self._policy.exported, trained_with_masks=self.actors.uses_masks)
+        self._policy.exported = exported
         check_playable(self._policy, self._factory, autoreset_mode=self.config.autoreset_mode)
         self._reached = self.learner.env_steps // self.every_steps
 

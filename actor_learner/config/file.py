@@ -168,6 +168,8 @@ def read_config_file(path: str | os.PathLike[str]) -> ConfigFile:
         data = json.loads(text, object_pairs_hook=_without_repeats) if is_json else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         expected = f"a TOML or JSON file; as {'JSON' if is_json else 'TOML'}: {error}"
+        if name.endswith((".yaml", ".yml")):
+            expected = "a TOML or JSON file, not YAML: `key = value` in place of `key: value`"
         raise refusal("config", expected, name) from error
     return _flat(name, data, text)
 

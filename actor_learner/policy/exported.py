@@ -63,6 +63,8 @@ class ExportedPolicy:
     """With "greedy": how far epsilon falls from the first environment of a pool to the last; 0: it doesn't."""
     has_value: bool = True
     """False if the network returns no value: the value graph then returns 0."""
+    trained_with_masks: bool = False
+    """True if each observation in training came with a mask, so that acting needs one, too."""
 
     def as_vector(self, weights: Sequence[Any] | Array) -> Array:
         """Return the arrays of `network.get_weights()`, or a vector of them, as one float32 vector.

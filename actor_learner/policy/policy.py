@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,7 @@ class Policy:
             raise ValueError(f"{expected}. Received: a {type(exported).__name__}")
         self.exported = exported
         self.batch_size, self.holds_noise = exported.batch_size, exported.noise_hold > 1
+        self._warned_of_masks = False
         self.spaces = exported.spaces()
         self._actions = self.spaces.action
         self._to_env = tuple(leaf_to_env(leaf, exported.distribution) for leaf in self._actions.leaves)
@@ -145,6 +147,8 @@ class Policy:
         leaves, single = self._reader.read(observation)
         rows = len(leaves[0])
         mask = self._reader.read_mask(observation, action_mask, rows, single)
+        if mask is None:
+            self.warn_without_mask()
         action, log_prob = self.step_leaves(leaves, mask, read_start(start, rows))
         return self._nest_action(action, single), log_prob[0] if single else log_prob
 
@@ -172,6 +176,8 @@ class Policy:
         self._reader.check_numbers(leaves)
         rows = len(leaves[0])
         mask = self._reader.read_mask(observation, action_mask, rows, single)
+        if mask is None:
+            self.warn_without_mask()
         with self._state.replaced(state, rows, single) as given:
             arguments = leaves, mask, read_start(start, rows)
             actions = self.mode_leaves(*arguments) if deterministic else self.step_leaves(*arguments)[0]
@@ -254,6 +260,13 @@ class Policy:
         np.copyto(self._weights, self.exported.as_vector(weights))
         self._step_graph.renew()
         self._value_graph.discard()
+
+    def warn_without_mask(self, remedy: str = "pass `action_mask=` with each observation") -> None:
+        """Warn, once, that a policy acts without the masks that it was trained with."""
+        if self.exported.trained_with_masks and not self._warned_of_masks:
+            self._warned_of_masks = True
+            text = "This policy was trained with action masks and acts without one, so it may choose forbidden actions"
+            warnings.warn(f"{text}: {remedy}. Received: action_mask=None", UserWarning, stacklevel=3)
 
     def _nest_action(self, action: Leaves, single: bool) -> Any:
         return self._actions.unflatten([leaf[0] for leaf in action] if single else action)

@@ -157,8 +157,8 @@ class ReplayBuffer:
 
     def add_episode(
         self,
-        observations: Sequence[Any],
-        actions: Sequence[Any],
+        observations: Sequence[Any] | Mapping[str, Any],
+        actions: Sequence[Any] | Mapping[str, Any],
         rewards: Sequence[float],
         *,
         terminated: bool,
@@ -168,8 +168,9 @@ class ReplayBuffer:
         """Add an episode of n steps that was played elsewhere, such as a demonstration. Returns what `add` does.
 
         Args:
-            observations: n + 1 of them, as the environment returned them, the last one too.
-            actions: the n actions that the environment took.
+            observations: n + 1 of them, as the environment returned them, the last one too; or arrays `[n + 1, ...]`,
+                in dicts and tuples as the space has them (Minari's form).
+            actions: the n actions that the environment took; or arrays `[n, ...]`, in the same way.
             rewards: n numbers.
             terminated: whether the episode ended in a terminal state; else it was cut off.
             action_masks: n masks `[choices]`, for a buffer with masks that aren't in the observation.

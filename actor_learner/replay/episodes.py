@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from actor_learner.spaces.kinds import Tuple
 from actor_learner.spaces.leaves import check_array, check_values
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import Leaf, Structure
 from actor_learner.spaces.trajectory import Trajectory
+from actor_learner.system.fields import refusal
 from actor_learner.system.types import Array
 
 _NEAR_BOUNDS = 1 - 1e-6
@@ -19,8 +21,8 @@ _NEAR_BOUNDS = 1 - 1e-6
 
 def episode(
     spaces: Spaces,
-    observations: Sequence[Any],
-    actions: Sequence[Any],
+    observations: Sequence[Any] | Mapping[str, Any],
+    actions: Sequence[Any] | Mapping[str, Any],
     rewards: Sequence[float],
     *,
     terminated: bool,
@@ -29,10 +31,10 @@ def episode(
 ) -> Trajectory:
     """Return an episode as a trajectory of one column, `[n, 1]`. See `ReplayBuffer.add_episode`."""
     steps = len(rewards)
-    for name, values, count in (("actions", actions, steps), ("observations", observations, steps + 1)):
-        if not steps or len(values) != count:
-            expected = "one more than there are rewards" if count > steps else "as many as there are rewards"
-            raise ValueError(f"`{name}` must be {expected}, at least one. Received: {len(values)} and {steps} rewards")
+    action = _by_leaf(spaces.action, "actions", actions, steps)
+    observation = _by_leaf(spaces.observation, "observations", observations, steps, more=1)
+    if np.ndim(terminated):
+        raise refusal("terminated", "True or False, as after the last step", terminated)
     if squashed is None and any(leaf.is_bounded_box for leaf in spaces.action.leaves):
         raise ValueError(
             "`squashed` must be given where actions have bounds: True for SAC, which keeps actions before tanh; False "
@@ -41,8 +43,8 @@ def episode(
     last = np.arange(steps)[:, None] == steps - 1
     zeros = np.zeros((steps, 1), np.float32)
     return Trajectory(
-        observation=_stacked(spaces.observation, observations),
-        action=_stacked(spaces.action, actions, squashed=bool(squashed)),
+        observation=_stacked(spaces.observation, observation),
+        action=_stacked(spaces.action, action, squashed=bool(squashed)),
         reward=np.asarray(rewards, np.float32).reshape(steps, 1),
         terminated=last & bool(terminated),
         truncated=last & (not terminated),
@@ -50,14 +52,31 @@ def episode(
         behaviour_log_prob=zeros,
         truncation_value=zeros,
         policy_version=np.zeros(1, np.int64),
-        action_mask=None if action_masks is None else np.stack(list(action_masks)).reshape(steps, 1, -1),
+        action_mask=None
+        if action_masks is None
+        else spaces.masks.read(np.stack(list(action_masks)), steps, "action_masks")[:, None],
         start=np.arange(steps + 1)[:, None] == 0,
     )
 
 
-def _stacked(structure: Structure, values: Sequence[Any], *, squashed: bool = False) -> Any:
-    """Return values of a space, one for each step, as a trajectory has them: nested arrays `[n, 1, ...]`."""
-    columns = zip(*map(structure.flatten, values), strict=True)
+def _by_leaf(structure: Structure, name: str, values: Any, steps: int, more: int = 0) -> Sequence[Any]:
+    """Return the values of each leaf, `steps + more` of each.
+
+    values: those of each step, or arrays of all steps, nested as the space is; a tuple of so many is one of steps.
+    """
+    count = steps + more
+    of_parts = isinstance(structure.space, Tuple) and isinstance(values, tuple) and len(values) != count
+    nested = of_parts or (isinstance(values, dict) and not structure.plain)
+    columns: list[Any] = [np.atleast_1d(part) for part in structure.flatten(values)] if nested else [values]
+    for column in columns:
+        if not steps or len(column) != count:
+            expected = "one more than there are rewards" if more else "as many as there are rewards"
+            raise ValueError(f"`{name}` must be {expected}, at least one. Received: {len(column)} and {steps} rewards")
+    return columns if nested else list(zip(*map(structure.flatten, values), strict=True))
+
+
+def _stacked(structure: Structure, columns: Sequence[Any], *, squashed: bool = False) -> Any:
+    """Return the values of each leaf as a trajectory has them: nested arrays `[n, 1, ...]`."""
     leaves = [_leaf(leaf, column, squashed) for leaf, column in zip(structure.leaves, columns, strict=True)]
     return structure.unflatten(leaves)
 

@@ -38,7 +38,8 @@ class MaskLayout:
 
         Args:
             value: `[rows, M]`, or a nest that mirrors the action space, with None (or no key) where everything is
-                allowed; a MultiDiscrete's may be a tuple of arrays, as for Gymnasium's `sample(mask=...)`.
+                allowed; a MultiDiscrete's may be a tuple of arrays, as for Gymnasium's `sample(mask=...)`, or one array
+                `[rows, k, n]` for k choices of n values.
             rows: Number of environments.
             label: Name of the value in messages.
 
@@ -84,6 +85,10 @@ class MaskLayout:
         if isinstance(space, MultiDiscrete) and isinstance(value, (tuple, list)) and len(value) == space.nvec.size:
             parts = zip(value, space.nvec.reshape(-1), strict=True)
             return [_as_booleans(part, (rows, int(n)), f"{label}[{i}]") for i, (part, n) in enumerate(parts)]
+        if isinstance(space, MultiDiscrete):
+            counts = np.unique(space.nvec)
+            if len(counts) == 1 and np.shape(value) == (rows, *space.nvec.shape, counts[0]):
+                value = np.reshape(value, (rows, -1))
         return [_as_booleans(value, (rows, size), label)]
 
 
@@ -121,8 +126,9 @@ def _check_entries(value: Any, keys: list[Any], label: str) -> None:
 def _as_booleans(value: Any, shape: tuple[int, int], label: str) -> Array:
     mask = np.asarray(value)
     if mask.shape != shape:
+        hint = "; flatten it, in the order of the actions" if mask.ndim > 2 and mask.size == shape[0] * shape[1] else ""
         raise ValueError(
-            f"`{label}` must have {shape[1]} entries for each environment, one for each action. "
+            f"`{label}` must have {shape[1]} entries for each environment, one for each action{hint}. "
             f"Received: shape={mask.shape}, expected {shape}"
         )
     if mask.dtype == np.bool_:

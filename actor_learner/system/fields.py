@@ -133,18 +133,21 @@ _OTHER_NAMES = {
     "learning_rate": "anneal_lr lr",
     "max_grad_norm": "gradient_clipping clipnorm global_clipnorm",
     "minibatch_size": "batch_size num_minibatches",
+    "network": "policy",
     "noise_hold": "sde_sample_freq use_sde",
     "normalize_advantage": "norm_adv",
-    "normalize_observation": "normalize_input",
+    "normalize_observation": "normalize normalize_input",
     "normalize_reward": "normalize_returns",
     "num_actors": "num_workers",
     "num_envs": "n_envs",
     "orthogonal_init": "ortho_init",
     "run_dir": "train_dir",
-    "total_steps": "total_timesteps train_for_env_steps",
+    "tensorboard": "tensorboard_log",
+    "total_steps": "n_timesteps total_timesteps train_for_env_steps",
     "updates_per_step": "gradient_steps train_freq",
     "unroll_length": "n_steps num_steps rollout",
     "vf_coef": "value_loss_coeff value_pred_loss_coef",
+    "wrappers": "env_wrapper wrapper_class",
 }
 """Field -> the names that Stable-Baselines3, CleanRL, Sample Factory, TF-Agents and Keras give it, or its inputs."""
 

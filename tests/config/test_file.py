@@ -182,6 +182,12 @@ def test_what_is_refused_is_one_line_with_its_place(text, message):
     assert message in refused(text)
 
 
+def test_a_file_in_yaml_is_refused_as_such():
+    file = written("CartPole-v1:\n  n_timesteps: 1e5\n", "zoo.yml")
+    with pytest.raises(ValueError, match="a TOML or JSON file, not YAML: `key = value` in place of.*'zoo.yml'"):
+        al.load_config(file)
+
+
 def test_what_is_given_again_is_not_blamed_on_the_file():
     assert al.load_config(written("num_actors = 'two'"), num_actors=2).num_actors == 2
     assert not refused("num_actors = 2", num_actors="two").startswith("settings.toml")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from actor_learner.networks import default
 from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.export.verify import draw_mask
-from actor_learner.policy.policy import Policy
+from actor_learner.policy.policy import Policy, load_policy
 from actor_learner.spaces.spaces import Spaces
 from tests.support.exporting import give_draws, logits_network
 
@@ -126,6 +128,19 @@ def test_a_mask_that_allows_everything_changes_nothing(plain, unmasked):
         for action, log_prob in results[1:]:
             np.testing.assert_array_equal(log_prob, results[0][1])
             np.testing.assert_array_equal(action, results[0][0])
+
+
+def test_acting_without_the_masks_of_the_training_warns_once(plain, tmp_path):
+    dataclasses.replace(plain, trained_with_masks=True).save(tmp_path / "policy")
+    policy, observation = load_policy(tmp_path), np.zeros((1, 3), np.float32)
+    policy.act(observation, action_mask=[[True, False, True]])
+    with pytest.warns(
+        UserWarning, match="trained with action masks and acts without one.*pass `action_mask=`"
+    ) as found:
+        policy.act(observation)
+    policy.step(observation)
+    assert [warning.filename for warning in found] == [__file__]
+    Policy(plain).act(observation)
 
 
 def test_masks_of_either_form(exported):

@@ -62,6 +62,22 @@ def test_actions_are_those_that_the_policy_would_have_drawn(squashed):
     assert all(np.isfinite(values).all() for values in batch.action.values())
 
 
+def test_arrays_of_all_steps_are_as_good_as_lists_of_steps():
+    space = Dict({"force": FORCE, "turns": Tuple([Box(-1, 1, (2,)), Discrete(4)])})
+    observations, actions, rewards = played(6, space)
+    first, second = (al.ReplayBuffer(SEEN, space, 64, unroll_length=8) for _ in range(2))
+    first.add_episode(observations, actions, rewards, terminated=True, squashed=True)
+    seen = {key: np.stack([step[key] for step in observations]) for key in SEEN.spaces}
+    turns = tuple(np.stack([step["turns"][part] for step in actions]) for part in range(2))
+    taken = {"force": np.stack([step["force"] for step in actions]), "turns": turns}
+    second.add_episode(seen, taken, np.array(rewards), terminated=True, squashed=True)
+    drawn, again = first.sample(20), second.sample(20)
+    for name in ("observation", "action"):
+        structure = getattr(first.spaces, name)
+        pairs = zip(*(structure.flatten(getattr(batch, name)) for batch in (drawn, again)), strict=True)
+        assert all(np.array_equal(one, other) for one, other in pairs)
+
+
 def test_masks_are_those_of_each_step():
     rng = np.random.default_rng(0)
     observations, actions, rewards = played(6, Discrete(3))
@@ -77,6 +93,7 @@ def test_masks_are_those_of_each_step():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"terminated": [False, False, False, True]}, "`terminated` must be True or False, as after the last step"),
         ({"observations": []}, "`observations` must be one more than there are rewards, .*Received: 0 and 4 rewards"),
         ({"actions": [[0.0]]}, "`actions` must be as many as there are rewards, at least one. Received: 1 and 4"),
         ({"rewards": []}, "`actions` must be as many .* Received: 4 and 0 rewards"),
@@ -94,7 +111,7 @@ def test_episodes_that_do_not_fit(change, message):
     buffer = al.ReplayBuffer(Box(-1, 1, (2,)), Box(-1, 1, (1,)), 64, unroll_length=8)
     arguments = {"observations": [np.zeros(2)] * 5, "actions": [[0.1]] * 4, "rewards": [0.0] * 4, "squashed": True}
     with pytest.raises(ValueError, match=message):
-        buffer.add_episode(**{**arguments, **change}, terminated=False)
+        buffer.add_episode(**{"terminated": False, **arguments, **change})
     assert len(buffer) == 0
 
 
@@ -107,10 +124,17 @@ def test_actions_that_a_dtype_lacks_are_not_wrapped():
         buffer.add_episode(observations, actions, [0.0, 0.0], terminated=True)
 
 
-def test_tuples_are_spaces_too():
+@pytest.mark.parametrize(
+    ("observations", "actions"),
+    [
+        ([(np.zeros(2, np.float32), 2)] * 4, [(1, np.full(2, 0.5))] * 3),
+        ((np.zeros((4, 2), np.float32), np.full(4, 2)), (np.ones(3, int), np.full((3, 2), 0.5))),
+    ],
+)
+def test_tuples_are_spaces_too(observations, actions):
     space = Tuple([Discrete(2), Box(-1, 1, (2,))])
     buffer = al.ReplayBuffer(Tuple([Box(-1, 1, (2,)), Discrete(3)]), space, 64, unroll_length=8)
-    steps = [(np.zeros(2, np.float32), 2)] * 4, [(1, np.full(2, 0.5))] * 3, [1.0] * 3
+    steps = observations, actions, [1.0] * 3
     buffer.add_episode(*steps, terminated=True, squashed=True)
     first, second = buffer.sample(3).action
     assert (first == 1).all()

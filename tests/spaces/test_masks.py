@@ -77,9 +77,17 @@ class TestRead:
         part = Spaces(None, COMPOSITE).masks.read({"build": (np.zeros((1, 2)), None)}, 1)
         assert part.tolist() == [[False] * 2 + [True] * 8]
 
+    @pytest.mark.parametrize("nvec", [[4, 4, 4], [[3, 3], [3, 3]]])
+    def test_a_row_for_each_of_equal_choices(self, nvec):
+        layout = Spaces(None, MultiDiscrete(nvec)).masks
+        flat = np.random.default_rng(0).random((5, layout.size)) < 0.5
+        np.testing.assert_array_equal(layout.read(flat.reshape(5, *np.shape(nvec), np.max(nvec)), 5), flat)
+
     @pytest.mark.parametrize(
         ("space", "value", "message"),
         [
+            (Discrete(18), np.ones((1, 3, 6)), r"must have 18 entries.*; flatten it, in the order of the actions. Rec"),
+            (MultiDiscrete([2, 3, 1]), np.ones((1, 3, 2)), r"must have 6 entries.*; flatten it.*shape=\(1, 3, 2\)"),
             (Discrete(3), np.ones((1, 4)), r"must have 3 entries.*shape=\(1, 4\), expected \(1, 3\)"),
             (Discrete(3), np.ones(3), r"shape=\(3,\), expected \(1, 3\)"),
             (Discrete(3), np.ones((2, 3)), r"shape=\(2, 3\), expected \(1, 3\)"),
