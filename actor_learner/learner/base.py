@@ -26,7 +26,7 @@ from actor_learner.learner.batch import num_environments, tensors
 from actor_learner.learner.cost import multiplications
 from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
-from actor_learner.learner.state import SavedLearner, read_learner, restore, write_learner
+from actor_learner.learner.state import SEEDS, SavedLearner, read_learner, restore, write_learner
 from actor_learner.learner.update import Update
 from actor_learner.learner.weights import split_weights
 from actor_learner.networks import contract
@@ -373,9 +373,10 @@ class Learner:
         restore(self._saved_variables(), saved.arrays, directory)
 
     def _saved_variables(self) -> dict[str, keras.Variable]:
-        """Return the variables of the optimizer and of reward scaling by their names in a file."""
+        """Return the variables of the optimizer, of reward scaling and of random layers by their names in a file."""
         scaling = self._reward_scaling.variables if self._reward_scaling else []
         groups = {"optimizer": self.optimizer.variables, "reward_scaling": scaling}
+        groups[SEEDS] = contract.seed_states(self.network)
         return {f"{name}/{index}": variable for name, group in groups.items() for index, variable in enumerate(group)}
 
     @property
@@ -496,7 +497,8 @@ class Learner:
         """Call the network once, which builds it, and compare its outputs with the contract."""
         zeros = map_leaves(lambda leaf: np.zeros((contract.CHECKED_ROWS, *leaf.shape[2:]), leaf.dtype), observation)
         contract.check_contract(self.network, zeros, self.spaces, needs_value=self._needs_value)
-        self._warn_of_training_layers(self.network)
+        names = contract.training_dependent_layers(self.network)
+        self._warn_of_training_layers(names, ", so that learner and actors agree")
         for layer in self._normalization:
             shape = contract.normalized_leaf(layer, zeros).shape[1:]
             if layer.mean.shape != shape:
@@ -506,11 +508,11 @@ class Learner:
                 )
         backend.check_placement(self.network, self.device)
 
-    def _warn_of_training_layers(self, model: keras.Model) -> None:
-        if names := contract.training_dependent_layers(model):
+    def _warn_of_training_layers(self, names: list[str], reason: str) -> None:
+        if names:
             warnings.warn(
-                f"Layers {names} are called with training=False while learning too, so that learner and actors "
-                "agree: dropout does nothing, batch statistics stay as they are.",
+                f"Layers {names} are called with training=False while learning too{reason}: dropout does nothing, nor "
+                "do noise and augmentation; batch statistics and spectral norms stay as they are.",
                 UserWarning,
                 stacklevel=6,
             )

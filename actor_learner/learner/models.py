@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -59,11 +60,8 @@ class TrainedModels:
         return [variable for model in models for variable in model.trainable_variables]
 
     def parameters(self, observation: Nest, *, target: bool = False) -> Tensor:
-        network = self.network
-        if not target:
-            return contract.call_network(network, observation)["parameters"]
-        outputs = contract.call_with_weights(network, observation, self._values(network), self._others(network))
-        return outputs["parameters"]
+        with self._weights(self.network, target):
+            return contract.call_network(self.network, observation)["parameters"]
 
     def sample(self, parameters: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         return self._distribution.draw(parameters, noise)
@@ -90,11 +88,7 @@ class TrainedModels:
     def critic_values(self, observation: Nest, action: Tensor, *, target: bool = False) -> Tensor:
         values = []
         for critic in self.critics:
-            if target:
-                pairs = [*self._others(critic), *zip(critic.weights, self._values(critic), strict=True)]
-                with keras.StatelessScope(pairs):
-                    value = self.call_critic(critic, observation, action)
-            else:
+            with self._weights(critic, target), contract.with_noise(critic):
                 value = self.call_critic(critic, observation, action)
             values.append(ops.reshape(ops.cast(value, "float32"), (-1,)))
         return ops.stack(values)
@@ -105,15 +99,20 @@ class TrainedModels:
             observation = {key: value for key, value in observation.items() if key != MASK_KEY}
         return critic((observation, action), training=False)
 
-    def _others(self, model: keras.Model) -> list[tuple[keras.Variable, Any]]:
-        """Return the variables that aren't weights with their values: a scope needs them all."""
+    @contextlib.contextmanager
+    def _weights(self, model: keras.Model, target: bool) -> Iterator[None]:
+        """Let a model have the weights of its copy, if `target`. Its random generators go on."""
+        if not target:
+            yield
+            return
         weights = {id(weight) for weight in model.weights}
         others = [variable for variable in model.variables if id(variable) not in weights]
-        return [(variable, ops.convert_to_tensor(variable.value)) for variable in others]
-
-    def _values(self, model: keras.Model) -> list[Tensor]:
-        """Return the values of a model's copy; they must be read outside of the scope in which they are used."""
-        return [ops.convert_to_tensor(copy.value) for copy in self._copies[id(model)]]
+        pairs = [*zip(others, others, strict=True), *zip(model.weights, self._copies[id(model)], strict=True)]
+        # Read outside of the scope, which needs all variables.
+        with keras.StatelessScope([(one, ops.convert_to_tensor(value.value)) for one, value in pairs]) as scope:
+            yield
+        for variable in others:
+            variable.assign(scope.get_current_value(variable))
 
     def _pairs(self) -> Iterator[tuple[keras.Variable, keras.Variable, bool]]:
         """Yield the weights of copied models, their copies, and whether they are trained."""

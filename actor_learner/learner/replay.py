@@ -25,7 +25,7 @@ from actor_learner.learner.finite import Snapshot
 from actor_learner.learner.loss_scaling import computes_in
 from actor_learner.learner.models import TrainedModels
 from actor_learner.learner.replay_update import ReplayUpdate
-from actor_learner.learner.state import SavedLearner, restore
+from actor_learner.learner.state import SEEDS, SavedLearner, restore
 from actor_learner.networks import contract
 from actor_learner.networks.memory import Memories
 from actor_learner.replay.buffer import Minibatches, ReplayBuffer
@@ -407,7 +407,8 @@ class ReplayLearner(Learner):
             models = TrainedModels(network, self.critics, self.algorithm, self.spaces)
             for critic in self.critics:
                 check_critic(models, critic, zeros)
-                self._warn_of_training_layers(critic)
+                names = contract.training_dependent_layers(critic, noisy=True)
+                self._warn_of_training_layers(names, f", in critic {critic.name!r}")
             check_own_weights(network, self.critics)
             if self._trainable is None:
                 self._trainable = list(network.trainable_variables)
@@ -438,6 +439,7 @@ class ReplayLearner(Learner):
         models = self._build_models()
         groups = {f"{name}_optimizer": optimizer.variables for name, optimizer in self._optimizers.items()}
         groups |= {"targets": models.targets, "variables": list(models.variables.values())}
+        groups[SEEDS] = [state for model in self._all_models for state in contract.seed_states(model)]
         return {f"{name}/{index}": variable for name, group in groups.items() for index, variable in enumerate(group)}
 
     def start_from(self, variables: Mapping[str, Array]) -> None:

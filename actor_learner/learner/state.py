@@ -1,7 +1,8 @@
 """A learner in a folder.
 
 network.keras   the network (network.weights.h5 where Keras can't read it back)
-learner.npz     variables of the optimizer (learning rate and step count are among them) and of reward scaling
+learner.npz     variables of the optimizer (learning rate and step count are among them), of reward scaling and of
+                random layers
 learner.json    algorithm, action space, counters, random state
 manifest.json   size and SHA-256 of each of these, without which nothing is read
 """
@@ -34,6 +35,8 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 Directory = str | os.PathLike[str]
 
 FORMAT = 1
+SEEDS = "seeds"
+"""The name of the states of random layers among saved variables; earlier versions save none."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,8 @@ def _algorithm(description: dict[str, Any] | None, directory: Directory) -> Algo
 
 def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, directory: Directory) -> None:
     """Assign saved arrays to the variables of their names. Raises ValueError unless each fits one variable."""
+    if not any(name.startswith(f"{SEEDS}/") for name in arrays):
+        variables = {name: one for name, one in variables.items() if not name.startswith(f"{SEEDS}/")}
     saved = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     expected = {name: (tuple(variable.shape), str(variable.dtype)) for name, variable in variables.items()}
     if saved != expected:

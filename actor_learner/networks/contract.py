@@ -11,13 +11,20 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
-from keras.layers import BatchNormalization, Dropout
+from keras.layers import (
+    AlphaDropout,
+    BatchNormalization,
+    Dropout,
+    GaussianDropout,
+    GaussianNoise,
+    SpectralNormalization,
+)
 
 from actor_learner.networks.distributions import GREEDY, Distribution, distribution_for
 from actor_learner.networks.layers import ActionDistribution, ObservationNormalization
@@ -27,6 +34,8 @@ from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure
 from actor_learner.system.fields import refusal
 from actor_learner.system.types import Nest, Tensor
+
+_NOISE = (AlphaDropout, Dropout, GaussianDropout, GaussianNoise)
 
 CHECKED_ROWS = 2  # of the batch that a network is checked with: not 1, which could be the size of another axis
 
@@ -213,9 +222,44 @@ def _describe(observation: Nest) -> str:
     return ", ".join(f"{name} {tuple(leaf.shape[1:])} {leaf.dtype}" for name, leaf in leaves.items())
 
 
-def training_dependent_layers(network: keras.Model) -> list[str]:
-    """Return the names of the layers that would behave differently in training; they run as in inference."""
-    return [layer.name for layer in all_layers(network) if isinstance(layer, (BatchNormalization, Dropout))]
+def training_dependent_layers(model: keras.Model, *, noisy: bool = False) -> list[str]:
+    """Return the names of the layers of Keras that would behave differently in training.
+
+    noisy: True if the model is called in `with_noise`.
+    """
+    layers = [layer for layer in all_layers(model) if not (noisy and isinstance(layer, _NOISE))]
+    return [layer.name for layer in layers if _depends_on_training(layer)]
+
+
+def _depends_on_training(layer: keras.layers.Layer) -> bool:
+    if isinstance(layer, (BatchNormalization, SpectralNormalization)):
+        return True
+    if not (isinstance(layer, _NOISE) or type(layer).__module__.startswith("keras.")):
+        return False
+    rates = [getattr(layer, name) for name in ("dropout", "recurrent_dropout") if hasattr(layer, name)]
+    return bool(layer._seed_generators) and (not rates or any(rates))
+
+
+@contextlib.contextmanager
+def with_noise(model: keras.Model) -> Iterator[None]:
+    """Let dropout and noise layers act as in training while entered; all others act as they are called."""
+
+    def in_training(call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments, **options: call(*arguments, **{**options, "training": True})
+
+    found = [layer for layer in all_layers(model) if isinstance(layer, _NOISE)]
+    for layer in found:
+        layer.call = in_training(layer.call)
+    try:
+        yield
+    finally:
+        for layer in found:
+            del layer.call
+
+
+def seed_states(model: keras.Model) -> list[keras.Variable]:
+    """Return the states of the random generators of all layers."""
+    return [generator.state for layer in (model, *all_layers(model)) for generator in layer._seed_generators]
 
 
 def all_layers(network: keras.Model) -> Iterator[keras.layers.Layer]:

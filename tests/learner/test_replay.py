@@ -265,10 +265,11 @@ def test_targets_move_at_multiples_of_their_interval():
 def trained(without_xla):
     """A function that gives a learner with a few batches in its buffer; tests may go on with it."""
     makers = {"dqn": lambda: dqn(prioritized=True, double=True, n_step=3), "sac": sac_of_one_step, "td3": td3}
+    makers["noisy critics"] = sac_of_one_step
 
     @functools.cache
     def learner_of(name):
-        learner = make_learner(makers[name]())
+        learner = make_learner(makers[name](), critics=noisy_critic if "noisy" in name else None)
         for seed in range(2):
             learner.update(batch(learner, seed))
         return learner
@@ -280,7 +281,15 @@ def sac_of_one_step():
     return sac(updates_per_step=1 / 32, tau=0.25)
 
 
-KINDS = ["dqn", "sac", pytest.param("td3", marks=pytest.mark.thorough)]
+def noisy_critic(observation_space, action_space, *between):
+    inputs = keras.Input(observation_space.shape), keras.Input(action_space.shape)
+    x = layers.Concatenate()(inputs)
+    for layer in (layers.Dense(8), *between, layers.Dropout(0.5), layers.GaussianNoise(0.1), layers.Dense(1)):
+        x = layer(x)
+    return keras.Model(inputs, x)
+
+
+KINDS = ["dqn", "sac", "noisy critics", pytest.param("td3", marks=pytest.mark.thorough)]
 
 
 def test_sac_s_targets_follow_every_step(trained):
@@ -503,6 +512,33 @@ def test_critics_of_one_s_own_and_composite_spaces():
     metrics = [learner.update(batch(learner, seed)) for seed in range(2)][-1]
     assert math.isfinite(metrics["critic_loss"])
     assert len(learner.critics) == 2
+
+
+def critic_values(learner, target):
+    """Values of the same observation and action, in 16 rows."""
+    observation, action = ops.ones((16, 4)), ops.zeros((16, 3))
+    return np.asarray(learner._build_models().critic_values(observation, action, target=target))
+
+
+@pytest.mark.parametrize("target", [False, True])
+def test_dropout_and_noise_of_critics_are_drawn_anew_at_each_call(target):
+    learner = make_learner(sac(), critics=noisy_critic)
+    values = [critic_values(learner, either) for either in (target, not target, target)]
+    assert len(np.unique(values)) == np.size(values)
+    inputs = np.ones((16, 4), np.float32), np.zeros((16, 3), np.float32)
+    assert len(np.unique(np.asarray(learner.critics[0](inputs)))) == 1, "the model is as it was"
+
+
+def test_the_other_layers_of_critics_that_depend_on_training_are_named():
+    def make(*spaces):
+        norm = layers.SpectralNormalization(layers.Dense(8), name="norm")
+        return noisy_critic(*spaces, layers.BatchNormalization(name="batches"), norm)
+
+    learner = make_learner(sac(), critics=make)
+    with pytest.warns(UserWarning, match=r"Layers \['batches', 'norm'\] .*, in critic"):
+        values = critic_values(learner, False)
+    assert np.isfinite(values).all()
+    np.testing.assert_array_equal(learner.critics[0].get_layer("batches").moving_mean, np.zeros(8))
 
 
 class Subclassed(keras.Model):

@@ -21,6 +21,7 @@ from actor_learner.networks.contract import (
     normalization_layers,
     normalized_leaf,
     takes_mask,
+    training_dependent_layers,
 )
 from actor_learner.networks.default import default_network, with_normalization
 from actor_learner.networks.layers import ActionDistribution, ObservationNormalization
@@ -255,3 +256,31 @@ def test_a_dense_layer_on_four_axes_damages_no_memory():
     command = [sys.executable, "-c", DENSE_ON_FOUR_AXES]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience(60))
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "named"),
+    [
+        ("Dropout", {"rate": 0.5}, True),
+        ("Dropout", {"rate": 0.0}, False),
+        ("SpatialDropout1D", {"rate": 0.5}, True),
+        ("GaussianNoise", {"stddev": 0.1}, True),
+        ("GaussianDropout", {"rate": 0.5}, True),
+        ("AlphaDropout", {"rate": 0.5}, True),
+        ("BatchNormalization", {}, True),
+        ("RandomContrast", {"factor": 0.5}, True),
+        ("MixUp", {}, True),
+        ("Resizing", {"height": 4, "width": 4}, False),
+        ("LSTM", {"units": 2, "recurrent_dropout": 0.5}, True),
+        ("LSTM", {"units": 2}, False),
+        ("MultiHeadAttention", {"num_heads": 1, "key_dim": 2, "dropout": 0.5}, True),
+        ("MultiHeadAttention", {"num_heads": 1, "key_dim": 2}, False),
+        ("Attention", {"dropout": 0.5}, True),
+        ("LayerNormalization", {}, False),
+    ],
+)
+def test_layers_that_depend_on_training_are_found(layer, options, named):
+    made = getattr(layers, layer)(**options)
+    if layer == "MultiHeadAttention":  # makes its parts when it is built
+        made.build((1, 2, 3), (1, 2, 3))
+    assert bool(training_dependent_layers(keras.Sequential([made]))) == named
