@@ -27,13 +27,6 @@ def as_arrays(value):
     return {key: as_arrays(part) for key, part in value.items()} if isinstance(value, dict) else np.asarray(value)
 
 
-def as_json(value):
-    """Convert an action to JSON."""
-    if isinstance(value, dict):
-        return {key: as_json(part) for key, part in value.items()}
-    return np.asarray(value).tolist()
-
-
 def make_server(policy: al.Policy, port: int) -> ThreadingHTTPServer:
     lock = Lock()  # a policy serves one thread at a time
     first = policy.initial_state()  # () without memory
@@ -56,12 +49,12 @@ def make_server(policy: al.Policy, port: int) -> ThreadingHTTPServer:
                 query = {name: values[-1] for name, values in parse_qs(urlsplit(self.path).query).items()}
                 observation = as_arrays(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 with lock:
-                    self.answer(200, {"action": as_json(act(observation, **query))})
+                    self.answer(200, {"action": act(observation, **query)})
             except (TypeError, ValueError) as error:  # not JSON, or not an observation of the policy's space
                 self.answer(400, {"error": str(error)})
 
         def answer(self, status, content):
-            content = json.dumps(content).encode()
+            content = json.dumps(content, default=lambda array: array.tolist()).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
