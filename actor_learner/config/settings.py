@@ -129,10 +129,10 @@ class PoolSettings:
     Attributes:
         vectorization: "auto" uses the id's own vector environment if it has one; "sync" never does.
         wrappers: Gymnasium wrappers around each environment, in this order, the last one outermost: "module:Class", or
-            callables that take an environment. They are inside of the record of episodes, and step environments one by
-            one; default: none.
-        wrapper_kwargs: keyword arguments of the wrappers, by class name: {"TimeLimit": {"max_episode_steps": 50}}; in
-            Python also a dict for each wrapper.
+            callables that take an environment. They are inside of the record of episodes, and the environments are
+            stepped one by one.
+        wrapper_kwargs: keyword arguments of the wrappers, by class name: {"TimeLimit": {"max_episode_steps": 50}}, or
+            (in Python) a dict for each wrapper.
         autoreset_mode: mode of a vector environment that names none: "next_step", "same_step" or "disabled".
         info_keys: entries of the last step's `info` to report, as the metrics `episode/<key>`.
         num_actors: actor processes; 0 steps the environments in this process, for debuggers.
@@ -155,7 +155,13 @@ class PoolSettings:
     """
 
     vectorization: Literal["auto", "sync"] = choice(("auto", "sync"), "environment")
-    wrappers: tuple[Any, ...] = setting((), "environment", check=check_wrappers, metavar="MODULE:CLASS,...")
+    wrappers: tuple[Any, ...] = setting(
+        (),
+        "environment",
+        check=check_wrappers,
+        metavar="MODULE:CLASS,...",
+        help="Gymnasium wrappers around each environment, in this order, the last one outermost; default: none",
+    )
     wrapper_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] = setting(
         dict, "environment", check=_wrapper_kwargs, metavar="JSON"
     )

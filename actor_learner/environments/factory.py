@@ -200,7 +200,7 @@ def resolve_env(
     if factory.native and vectorization == "sync":
         asked = f"wrappers={tuple(wrappers)}" if found else "vectorization='sync'"
         subject = "`wrappers` (--wrappers) go around" if found else f"{asked} needs"
-        advice = ": wrap them inside it instead" if found else ""
+        advice = ": wrap them in a factory of your own instead" if found else ""
         raise EnvError(
             f"{subject} single environments, but `{factory.name}` builds only whole vector environments{advice}. "
             f"Received: {asked}"

@@ -240,7 +240,7 @@ def _settings(flat: Mapping[str, Value]) -> dict[str, list[dict[str, Any]]]:
         of_algorithm = name.startswith("algorithm.")
         comparable = name in defaults and not (of_algorithm and known is None)
         changed = comparable and defaults[name] != value and name not in {*WITHOUT_EFFECT, "algorithm.name"}
-        if of_algorithm or name.partition(".")[0] in {*defaults, "env_kwargs"}:
+        if of_algorithm or name.partition(".")[0] in {*defaults, "env_kwargs", "wrapper_kwargs"}:
             setting = {"name": name.removeprefix("algorithm."), "value": str(value), "changed": changed}
             tables["hyperparameters" if of_algorithm else "run"].append(setting)
     return tables

@@ -134,7 +134,12 @@ class TestWrappers:
             ("CartPole-v1", [], {"TimeLimit": {}}, "the wrappers are none. Received: 'TimeLimit'"),
             ("CartPole-v1", [TimeLimit], {"TimeLimit": 3}, "must be a dict with names as keys. Received: 3"),
             ("CartPole-v1", [TimeLimit], [{}, {}], "a dict for each of the 1 wrappers, or a dict by class name"),
-            (CartPoleVectorEnv, [TimeLimit], [{"max_episode_steps": 3}], "builds only whole vector environments: wrap"),
+            (
+                CartPoleVectorEnv,
+                [TimeLimit],
+                [{"max_episode_steps": 3}],
+                "builds only whole vector environments: wrap them in a",
+            ),
         ],
     )
     def test_are_refused_before_anything_is_built(self, env, wrappers, kwargs, message):
