@@ -24,6 +24,7 @@ from actor_learner.config.pool_checks import check_sequences
 from actor_learner.learner import backend
 from actor_learner.learner.batch import num_environments, tensors
 from actor_learner.learner.cost import multiplications
+from actor_learner.learner.finite import Snapshot
 from actor_learner.learner.loss_scaling import computes_in, with_loss_scaling
 from actor_learner.learner.rewards import NO_RETURNS, ReturnStatistics, RewardScaling
 from actor_learner.learner.state import SEEDS, SavedLearner, read_learner, restore, write_learner
@@ -496,7 +497,9 @@ class Learner:
     def _check_network(self, observation: Any) -> None:
         """Call the network once, which builds it, and compare its outputs with the contract."""
         zeros = map_leaves(lambda leaf: np.zeros((contract.CHECKED_ROWS, *leaf.shape[2:]), leaf.dtype), observation)
+        seeds = Snapshot(contract.seed_states(self.network))
         contract.check_contract(self.network, zeros, self.spaces, needs_value=self._needs_value)
+        seeds.put_back()
         names = contract.training_dependent_layers(self.network)
         self._warn_of_training_layers(names, ", so that learner and actors agree")
         for layer in self._normalization:

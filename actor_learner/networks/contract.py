@@ -55,8 +55,14 @@ def call_network(network: keras.Model, observation: Nest) -> dict[str, Tensor]:
 
 def has_value(network: keras.Model, spaces: Spaces) -> bool:
     """Return True if a built network returns a value; one of an algorithm with critics may not."""
+    return "value" in _named_outputs(_call_on_zeros(network, spaces)[0])
+
+
+def _call_on_zeros(network: keras.Model, spaces: Spaces) -> tuple[Any, keras.StatelessScope]:
+    """Return a built network's outputs for a few rows, and the scope with the values that it would have assigned."""
     zeros = keras.tree.map_structure(ops.convert_to_tensor, spaces.observation.zeros(CHECKED_ROWS))
-    return "value" in _named_outputs(network(arrange(network, zeros), training=False))
+    with keras.StatelessScope() as scope:
+        return network(arrange(network, zeros), training=False), scope
 
 
 def call_with_weights(
@@ -260,6 +266,14 @@ def with_noise(model: keras.Model) -> Iterator[None]:
 def seed_states(model: keras.Model) -> list[keras.Variable]:
     """Return the states of the random generators of all layers."""
     return [generator.state for layer in (model, *all_layers(model)) for generator in layer._seed_generators]
+
+
+def drawn_seeds(network: keras.Model, spaces: Spaces) -> list[keras.Variable]:
+    """Return the states of the random generators from which a built network draws when actors call it."""
+    if not (states := seed_states(network)):
+        return []
+    scope = _call_on_zeros(network, spaces)[1]
+    return [state for state in states if scope.get_current_value(state) is not None]
 
 
 def all_layers(network: keras.Model) -> Iterator[keras.layers.Layer]:

@@ -17,6 +17,7 @@ from actor_learner.networks.contract import (
     call_network,
     call_with_weights,
     check_outputs,
+    drawn_seeds,
     network_distribution,
     other_variables,
     tensor_names,
@@ -27,6 +28,8 @@ from actor_learner.spaces.structure import MASK_KEY
 from actor_learner.system.types import Tensor
 
 _FLOAT = np.dtype(np.float32)
+_SEEDS = 2**24
+"""Numbers that a uniform float32 tells apart."""
 NOISE, START = "noise", "start"
 
 
@@ -80,7 +83,8 @@ class PolicyStep:
 
     The step's inputs are the leaves of observations, with memory `start` (float32 `[N, 1]`, 1 where an episode starts)
     and the leaves of the state, the noise, and for masked spaces the mask, each `[N, ...]`. The value's are those
-    before the noise.
+    before the noise, and for a network that draws numbers itself the noise: its last column, uniform in (0, 1] and the
+    same in all rows, says which numbers these are.
     """
 
     def __init__(self, network: keras.Model, spaces: Spaces) -> None:
@@ -89,15 +93,27 @@ class PolicyStep:
         self._memories = Memories(network)
         self.state_shapes = self._memories.shapes
         self._others = other_variables(network)
+        self._seeds = {id(state) for state in drawn_seeds(network, spaces)}
+
+    @property
+    def draws(self) -> bool:
+        """True if the network itself draws numbers."""
+        return bool(self._seeds)
 
     def inputs(self, rows: int) -> list[Spec]:
         """Return the inputs of the step for so many rows."""
-        # The noise is always of rank 2: LiteRT graphs that reshape [b] to [b, 1] don't resize.
-        specs = [*self.value_inputs(rows), Spec(NOISE, (rows, sum(self.distribution.noise)), _FLOAT)]
+        specs = [*self._seen(rows), self._noise(rows)]
         return [*specs, Spec(MASK_KEY, (rows, self.spaces.mask_size), _FLOAT)] if self.spaces.masked else specs
 
     def value_inputs(self, rows: int) -> list[Spec]:
         """Return the inputs of the value for so many rows."""
+        return [*self._seen(rows), self._noise(rows)] if self.draws else self._seen(rows)
+
+    def _noise(self, rows: int) -> Spec:
+        # Always of rank 2: LiteRT graphs that reshape [b] to [b, 1] don't resize.
+        return Spec(NOISE, (rows, sum(self.distribution.noise) + self.draws), _FLOAT)
+
+    def _seen(self, rows: int) -> list[Spec]:
         leaves = self.spaces.observation.leaves
         names = tensor_names(leaf.name for leaf in leaves)
         specs = [Spec(name, (rows, *leaf.shape), leaf.dtype) for name, leaf in zip(names, leaves, strict=True)]
@@ -108,8 +124,9 @@ class PolicyStep:
 
     def step(self, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> Stepped:
         """Return sampled actions. Raises ValueError if the network's outputs don't fit the action space."""
-        seen = len(self.value_inputs(1))
-        noise, mask = inputs[seen], self.mask(inputs)
+        noise, mask = inputs[len(self._seen(1))], self.mask(inputs)
+        if self.draws:
+            noise = noise[:, :-1]
         with self._stepping(inputs) as state:
             parameters = self._call(inputs, weights)["parameters"]
         action = self.distribution.sample(parameters, noise, mask)
@@ -138,6 +155,17 @@ class PolicyStep:
     def _call(self, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> dict[str, Tensor]:
         leaves = inputs[: len(self.spaces.observation.leaves)]
         observation = self.spaces.observation.unflatten(leaves)
-        outputs = call_with_weights(self.network, observation, weights, self._others)
+        outputs = call_with_weights(self.network, observation, weights, self._others_at(inputs))
         check_outputs(self.network, outputs, int(leaves[0].shape[0]), self.spaces)
         return outputs
+
+    def _others_at(self, inputs: Sequence[Tensor]) -> list[tuple[keras.Variable, Any]]:
+        """Return the variables that aren't weights with their values; random generators start where the inputs say."""
+        if not self.draws:
+            return self._others
+        count = ops.cast(inputs[len(self._seen(1))][0, -1] * _SEEDS, "int32")
+        moved = ops.stack([ops.zeros_like(count), count])
+        return [
+            (variable, value + ops.cast(moved, variable.dtype) if id(variable) in self._seeds else value)
+            for variable, value in self._others
+        ]

@@ -65,6 +65,14 @@ class ExportedPolicy:
     """False if the network returns no value: the value graph then returns 0."""
     trained_with_masks: bool = False
     """True if each observation in training came with a mask, so that acting needs one, too."""
+    draws: bool = False
+    """True if the network itself draws numbers: the noise has a last column that says which, and the value graph's
+    inputs end with the noise."""
+
+    @property
+    def noise_columns(self) -> int:
+        """The number of columns of the noise."""
+        return self.noise_uniform + self.noise_normal + self.draws
 
     def as_vector(self, weights: Sequence[Any] | Array) -> Array:
         """Return the arrays of `network.get_weights()`, or a vector of them, as one float32 vector.

@@ -15,6 +15,8 @@ Seed = int | np.random.SeedSequence | None
 _MAX_STEPS_AHEAD, _MAX_NUMBERS_AHEAD = 64, 2**18
 """The most that are drawn ahead, because a call of a generator costs more than a number."""
 _MAX_STREAMS = 4096
+_STREAM_OF_ALL = 2**31
+"""The number of the stream of numbers that are the same for all rows."""
 
 
 class Noise:
@@ -26,12 +28,15 @@ class Noise:
     Each environment keeps its normals for `noise_hold` steps; its uniforms are new at every step. The normals of one
     step are standard normal, but not given the state, to which the held ones have led.
 
+    For a network that draws numbers itself, a last column follows: a uniform, the same in all rows of all actors.
+
     With a ladder of epsilons over `streams` environments, the uniform u by which row i explores is u ** (1 / k), which
     is below epsilon as often as u is below epsilon ** k.
     """
 
     def __init__(self, exported: ExportedPolicy, seed: Seed, first_stream: int = 0, streams: int = 1) -> None:
         self._uniform, self._normal = exported.noise_uniform, exported.noise_normal
+        self._width, self._draws = exported.noise_columns, exported.draws
         self._hold, self._first_stream = exported.noise_hold, first_stream
         self._ladder = exported.epsilon_ladder / (streams - 1) if streams > 1 else 0.0
         self.reseed(seed)
@@ -40,7 +45,8 @@ class Noise:
         """Restarts the streams from `seed` and forgets the held normals."""
         self._sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
         self._streams: list[tuple[Any, Any]] = []
-        self._ahead, self._step = np.empty((0, 0, self._uniform + self._normal), np.float32), 0
+        self._of_all, self._last = self._new_stream(_STREAM_OF_ALL)[0], np.float32(0)
+        self._ahead, self._step = np.empty((0, 0, self._width), np.float32), 0
         self._held, self._ages = np.empty((0, self._normal), np.float32), np.empty(0, np.int64)
 
     @contextlib.contextmanager
@@ -64,8 +70,17 @@ class Noise:
         drawn: Array = self._ahead[self._step, :rows]
         self._step += 1
         if self._hold > 1:
-            self._hold_normals(drawn[:, self._uniform :])
+            self._hold_normals(drawn[:, self._uniform : self._uniform + self._normal])
+        if self._draws:
+            self._last = drawn[0, -1]
         return drawn
+
+    def zeros(self, rows: int) -> Array:
+        """Return zeros in place of a draw, with the last draw's number of all rows."""
+        zeros = np.zeros((rows, self._width), np.float32)
+        if self._draws:
+            zeros[:, -1] = self._last
+        return zeros
 
     def _hold_normals(self, normals: Array) -> None:
         """Replace normals by those that are still held, and hold the others."""
@@ -82,13 +97,12 @@ class Noise:
         left = self._ahead[self._step :]
         known = left.shape[1] if len(left) else 0
         rows = max(rows, self._ahead.shape[1])
-        width = self._uniform + self._normal
-        steps = len(left) or max(1, min(_MAX_STEPS_AHEAD, _MAX_NUMBERS_AHEAD // max(1, rows * width)))
-        self._ahead, self._step = np.empty((steps, rows, width), np.float32), 0
+        steps = len(left) or max(1, min(_MAX_STEPS_AHEAD, _MAX_NUMBERS_AHEAD // max(1, rows * self._width)))
+        self._ahead, self._step = np.empty((steps, rows, self._width), np.float32), 0
         if known:
             self._ahead[:, :known] = left
         while len(self._streams) < min(rows, _MAX_STREAMS + 1):
-            self._streams.append(self._new_stream(len(self._streams)))
+            self._streams.append(self._new_stream(self._first_stream + len(self._streams)))
         for row in range(known, min(rows, _MAX_STREAMS)):
             self._fill(self._ahead[:, row : row + 1], self._streams[row])
         if rows > _MAX_STREAMS:
@@ -96,10 +110,13 @@ class Noise:
         if self._ladder:
             environment = self._first_stream + np.arange(known, rows)
             self._ahead[:, known:, 0] **= np.float32(1) / (1 + self._ladder * environment).astype(np.float32)
+        if self._draws:
+            of_all = left[:, :1, -1] if known else np.float32(1) - self._of_all.random((steps, 1), np.float32)
+            self._ahead[..., -1] = of_all
 
-    def _new_stream(self, row: int) -> tuple[Any, Any]:
-        """Return a row's generators of uniforms and of normals: two, so that steps may be drawn in any portions."""
-        key = (*self._sequence.spawn_key, self._first_stream + row)
+    def _new_stream(self, number: int) -> tuple[Any, Any]:
+        """Return a stream's generators of uniforms and of normals: two, so that steps may be drawn in any portions."""
+        key = (*self._sequence.spawn_key, number)
         parts = np.random.SeedSequence(self._sequence.entropy, spawn_key=key).spawn(2)
         # Named, because NumPy may change the generator behind default_rng.
         uniform, normal = (np.random.Generator(np.random.PCG64(part)) for part in parts)
@@ -111,4 +128,6 @@ class Noise:
         if self._uniform:  # random() is in [0, 1); sampling needs (0, 1]
             block[..., : self._uniform] = np.float32(1) - uniform.random((steps, rows, self._uniform), np.float32)
         if self._normal:
-            block[..., self._uniform :] = normal.standard_normal((steps, rows, self._normal), np.float32)
+            block[..., self._uniform : self._uniform + self._normal] = normal.standard_normal(
+                (steps, rows, self._normal), np.float32
+            )

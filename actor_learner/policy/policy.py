@@ -228,8 +228,10 @@ class Policy:
         return tuple(action), log_prob
 
     def mode_leaves(self, leaves: Leaves, action_mask: Array | None = None, start: Array | None = None) -> Leaves:
-        """Return the most probable actions, as `step_leaves` returns actions; draw no noise."""
-        noise = np.zeros((len(leaves[0]), self.exported.noise_uniform + self.exported.noise_normal), np.float32)
+        """Return the most probable actions, as `step_leaves` returns actions; draw no noise but the network's own."""
+        if self.exported.draws:
+            self._noise.draw(len(leaves[0]))
+        noise = self._noise.zeros(len(leaves[0]))
         return tuple(self._run(self._inputs(leaves, noise, action_mask, start), self._modes))
 
     def _run(self, inputs: Leaves, outputs: tuple[int, ...]) -> list[Array]:
@@ -238,8 +240,13 @@ class Policy:
         return self._state.take(found) if self._state else found
 
     def value_leaves(self, leaves: Leaves) -> Array:
-        """Return values, float32 [N], of leaves [N, ...], which are seen in the present state."""
-        return self._value_graph.run((*leaves, *self._state.inputs(len(leaves[0]))), (0,))[0]
+        """Return values, float32 [N], of leaves [N, ...], which are seen in the present state.
+
+        A network that draws numbers itself sees them with those of the last step.
+        """
+        rows = len(leaves[0])
+        noise = (self._noise.zeros(rows),) if self.exported.draws else ()
+        return self._value_graph.run((*leaves, *self._state.inputs(rows), *noise), (0,))[0]
 
     @property
     def state_leaves(self) -> tuple[Array, ...]:

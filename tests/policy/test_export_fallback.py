@@ -11,12 +11,14 @@ from gymnasium.spaces import Box
 from keras import layers, ops
 
 from actor_learner.networks import default
+from actor_learner.networks.layers import LogStd
 from actor_learner.policy.export.exporting import export_policy
 from actor_learner.policy.policy import Policy
 from tests.support.exporting import (
     ACTIONS,
     VECTOR,
     Inexpressible,
+    Noisy,
     Untracked,
     assert_agrees,
     changed_weights,
@@ -47,6 +49,22 @@ def test_fallback_of_one_graph_leaves_the_other_to_litert():
     with pytest.warns(UserWarning, match="value graph"):
         exported = export_policy(network, ACTIONS, 4, VECTOR)
     assert (exported.step_graph.format, exported.value_graph.format) == ("litert", "tensorflow")
+
+
+def test_a_network_that_draws_numbers_draws_them_anew_at_each_step_the_same_in_all_actors():
+    observation = keras.Input((6,))
+    features = Noisy(8)(observation)
+    network = keras.Model(observation, (LogStd()(layers.Dense(2)(features)), layers.Dense(1)(features)))
+    with pytest.warns(UserWarning, match="LiteRT can't run the step graph"):
+        exported = export_policy(network, Box(-9, 9, (2,), np.float32), 4, VECTOR)
+    first, later = Policy(exported, 3), Policy(exported, 3, first_stream=2)
+    rows, values, actions = observations(VECTOR, 6), [], []
+    for _ in range(40):
+        np.testing.assert_allclose(first.step(rows)[0][2:], later.step(rows[2:])[0], atol=1e-5)
+        values.append(first.value(rows[0]))
+        actions.append(first.act(rows[0])[0])
+        np.testing.assert_allclose(later.act(rows[0])[0], actions[-1], atol=1e-5)
+    assert len(np.unique(values)) == len(np.unique(actions)) == 40
 
 
 @pytest.mark.thorough

@@ -49,6 +49,18 @@ class Scale(layers.Layer):
         return x * self.scale
 
 
+@keras.saving.register_keras_serializable(package="test_export")
+class Noisy(layers.Dense):
+    """Adds noise to its kernel at each call, as NoisyNet does."""
+
+    def __init__(self, units, **kwargs):
+        super().__init__(units, **kwargs)
+        self.generator = keras.random.SeedGenerator(7)
+
+    def call(self, x):
+        return super().call(x) + ops.matmul(x, keras.random.normal(self.kernel.shape, seed=self.generator))
+
+
 class Softplus(layers.Layer):
     """Multiplies by softplus(weight), which the converter folds."""
 

@@ -29,7 +29,7 @@ class StepRows(NamedTuple):
         inputs = [(leaf.shape, leaf.dtype) for leaf in spaces.observation.leaves]
         if state:
             inputs += [((1,), number), *state]
-        inputs.append(((exported.noise_uniform + exported.noise_normal,), number))
+        inputs.append(((exported.noise_columns,), number))
         if exported.masked:
             inputs.append(((spaces.mask_size,), number))
         outputs = [*((leaf.shape, leaf.dtype) for leaf in spaces.action.leaves), ((), number), *state]

@@ -51,6 +51,7 @@ def convert_network(network: keras.Model, spaces: Spaces, batch_size: int) -> Co
         noise_uniform=uniform,
         noise_normal=normal,
         noise_hold=noise_hold,
+        draws=policy.draws,
         epsilon_ladder=epsilon_ladder(network),
         has_value=has_value(network, spaces),
         state_shapes=policy.state_shapes,

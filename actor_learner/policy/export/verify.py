@@ -71,7 +71,7 @@ def _draw_batch(policy: PolicyStep, generator: np.random.Generator, rows: int) -
     uniform, normal = policy.distribution.noise
     # random() is in [0, 1); sampling needs (0, 1].
     draws = [1 - generator.random((rows, uniform), np.float32), generator.standard_normal((rows, normal), np.float32)]
-    noise = np.concatenate(draws, axis=1)
+    noise = np.concatenate([*draws, np.full((rows, int(policy.draws)), 0.5, np.float32)], axis=1)
     return (*leaves, noise, mask) if policy.spaces.masked else (*leaves, noise)
 
 
