@@ -184,8 +184,11 @@ def _to_text(value: Any) -> str:
 
 
 def _equal(before: Any, now: Any) -> bool:
-    """Compare as JSON, so that NaN equals itself; a callable equals its name on the command line."""
-    return _to_text(before) == _to_text(now) or before == now or _may_be_callable(before, now)
+    """Compare as JSON, so that NaN equals itself, and true isn't 1; a callable equals its name on the command line."""
+    if _to_text(before) == _to_text(now) or _may_be_callable(before, now):
+        return True
+    first, second = (json.dumps(json.loads(_to_text(value), parse_int=float)) for value in (before, now))
+    return bool(before == now) and first == second  # 1 is 1.0
 
 
 def _may_be_callable(before: Any, now: Any) -> bool:
