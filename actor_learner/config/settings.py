@@ -24,7 +24,7 @@ Check = Callable[[str, Any], Any]
 """Name and value of a field -> the value in its final form; raises ValueError if it can't be used."""
 
 Effect = Literal["learning", "pace", "none"]
-"""What a field changes: what is learned; only how fast, or how far; or neither, so that reports leave it out."""
+"""What a field changes: what is learned; how fast, or how far; or only where and how, which reports leave out."""
 
 _OWNERS = {"environment": "actors", "actors": "actors", "network": "network", "algorithm": "learner"}
 """The part of a run that uses the fields of a group, unless they say otherwise; that of others is the run itself."""
@@ -189,11 +189,11 @@ class PoolSettings:
     )
     acting: Literal["actors", "device"] = choice(ACTING, "actors", effect="none")
     ray_address: str | None = setting(
-        None, "actors", check=check_address, effect="pace", owner="cluster", alias="--ray"
+        None, "actors", check=check_address, effect="none", owner="cluster", alias="--ray"
     )
-    actors_per_host: int | None = count(None, 1, "actors", effect="pace", owner="cluster")
+    actors_per_host: int | None = count(None, 1, "actors", effect="none", owner="cluster")
     ray_wait: float | None = number(
-        None, "actors", effect="pace", owner="cluster", bounds={"least": 0, "optional": True}
+        None, "actors", effect="none", owner="cluster", bounds={"least": 0, "optional": True}
     )
     seed: int = setting(0, check=functools.partial(checks.check_count, least=0))
     device: Literal["auto", "cpu", "gpu"] = choice(DEVICES, effect="none", owner="learner")

@@ -208,7 +208,8 @@ def _groups(runs: Sequence[_Run], keys: Sequence[str]) -> dict[str, list[_Run]]:
     """Return runs by their common values; in rising order of numbers, else in the order of `runs`."""
     groups: dict[tuple[Value, ...], list[_Run]] = {}
     for run in runs:
-        groups.setdefault(tuple(run.config.get(key, "none") for key in keys), []).append(run)
+        values = (run.config.get(key, "none") for key in keys)
+        groups.setdefault(tuple(str(it) if isinstance(it, bool) else it for it in values), []).append(run)  # True is 1
     if all(isinstance(value, int | float) for values in groups for value in values):
         groups = dict(sorted(groups.items()))
     return {_group_name(keys, values): group for values, group in groups.items()}

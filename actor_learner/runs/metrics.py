@@ -150,12 +150,12 @@ def _row(line: bytes) -> dict[str, Any]:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a row, null as NaN, without integers beyond floats."""
+    """Return the numbers of a row, null as NaN, without booleans, nor integers beyond floats."""
     values = {name: math.nan if value is None else value for name, value in values.items()}
     return {
         name: value
         for name, value in values.items()
-        if isinstance(value, float) or (isinstance(value, int) and abs(value) <= sys.float_info.max)
+        if isinstance(value, float) or (type(value) is int and abs(value) <= sys.float_info.max)
     }
 
 
@@ -198,7 +198,7 @@ def _updates(line: bytes) -> int | None:
         value = json.loads(line)["updates"]
     except (ValueError, KeyError, TypeError):
         return None
-    return value if isinstance(value, int) else None
+    return value if type(value) is int else None
 
 
 def _append(file: Path, content: bytes) -> None:

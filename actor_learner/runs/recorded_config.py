@@ -20,11 +20,14 @@ class RecordedConfig(dict[str, Any]):
     """The entries of a config.json. `TrainConfig.from_json` makes a config of them."""
 
     def integer(self, *path: str) -> int | None:
-        """Return the integer at nested names, such as `integer("finished", "env_steps")`; None if there is none."""
+        """Return the integer at nested names, such as `integer("finished", "env_steps")`; None if there is none.
+
+        true isn't one, though Python counts it as 1.
+        """
         value: Any = self
         for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None
-        return value if isinstance(value, int) else None
+        return value if type(value) is int else None
 
     @property
     def env(self) -> str:

@@ -183,14 +183,14 @@ def _to_text(value: Any) -> str:
 
 
 def _equal(before: Any, now: Any) -> bool:
-    """Compare as JSON, so that NaN equals itself; a callable equals its name on the command line."""
-    if _to_text(before) == _to_text(now) or before == now or _may_be_callable(before, now):
+    """Compare as JSON, so that NaN equals itself, and true isn't 1; a callable equals its name on the command line."""
+    if _to_text(before) == _to_text(now) or _may_be_callable(before, now):
         return True
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         return all(map(_equal, before, now))
     if isinstance(before, Mapping) and isinstance(now, Mapping) and before.keys() == now.keys():
         return all(_equal(value, now[key]) for key, value in before.items())
-    return False
+    return not isinstance(before, bool) and not isinstance(now, bool) and bool(before == now)  # 1 is 1.0
 
 
 def _may_be_callable(before: Any, now: Any) -> bool:

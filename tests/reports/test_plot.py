@@ -1,3 +1,4 @@
+import json
 import re
 import sys
 import xml.etree.ElementTree
@@ -131,6 +132,14 @@ def test_runs_with_other_settings_in_one_curve_are_warned_of():
     make_run("b", [1.0, 2.0], algorithm=al.PPO(gamma=0.9), seed=1)
     with pytest.warns(UserWarning, match="2 runs of CartPole-v1 .* PPO, differ in algorithm.gamma: .*--group-by algo"):
         read_curves(["a", "b"])
+
+
+def test_true_and_1_are_two_groups():
+    for name, value in (("a", True), ("b", 1)):
+        (Path(make_run(name, [1.0, 2.0])) / "config.json").write_text(
+            json.dumps({"env": "CartPole-v1", "algorithm": {"name": "ppo"}, "env_kwargs": {"flag": value}})
+        )
+    assert [curve.label for curve in read_curves(["a", "b"], group_by=["env_kwargs.flag"])] == ["flag=True", "flag=1"]
 
 
 def make_five_runs():

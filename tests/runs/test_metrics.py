@@ -39,8 +39,8 @@ def test_what_cannot_be_read_is_left_out_or_an_error():
     append_metrics(run, {"env_steps": 1, "actor_restart_causes": ["actor 0 was killed"]})
     assert json.loads(run.metrics.read_text())["actor_restart_causes"] == ["actor 0 was killed"]
     with run.metrics.open("a") as file:
-        file.write('{"env_steps": 2, "lo')
-    assert read_metrics("mine") == [{"env_steps": 1}]
+        file.write('{"env_steps": 2, "loss": true}\n{"env_steps": 2, "lo')
+    assert read_metrics("mine") == [{"env_steps": 1}, {"env_steps": 2}]
     run.metrics.write_text('{"env_st\n{"env_steps": 2}\n')
     with pytest.raises(ValueError, match="damaged in line 1"):
         read_metrics("mine")

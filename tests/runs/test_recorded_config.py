@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import actor_learner as al
-from actor_learner.runs.recorded_config import RecordedConfig, flat_config
+from actor_learner.runs.recorded_config import WITHOUT_EFFECT, RecordedConfig, flat_config
 from actor_learner.system.machine import available_cores
 
 
@@ -14,6 +14,12 @@ def test_the_entries_of_a_config():
     assert (config.env, config.algorithm, config.cores, config.num_envs) == ("CartPole-v1", "ppo", 7, 6)
     assert config.integer("total_steps") == config["total_steps"]
     assert config.chosen == {}
+
+
+@pytest.mark.parametrize("name", ["verbose", "ray_address", "actors_per_host", "ray_wait", "acting"])
+def test_where_a_run_was_and_what_it_said_is_not_compared(name):
+    assert name in flat_config(al.TrainConfig().to_json())
+    assert name not in flat_config(al.TrainConfig().to_json(), skip=WITHOUT_EFFECT)
 
 
 def test_what_is_a_callable_or_of_a_module_is_named():
@@ -28,6 +34,7 @@ def test_what_is_a_callable_or_of_a_module_is_named():
         {},
         {"env": None, "algorithm": [], "machine": "old", "num_actors": "two", "chosen": 3},
         {"algorithm": {"name": None}, "machine": {"cores": 0}, "num_actors": 2, "envs_per_actor": 0.5},
+        {"machine": {"cores": True}, "num_actors": True, "envs_per_actor": True, "finished": {"env_steps": True}},
     ],
 )
 def test_missing_and_damaged_entries(damaged):

@@ -257,6 +257,14 @@ def test_a_config_that_does_not_fit_is_refused_with_the_differences(run_of, chan
     assert said in refusal(run_of("killed"), **changes)
 
 
+def test_true_is_not_1_but_1_is_a_float(runs):
+    recorded, given = read_config(runs / "killed"), config(runs, env_kwargs={"render": 1})
+    for value in (1, 1.0):
+        check_fits(RecordedConfig(recorded | {"env_kwargs": {"render": value}}), given)
+    with pytest.raises(ValueError, match="env_kwargs.render is true there, 1 here"):
+        check_fits(RecordedConfig(recorded | {"env_kwargs": {"render": True}}), given)
+
+
 def test_what_does_not_change_what_is_learned_may_differ(runs):
     recorded = read_config(runs / "killed")
     given = config("elsewhere", quiet=False, device="cpu", keep_checkpoints=9, actor_timeout=5.0, total_steps=STEPS * 2)
