@@ -292,13 +292,16 @@ def noisy_critic(observation_space, action_space, *between):
 KINDS = ["dqn", "sac", "noisy critics", pytest.param("td3", marks=pytest.mark.thorough)]
 
 
-def test_sac_s_targets_follow_every_step(trained):
-    learner = trained("sac")
+def test_sac_s_targets_follow_every_step():
+    learner = make_learner(sac_of_one_step())
+    learner.update(batch(learner, 0))
+    assert learner.gradient_steps == 1
     before = [np.asarray(copy.value) for copy in learner._models.targets]
     learner.update(batch(learner, 5))
     after = [np.asarray(w.value) for critic in learner.critics for w in critic.weights]
     for copy, old, new in zip(learner._models.targets, before, after, strict=True):
         np.testing.assert_allclose(np.asarray(copy.value), old + 0.25 * (new - old), rtol=1e-5, atol=1e-7)
+    assert learner.gradient_steps == 2
 
 
 @pytest.mark.parametrize("name", KINDS)
