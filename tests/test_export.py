@@ -248,8 +248,8 @@ def test_the_command_prints_the_folder_and_refuses_in_a_line(runs, tmp_path, mon
     create_run(al.TrainConfig(run_dir="unsaved"))
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     for argv, message in (
-        ([run_dir], "`output` exists; give another name. Received: output='mlp-litert'"),
-        ([run_dir, "--format", "onx"], "(did you mean 'onnx'?). Received: format='onx'"),
+        ([run_dir], "`--output` exists; give another name. Received: --output mlp-litert"),
+        ([run_dir, "--format", "onx"], "(did you mean 'onnx'?). Received: --format onx"),
         ([run_dir, "--format", "onnx"], "needs tf2onnx: pip install 'actor-learner[onnx]'"),
         (["empty"], "holds no run: the directory has no config.json"),
         (["nowhere"], "holds no run: the directory isn't there"),

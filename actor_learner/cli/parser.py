@@ -148,7 +148,7 @@ def in_flags(message: str, argv: Sequence[str]) -> str:
 def _spellings(argv: Sequence[str]) -> dict[str, str]:
     """Return what stands at a shell for the names of fields and arguments: the flags of a command that it may have."""
     typed = {word.partition("=")[0] for word in argv if word.startswith("--")}
-    names = {flag[2:].replace("-", "_") for flag in typed} | {"env", "env_kwargs", "max_episode_steps"}
+    names = {flag[2:].replace("-", "_") for flag in typed} | {"env", "env_kwargs", "max_episode_steps", "output"}
     command = argv[0] if argv else ""
     if configures := command in ("train", "benchmark", "tune"):
         hyperparameters = {field.name for kind in BY_NAME.values() for field in dataclasses.fields(kind)}
