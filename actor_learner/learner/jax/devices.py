@@ -49,13 +49,14 @@ def resolve_device(device: str, devices: int | None = None) -> str:
 def _devices(kind: str | None = None) -> list[jax.Device]:
     """Return JAX's devices. Raises ValueError where `JAX_PLATFORMS` names none that is there."""
     try:
-        return jax.devices(kind)
+        found: list[jax.Device] = jax.devices(kind)
     except (RuntimeError, AssertionError) as error:  # without a GPU, "cuda" alone is an assertion without a word
         reason = f" ({one_line(error)})" if str(error) else ""
         raise ValueError(
             f"JAX finds no device{reason}: unset JAX_PLATFORMS, or set it to what this machine has, such as cpu. "
             f"Received: JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
         ) from error
+    return found
 
 
 def prepare_devices() -> None:
