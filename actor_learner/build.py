@@ -58,14 +58,15 @@ def check_run(config: TrainConfig, *, resume: bool) -> None:
     if config.device == "gpu" or config.devices > 1:  # only the backend finds GPUs; else the actors start meanwhile
         from actor_learner.learner.backend import resolve_device
 
-        _check_one_process()
+        _check_device(config.device)
         resolve_device(config.device, config.devices)
 
 
-def _check_one_process() -> None:
-    """Raise ValueError where `jax.distributed` joins several processes."""
-    from actor_learner.learner.backend import process_count
+def _check_device(device: str) -> None:
+    """Raise ValueError for a device that isn't there, and where `jax.distributed` joins several processes."""
+    from actor_learner.learner.backend import process_count, resolve_device
 
+    resolve_device(device)
     if (processes := process_count()) > 1:
         raise ValueError(
             "`train` runs in one process; several share the updates of an al.Learner in a loop of your own. "
@@ -119,14 +120,12 @@ def make_network(
     """Return the network of a checkpoint, or of the config: passed in, taken from another run, or the default one."""
     import keras
 
-    from actor_learner.learner.backend import resolve_device
     from actor_learner.networks.contract import building_in, cap_statistics, check_network, require_model
     from actor_learner.networks.default import default_network, with_normalization
     from actor_learner.networks.images import describe_image
 
     settle_threads(config, observation_space)
-    _check_one_process()
-    resolve_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
+    _check_device(config.device)  # before a weight is made: TensorFlow can't be told about memory later
     keras.utils.set_random_seed(config.seed)
     if config.network is None and checkpoint is not None:
         return load_network(checkpoint)

@@ -56,6 +56,17 @@ def test_a_run_says_what_it_ran_on_and_is_evaluated(trained):
     assert "over 3 episodes" in run("evaluate", trained, "--episodes", 3)
 
 
+@pytest.mark.skipif(bool(find_spec("jax_cuda12_plugin")), reason="needs JAX without CUDA")
+@pytest.mark.parametrize(("command", "code"), [("train", 2), ("doctor", 1)])
+def test_a_platform_that_is_not_there_is_one_line(command, code, tmp_path):
+    run_it = ["CartPole-v1", "--total-steps", 64, "--run-dir", tmp_path / "run", *SIZES] if command == "train" else []
+    environment = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cuda"}
+    done = started("-c", f"{COMMAND}sys.exit(code)", command, *run_it, code=code, **environment)
+    (line,) = [line for line in (done.stdout + done.stderr).splitlines() if "JAX finds no device" in line]
+    assert line.endswith("Received: JAX_PLATFORMS=cuda")
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 def test_a_run_is_resumed_on_its_own_backend(trained):
     """Where the policy runs may change."""
     before = len(metrics(trained))

@@ -416,6 +416,7 @@ def _build_network(network: Any, spaces: Spaces, seed: int) -> keras.Model:
     from actor_learner.networks.default import default_network
 
     if network is None:
+        importlib.import_module("actor_learner.learner.backend").resolve_device("auto")  # JAX may find none
         network = default_network(spaces.observation_space, spaces.action_space, seed=seed)
     elif not isinstance(network, keras.Model) and callable(network):
         network = network(spaces.observation_space, spaces.action_space)

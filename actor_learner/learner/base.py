@@ -38,6 +38,7 @@ from actor_learner.spaces.trajectory import Trajectory, map_leaves
 from actor_learner.spaces.validate import validate_trajectory
 from actor_learner.system.fields import check_count
 from actor_learner.system.files import Entry, write_folder_atomically
+from actor_learner.system.keras_import import check_floatx
 from actor_learner.system.types import Array, Tensor
 
 
@@ -621,6 +622,7 @@ def _describe_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
 
 
 def _check_arguments(network: Any, algorithm: Any) -> None:
+    check_floatx()
     contract.require_model(network)
     if not isinstance(algorithm, Hyperparameters):
         raise ValueError(f"`algorithm` must be an instance, such as al.PPO(). Received: algorithm={algorithm!r}")

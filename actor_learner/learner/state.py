@@ -190,11 +190,14 @@ def _algorithm(description: dict[str, Any] | None, directory: Directory) -> Algo
 
 
 def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, directory: Directory) -> None:
-    """Assign saved arrays to the variables of their names. Raises ValueError unless each fits one variable."""
+    """Assign saved arrays to the variables of their names. Raises ValueError unless each fits one variable.
+
+    Integers may be of another type: backends count in different ones.
+    """
     if not any(name.startswith(f"{SEEDS}/") for name in arrays):
         variables = {name: one for name, one in variables.items() if not name.startswith(f"{SEEDS}/")}
-    saved = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
-    expected = {name: (tuple(variable.shape), str(variable.dtype)) for name, variable in variables.items()}
+    saved = {name: (array.shape, _type_name(array.dtype.name)) for name, array in arrays.items()}
+    expected = {name: (tuple(variable.shape), _type_name(variable.dtype)) for name, variable in variables.items()}
     if saved != expected:
         wrong = sorted(name for name in saved.keys() | expected if saved.get(name) != expected.get(name))[0]
         raise ValueError(
@@ -202,4 +205,8 @@ def restore(variables: Mapping[str, keras.Variable], arrays: Arrays, directory: 
             f"{expected.get(wrong)}. Received: directory={str(directory)!r}"
         )
     for name, variable in variables.items():
-        variable.assign(arrays[name])
+        variable.assign(arrays[name].astype(variable.dtype))
+
+
+def _type_name(dtype: str) -> str:
+    return "an integer" if dtype.startswith(("int", "uint")) else dtype

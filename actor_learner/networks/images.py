@@ -23,6 +23,8 @@ _MAX_CHANNELS = 16
 _MIN_FRAME_PIXELS = 4  # least height and width in pixels of an image
 _MIN_NATURE_PIXELS = 36  # and of one for "nature"
 _MAX_BYTE = 255
+_CHANNELS_LAST = {"data_format": "channels_last"}
+"""Named at each layer: a user's keras.json may say something else."""
 
 
 def is_grid(space: Any) -> bool:
@@ -178,8 +180,9 @@ def _nature(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
     gain = math.sqrt(2)
     for number, (filters, size, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1)), start=1):
         kernel, name = initialize(gain), f"{prefix}convolution_{number}"
-        x = layers.Conv2D(filters, size, stride, activation="relu", kernel_initializer=kernel, name=name)(x)
-    x = layers.Flatten(name=f"{prefix}flatten")(x)
+        options = {"kernel_initializer": kernel, "name": name, **_CHANNELS_LAST}
+        x = layers.Conv2D(filters, size, stride, activation="relu", **options)(x)
+    x = layers.Flatten(name=f"{prefix}flatten", **_CHANNELS_LAST)(x)
     return layers.Dense(512, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
 
 
@@ -189,14 +192,15 @@ def _impala(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
 
     def convolve(x: Tensor, filters: int, activation: str | None = None) -> Tensor:
         kernel = initialize(gain)
-        return layers.Conv2D(filters, 3, padding="same", activation=activation, kernel_initializer=kernel)(x)
+        options = {"kernel_initializer": kernel, **_CHANNELS_LAST}
+        return layers.Conv2D(filters, 3, padding="same", activation=activation, **options)(x)
 
     for filters in (16, 32, 32):
-        x = layers.MaxPooling2D(3, 2, padding="same")(convolve(x, filters))
+        x = layers.MaxPooling2D(3, 2, padding="same", **_CHANNELS_LAST)(convolve(x, filters))
         for _ in range(2):
             residual = convolve(layers.ReLU()(x), filters, "relu")
             x = layers.Add()([x, convolve(residual, filters)])
-    x = layers.Flatten(name=f"{prefix}flatten")(layers.ReLU()(x))
+    x = layers.Flatten(name=f"{prefix}flatten", **_CHANNELS_LAST)(layers.ReLU()(x))
     return layers.Dense(256, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
 
 
@@ -205,8 +209,9 @@ def _small(x: Tensor, initialize: Initialize, prefix: str) -> Tensor:
     gain = math.sqrt(2)
     padding = "valid" if min(x.shape[1:3]) >= 3 else "same"
     kernel, name = initialize(gain), f"{prefix}convolution_1"
-    x = layers.Conv2D(16, 3, padding=padding, activation="relu", kernel_initializer=kernel, name=name)(x)
-    x = layers.Flatten(name=f"{prefix}flatten")(x)
+    options = {"kernel_initializer": kernel, "name": name, **_CHANNELS_LAST}
+    x = layers.Conv2D(16, 3, padding=padding, activation="relu", **options)(x)
+    x = layers.Flatten(name=f"{prefix}flatten", **_CHANNELS_LAST)(x)
     return layers.Dense(128, "relu", kernel_initializer=initialize(gain), name=f"{prefix}features")(x)
 
 

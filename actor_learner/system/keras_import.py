@@ -36,9 +36,12 @@ def import_keras() -> None:
 
     TensorFlow 2.21 writes to descriptor 2 while it loads, at any log level, and reports a machine without a GPU as an
     error at its first operation. `TF_CPP_MIN_LOG_LEVEL` in the environment is respected.
+
+    Raises ValueError where Keras's floatx isn't float32.
     """
     if "keras" in sys.modules:
         _leave_tensorflow_unloaded()
+        check_floatx()
         return
     backend = os.environ["KERAS_BACKEND"] = keras_backend()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -50,6 +53,7 @@ def import_keras() -> None:
         warnings.simplefilter("ignore")
         import keras  # noqa: F401
     _leave_tensorflow_unloaded()
+    check_floatx()
 
 
 def use_backend(name: str | None) -> str:
@@ -73,6 +77,16 @@ def _leave_tensorflow_unloaded() -> None:
         from keras.src.utils.module_utils import tensorflow
 
         tensorflow._available = False
+
+
+def check_floatx() -> None:
+    """Raise ValueError where Keras, which is imported, makes weights in another type than float32."""
+    floatx = sys.modules["keras"].config.floatx() if hasattr(sys.modules["keras"], "config") else "float32"
+    if floatx != "float32":
+        raise ValueError(
+            "Keras's floatx must be float32, in ~/.keras/keras.json or by keras.config.set_floatx; `precision` "
+            f"computes in 16 bits over weights in float32. Received: floatx={floatx!r}"
+        )
 
 
 def keras_backend() -> str:

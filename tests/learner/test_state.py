@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import actor_learner as al
+from actor_learner.learner.state import restore
 from tests.support.small_networks import linear_network, same_weights, trace_count, weights_of
 from tests.support.trajectories import TWO_ACTIONS, VECTOR, random_trajectory
 
@@ -170,6 +171,16 @@ def test_the_state_of_another_optimizer_is_one_line(tmp_path):
     al.Learner(linear_network(), al.PPO(), action_space=TWO_ACTIONS).save(tmp_path / "saved")
     with pytest.raises(ValueError, match=r"doesn't fit this algorithm and network: optimizer/.*Received: directory="):
         al.Learner.load(tmp_path / "saved", algorithm=al.PPO(optimizer=keras.optimizers.SGD(1e-3)))
+
+
+def test_integers_of_another_backend_are_taken():
+    count, rate = keras.Variable(0, dtype="int64"), keras.Variable(0.0)
+    variables = {"optimizer/0": count, "optimizer/1": rate}
+    arrays = {"optimizer/0": np.array(7, np.int32), "optimizer/1": np.array(0.5, np.float32)}
+    restore(variables, arrays, "saved")
+    assert (int(count), float(rate)) == (7, 0.5)
+    with pytest.raises(ValueError, match="optimizer/1 is .*float64"):
+        restore(variables, {**arrays, "optimizer/1": np.array(0.5)}, "saved")
 
 
 def test_what_a_file_cannot_hold_is_asked_for(tmp_path):

@@ -133,6 +133,19 @@ def test_numbers_are_scaled_by_the_bounds_of_the_space_but_small_codes_not_to_no
     np.testing.assert_allclose(ops.convert_to_numpy(found), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["nature", "impala", "small"])
+def test_image_networks_are_the_same_whatever_keras_s_data_format_is(name):
+    space = Box(0, 255, (36, 40, 3), np.uint8)
+    usual = default_network(space, TWO_ACTIONS, image_network=name)
+    keras.config.set_image_data_format("channels_first")
+    try:
+        network = default_network(space, TWO_ACTIONS, image_network=name)
+    finally:
+        keras.config.set_image_data_format("channels_last")
+    image = np.random.default_rng(0).integers(0, 256, (2, 36, 40, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(outputs(network, image)["parameters"], outputs(usual, image)["parameters"])
+
+
 def test_small_images_are_refused_by_nature_and_taken_by_others():
     space = Box(0, 255, (10, 12, 3), np.uint8)
     with pytest.raises(ValueError, match=r"at least 36 x 36 pixels; .*'auto'.*Received: 10 x 12"):

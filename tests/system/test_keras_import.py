@@ -3,9 +3,11 @@ import os
 import signal
 import sys
 
+import keras
 import pytest
 
-from actor_learner.system.keras_import import _deferring, _without_collector, keeping_interrupts
+import actor_learner as al
+from actor_learner.system.keras_import import _deferring, _without_collector, import_keras, keeping_interrupts
 
 
 @pytest.fixture
@@ -81,3 +83,14 @@ def test_ctrl_c_within_an_import_stays_ctrl_c(swallowed):
 def test_an_import_that_fails_by_itself_fails_as_it_would():
     with pytest.raises(ImportError, match="no such library"), keeping_interrupts():
         raise ImportError("no such library")
+
+
+@pytest.mark.parametrize("floatx", ["float64", "bfloat16"])
+@pytest.mark.parametrize("start", [import_keras, lambda: al.Learner(keras.Sequential(), None, action_space=None)])
+def test_another_floatx_is_refused(start, floatx):
+    keras.config.set_floatx(floatx)
+    try:
+        with pytest.raises(ValueError, match=rf"must be float32, .*Received: floatx='{floatx}'$"):
+            start()
+    finally:
+        keras.config.set_floatx("float32")

@@ -10,6 +10,7 @@ from jax._src import xla_bridge
 
 from actor_learner.config.pool_checks import DEVICES
 from actor_learner.system.fields import check_choice
+from actor_learner.system.files import one_line
 from actor_learner.system.machine import JAX_THREADS
 
 NAME, THREADS = "JAX", JAX_THREADS
@@ -22,14 +23,14 @@ def resolve_device(device: str, devices: int | None = None) -> str:
     where JAX sees none, for more devices than it sees, and for fewer than several processes share.
     """
     check_choice("device", device, DEVICES)
-    has_gpu = device != "cpu" and any(found.platform == "gpu" for found in jax.devices())
+    has_gpu = device != "cpu" and any(found.platform == "gpu" for found in _devices())
     if device == "gpu" and not has_gpu:
         raise ValueError(
             "`device='gpu'` needs a GPU that JAX sees (pip install 'actor-learner[jax-cuda]'). Received: none"
         )
     if has_gpu:  # Actors compute in full float32; the learner must agree with their log-probabilities.
         jax.config.update("jax_default_matmul_precision", "highest")
-    seen = len(jax.devices("gpu" if has_gpu else "cpu"))
+    seen = len(_devices("gpu" if has_gpu else "cpu"))
     if (processes := jax.process_count()) > 1 and devices not in (None, seen):
         raise ValueError(
             f"`devices` must be {seen}, all devices of the {processes} processes that share the update "
@@ -45,13 +46,26 @@ def resolve_device(device: str, devices: int | None = None) -> str:
     return "/GPU:0" if has_gpu else "/CPU:0"
 
 
+def _devices(kind: str | None = None) -> list[jax.Device]:
+    """Return JAX's devices. Raises ValueError where `JAX_PLATFORMS` names none that is there."""
+    try:
+        found: list[jax.Device] = jax.devices(kind)
+    except (RuntimeError, AssertionError) as error:  # without a GPU, "cuda" alone is an assertion without a word
+        reason = f" ({one_line(error)})" if str(error) else ""
+        raise ValueError(
+            f"JAX finds no device{reason}: unset JAX_PLATFORMS, or set it to what this machine has, such as cpu. "
+            f"Received: JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')}"
+        ) from error
+    return found
+
+
 def prepare_devices() -> None:
     """Do nothing: a look at the devices would start JAX, and with it as many threads as there are cores."""
 
 
 def gpu_names() -> list[str]:
     """Return the names of the GPUs that JAX sees."""
-    return [device.device_kind for device in jax.devices() if device.platform == "gpu"]
+    return [device.device_kind for device in _devices() if device.platform == "gpu"]
 
 
 def is_out_of_memory(error: Exception) -> bool:
