@@ -128,6 +128,13 @@ def test_warm_start():
 
 @pytest.mark.usefixtures("without_xla")
 @pytest.mark.thorough
+def test_kl_penalty():
+    cloned, trained = load("kl_penalty").main(total_steps=2_048)
+    assert min(cloned, trained) > -180  # the rule takes about 120 steps; a random policy needs all of its 200
+
+
+@pytest.mark.usefixtures("without_xla")
+@pytest.mark.thorough
 def test_fine_tune():
     example = load("fine_tune")
     example.main(total_steps=512)
