@@ -96,26 +96,43 @@ class AttentionMemory(Memory):
         return self._block_output(x, attention), kept
 
     def unroll(self, x: Tensor, state: State, start: Tensor) -> tuple[Tensor, State]:
-        """Return what `Memory.unroll` does, all steps at once."""
+        """Return what `Memory.unroll` does, all steps at once.
+
+        Many steps stand in blocks as long as the window, each of which sees itself and the block before it.
+        """
         cache, length = state
         steps, rows, _ = x.shape
-        size, heads, each = self.size, self.heads, self.size // self.heads
+        window, size, heads, each = self.window, self.size, self.heads, self.size // self.heads
+        in_blocks = math.ceil(steps / window) * 2 * window**2 < steps * (steps + window)  # the numbers of scores
+        block = window if in_blocks else steps
+        blocks = math.ceil(steps / block)
+        rest = blocks * block - steps  # rows of zeros that fill the last block
         x, query, key_value = self._project(ops.reshape(x, (steps * rows, x.shape[-1])))
         key_value = ops.swapaxes(ops.reshape(key_value, (steps, rows, 2 * size)), 0, 1)
         cache = ops.concatenate([ops.cast(cache, x.dtype), key_value], axis=1)  # [rows, window + steps, 2 size]
-        seen = self.window + steps
-        apart = ops.reshape(cache, (rows, seen, 2, heads, each))
-        key = ops.transpose(apart[:, :, 0], (0, 2, 3, 1))
-        value = ops.transpose(apart[:, :, 1], (0, 2, 1, 3))
-        query = ops.transpose(ops.reshape(query, (steps, rows, heads, each)), (1, 2, 0, 3))
+        seen = ops.pad(cache, [(0, 0), (0, rest), (0, 0)]) if rest else cache
+        if blocks == 1:
+            seen = ops.expand_dims(seen, 1)
+        else:
+            seen = ops.reshape(seen, (rows, blocks + 1, window, 2 * size))
+            seen = ops.concatenate([seen[:, :-1], seen[:, 1:]], axis=2)  # [rows, blocks, window + block, 2 size]
+        apart = ops.reshape(seen, (rows, blocks, window + block, 2, heads, each))
+        key = ops.transpose(apart[:, :, :, 0], (0, 3, 1, 4, 2))
+        value = ops.transpose(apart[:, :, :, 1], (0, 3, 1, 2, 4))
+        query = ops.reshape(query, (steps, rows, heads, each))
+        query = ops.pad(query, [(0, rest), (0, 0), (0, 0), (0, 0)]) if rest else query
+        query = ops.reshape(ops.transpose(query, (1, 2, 0, 3)), (rows, heads, blocks, block, each))
         since = steps_since_start(length[:, 0], start)
-        age = np.arange(steps)[:, None] + self.window - np.arange(seen)[None]  # [steps, seen], 0 is the step itself
-        inside = (age >= 0) & (age <= self.window)
-        bias = ops.take(self.age_bias, np.where(inside, self.window - age, 0).astype(np.int32), axis=1)
-        counts = ops.logical_and(inside, age.astype(np.float32) <= ops.expand_dims(ops.transpose(since), -1))
-        scores = ops.matmul(query, key) / math.sqrt(each) + bias
-        scores = scores - _HIDDEN_SCORE * ops.cast(ops.logical_not(ops.expand_dims(counts, 1)), x.dtype)
-        attention = ops.matmul(ops.softmax(scores), value)
+        before = ops.pad(since, [(0, rest), (0, 0)]) if rest else since
+        before = ops.reshape(ops.transpose(before), (rows, 1, blocks, block, 1))
+        age = np.arange(block)[:, None] + window - np.arange(window + block)[None]  # 0 is the step itself
+        inside = (age >= 0) & (age <= window)
+        bias = ops.take(self.age_bias, np.where(inside, window - age, 0).astype(np.int32), axis=1)
+        counts = ops.logical_and(inside, age.astype(np.float32) <= before)
+        scores = ops.matmul(query, key) / math.sqrt(each) + ops.expand_dims(bias, 1)
+        scores = scores - _HIDDEN_SCORE * ops.cast(ops.logical_not(counts), x.dtype)
+        attention = ops.matmul(ops.softmax(scores), value)  # [rows, heads, blocks, block, each]
+        attention = ops.reshape(attention, (rows, heads, blocks * block, each))[:, :, :steps]
         attention = ops.reshape(ops.transpose(attention, (2, 0, 1, 3)), (steps * rows, size))
         length = ops.expand_dims(ops.minimum(since[-1] + 1.0, float(self.window)), -1)
         kept = ops.cast(np.arange(self.window - 1, -1, -1, dtype=np.float32) < length, "float32")

@@ -34,6 +34,7 @@ MEMORIES = {
     "lstm": lambda: al.Recurrent(keras.layers.LSTMCell(4)),
     "stacked": lambda: al.Recurrent([keras.layers.LSTMCell(4), keras.layers.SimpleRNNCell(3)]),
     "short attention": lambda: al.AttentionMemory(window=3, heads=2, size=8),
+    "attention in uneven blocks": lambda: al.AttentionMemory(window=4, heads=2, size=8),
     "long attention": lambda: al.AttentionMemory(window=20, heads=1, size=4),
 }
 
@@ -195,13 +196,23 @@ def test_heads_share_the_size():
         al.AttentionMemory(size=30)
 
 
+def largest_tensor(function, *specs):
+    """The numbers in the largest tensor of a function's graph."""
+    graph = tf.function(function).get_concrete_function(*specs).graph
+    return max(output.shape.num_elements() for operation in graph.get_operations() for output in operation.outputs)
+
+
 def test_the_last_start_is_found_without_comparing_all_pairs_of_steps():
     steps, rows = 64, 8
+    length = np.zeros(rows, np.float32)
+    found = largest_tensor(lambda start: steps_since_start(length, start), tf.TensorSpec((steps, rows), tf.bool))
+    assert found <= steps * rows
 
-    @tf.function
-    def since(start):
-        return steps_since_start(np.zeros(rows, np.float32), start)
 
-    graph = since.get_concrete_function(tf.TensorSpec((steps, rows), tf.bool)).graph
-    sizes = [output.shape.num_elements() for operation in graph.get_operations() for output in operation.outputs]
-    assert max(sizes) <= steps * rows
+def test_attention_compares_a_step_with_its_window_and_not_with_all_steps():
+    steps, rows, window = 64, 2, 8
+    memory = al.AttentionMemory(window=window, heads=4, size=4)
+    memory.build((None, 3))
+    specs = tf.TensorSpec((steps, rows, 3)), tf.TensorSpec((steps, rows), tf.bool)
+    found = largest_tensor(lambda x, start: memory.unroll(x, memory.initial_state(rows), start)[0], *specs)
+    assert found == steps * 2 * window * rows * memory.heads

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from ai_edge_litert import schema_py_generated as schema
 
 from actor_learner.networks.contract import all_layers
 from actor_learner.networks.step import Spec
@@ -46,7 +48,7 @@ class TensorFlowFunction(Traced):
                 content: bytes = converter.convert()
         except Exception as error:
             raise InexpressibleError(_describe_failure(error, self._network)) from error
-        return content, [tensor.op.name for tensor in function.outputs]
+        return allow_any_rows(content, self.rows), [tensor.op.name for tensor in function.outputs]
 
     def _with_constants(self, weight_inputs: Sequence[int]) -> Any:
         """Return the function of its used inputs and of `weight_inputs`, with patterns for the other weights."""
@@ -66,6 +68,24 @@ class TensorFlowFunction(Traced):
         content: bytes = frozen.graph.as_graph_def().SerializeToString()
         outputs = tuple(tensor.name for tensor in frozen.outputs)
         return Graph(content, "tensorflow", outputs, (), tuple(sorted(self.used)), resizable=False)
+
+
+def allow_any_rows(content: bytes, rows: int) -> bytes:
+    """Return a flatbuffer whose reshapes that name the number of rows take any number.
+
+    The probe finds out whether the graph then resizes: other operations may name it, too.
+    """
+    changed = bytearray(content)
+    model = schema.Model.GetRootAsModel(changed, 0)
+    graph = model.Subgraphs(0)
+    for operator in map(graph.Operators, range(graph.OperatorsLength())):
+        if model.OperatorCodes(operator.OpcodeIndex()).BuiltinCode() != schema.BuiltinOperator.RESHAPE:
+            continue
+        source, shape = (graph.Tensors(operator.Inputs(place)) for place in (0, 1))
+        sizes = model.Buffers(shape.Buffer()).DataAsNumpy()  # a view, or 0 for none
+        if isinstance(sizes, np.ndarray) and sizes.view(np.int32)[0] == rows == source.Shape(0):
+            sizes.view(np.int32)[0] = -1
+    return bytes(changed)
 
 
 def _find_used(function: Any, arguments: Sequence[tf.TensorSpec]) -> list[int]:
