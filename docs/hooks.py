@@ -7,8 +7,10 @@ of these files.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
-from html import unescape
+from collections.abc import Iterable, Sequence
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,13 @@ from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
+from actor_learner.algorithms import BY_NAME
+from actor_learner.config.config import TrainConfig
+from actor_learner.runs.glossary import METRICS
+
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT_PAGE = "# {name}\n\n{about}\n\n```python\n{code}```\n"
+_EFFECTS = {"learning": "learned", "pace": "pace", "none": "nothing"}
 NAME = re.compile(r"^::: \S*?(\w+)$((?:\n    .+)*)", re.MULTILINE)  # of a page in docs/reference
 
 
@@ -71,6 +78,9 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     if re.fullmatch(r"reference/\w+\.md", uri := page.file.src_uri):
         folder = Path(uri).stem
         markdown = NAME.sub(lambda match: f"- [{match[1]}]({folder}/{match[1]}.md)", markdown)
+    if uri == "glossary.md":
+        for name, table in (("metrics", _metrics), ("settings", _settings), ("hyperparameters", _hyperparameters)):
+            markdown = markdown.replace(f"<!-- {name} -->", table())
     if "/" not in uri:
         markdown = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", markdown)
         markdown = markdown.replace("](../benchmarks/", "](benchmarks/")
@@ -84,6 +94,40 @@ def on_page_content(content: str, *, page: Any, **_: Any) -> str:
         form = "a formula must be $`...`$ or a ```math block"
         raise PluginError(f"{page.file.src_uri}: {form}. Received: {left[0]!r}")
     return content
+
+
+def _metrics() -> str:
+    return _table(("metric", "meaning"), [(f"`{name}`", meaning) for name, meaning in METRICS.items()])
+
+
+def _settings() -> str:
+    rows = [
+        (f"`{field.name}`", _default(field), escape(field.metadata["help"]), _EFFECTS[field.metadata["effect"]])
+        for field in dataclasses.fields(TrainConfig)
+        if field.init
+    ]
+    return _table(("setting", "default", "meaning", "changes"), rows)
+
+
+def _hyperparameters() -> str:
+    fields = [{field.name: field for field in dataclasses.fields(algorithm)} for algorithm in BY_NAME.values()]
+    rows = []
+    for name in dict.fromkeys(name for own in fields for name in own):
+        meaning = next(own[name].metadata.get("help", "") for own in fields if name in own)
+        defaults = [_default(own[name]) if name in own else "-" for own in fields]
+        rows.append((f"`{name}`", meaning, *defaults))
+    return _table(("hyperparameter", "meaning", *BY_NAME), rows)
+
+
+def _default(field: Any) -> str:
+    made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    text = f"{type(made).__name__}()" if dataclasses.is_dataclass(made) else getattr(made, "__qualname__", repr(made))
+    return f"`{text}`"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["-"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _mathml(formula: str, display: str) -> str:
