@@ -81,6 +81,10 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     if uri == "glossary.md":
         for name, table in (("metrics", _metrics), ("settings", _settings), ("hyperparameters", _hyperparameters)):
             markdown = markdown.replace(f"<!-- {name} -->", table())
+    if uri == "index.md":  # README.md has the table, which is written once
+        markdown = markdown.replace(
+            "<!-- speed -->", re.search(r"(^\| work .*\n(?:\|.*\n)+)", _read("README.md"), re.M)[1]
+        )
     if "/" not in uri:
         markdown = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", markdown)
         markdown = markdown.replace("](../benchmarks/", "](benchmarks/")
