@@ -1,4 +1,4 @@
-"""Pretended hosts on this machine, each with a network, processes, /dev/shm, /tmp/ray and a name of its own.
+"""simulated hosts on this machine, each with a network, processes, /dev/shm, /tmp/ray and a name of its own.
 
     scripts/hosts up A B C     # start hosts; the addresses are 10.77.0.1, 10.77.0.2, ...
     scripts/hosts ray A B      # start Ray on them, the head on the first one
@@ -40,26 +40,26 @@ while True: signal.pause()"""
 
 @functools.cache
 def unavailable() -> str | None:
-    """Return why there can't be pretended hosts here; None if there can."""
+    """Return why there can't be simulated hosts here; None if there can."""
     if sys.platform != "linux" or os.geteuid():
-        return "pretended hosts need root on Linux"
+        return "simulated hosts need root on Linux"
     if missing := [tool for tool in ("ip", "unshare", "nsenter", "mount") if shutil.which(tool) is None]:
-        return f"pretended hosts need {', '.join(missing)}"
+        return f"simulated hosts need {', '.join(missing)}"
     probe = ["unshare", "--net", "--pid", "--fork", "--mount", "--uts", "mount", "--make-rprivate", "/"]
     done = subprocess.run(probe, capture_output=True, text=True, check=False)
     if done.returncode:
-        return f"pretended hosts need namespaces: {done.stderr.strip()}"
+        return f"simulated hosts need namespaces: {done.stderr.strip()}"
     network = f"{PREFIX}probe-{os.getpid()}"
     try:
         _ip("netns", "add", network)
     except subprocess.CalledProcessError as error:
-        return f"pretended hosts need networks of their own: {error.stderr.strip()}"
+        return f"simulated hosts need networks of their own: {error.stderr.strip()}"
     _ip("netns", "del", network)
     return None
 
 
 def require(parser: argparse.ArgumentParser) -> None:
-    """End the program with the reason if there can't be pretended hosts here."""
+    """End the program with the reason if there can't be simulated hosts here."""
     if reason := unavailable():
         parser.error(reason)
 

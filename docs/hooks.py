@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages for the examples and results outside of docs/, and formulas as MathML.
+"""MkDocs hooks: pages for each public name, for the examples and results outside of docs/, and formulas as MathML.
 
 Links in docs/*.md are right in the repository (`../examples/cnn.py`); the hooks turn them into links to the pages made
 of these files.
@@ -7,21 +7,62 @@ of these files.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
-from html import unescape
+from collections.abc import Iterable, Sequence
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+
+from actor_learner.algorithms import BY_NAME
+from actor_learner.config.config import TrainConfig
+from actor_learner.runs.glossary import METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT_PAGE = "# {name}\n\n{about}\n\n```python\n{code}```\n"
+_EFFECTS = {"learning": "learned", "pace": "pace", "none": "nothing"}
+NAME = re.compile(r"^::: \S*?(\w+)$((?:\n    .+)*)", re.MULTILINE)  # of a page in docs/reference
+
+
+def on_config(config: Any) -> Any:
+    """Put a page for each public name, each example and each table of results into the navigation."""
+    sections = {title: pages for entry in config.nav for title, pages in entry.items()}
+    sections["Reference"][:] = [
+        {title: [page, *(_name_page(page, match[1]) for match in NAME.finditer(_read(f"docs/{page}")))]}
+        for entry in sections["Reference"]
+        for title, page in entry.items()
+    ]
+    guides = sections["Guides"]
+    place = guides.index({"Examples": "examples.md"})
+    guides[place] = {"Examples": ["examples.md", *(f"examples/{script.stem}.md" for script in _examples())]}
+    results = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("benchmarks/*/*.md"))
+    config.nav.append({"Measurements": results})
+    return config
+
+
+def _name_page(group: str, name: str) -> str:
+    return f"{group.removesuffix('.md')}/{name}.md"
+
+
+def _read(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def _examples() -> list[Path]:
+    return sorted(ROOT.glob("examples/*.py"))
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add a page for each example, and the tables and pictures of benchmarks/."""
-    for script in sorted(ROOT.glob("examples/*.py")):
+    """Add a page for each public name and each example, and the tables and pictures of benchmarks/."""
+    for group in sorted(ROOT.glob("docs/reference/*.md")):
+        for match in NAME.finditer(group.read_text(encoding="utf-8")):
+            page = _name_page(f"reference/{group.name}", match[1])
+            files.append(File.generated(config, page, content=f"# {match[1]}\n\n{match[0]}\n"))
+    for script in _examples():
         code = script.read_text(encoding="utf-8")
         about = ast.get_docstring(ast.parse(code), clean=True).splitlines()[0]
         content = SCRIPT_PAGE.format(name=script.name, about=about, code=code)
@@ -33,16 +74,64 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Replace links into the repository and ```math blocks."""
-    if "/" not in page.file.src_uri:
+    """Replace links into the repository, ```math blocks, and names by links to their pages."""
+    if re.fullmatch(r"reference/\w+\.md", uri := page.file.src_uri):
+        folder = Path(uri).stem
+        markdown = NAME.sub(lambda match: f"- [{match[1]}]({folder}/{match[1]}.md)", markdown)
+    if uri == "glossary.md":
+        for name, table in (("metrics", _metrics), ("settings", _settings), ("hyperparameters", _hyperparameters)):
+            markdown = markdown.replace(f"<!-- {name} -->", table())
+    if uri == "index.md":  # README.md has the table, which is written once
+        markdown = markdown.replace(
+            "<!-- speed -->", re.search(r"(^\| work .*\n(?:\|.*\n)+)", _read("README.md"), re.M)[1]
+        )
+    if "/" not in uri:
         markdown = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", markdown)
         markdown = markdown.replace("](../benchmarks/", "](benchmarks/")
     return re.sub(r"```math\n(.*?)```", lambda match: _mathml(match[1], "block"), markdown, flags=re.DOTALL)
 
 
-def on_page_content(content: str, **_: Any) -> str:
-    """Replace $`formulas`$ within a line."""
-    return re.sub(r"\$<code>(.+?)</code>\$", lambda match: _mathml(unescape(match[1]), "inline"), content)
+def on_page_content(content: str, *, page: Any, **_: Any) -> str:
+    """Replace $`formulas`$ within a line. Raises PluginError for one in another form, which would stay as it is."""
+    content = re.sub(r"\$<code>(.+?)</code>\$", lambda match: _mathml(unescape(match[1]), "inline"), content)
+    if left := re.search(r"\$\$.*|\\\(.*", re.sub(r"<(code|pre)\b.*?</\1>", "", content, flags=re.DOTALL)):
+        form = "a formula must be $`...`$ or a ```math block"
+        raise PluginError(f"{page.file.src_uri}: {form}. Received: {left[0]!r}")
+    return content
+
+
+def _metrics() -> str:
+    return _table(("metric", "meaning"), [(f"`{name}`", meaning) for name, meaning in METRICS.items()])
+
+
+def _settings() -> str:
+    rows = [
+        (f"`{field.name}`", _default(field), escape(field.metadata["help"]), _EFFECTS[field.metadata["effect"]])
+        for field in dataclasses.fields(TrainConfig)
+        if field.init
+    ]
+    return _table(("setting", "default", "meaning", "changes"), rows)
+
+
+def _hyperparameters() -> str:
+    fields = [{field.name: field for field in dataclasses.fields(algorithm)} for algorithm in BY_NAME.values()]
+    rows = []
+    for name in dict.fromkeys(name for own in fields for name in own):
+        meaning = next(own[name].metadata.get("help", "") for own in fields if name in own)
+        defaults = [_default(own[name]) if name in own else "-" for own in fields]
+        rows.append((f"`{name}`", meaning, *defaults))
+    return _table(("hyperparameter", "meaning", *BY_NAME), rows)
+
+
+def _default(field: Any) -> str:
+    made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    text = f"{type(made).__name__}()" if dataclasses.is_dataclass(made) else getattr(made, "__qualname__", repr(made))
+    return f"`{text}`"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["-"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _mathml(formula: str, display: str) -> str:

@@ -106,8 +106,8 @@ class TrainConfig(checks.NamedFields, PoolSettings):
         total_steps: env steps to train for, over all environments.
         unroll_length: env steps of each environment in a batch; None: 128, or 4 with a replay buffer.
         sequence_length: env steps of the sequences from which a network with memory learns; None: whole unrolls, or
-            the longest equal parts of them that a minibatch holds. What happened longer before, it can use but not
-            learn to remember.
+            the longest equal parts of them that a minibatch holds. Gradients don't teach the policy to remember
+            events older than one sequence.
         burn_in: first rows of each sequence that have no loss: they bring the state up to date.
         learner_threads: cores that the learner computes on, fixed once the backend has started; None: at the command
             line all in lock-step, else those that the actors leave; in Python the backend's own setting.

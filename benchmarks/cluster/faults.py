@@ -2,7 +2,7 @@
 
     scripts/measure cluster-faults --rounds 3 --output benchmarks/cluster/faults.json
 
-Two pretended hosts (see benchmarks/hosts.py) with two actors each; the learner and Ray's head are on the first one. A
+Two simulated hosts (see benchmarks/hosts.py) with two actors each; the learner and Ray's head are on the first one. A
 fault is caused on the second one, in the middle of a run in lock-step. Needs root.
 """
 

@@ -1,4 +1,4 @@
-"""Batches and final weights on one, two and three pretended hosts of a Ray cluster: are they the same bytes?
+"""Batches and final weights on one, two and three simulated hosts of a Ray cluster: are they the same bytes?
 
     scripts/measure cluster-same-bytes --output benchmarks/cluster/same_bytes.json    # 6 minutes; needs root
 

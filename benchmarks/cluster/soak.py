@@ -1,4 +1,4 @@
-"""A pool over three pretended hosts that is disturbed every ten seconds: batches wrong, processes left, memory.
+"""A pool over three simulated hosts that is disturbed every ten seconds: batches wrong, processes left, memory.
 
     scripts/measure cluster-soak --minutes 30 --output benchmarks/cluster/soak.json
 

@@ -2,7 +2,7 @@
 
     scripts/measure cluster-speed --rounds 5 --output benchmarks/cluster/speed.json
 
-Two pretended hosts (see benchmarks/hosts.py) on this machine's cores: the learner is on one, which has no CPU for Ray,
+Two simulated hosts (see benchmarks/hosts.py) on this machine's cores: the learner is on one, which has no CPU for Ray,
 the actors are on the other one. Nothing is learned; the same weights are published after each batch. Rounds alternate.
 Needs root. Ray's object store, the way that was decided against, has its figures of 2026-11-23 in speed.json, and its
 program in git's history (`git show 96efe57:benchmarks/cluster/through_ray.py`).

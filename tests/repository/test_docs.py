@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -89,7 +90,19 @@ def test_formulas_and_examples_are_rendered(site):
     algorithms = (site / "algorithms.html").read_text(encoding="utf-8")
     assert algorithms.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == 7
     assert "$<code>" not in algorithms
+    assert "<math" in (site / "memory.html").read_text(encoding="utf-8")
     assert "ActorPool" in (site / "examples" / "own_loop.html").read_text(encoding="utf-8")
+
+
+def test_the_reference_shows_defaults_and_help_and_no_helpers_of_fields(site):
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in site.glob("reference/*/*.html")}
+    text = {name: unescape(re.sub(r"<[^>]+>", "", page)) for name, page in pages.items()}
+    helpers = re.compile(r"= _?(setting|count|flag|choice|number|hyperparameter|field)\(")
+    assert {name: found[0] for name, page in text.items() if (found := helpers.search(page))} == {}
+    assert "num_actors: int = 2" in text["TrainConfig"]
+    assert "clip_range: Schedule = 0.2" in text["PPO"]
+    assert "Largest rewarded change of the probability ratio, or a schedule." in text["PPO"]
+    assert "seconds without a sign of life until an actor is replaced" in text["TrainConfig"]  # of its base class
 
 
 def test_the_reference_has_every_public_name(pages):

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 import zipfile
@@ -18,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import actor_learner as al
+from tests.support.processes import patience
 from tests.support.run_files import append_metrics, create_run
 
 ROOT = Path(__file__).parents[2]
@@ -243,9 +245,9 @@ def clean_export(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed_wheel(clean_export, tmp_path_factory):
-    """The wheel of a clean export, and a folder where it is unpacked as pip would."""
+    """The wheel of a clean export, made from its sdist, and a folder where it is unpacked as pip would."""
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, clean_export]
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, clean_export]
     done = subprocess.run(build, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = folder.glob("*.whl")
@@ -258,6 +260,11 @@ def installed_wheel(clean_export, tmp_path_factory):
 @pytest.mark.slow
 def test_the_wheel_holds_the_packages_and_nothing_else(installed_wheel):
     wheel, _ = installed_wheel
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as tar:
+        top = {name.split("/")[1] for name in tar.getnames() if "/" in name}
+    assert top >= {"CHANGELOG.md", "README.md", "LICENSE", "actor_learner", "envs"}
+    assert top.isdisjoint({"tests", "benchmarks", "docs"})
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {
         "actor_learner",
@@ -439,3 +446,28 @@ def test_a_changed_pyproject_asks_for_a_new_installation(finished_set_up):
         pyproject.write_text(before)
     assert "actor-learner train" not in done.stdout
     assert "scripts/train: " in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("schema", "pattern"),
+    [
+        ("github-workflows", ".github/workflows/*.yml"),
+        ("github-issue-forms", ".github/ISSUE_TEMPLATE/[bf]*.yml"),
+        ("github-issue-config", ".github/ISSUE_TEMPLATE/config.yml"),
+        ("citation-file-format", "CITATION.cff"),
+    ],
+)
+def test_files_for_github_keep_their_schemas(schema, pattern):
+    pytest.importorskip("check_jsonschema", reason="needs check-jsonschema")
+    files = sorted(ROOT.glob(pattern))
+    assert files
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *files]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(120.0))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_links_to_the_repository_names_one_place():
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    cited = re.search(r"^repository-code: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {url.startswith(cited[1]) for url in urls.values()} == {True}

@@ -1,4 +1,4 @@
-"""A cluster of pretended machines on loopback, in Ray's place: `main` is a broker's program.
+"""A cluster of simulated machines on loopback, in Ray's place: `main` is a broker's program.
 
 The machines stand in a JSON file, named by LOOPBACK_CLUSTER, which a test may change: {"A": {"cpus": 2, "own": true}}.
 """

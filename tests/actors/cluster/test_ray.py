@@ -1,4 +1,4 @@
-"""Ray itself, on pretended hosts."""
+"""Ray itself, on simulated hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900), needs_ray]
 
 @pytest.fixture(autouse=True)
 def alone():
-    """There is one network of pretended hosts on a machine, and other tests may want it."""
+    """There is one network of simulated hosts on a machine, and other tests may want it."""
     if reason := hosts.unavailable():
         pytest.skip(reason)
     with (Path(tempfile.gettempdir()) / "actor-learner-hosts.lock").open("w") as file:

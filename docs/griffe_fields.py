@@ -1,0 +1,60 @@
+"""A griffe extension: dataclass fields of the reference show their defaults and help, as `--help` does."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+REFERENCE = Path(__file__).parent / "reference"
+
+
+class Fields(griffe.Extension):
+    """Gives fields that functions make what the classes have when they run. After griffe's own `dataclasses`."""
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        pages = "".join(page.read_text(encoding="utf-8") for page in REFERENCE.glob("*.md"))
+        self._shown = set(re.findall(r"^::: \S*?(\w+)$", pages, re.MULTILINE))
+        self._describe(pkg)
+
+    def _describe(self, parent: griffe.Module | griffe.Class) -> None:
+        for member in parent.members.values():
+            if member.is_alias or not isinstance(member, (griffe.Module, griffe.Class)):
+                continue
+            if isinstance(member, griffe.Class) and "dataclass" in member.labels and member.name in self._shown:
+                _describe_fields(member)
+            self._describe(member)
+
+
+def _describe_fields(documented: griffe.Class) -> None:
+    running = getattr(importlib.import_module(documented.module.path), documented.name)
+    if documented.docstring is not None:
+        documented.docstring.value = inspect.cleandoc(running.__doc__)  # with the fields of its base classes
+    parameters = documented["__init__"].parameters
+    texts = {}
+    for field in dataclasses.fields(running):
+        shown = _default(field)
+        if field.name in parameters:
+            parameters[field.name].default = shown
+        if field.name in documented.members and shown is not None:
+            documented[field.name].value = shown
+        if "help" in field.metadata:
+            texts[field.name] = field.metadata["help"]
+    if texts and documented.docstring is not None and "Attributes:" not in documented.docstring.value:
+        lines = "".join(f"    {name}: {text[0].upper()}{text[1:]}.\n" for name, text in texts.items())
+        documented.docstring.value += f"\n\nAttributes:\n{lines}"
+
+
+def _default(field: dataclasses.Field[Any]) -> str | None:
+    """Return a default as an expression; None if a value must be given."""
+    if field.default is not dataclasses.MISSING:
+        return getattr(field.default, "__qualname__", None) or repr(field.default)
+    if field.default_factory is dataclasses.MISSING:
+        return None
+    made = field.default_factory()
+    return f"{type(made).__name__}()" if dataclasses.is_dataclass(made) else repr(made)
