@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -171,10 +173,32 @@ def find_method(vector_env: AnyVectorEnv) -> _Method | None:
         if isinstance(layer, SyncVectorEnv):
             if not all(env.has_wrapper_attr(METHOD) for env in layer.envs):
                 break
-            return functools.partial(_call_each, [env.get_wrapper_attr(METHOD) for env in layer.envs])
-        if callable(method := getattr(layer, METHOD, None)):
+            methods = [env.get_wrapper_attr(METHOD) for env in layer.envs]
+            return functools.partial(_call_each, methods) if all(map(_is_method, methods)) else None
+        method: Any = getattr(layer, METHOD, None)
+        if _is_method(method):
             return functools.partial(_call_for_all, method)
     return None
+
+
+def _is_method(value: Any) -> bool:
+    """Return True for what can be called without arguments."""
+    try:
+        inspect.signature(value).bind()
+    except TypeError:
+        return False
+    return True
+
+
+def warn_of_unused_masks(vector_env: AnyVectorEnv) -> None:
+    """Warn of masks that aren't read, because of their name or their kind, where there are no others."""
+    envs = vector_env.unwrapped.envs if isinstance(vector_env.unwrapped, SyncVectorEnv) else [vector_env]
+    has = getattr(envs[0], "has_wrapper_attr", functools.partial(hasattr, envs[0]))
+    if found := [name for name in (METHOD, MASK_KEY) if has(name)]:
+        text = (
+            f"Action masks aren't used: give a method {METHOD}(self), or an entry {MASK_KEY!r} of info or observation"
+        )
+        warnings.warn(f"{text}. Received: an attribute {found[0]}", UserWarning, stacklevel=4)
 
 
 def _call_for_all(method: Callable[[], Any], indices: Array) -> Any:

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as vector_wrappers
 
 from actor_learner.environments import autoreset, foreign_code
-from actor_learner.environments.action_masks import ActionMasks, find_method
+from actor_learner.environments.action_masks import ActionMasks, find_method, warn_of_unused_masks
 from actor_learner.environments.agents import ABSENT
 from actor_learner.environments.atari import LIFE_LOST
 from actor_learner.environments.autoreset import AnyVectorEnv
@@ -136,6 +136,8 @@ class Environments:
         self._statistics.start(slice(None), self._step)
         self._check(self._current)
         self._masks.reset(infos, self._current.leaves, None if self._absent is None else ~self._absent)
+        if not self._masks.in_use and not self._actor:  # None: in this process; one actor speaks for all
+            warn_of_unused_masks(self.vector_env)
         if self._masks.in_use and not self.spaces.masked:
             self.spaces = replace(self.spaces, masked=True)
         return self._current.leaves

@@ -135,7 +135,8 @@ class EnvFactory:
                 f"`{self.name}` returns a VectorEnv and needs a parameter named `num_envs`. Received: {_kind(env)}"
             )
         if not isinstance(env, gym.Env):
-            raise EnvError(f"`{self.name}` must return a gymnasium.Env. Received: {_kind(env)}")
+            hint = ", its base class; Gym's old API differs, too" if hasattr(env, "reset") else ""
+            raise EnvError(f"`{self.name}` must return a gymnasium.Env{hint}. Received: {_kind(env)}")
         for wrapper in self.wrappers:
             env = wrapped(env, wrapper, self.name)
         return env

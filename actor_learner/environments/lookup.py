@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from gymnasium import wrappers
 from gymnasium.envs.registration import EnvSpec, registry
 
 from actor_learner.environments.errors import EnvError, describe_error, short
@@ -156,7 +157,8 @@ def find_wrapper(wrapper: str) -> Callable[..., Any]:
     """Return the wrapper that "module:Class" names. Raises EnvError if there is no such thing."""
     module_name, separator, attribute = wrapper.partition(":")
     if not separator:
-        example = ":".join(filter(None, wrapper.rpartition(".")[::2])) if "." in wrapper else f"module:{wrapper}"
+        module_name = "gymnasium.wrappers" if hasattr(wrappers, wrapper) else "module"
+        example = ":".join(wrapper.rpartition(".")[::2]) if "." in wrapper else f"{module_name}:{wrapper}"
         raise EnvError(f"`wrappers` must be names such as {example}. Received: wrappers={wrapper!r}")
     module = _import_module(module_name, "wrappers", wrapper)
     found = getattr(module, attribute, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
@@ -27,8 +28,15 @@ def warn_of_narrow_bounds(trajectory: Trajectory, spaces: Spaces, distribution: 
     if share > MAX_SHARE_AT_BOUNDS:
         warnings.warn(
             f"{share:.0%} of the numbers in the first batch's actions lie on a bound, because the policy's noise is "
-            "wider than the bounds: use `distribution='squashed'` (--distribution squashed), a lower `initial_log_std` "
-            f"(--initial-log-std -1), or scale actions in a wrapper. Received: {spaces.gymnasium.action_space}",
+            f"wider than the bounds: use `distribution='squashed'`{_lower_std(spaces)}, or scale actions in a wrapper. "
+            f"Received: {spaces.gymnasium.action_space}",
             UserWarning,
             stacklevel=3,
         )
+
+
+def _lower_std(spaces: Spaces) -> str:
+    """Return advice about the noise's width, half of the bounds' distance from 0; none where means of 0 are outside."""
+    boxes = [leaf.space for leaf in spaces.action.leaves if leaf.is_bounded_box]
+    distance = min(float(min(box.high.min(), -box.low.max())) for box in boxes)
+    return f", `initial_log_std={math.log(distance / 2):.1f}`" if distance > 0 else ""

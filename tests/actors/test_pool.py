@@ -7,6 +7,7 @@ import errno
 import functools
 import gc
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -174,6 +175,21 @@ def test_a_run_repeats_itself_and_no_process_gives_the_same_bytes_as_one(env, la
     alone = run(network, num_actors=0, **options)
     assert alone == run(network, num_actors=1, **options)
     assert alone != run(network, num_actors=0, seed=1, **options)
+
+
+class DrawsGlobally(gym.Env):
+    observation_space, action_space = Box(0, 1, (3,)), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.float32([random.random(), *np.random.random(2)]), {}  # noqa: NPY002
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {}
+
+
+def test_generators_of_an_actors_process_are_seeded(network):
+    first, again, other = (run(network, 1, env=DrawsGlobally, seed=seed)[0] for seed in (1, 1, 2))
+    assert first == again != other
 
 
 def test_actors_differ_from_one_another_and_may_be_more_than_cores_with_a_warning(monkeypatch):

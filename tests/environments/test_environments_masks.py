@@ -247,6 +247,21 @@ class TestRefused:
         with pytest.raises(EnvError, match="^`action_masks` of the environments raised"):
             raising.reset(0)
 
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("action_masks", property(lambda env: env.mask())),
+            ("action_masks", lambda env, observation: env.mask()),
+            ("action_mask", lambda env: env.mask()),
+        ],
+    )
+    def test_masks_that_are_not_read_are_named(self, name, value):
+        kind = type("Other", (Masked,), {"info": lambda env: {}, name: value})
+        environments = make("serial", [[(5, True, False)]], kind)
+        with pytest.warns(UserWarning, match=rf"^Action masks aren't used: .*Received: an attribute {name}$"):
+            environments.reset(0)
+        assert environments.action_mask is None
+
     def test_nothing_allowed_in_an_observation(self):
         envs = [Masked([(5, True, False)], leaf=True, spoil=lambda mask, count: mask * (count != 1))]
         message = refusal(Environments(SerialVectorEnv(envs)), 1)

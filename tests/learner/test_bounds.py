@@ -16,9 +16,16 @@ NARROW = Box(-0.2, 0.2, (3,))
 @pytest.mark.parametrize("space", [NARROW, Dict(a=Discrete(2), b=NARROW)])
 def test_noise_that_is_wider_than_the_bounds_is_a_line(space):
     trajectory = random_trajectory(space, columns=16, invalid_rate=0.5)
-    with pytest.warns(UserWarning, match=r"^8\d% of .* lie on a bound.*--distribution squashed.*Received: ") as found:
+    advice = r"`distribution='squashed'`, `initial_log_std=-2.3`, or scale"
+    with pytest.warns(UserWarning, match=rf"^8\d% of .* lie on a bound.*{advice}.*Received: ") as found:
         warn_of_narrow_bounds(trajectory, Spaces(VECTOR, space), "gaussian")
     assert "\n" not in str(found[0].message)
+
+
+def test_narrower_noise_does_not_help_where_the_first_means_are_outside():
+    space = Box(0.4, 0.6, (3,))
+    with pytest.warns(UserWarning, match="use `distribution='squashed'`, or scale actions"):
+        warn_of_narrow_bounds(random_trajectory(space, columns=16), Spaces(VECTOR, space), "gaussian")
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import random
 import sys
 import traceback
 from collections import deque
 from typing import Any
+
+import numpy as np
 
 from actor_learner.actors.actor import Actor, Startup, Stopped, make_environments
 from actor_learner.actors.transport.messages import Channel, Failure, Message, read_all
@@ -42,6 +45,8 @@ def main(*descriptors: str) -> None:
         startup, sys.argv[:], factory = pickle.loads(read_all(mailbox, os.fstat(mailbox).st_size))
         os.ftruncate(mailbox, 0)  # frees its memory
         lower_priority(startup.niceness)  # before there are threads of the environments' own
+        random.seed(startup.env_seed())  # for environments that draw from the generators of the process
+        np.random.seed(startup.env_seed())  # noqa: NPY002
         environments, observation = make_environments(pickle.loads(factory), startup)
         starting = False
         _serve(channel, Arena(arena), startup, environments, observation)

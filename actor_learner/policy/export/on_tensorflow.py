@@ -82,9 +82,10 @@ def allow_any_rows(content: bytes, rows: int) -> bytes:
         if model.OperatorCodes(operator.OpcodeIndex()).BuiltinCode() != schema.BuiltinOperator.RESHAPE:
             continue
         source, shape = (graph.Tensors(operator.Inputs(place)) for place in (0, 1))
-        sizes = model.Buffers(shape.Buffer()).DataAsNumpy()  # a view, or 0 for none
-        if isinstance(sizes, np.ndarray) and sizes.view(np.int32)[0] == rows == source.Shape(0):
-            sizes.view(np.int32)[0] = -1
+        buffer = model.Buffers(shape.Buffer()).DataAsNumpy()  # a view, or 0 for none
+        sizes = buffer.view(np.int32) if isinstance(buffer, np.ndarray) else np.zeros(1)
+        if sizes[0] == rows == source.Shape(0) and (sizes > 0).all():  # one size at most may be -1
+            sizes[0] = -1
     return bytes(changed)
 
 
