@@ -62,8 +62,9 @@ def test_a_platform_that_is_not_there_is_one_line(command, code, tmp_path):
     run_it = ["CartPole-v1", "--total-steps", 64, "--run-dir", tmp_path / "run", *SIZES] if command == "train" else []
     environment = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cuda"}
     done = started("-c", f"{COMMAND}sys.exit(code)", command, *run_it, code=code, **environment)
-    (line,) = [line for line in (done.stdout + done.stderr).splitlines() if "JAX finds no device" in line]
-    assert line.endswith("Received: JAX_PLATFORMS=cuda")
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if "JAX finds no device" in line]
+    assert lines[0].endswith("Received: JAX_PLATFORMS=cuda")
+    assert len(lines) == (2 if command == "doctor" else 1)  # the doctor's problems, and its table for a bug report
     assert "Traceback" not in done.stdout + done.stderr
 
 
