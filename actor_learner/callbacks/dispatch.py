@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +14,7 @@ from actor_learner.callbacks import checks
 from actor_learner.callbacks.base import Callback
 from actor_learner.config.references import recorded_function
 from actor_learner.runs.recorder import metric_names
-from actor_learner.system.fields import refusal
+from actor_learner.system.fields import misfit, refusal
 
 if TYPE_CHECKING:
     from actor_learner.actors.pool import ActorPool
@@ -37,9 +36,7 @@ def make_callbacks(callbacks: Iterable[Any]) -> list[Any]:
 
 def _make(reference: str) -> Any:
     factory = recorded_function(reference, "callback")
-    try:
-        inspect.signature(factory).bind()
-    except TypeError as error:
+    if error := misfit(factory):
         raise refusal("callback", f"a function that can be called without arguments ({error})", reference) from error
     if not isinstance(callback := factory(), keras.callbacks.Callback):
         raise refusal("callback", f"a function that returns a Keras callback, not {callback!r}", reference)

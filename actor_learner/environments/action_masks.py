@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from actor_learner.environments.foreign_code import calling
 from actor_learner.spaces.masks import with_batch_axis
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.spaces.structure import MASK_KEY, Structure, observation_structure
+from actor_learner.system.fields import misfit
 from actor_learner.system.types import Array, Leaves
 
 METHOD = "action_masks"  # sb3-contrib's, of an environment or one of its wrappers
@@ -183,11 +183,7 @@ def find_method(vector_env: AnyVectorEnv) -> _Method | None:
 
 def _is_method(value: Any) -> bool:
     """Return True for what can be called without arguments."""
-    try:
-        inspect.signature(value).bind()
-    except TypeError:
-        return False
-    return True
+    return callable(value) and misfit(value) is None
 
 
 def warn_of_unused_masks(vector_env: AnyVectorEnv) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 from actor_learner.environments.autoreset import AnyVectorEnv, layers
 from actor_learner.environments.errors import EnvError, short
 from actor_learner.environments.foreign_code import calling
+from actor_learner.system.fields import misfit
 
 MAX_CALLS_BYTES = 15 * 1024  # bytes of JSON: all calls fit into one message to an actor
 _EXCLUDED = ("reset", "step", "close")
@@ -105,13 +105,9 @@ def methods(vector_env: AnyVectorEnv, call: Call, where: str) -> list[Callable[.
     if not members or not all(map(callable, members)):
         raise CallError(f"{where} must have a method of that name. Received: call({call.name!r})")
     for method in members:
-        try:
-            inspect.signature(method).bind(*call.args)
-        except TypeError as error:
+        if error := misfit(method, *call.args):
             received = ", ".join(map(repr, (call.name, *call.args)))
             raise CallError(f"`{call.name}` of {where}: {error}. Received: call({short(received)[1:-1]})") from error
-        except ValueError:  # a method in C has no signature
-            continue
     return members
 
 

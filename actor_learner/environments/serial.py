@@ -18,6 +18,7 @@ from actor_learner.environments.autoreset import layers
 from actor_learner.environments.buffers import check_shape, write
 from actor_learner.environments.errors import ApiError, EnvError, short
 from actor_learner.spaces.structure import MASK_KEY, children, observation_structure
+from actor_learner.system.fields import misfit
 
 if TYPE_CHECKING:
     _SyncVectorEnv = SyncVectorEnv[Any, Any]
@@ -202,13 +203,10 @@ def _source(expected: str, index: int) -> str:
 def _check_reset(env: gym.Env[Any, Any], index: int, error: TypeError) -> None:
     """Raise ApiError for a `reset` of the environment or a wrapper that doesn't take `seed` and `options`."""
     for layer in layers(env):
-        signature = inspect.signature(layer.reset)
-        try:
-            signature.bind(seed=None, options=None)
-        except TypeError:
+        if misfit(layer.reset, seed=None, options=None):
             rule = "must take them as `reset(self, *, seed=None, options=None)` does"
             where = f"`reset` of {type(layer).__name__}, environment {index},"
-            raise ApiError(f"{where} {rule}. Received: reset{signature}") from error
+            raise ApiError(f"{where} {rule}. Received: reset{inspect.signature(layer.reset)}") from error
 
 
 def _check_reward(reward: Any, source: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from gymnasium.vector import VectorWrapper
 from actor_learner.environments.errors import EnvError
 from actor_learner.environments.foreign_code import calling
 from actor_learner.environments.lookup import closest, find_wrapper
+from actor_learner.system.fields import misfit
 
 Wrapper = functools.partial[Any]  # takes an environment
 
@@ -63,15 +63,11 @@ def _bound(wrapper: Callable[..., Any], kwargs: Any) -> Wrapper:
             "`wrappers` go around single environments, but this one takes a vector environment. "
             f"Received: {wrapper.__module__}:{name}"
         )
-    try:
-        inspect.signature(wrapper).bind(None, **kwargs)
-    except TypeError as error:
+    if error := misfit(wrapper, None, **kwargs):
         raise EnvError(
             f"wrapper `{name}` can't be called with these `wrapper_kwargs`: {error}; at a shell they are "
             f"--wrapper-kwargs '{{\"{name}\": {{...}}}}'. Received: {dict(kwargs)}"
         ) from error
-    except ValueError:  # some callables written in C have no signature
-        pass
     return functools.partial(wrapper, **kwargs)
 
 

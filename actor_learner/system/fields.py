@@ -28,6 +28,20 @@ def refusal(name: str, expected: str, value: object) -> ValueError:
     return ValueError(f"`{name}` must be {expected}. Received: {name}={text}")
 
 
+def misfit(function: Any, *arguments: Any, **keywords: Any) -> TypeError | None:
+    """Return the error of a call with these arguments, without calling; None if they fit, or nobody can tell.
+
+    Functions in C may have no signature. What can't be called takes no arguments.
+    """
+    try:
+        inspect.signature(function).bind(*arguments, **keywords)
+    except TypeError as error:
+        return error
+    except ValueError:
+        return None
+    return None
+
+
 def check_count(
     name: str, value: Any, least: int | None = 1, *, most: int | None = None, optional: bool = False
 ) -> Any:
