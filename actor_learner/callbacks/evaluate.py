@@ -81,20 +81,20 @@ class Evaluate(Callback):
         if self.env is not None:
             arguments["env"] = self.env
         factory = resolve_env(**arguments, check_pickle=False)
-        self._factory = dataclasses.replace(factory, known_count=self.config.env_counts[0])
         if self.max_episode_steps is not None:
-            factory.limited(self.max_episode_steps)  # raises for whole vector environments
+            factory = factory.limited(self.max_episode_steps)
+        self._factory = dataclasses.replace(factory, known_count=self.config.env_counts[0])
         if self.video:
             self._recorded()  # raises without the package
-            check_recorded(self._factory, None)
+            check_recorded(self._factory)
         self._policy = Policy.from_network(
             self.model,
             self.actors.action_space,
             batch_size=min(MAX_ENVS, self.episodes),
             observation_space=self.actors.observation_space,
         )
-        exported = dataclasses.replace(self._policy.exported, trained_with_masks=self.actors.uses_masks)
-        self._policy.exported = exported
+        masked = self.actors.uses_masks
+        self._policy.exported = dataclasses.replace(self._policy.exported, trained_with_masks=masked)
         check_playable(self._policy, self._factory, autoreset_mode=self.config.autoreset_mode)
         self._reached = self.learner.env_steps // self.every_steps
 
@@ -128,9 +128,8 @@ class Evaluate(Callback):
             deterministic=self.deterministic,
             num_envs=num_envs,
             autoreset_mode=self.config.autoreset_mode,
-            max_episode_steps=self.max_episode_steps,
         )
 
     def _recorded(self) -> Any:
         folder = Path(self.run_dir) / "videos" / f"{self.learner.env_steps:010}"
-        return recorded(self._factory, None, folder, self.video)
+        return recorded(self._factory, folder, self.video)

@@ -85,9 +85,9 @@ def _environment(arguments: argparse.Namespace) -> dict[str, Any]:
     bare = resolve_env(**run_environment(config, **given), check_pickle=False)
     if arguments.video is not None:
         _check_no_videos(Path(arguments.video))
-        factory = recorded(bare, None, arguments.video, arguments.episodes)
+        factory = recorded(bare, arguments.video, arguments.episodes)
     else:
-        factory = in_a_window(bare, None)
+        factory = in_a_window(bare)
     return {"env": factory, "env_kwargs": {}, "vectorization": "auto", "wrappers": (), "num_envs": 1}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +16,7 @@ from gymnasium.wrappers import RecordVideo
 
 from actor_learner.environments.atari import split_life_options
 from actor_learner.environments.errors import EnvError
-from actor_learner.environments.factory import EnvFactory, accepts, resolve_env
+from actor_learner.environments.factory import EnvFactory, accepts
 
 _MODES_WITHOUT_PICTURES = (None, "human", "ansi")  # render modes
 _PIXEL = (5, 4)  # height and width of a drawn pixel of ALE's frames, which are shrunk from 210 x 160 to a square
@@ -49,20 +49,14 @@ class _NewestFrames(VectorWrapper):
         return tuple(colors.repeat(_PIXEL[0], axis=1).repeat(_PIXEL[1], axis=2))
 
 
-def recorded(
-    env: str | Callable[..., Any] | EnvFactory,
-    env_kwargs: Mapping[str, Any] | None,
-    directory: str | os.PathLike[str],
-    episodes: int,
-    vectorization: str = "auto",
-) -> Callable[..., Any]:
+def recorded(env: EnvFactory, directory: str | os.PathLike[str], episodes: int) -> Callable[..., Any]:
     """Return a factory for `evaluate` whose environment writes its first `episodes` to `directory`, as *.mp4.
 
     It builds the environment with `render_mode="rgb_array"`. Play one environment at a time: the frames of an episode
     stay in memory until it ends. For a source of whole vector environments, a frame shows all of them side by side.
     ALE's vector environment is shown as the policy sees it.
 
-    Raises ImportError without moviepy, ValueError if `env` can't be resolved or, on the build, draws no pictures.
+    Raises ImportError without moviepy, ValueError if `env`, on the build, draws no pictures.
     """
     if importlib.util.find_spec("moviepy") is None:
         raise ImportError("videos need moviepy: pip install 'actor-learner[video]'")
@@ -73,7 +67,7 @@ def recorded(
         "name_prefix": "evaluation",
         "disable_logger": True,
     }
-    factory = _drawing_factory(env, env_kwargs, "rgb_array", vectorization)
+    factory = _drawing_factory(env, "rgb_array")
 
     def record(built: Any) -> Any:
         _check_pictures(factory, built)
@@ -84,11 +78,9 @@ def recorded(
     return _callable_from(factory, record)
 
 
-def check_recorded(
-    env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[str, Any] | None, vectorization: str = "auto"
-) -> None:
+def check_recorded(env: EnvFactory) -> None:
     """Build an environment once, and raise what `recorded` raises."""
-    factory = _drawing_factory(env, env_kwargs, "rgb_array", vectorization)
+    factory = _drawing_factory(env, "rgb_array")
     _callable_from(factory, lambda built: _check_pictures(factory, built))(*[1] * factory.native).close()
 
 
@@ -101,14 +93,12 @@ def _check_pictures(factory: EnvFactory, built: Any) -> Any:
     return built
 
 
-def in_a_window(
-    env: str | Callable[..., Any] | EnvFactory, env_kwargs: Mapping[str, Any] | None, vectorization: str = "auto"
-) -> Callable[..., Any]:
+def in_a_window(env: EnvFactory) -> Callable[..., Any]:
     """Return a factory for `evaluate` that builds the environment with `render_mode="human"`.
 
-    Raises ValueError if `env` can't be resolved; on the build: if it has no window.
+    Raises ValueError on the build if it has no window.
     """
-    factory = _drawing_factory(env, env_kwargs, "human", vectorization)
+    factory = _drawing_factory(env, "human")
 
     def check(built: Any) -> Any:
         if built.render_mode != "human":
@@ -121,18 +111,12 @@ def in_a_window(
     return _callable_from(factory, check)
 
 
-def _drawing_factory(
-    env: str | Callable[..., Any] | EnvFactory,
-    env_kwargs: Mapping[str, Any] | None,
-    render_mode: str,
-    vectorization: str,
-) -> EnvFactory:
+def _drawing_factory(factory: EnvFactory, render_mode: str) -> EnvFactory:
     """Return a factory with this render mode, of single environments where possible.
 
     ALE's observe something else than its vector environment, for which no render mode is asked. A lost life ends no
     episode.
     """
-    factory = resolve_env(env, env_kwargs, vectorization, check_pickle=False)
     source, kwargs = factory.source, {**factory.env_kwargs}
     if _is_ale(source):
         kwargs, _ = split_life_options(kwargs)

@@ -93,7 +93,9 @@ def frames(file):
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [Drawn, DrawnVector])
 def test_a_video_of_each_episode(env, policy, tmp_path):
-    evaluation = evaluate(policy, recorded(env, None, tmp_path / "videos", 2), episodes=2, num_envs=1)
+    evaluation = evaluate(
+        policy, recorded(resolve_env(env, check_pickle=False), tmp_path / "videos", 2), episodes=2, num_envs=1
+    )
     assert evaluation.lengths.tolist() == [LENGTH, LENGTH]
     files = sorted((tmp_path / "videos").iterdir())
     assert [file.name for file in files] == ["evaluation-episode-0.mp4", "evaluation-episode-1.mp4"]
@@ -106,16 +108,18 @@ def test_a_video_of_each_episode(env, policy, tmp_path):
 @NEEDS_MOVIEPY
 @pytest.mark.slow
 def test_vector_environments_side_by_side(policy, tmp_path):
-    evaluate(policy, recorded(DrawnVector, None, tmp_path, 1), episodes=4, num_envs=4)
+    evaluate(policy, recorded(resolve_env(DrawnVector), tmp_path, 1), episodes=4, num_envs=4)
     assert frames(tmp_path / "evaluation-episode-0.mp4")[1] == [96, 64]
 
 
 def test_a_window(policy):
     Drawn.shown = 0
-    evaluate(policy, in_a_window(Drawn, {}), episodes=1, num_envs=1)
+    evaluate(policy, in_a_window(resolve_env(Drawn)), episodes=1, num_envs=1)
     assert Drawn.shown == LENGTH
     env = resolve_env(Drawn, wrappers=[gym.wrappers.TimeLimit], wrapper_kwargs=[{"max_episode_steps": 1}])
-    assert evaluate(policy, in_a_window(env, {}), episodes=1, num_envs=1).lengths.tolist() == [1]
+    assert evaluate(
+        policy, in_a_window(resolve_env(env, check_pickle=False)), episodes=1, num_envs=1
+    ).lengths.tolist() == [1]
 
 
 @NEEDS_MOVIEPY
@@ -123,7 +127,7 @@ def test_a_window(policy):
 def test_an_id_is_drawn_by_its_single_environment(tmp_path):
     """CartPole-v1 has a vector environment of its own."""
     pytest.importorskip("pygame", reason="needs pygame")
-    env = recorded("CartPole-v1", {"max_episode_steps": 3}, tmp_path, 1)()
+    env = recorded(resolve_env("CartPole-v1", {"max_episode_steps": 3}), tmp_path, 1)()
     assert isinstance(env, gym.wrappers.RecordVideo)
     assert env.spec.max_episode_steps == 3
     env.close()
@@ -138,7 +142,9 @@ def test_a_game_of_ale_is_drawn_as_the_policy_sees_it(color, tmp_path):
     """Its single environments observe something else, and draw other games than those that are played."""
     pytest.importorskip("ale_py", reason="needs ale_py")
     frame_limit = {"max_num_frames_per_episode": 80, "noop_max": 1}
-    env = recorded("ALE/Breakout-v5", {"episodic_life": True, **frame_limit, **color}, tmp_path, 1)(num_envs=1)
+    env = recorded(resolve_env("ALE/Breakout-v5", {"episodic_life": True, **frame_limit, **color}), tmp_path, 1)(
+        num_envs=1
+    )
     assert env.metadata["render_fps"] == 15
     observation, _ = env.reset(seed=0)
     shown = env.env.render()[0]
@@ -151,14 +157,14 @@ def test_a_game_of_ale_is_drawn_as_the_policy_sees_it(color, tmp_path):
     env.close()
     assert frames(tmp_path / "evaluation-episode-0.mp4")[0] == steps + 2
     with pytest.raises(ValueError, match=r"`ALE/Breakout-v5` has no window"):
-        in_a_window("ALE/Breakout-v5", {})(num_envs=1)
+        in_a_window(resolve_env("ALE/Breakout-v5"))(num_envs=1)
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda env: recorded(env, {}, "videos", 1), marks=NEEDS_MOVIEPY),
-        lambda env: in_a_window(env, {}),
+        pytest.param(lambda env: recorded(resolve_env(env, check_pickle=False), "videos", 1), marks=NEEDS_MOVIEPY),
+        lambda env: in_a_window(resolve_env(env, check_pickle=False)),
     ],
 )
 def test_without_a_renderer_it_is_one_line(make, policy, tmp_path, monkeypatch):
