@@ -1,4 +1,4 @@
-# Trains in a container: docker build -t actor-learner . && docker run --rm --shm-size 2g -v "$PWD/runs:/work/runs" actor-learner train CartPole-v1
+# Trains in a container: docker build -t actor-learner . && docker run --rm --shm-size 2g -v "$PWD/runs:/home/trainer/runs" actor-learner train CartPole-v1
 #
 # --shm-size: batches lie in /dev/shm, of which Docker gives 64 MB; `actor-learner doctor` says whether it is enough.
 # With a GPU: docker build --build-arg EXTRA=cuda -t actor-learner . (or jax-cuda), and docker run --gpus all ...
@@ -14,9 +14,9 @@ COPY pyproject.toml README.md LICENSE /source/
 COPY actor_learner /source/actor_learner
 COPY envs /source/envs
 RUN pip install --no-cache-dir "/source[run,${EXTRA}]" && rm -rf /source
-RUN useradd --create-home trainer && mkdir /work && chown trainer /work
+RUN useradd --create-home trainer
 USER trainer
-WORKDIR /work
+WORKDIR /home/trainer
 ENV MUJOCO_GL=egl
 ENTRYPOINT ["actor-learner"]
 CMD ["doctor"]

@@ -38,7 +38,7 @@ def _describe_fields(documented: griffe.Class) -> None:
     parameters = documented["__init__"].parameters
     texts = {}
     for field in dataclasses.fields(running):
-        shown = _default(field)
+        shown = default_of(field)
         if field.name in parameters:
             parameters[field.name].default = shown
         if field.name in documented.members and shown is not None:
@@ -50,7 +50,7 @@ def _describe_fields(documented: griffe.Class) -> None:
         documented.docstring.value += f"\n\nAttributes:\n{lines}"
 
 
-def _default(field: dataclasses.Field[Any]) -> str | None:
+def default_of(field: dataclasses.Field[Any]) -> str | None:
     """Return a default as an expression; None if a value must be given."""
     if field.default is not dataclasses.MISSING:
         return getattr(field.default, "__qualname__", None) or repr(field.default)

@@ -14,6 +14,7 @@ from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
+from griffe_fields import default_of
 from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -106,7 +107,12 @@ def _metrics() -> str:
 
 def _settings() -> str:
     rows = [
-        (f"`{field.name}`", _default(field), escape(field.metadata["help"]), _EFFECTS[field.metadata["effect"]])
+        (
+            f"`{field.name}`",
+            f"`{default_of(field)}`",
+            escape(field.metadata["help"]),
+            _EFFECTS[field.metadata["effect"]],
+        )
         for field in dataclasses.fields(TrainConfig)
         if field.init
     ]
@@ -118,15 +124,9 @@ def _hyperparameters() -> str:
     rows = []
     for name in dict.fromkeys(name for own in fields for name in own):
         meaning = next(own[name].metadata.get("help", "") for own in fields if name in own)
-        defaults = [_default(own[name]) if name in own else "-" for own in fields]
+        defaults = [f"`{default_of(own[name])}`" if name in own else "-" for own in fields]
         rows.append((f"`{name}`", meaning, *defaults))
     return _table(("hyperparameter", "meaning", *BY_NAME), rows)
-
-
-def _default(field: Any) -> str:
-    made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    text = f"{type(made).__name__}()" if dataclasses.is_dataclass(made) else getattr(made, "__qualname__", repr(made))
-    return f"`{text}`"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

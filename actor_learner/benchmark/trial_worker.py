@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from actor_learner.learner.learner import Learner
 
 _CLEANUP_TIMEOUT_SECONDS = 2.0
-_MOST_OF_THE_TIME = 0.5  # of the actors', which environments that wait take at least
+_MIN_ENV_TIME = 0.5  # of the actors' time, below which it doesn't matter that environments wait
 
 
 class Setting(NamedTuple):
@@ -164,7 +164,7 @@ class Bench:
             shares = {name: share / updates for name, share in times.items()}
             shares |= {f"cpu/actor_{actor}": share for actor, share in cpu.items() if actor is not None}
             rows = config.unroll_length * sum(config.env_counts)
-            waits = environments_wait(shares, _MOST_OF_THE_TIME)
+            waits = environments_wait(shares, _MIN_ENV_TIME)
             return Throughput(steps, elapsed, actors.layout.size / rows, waits)
 
     @contextlib.contextmanager

@@ -96,9 +96,13 @@ class EpisodeStatistics:
         """Return the finished episodes, once each, or None. resetting: bool [b], rows with their reset to come."""
         if not self._ends:
             return None
-        waiting = [end for end in self._ends if end.doubt is not None and resetting is not None and resetting[end.row]]
-        ends = [end for end in self._ends if end not in waiting and not self._goes_on(end)]
-        ends.sort(key=operator.attrgetter("row"))
+        waiting: list[_End] = []
+        ends: list[_End] = []
+        for end in sorted(self._ends, key=operator.attrgetter("row")):
+            if end.doubt is not None and resetting is not None and resetting[end.row]:
+                waiting.append(end)
+            elif not self._goes_on(end):
+                ends.append(end)
         self._ends = waiting
         self._note_beginnings()
         if not ends:

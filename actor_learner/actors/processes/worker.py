@@ -45,8 +45,9 @@ def main(*descriptors: str) -> None:
         startup, sys.argv[:], factory = pickle.loads(read_all(mailbox, os.fstat(mailbox).st_size))
         os.ftruncate(mailbox, 0)  # frees its memory
         lower_priority(startup.niceness)  # before there are threads of the environments' own
-        random.seed(startup.env_seed())  # for environments that draw from the generators of the process
-        np.random.seed(startup.env_seed())  # noqa: NPY002
+        seed = startup.env_seed()
+        random.seed(seed)  # for environments that draw from the generators of the process
+        np.random.seed(seed)  # noqa: NPY002
         environments, observation = make_environments(pickle.loads(factory), startup)
         starting = False
         _serve(channel, Arena(arena), startup, environments, observation)
