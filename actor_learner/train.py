@@ -94,7 +94,11 @@ class _Run:
             self._close()
         if self.learner.env_steps >= self.config.total_steps:
             self.recorder.with_room(lambda: record_finished(self.start.run, self.learner.env_steps))
-        return Result(self.learner.network, metrics or last_metrics(self.start.run.metrics), self.start.run.path)
+        metrics, stopped_by = metrics or last_metrics(self.start.run.metrics), self.callbacks.stopped_by
+        if stopped_by:
+            steps = self.learner.env_steps, self.config.total_steps
+            _log.info("%s stopped the run at %s of %s env steps", stopped_by, *map("{:,}".format, steps))
+        return Result(self.learner.network, metrics, self.start.run.path, stopped_by)
 
     def _end_update(self, metrics: dict[str, float]) -> None:
         """Call the callbacks, then record the update, end the epoch and write a checkpoint where each is due."""
@@ -145,7 +149,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class Result:
-    """The trained network, the metrics of the run's last update, and its directory.
+    """The trained network, the metrics of the run's last update, its directory, and the callback that ended it early.
 
     If a callback stops training before the first update, there are no metrics, and no run is kept.
     """
@@ -153,6 +157,8 @@ class Result:
     network: keras.Model
     metrics: dict[str, float]
     run_dir: Path
+    stopped_by: str | None = None
+    """The class of the callback that stopped the run before its last step, or None."""
 
     def __repr__(self) -> str:
         shown = {name: self.metrics[name] for name in ("env_steps", "episode_return") if name in self.metrics}

@@ -432,7 +432,9 @@ def test_rewards_are_scaled_as_in_the_run_to_start_from(tmp_path, scaled, recwar
     run, (mean, variance, count) = scaled
     first, begins = FirstScaling(), Beginning()
     changes = {"init_from": run, "algorithm": SCALING, "num_actors": 0}
-    al.train(config(tmp_path, callbacks=[first], **changes))
+    stopped = al.train(config(tmp_path, callbacks=[first], **changes))
+    assert stopped.stopped_by == "FirstScaling"
+    assert "FirstScaling stopped the run at " in (stopped.run_dir / "logs/run.log").read_text()
     assert count >= 256
     assert first.found[2] == count + first.learner.env_steps
     np.testing.assert_allclose(first.found[:2], [mean, variance], rtol=0.5)

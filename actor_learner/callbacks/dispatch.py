@@ -51,6 +51,8 @@ class RunCallbacks:
     callbacks: what `make_callbacks` returns; Keras's lists of them are unpacked. params: `self.params` of each;
     "epochs" is the number of planned epochs, "steps" that of updates in an epoch. batch_rows: env steps in a batch.
 
+    stopped_by: the class of the callback that ended the run early, or None.
+
     Raises ValueError if a callback monitors an unknown metric, or sets a learning rate that is set elsewhere.
     """
 
@@ -71,6 +73,7 @@ class RunCallbacks:
         self._names: list[str] = []
         self._reported: dict[str, float] = {}
         self._has_warned = False
+        self.stopped_by: str | None = None
         checks.check_packages(self._callbacks)
         checks.check_rate(self._callbacks, learner.algorithm, learner.optimizer)
         checks.check_averages(self._callbacks, learner.optimizer)
@@ -183,15 +186,18 @@ class RunCallbacks:
 
     def call(self, hook: str, *args: Any, but: Iterable[Any] = (), **kwargs: Any) -> None:
         """Call a hook of each callback except those of `but`."""
-        left_out = {id(callback) for callback in but}
+        left_out, network = {id(callback) for callback in but}, self._learner.network
         for callback in self._callbacks:
             if id(callback) in left_out:
                 continue
+            goes_on = not network.stop_training
             try:
                 getattr(callback, hook)(*args, **kwargs)
             except Exception as error:
                 error.add_note(f"In the callback {type(callback).__name__}, {hook}.")
                 raise
+            if goes_on and network.stop_training and self._learner.env_steps < self._config.total_steps:
+                self.stopped_by = type(callback).__name__
 
 
 def _number(name: str, value: Any) -> float:

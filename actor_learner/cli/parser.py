@@ -142,12 +142,18 @@ def in_flags(message: str, argv: Sequence[str]) -> str:
     text = re.sub(r"(?<!\w\()\b(\w+)=(True|False|None|\d+|'\w+')(?![\w.])", spell, text)
     text = re.sub(r"(--[\w-]+)(?:, \1| \(\1\))", r"\1", text.replace(" or None", " or none"))  # was said in both words
     values = re.sub(r"(?<!\S)(\w+)=(True\b|False\b|None\b|'[\w./:@+-]+'|)", spell, values)
+    if re.fullmatch(r"--[\w-]+ (?!none)[\w.+-]+", values) and values.partition(" ")[0] not in _typed(argv):
+        values += " (not typed: from a preset, a file or the defaults)"
     return "\n".join([f"{text}{received}{values}", *others])
+
+
+def _typed(argv: Sequence[str]) -> set[str]:
+    return {word.partition("=")[0] for word in argv if word.startswith("--")}
 
 
 def _spellings(argv: Sequence[str]) -> dict[str, str]:
     """Return what stands at a shell for the names of fields and arguments: the flags of a command that it may have."""
-    typed = {word.partition("=")[0] for word in argv if word.startswith("--")}
+    typed = _typed(argv)
     names = {flag[2:].replace("-", "_") for flag in typed} | {"env", "env_kwargs", "max_episode_steps", "output"}
     command = argv[0] if argv else ""
     if configures := command in ("train", "benchmark", "tune"):

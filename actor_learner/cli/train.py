@@ -75,6 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
     from actor_learner.train import train
 
     result = train(config, resume=resume)
+    if result.stopped_by and result.metrics:
+        again = f"{shlex.quote(own_command())} train --resume {shlex.quote(str(result.run_dir))}"
+        steps = f"{int(result.metrics['env_steps']):,} of {config.total_steps:,} env steps"
+        print(f"{result.stopped_by} stopped the run at {steps}; {again} goes on from there.")
     print(_what_next(result.run_dir))
     return 0
 

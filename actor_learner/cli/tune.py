@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import shlex
@@ -115,7 +116,10 @@ def _verdict(tuning: Tuning) -> str:
     best, before = tuning.best, tuning.before
     if not _is_compared(tuning):
         if left := _count_unmeasured(tuning):
-            return f"--budget was too short to compare: {left} of {len(tuning.trials)} settings weren't measured."
+            return (
+                f"--budget was too short to compare: {left} of {len(tuning.trials)} settings weren't measured. "
+                f"About --budget {_enough(tuning)} measures all."
+            )
         return "No other setting could be measured."
     if best is before:
         count = sum(bool(trial.measured) for trial in tuning.trials)
@@ -131,6 +135,12 @@ def _is_compared(tuning: Tuning) -> bool:
 
 def _count_unmeasured(tuning: Tuning) -> int:
     return sum(not trial.measured and trial.failure is None for trial in tuning.trials)
+
+
+def _enough(tuning: Tuning) -> int:
+    """Return the seconds after which every setting would have been measured, at the pace so far."""
+    count = len(tuning.trials)
+    return math.ceil(tuning.seconds * count / max(count - _count_unmeasured(tuning), 1) / 10) * 10
 
 
 def _unmeasured(tuning: Tuning) -> str:
@@ -155,7 +165,7 @@ def _notes(tuning: Tuning) -> list[str]:
     if left := _count_unmeasured(tuning):
         notes.append(
             f"{left} of {len(tuning.trials)} settings weren't measured, among them {_unmeasured(tuning)}; "
-            "a longer --budget measures more."
+            f"about --budget {_enough(tuning)} measures all."
         )
     notes += failures
     if tuning.best.setting.num_actors == max(trial.setting.num_actors for trial in tuning.trials):

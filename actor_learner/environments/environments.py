@@ -211,6 +211,8 @@ class Environments:
     def close(self) -> None:
         with self._calling("close"):
             self.vector_env.close()
+        if not self._actor:
+            self.warn_of_missing_info()
 
     def _step_with_ends(self, terminated: Array, truncated: Array, infos: dict[str, Any]) -> Transition:
         leaves, reward = self._current.leaves, self._reward

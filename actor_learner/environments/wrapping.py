@@ -51,6 +51,8 @@ def wrapped(env: Any, wrapper: Wrapper, where: str) -> Any:
         env = wrapper(env)
     if not isinstance(env, gym.Env):
         raise EnvError(f"{what} must return a gymnasium.Env. Received: {type(env).__module__}.{type(env).__qualname__}")
+    if isinstance(env, gym.Wrapper) and "env" not in vars(env):
+        raise EnvError(f"{what} must call super().__init__(env) in its __init__. Received: a wrapper without `env`")
     return env
 
 

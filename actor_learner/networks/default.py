@@ -22,6 +22,7 @@ from actor_learner.networks.images import (
     image_features,
     is_grid,
     is_image,
+    resembles_image,
     scaled,
     stacks_frames,
 )
@@ -92,6 +93,7 @@ def default_network(
     build = _Builder(observation_space, hidden_sizes, activation, orthogonal_init, image_network, channel_axis, seed)
     if memory is not None:
         build.warn_of_stacks(memory)
+    build.warn_of_float_images()
     features = build.features(normalize_observation)
     policy_features, value_features = build.trunks(features, shared=memory is not None)
     if memory is not None:
@@ -272,6 +274,18 @@ class _Builder:
                 warnings.warn(
                     "Observations stack frames, and `memory` remembers frames, too: one is enough and takes less time. "
                     f"Received: memory={memory!r} with {leaf.label} of shape {leaf.shape}",
+                    UserWarning,
+                    stacklevel=4,
+                )
+
+    def warn_of_float_images(self) -> None:
+        """Warn if an observation has an image's shape but not its dtype, by which images are told."""
+        for leaf in self.structure.leaves:
+            if resembles_image(leaf.space):
+                warnings.warn(
+                    f"{leaf.label} of shape {leaf.shape} looks like an image, but only uint8 and bool are taken for "
+                    f"images: dense layers read it. Give uint8, or a `network` of your own. Received: "
+                    f"{leaf.space.dtype}",
                     UserWarning,
                     stacklevel=4,
                 )

@@ -42,6 +42,13 @@ def is_image(space: Any, image_network: str = "auto", channel_axis: int | None =
     return known or space.dtype == np.uint8 or _guess_channel_axis(space.shape)[0] is not None
 
 
+def resembles_image(space: Any) -> bool:
+    """Return True for numbers of another dtype in the shape of an image that "nature" reads, with known channels."""
+    if not isinstance(space, Box) or is_grid(space) or len(space.shape) != 3:
+        return False
+    return sorted(space.shape)[-2] >= _MIN_NATURE_PIXELS and _guess_channel_axis(space.shape)[0] is not None
+
+
 def describe_image(space: Space[Any], channel_axis: int | None = None, image_network: str = "auto") -> str:
     """Describe in a sentence for each grid its network and the axis of its channels; empty without any."""
     structure = observation_structure(space)

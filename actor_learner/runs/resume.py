@@ -97,6 +97,8 @@ def start_run(config: TrainConfig, *, resume: bool) -> Iterator[Start]:
         except BaseException as error:
             if resume or start.confirmed:
                 _log_end(error)
+            elif isinstance(error, Exception) and not directory.replaces_another(run) and any(run.logs.glob("*.log")):
+                error.add_note(f"More is in {run.logs}")
             raise
         finally:
             if not resume and not start.confirmed:

@@ -274,6 +274,12 @@ class TestStatistics:
             "reward/root, score"
         )
 
+    def test_keys_that_no_episode_of_a_short_run_had_are_named_at_its_end(self):
+        environments = Environments(SerialVectorEnv([Nested([(1, True, False)])]), info_keys=("laps",))
+        play(environments, 5)
+        with pytest.warns(UserWarning, match="none of 5 episodes has laps"):
+            environments.close()
+
     @pytest.mark.parametrize(("actor", "hint"), [(0, ""), (None, ", or evaluate with `max_episode_steps`")])
     def test_an_episode_without_end_is_named_once(self, actor, hint, monkeypatch, recwarn):
         monkeypatch.setattr("actor_learner.environments.environments.ENDLESS_STEPS", 7)

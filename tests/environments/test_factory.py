@@ -155,6 +155,10 @@ class TestWrappers:
                 lambda env: 3,
                 "wrapper `<lambda>` of env `CartPole-v1` must return a gymnasium.Env. Received: builtins.int",
             ),
+            (
+                type("Bare", (gym.Wrapper,), {"__init__": lambda self, env: None}),
+                r"wrapper `Bare` of env `CartPole-v1` must call super\(\).__init__\(env\) in its __init__",
+            ),
         ],
     )
     def test_that_fail_are_named(self, wrapper, message):

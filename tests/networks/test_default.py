@@ -504,6 +504,12 @@ def test_an_untrained_memory_keeps_most_of_its_state(memory):
     assert gate.sum() == 24
 
 
+@pytest.mark.parametrize(("shape", "images"), [((40, 40, 3), 1), ((1, 36, 36), 1), ((6, 7, 3), 0), ((40, 40), 0)])
+def test_images_of_floats_are_named(shape, images, recwarn):
+    default_network(Box(0, 1, shape, np.float32), TWO_ACTIONS, hidden_sizes=(2,))
+    assert sum("looks like an image" in str(one.message) for one in recwarn) == images
+
+
 @pytest.mark.parametrize(("shape", "stacked"), [((4, 40, 40), True), ((2, 40, 40, 3), True), ((40, 40, 3), False)])
 def test_stacked_frames_and_memory_are_a_warning(shape, stacked):
     space = Box(0, 255, shape, np.uint8)

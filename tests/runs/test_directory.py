@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from actor_learner.runs.directory import (
 )
 from actor_learner.runs.log import run_log
 from actor_learner.runs.recorded_config import RecordedConfig
+from actor_learner.runs.resume import start_run
 from tests.support.run_files import append_metrics, create_run
 
 pytestmark = pytest.mark.slow
@@ -249,3 +251,19 @@ def test_a_run_that_is_not_there_is_answered_with_one_that_is(tmp_path):
     create_run(al.TrainConfig(run_dir=tmp_path / "runs/room-Room/ppo-0-1"))
     with pytest.raises(ValueError, match=r"isn't there \(did you mean '.*room-Room/ppo-0-1'\?\)"):
         open_run(tmp_path / "runs/room.Room/ppo-0-1")
+
+
+def fail_at_the_start(config):
+    with start_run(config, resume=False):
+        logging.getLogger("actor_learner").warning("an actor died")
+        raise ValueError("why")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_run_that_fails_at_its_start_says_where_its_log_is(overwrite):
+    if overwrite:
+        create_run(al.TrainConfig(run_dir="mine"))
+    with pytest.raises(ValueError, match="why") as caught:
+        fail_at_the_start(al.TrainConfig(run_dir="mine", overwrite=overwrite))
+    assert getattr(caught.value, "__notes__", []) == ([] if overwrite else [f"More is in {Path('mine/logs')}"])
+    assert overwrite or "an actor died" in Path("mine/logs/run.log").read_text()
