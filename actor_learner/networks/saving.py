@@ -30,8 +30,8 @@ _ARRAYS = "actor_learner.npz"
 _ADVICE = "build it, and give it as `network=` in Python"
 _HDF5_OVERHEAD = 8192  # bytes, more than an array or a group takes beside its contents
 
-_can_be_rebuilt: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
-"""For each network that was saved before, True if Keras can load it: another try takes as long as saving."""
+_obstacles: weakref.WeakKeyDictionary[keras.Model, str] = weakref.WeakKeyDictionary()
+"""For each network that was saved before, why Keras can't load it, or "": another try takes as long as saving."""
 
 
 def save_network(network: keras.Model, directory: str | os.PathLike[str]) -> Path:
@@ -53,12 +53,17 @@ def check_can_be_saved(network: keras.Model, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as directory:
         whole = save_network(network, directory).suffix == ".keras"
     if not whole:
-        text = f"Keras can't rebuild network {network.name!r} from a file, so its weights alone will be saved: "
-        text += "al.load_network(run_dir, network=...) reads them into a network that you build."
+        text = f"Keras can't rebuild network {network.name!r} from a file ({obstacle(network)}), so its weights alone "
+        text += "will be saved: al.load_network(run_dir, network=...) reads them into a network that you build."
         if classes := sorted({type(layer).__qualname__ for layer in network._flatten_layers() if _is_own(layer)}):
             text += f" To be saved whole, {' and '.join(classes)} must be in a module other than the script, have a "
             text += "get_config, and be registered by @keras.saving.register_keras_serializable()."
         warnings.warn(text, UserWarning, stacklevel=2)
+
+
+def obstacle(network: keras.Model) -> str:
+    """Return why a network that was saved can't be saved whole, in one line, or an empty string."""
+    return _obstacles.get(network, "")
 
 
 def load_network(path: str | os.PathLike[str], network: keras.Model | None = None) -> keras.Model:
@@ -141,17 +146,17 @@ def _save(
     network: keras.Model, folder: Path, put: Callable[[Path, Callable[[Path], object]], object], name: str = _NAME
 ) -> Path:
     whole, weights = (folder / file for file in _file_names(name))
-    if _can_be_rebuilt.get(network, True):
+    if not _obstacles.get(network):
         try:
             put(whole, functools.partial(_write_whole, network))
         except OSError:
             raise
-        except Exception:  # get_config, from_config and build of a subclassed model may raise anything
-            if network in _can_be_rebuilt:
+        except Exception as error:  # get_config, from_config and build of a subclassed model may raise anything
+            if network in _obstacles:
                 raise
-            _can_be_rebuilt[network] = False
+            _obstacles[network] = " ".join(str(error).split())[:240] or type(error).__name__
         else:
-            _can_be_rebuilt[network] = True
+            _obstacles[network] = ""
             weights.unlink(missing_ok=True)
             return whole
     put(weights, functools.partial(_write_weights, network))
@@ -167,7 +172,7 @@ def _write_whole(network: keras.Model, file: Path) -> None:
     if content := _arrays_content(network):
         with zipfile.ZipFile(file, "a") as archive:
             archive.writestr(_ARRAYS, content)
-    if network not in _can_be_rebuilt:
+    if network not in _obstacles:
         _check_reads_back(network, file)
 
 
@@ -258,8 +263,10 @@ def _check_reads_back(network: keras.Model, file: Path) -> None:
     loaded = _set_arrays(keras.saving.load_model(file, compile=False), _read_arrays(file))
     before, after = network.get_weights(), loaded.get_weights()
     same = len(before) == len(after) and all(map(functools.partial(np.array_equal, equal_nan=True), before, after))
-    if not same or "__main__" in {type(layer).__module__ for layer in network._flatten_layers()}:
-        raise ValueError("Keras can't rebuild a model of this class from its file")
+    if not same:
+        raise ValueError("a copy from the file has other weights")
+    if "__main__" in {type(layer).__module__ for layer in network._flatten_layers()}:
+        raise ValueError("only this script could load it")
 
 
 def _is_own(layer: keras.layers.Layer) -> bool:

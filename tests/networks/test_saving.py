@@ -228,6 +228,7 @@ def test_a_class_of_a_script_is_told_to_move_into_a_module(tmp_path):
     done = run(["-W", "always::UserWarning", "script.py"], tmp_path)
     assert done.stdout.split() == ["network.weights.h5", "network.keras", "network.weights.h5"]
     assert done.stderr.count("so its weights alone will be saved") == 2
+    assert "from a file (only this script could load it), so" in done.stderr
     for name in ("Trunk", "Doubled"):
         assert done.stderr.count(f"To be saved whole, {name} must be in a module other than the script") == 1
 

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from actor_learner.networks.contract import all_layers
-from actor_learner.networks.saving import save_network
+from actor_learner.networks.saving import obstacle, save_network
 from actor_learner.policy.exported import Conversion, ExportedPolicy
 from actor_learner.spaces.spaces import Spaces
 from actor_learner.system.child import Child, ChildEndedError
@@ -34,7 +34,7 @@ def convert_elsewhere(network: keras.Model, spaces: Spaces, batch_size: int) -> 
     with tempfile.TemporaryDirectory(prefix="actor-learner-") as name:
         folder = Path(name)
         if save_network(network, folder).suffix != ".keras":
-            raise _cannot_be_rebuilt(network, "it can't be saved whole")
+            raise _cannot_be_rebuilt(network, f"it can't be saved whole, because {obstacle(network)}")
         modules = sorted({type(layer).__module__ for layer in (network, *all_layers(network))})
         environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""}
         child = Child(f"{__name__}:_main", [folder], name="actor-learner-convert", environment=environment)
