@@ -274,6 +274,11 @@ def test_the_wheel_holds_the_packages_and_nothing_else(installed_wheel):
     modules = {str(file.relative_to(ROOT)) for file in PACKAGE.rglob("*.py")}
     assert {name for name in names if name.startswith("actor_learner/") and name.endswith(".py")} == modules
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    (metadata,) = (name for name in names if name.endswith("/METADATA"))
+    page = zipfile.ZipFile(wheel).read(metadata).decode()
+    links = re.findall(r'\]\(([^)]+)\)|src="([^"]+)"', page)
+    assert len(links) > 20
+    assert all((link or picture).startswith(("https://", "#")) for link, picture in links), "an index has no such files"
 
 
 @pytest.mark.parametrize(
