@@ -1,4 +1,4 @@
-"""simulated hosts on this machine, each with a network, processes, /dev/shm, /tmp/ray and a name of its own.
+"""Simulated hosts on this machine, each with its own network, processes, /dev/shm, /tmp/ray and name.
 
     scripts/hosts up A B C     # start hosts; the addresses are 10.77.0.1, 10.77.0.2, ...
     scripts/hosts ray A B      # start Ray on them, the head on the first one
