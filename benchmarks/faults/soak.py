@@ -191,24 +191,31 @@ def _describe(values: Sequence[float]) -> dict[str, float]:
 def page(result: Figures) -> str:
     """Return the figures as Markdown."""
     kinds, memory = result["seconds_from_fault_to_first_row"], result["learner_memory_mb"]
+    counts = (
+        *(f"{result[name]:,}" for name in ("faults_caused", "replacements", "batches_checked", "rows_checked")),
+        "; ".join(result["problems"]) or "none",
+        f"{result['evaluation']['mean']:.1f}",
+    )
     lines = [
-        "# A soak: CartPole-v1 while its actors are killed, stopped and hung",
+        "# Soak test: CartPole-v1 while its actors are killed, stopped and hung",
         "",
-        f"{result['date']}; {result['machine']}. Made by `{result['command']}`; figures are in "
-        "soak.json, each fault in soak.log.",
+        f"{result['date']}; {result['machine']}. Made by `{result['command']}`. soak.json has the figures, "
+        "and soak.log each fault.",
         "",
         f"{result['minutes']:g} minutes, {result['actors']} actors, max_policy_lag={result['max_policy_lag']}, "
-        f"actor_timeout={result['actor_timeout']:g} s: {result['faults_caused']} faults, {result['replacements']} "
-        f"replacements; {result['batches_checked']:,} batches, together {result['rows_checked']:,} rows, were "
-        f"checked. Wrong: {'; '.join(result['problems']) or 'nothing'}. Return afterwards, deterministic, "
-        f"{result['evaluation']['episodes']} episodes: {result['evaluation']['mean']:.1f}.",
+        f"actor_timeout={result['actor_timeout']:g} s:",
+        "",
+        *table(("faults", "replacements", "batches checked", "rows checked", "wrong", "return afterwards"), [counts]),
+        "",
+        f"The return is of {result['evaluation']['episodes']} episodes with deterministic actions.",
         "",
     ]
     if grown := memory["growth"]:
         lines += [
-            f"The learner's memory over the last four fifths: {memory['after_a_fifth']['rss']:.1f} MB resident, then "
-            f"{memory['end']['rss']:.1f} MB ({grown['rss']:+.2%}; anonymous {grown['anonymous']:+.2%}; PSS, which "
-            f"depends on how many actors share libraries with it, {grown['pss']:+.2%}).",
+            f"The learner's resident memory is {memory['after_a_fifth']['rss']:.1f} MB after a fifth of the time, and "
+            f"{memory['end']['rss']:.1f} MB at the end ({grown['rss']:+.2%}). Its anonymous memory changes by "
+            f"{grown['anonymous']:+.2%}, its PSS by {grown['pss']:+.2%}. PSS depends on the number of actors that "
+            "share libraries with the learner.",
             "",
         ]
     names = ("count", "best", "median", "90%", "worst")
@@ -217,8 +224,8 @@ def page(result: Figures) -> str:
         for kind, count in result["faults_by_kind"].items()
     ]
     lines += [
-        "Seconds from the fault to the first row of the replacement, where no other actor was out at that time (for "
-        "silent actors, `actor_timeout` is included):",
+        "The next table has seconds from the fault to the first row of the replacement, if no other actor was out at "
+        "that time (`alone`). For silent actors they include `actor_timeout`.",
         "",
         *table(("fault", "caused", "alone", "best", "median", "90%", "worst"), rows),
     ]

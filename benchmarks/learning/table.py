@@ -15,12 +15,13 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
+import re
 import shlex
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,25 @@ PEER_PACKAGES = {
 }
 TRAIN_SECONDS, EVALUATE_SECONDS = 4 * 3600.0, 1800.0
 EVALUATION_SEED = 1000
+
+HEADER = ("command", "steps", "seeds", "evaluation", "mean +- std", "last 100", "goal", "others", "seconds", "made")
+METHODS = """\
+## Methods
+
+- **Return** or **evaluation**: each seed plays 20 episodes with deterministic actions (5 in Pong and Breakout). The
+  figure is the interquartile mean over the seeds' means. Brackets hold its 95% interval by the stratified bootstrap, as
+  in rliable (arXiv:2108.13264).
+- **Mean +- std**: the mean over seeds, and their sample standard deviation.
+- **Last 100**: the mean return of the last 100 training episodes, with sampled actions, as in CleanRL's figures.
+- **Strongest published**, or **goal**: the strongest return that others publish at as many steps. A bold return's
+  interval reaches it. The Zoo's figures are of one run each; Tianshou's are the best of a run, over 10 seeds.
+- **Others**: further published returns. Where others stopped earlier, our training return at that step is beside it.
+- **Seeds** count from 0. Presets were chosen on seeds from 100 on.
+- **Seconds**: the duration of the whole command, mean over seeds. Each seed has one core, which other processes share
+  at times.
+- **Not sticky**: Atari's actions never repeat at random (`repeat_action_probability=0.0`); by default a quarter do.
+- **Curves**: the return while training, over env steps, as `actor-learner plot --band bootstrap` draws it.
+- **Program**: `scripts/measure learning`. learning.json has the figures of each seed.""".splitlines()
 
 Job = tuple[Row, int]
 
@@ -179,57 +199,162 @@ def write_table(rows: Sequence[Row], runs: Path, output: Path) -> None:
         if row.library == "ours" and all(run.is_dir() for run in runs_of_row):  # else the curves of all stay
             words = ["plot", *map(str, runs_of_row), "--band", "bootstrap", "--output", str(output / f"{row.slug}.png")]
             subprocess.run([sys.executable, *COMMAND, *words], check=True, timeout=300)
-    write(found, file, page(found))
+    write(found, file, page(found, output))
 
 
-def page(found: Figures) -> str:
-    """Return the results as Markdown."""
+def page(found: Figures, folder: Path) -> str:
+    """Return the results as Markdown: a summary, a section for each environment, and the whole table.
+
+    folder: Of the curves; rows without one have no picture.
+    """
     known = [row for row in ROWS if row.name in found]
+    results = {row.name: _Result(row, found[row.name]["seeds"]) for row in known}
+    environments: dict[str, list[_Result]] = {}
+    for row in known:
+        environments.setdefault(row.env, []).append(results[row.name])
     seeds = [seed for row in known for seed in found[row.name]["seeds"]]
     used = sorted({", ".join(f"{k} {v}" for k, v in seed["versions"].items()) for seed in seeds})
-    header = ("command", "steps", "seeds", "evaluation", "mean +- std", "last 100", "goal", "others", "seconds", "made")
     lines = [
-        "# Learning with the presets, beside published results",
+        "# Learning results",
         "",
-        "Final weights, never the best ones. **Evaluation**: deterministic, 20 episodes a seed (Pong and Breakout: 5);",
-        "interquartile mean over the seeds' means, and its 95% interval by the stratified bootstrap (as rliable,",
-        "arXiv:2108.13264); beside it mean and sample standard deviation over seeds. **Last 100**: stochastic return",
-        "of the last 100 training episodes, mean over seeds, as in CleanRL's figures. **Goal**: the strongest return",
-        "that others publish at as many steps (bold: the interval reaches it); **others**: further ones, with our",
-        "training return at the same step where they stopped earlier. The Zoo's are one run each; Tianshou's the best",
-        "of a run, 10 seeds. Seeds count from 0; presets were chosen on seeds from 100 on. Each seed has one core,",
-        "which other processes share at times: seconds are the whole command's, mean over seeds. Made by",
-        "`scripts/measure learning`; figures of each seed are in learning.json.",
+        "This page shows the returns of the presets beside published returns. All figures are of final weights, never",
+        "of the best ones.",
         "",
-        *table(header, (_table_row(row, found[row.name]["command"], found[row.name]["seeds"]) for row in known)),
+        "## Summary",
         "",
-        *(f"- `{row.name}`: {row.note}." for row in known if row.note),
+        *_summary(environments),
         "",
-        f"Versions: {'; '.join(used)}.",
+        *METHODS,
+        "",
+        "## Environments",
+        "",
+        *(line for env, own in environments.items() for line in _section(env, own, folder)),
+        "## All results",
+        "",
+        '<details markdown="1"><summary>The whole table</summary>',
+        "",
+        *table(HEADER, (_table_row(results[row.name], found[row.name]["command"]) for row in known)),
+        "",
+        "</details>",
+        "",
+        "Versions of the packages:",
+        "",
+        *(f"- {versions}" for versions in used),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _table_row(row: Row, command: str, seeds: Sequence[Figures]) -> tuple[str, ...]:
-    values = np.array([seed["evaluation_mean"] for seed in seeds])
-    middle, (low, high) = float(interquartile_mean(values[:, None])[0]), _interval(values)
-    goal = row.goal
-    evaluation = f"{middle:,.1f}" + (f" [{low:,.1f}, {high:,.1f}]" if values[1:].size else "")
-    if goal is not None and high >= goal.value:
-        evaluation = f"**{evaluation}**"
-    spread = f" +- {statistics.stdev(values.tolist()):,.1f}" if values[1:].size else ""
+class _Result:
+    """A row with its seeds' results: the interquartile mean, its 95% interval, and whether that reaches the goal."""
+
+    def __init__(self, row: Row, seeds: Sequence[Figures]) -> None:
+        self.row, self.seeds = row, seeds
+        self.values = np.array([seed["evaluation_mean"] for seed in seeds])
+        self.middle = float(interquartile_mean(self.values[:, None])[0])
+        self.low, self.high = _interval(self.values)
+        self.reached = row.goal is not None and self.high >= row.goal.value
+        self.steps = max(seed["env_steps"] for seed in seeds)
+
+    def __str__(self) -> str:
+        text = f"{self.middle:,.1f}" + (f" [{self.low:,.1f}, {self.high:,.1f}]" if self.values[1:].size else "")
+        return f"**{text}**" if self.reached else text
+
+    @property
+    def label(self) -> str:
+        """The algorithm with its variant, and the library if it isn't ours."""
+        if self.row.library == "ours":
+            return ", ".join(filter(None, (self.row.algorithm.upper(), self.row.variant)))
+        return f"{self.row.library.upper()}'s {self.row.algorithm.upper()}, Zoo's settings"
+
+
+def _summary(environments: Mapping[str, Sequence[_Result]]) -> list[str]:
+    """Return how many rows reach what others publish, and a table of environments and algorithms."""
+    ours = [result for own in environments.values() for result in own if result.row.library == "ours"]
+    compared = [result for result in ours if result.row.goal and "--backend" not in result.row.options]
+    missed = ", ".join(f"`{result.row.name}`" for result in compared if not result.reached)
+    algorithms = list(dict.fromkeys(result.row.algorithm for result in ours))
+    rows = []
+    for env, own in environments.items():
+        first: dict[str, _Result] = {}
+        for result in sorted(own, key=lambda result: (result.row.library != "ours", bool(result.row.variant))):
+            first.setdefault(result.row.algorithm, result)
+        rows.append((f"[{env}](#{_anchor(env)})", *(_cell(first.get(name)) for name in algorithms)))
+    return [
+        f"{len(compared)} rows on TensorFlow have a return that others published at as many steps. In",
+        f"{sum(result.reached for result in compared)} of them our 95% interval reaches the strongest published return"
+        + (f" (not in {missed})." if missed else "."),
+        "",
+        "The table has the return of each preset, and in parentheses its env steps. A bold return's interval reaches",
+        "the strongest published return at as many steps. Most returns are of 3 to 10 seeds. The sections below have",
+        "intervals, seeds and curves.",
+        "",
+        *table(("environment", *(name.upper() for name in algorithms)), rows),
+    ]
+
+
+def _cell(result: _Result | None) -> str:
+    if result is None:
+        return ""
+    value = f"{result.middle:,.1f}"
+    return f"{f'**{value}**' if result.reached else value} ({_short(result.steps)})"
+
+
+def _section(env: str, results: Sequence[_Result], folder: Path) -> list[str]:
+    """Return an environment's section: its results, notes and curves."""
+    rows = [
+        (result.label, f"{result.steps:,}", str(len(result.seeds)), str(result), _published(result.row))
+        for result in results
+    ]
+    notes: dict[str, list[str]] = {}
+    for result in results:
+        if result.row.note:
+            notes.setdefault(result.row.note, []).append(result.label)
+    curves = [_curve(result, picture) for result in results if (picture := folder / f"{result.row.slug}.png").exists()]
+    pairs = [(*curves[place : place + 2], "")[:2] for place in range(0, len(curves), 2)]
+    return [
+        f"### {env}",
+        "",
+        *table(("training", "env steps", "seeds", "return", "strongest published"), rows),
+        "",
+        *(f"- {', '.join(labels)}: {note}." for note, labels in notes.items()),
+        *([""] if notes else []),
+        *table((" ", " "), pairs),
+        "",
+    ]
+
+
+def _curve(result: _Result, picture: Path) -> str:
+    text = f"Return over env steps: {result.label}"
+    return f'{result.label}<br><img src="{picture.name}" width="380" loading="lazy" alt="{text}">'
+
+
+def _published(row: Row) -> str:
+    return "" if row.goal is None else str(row.goal)
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w-]", "", heading.lower())
+
+
+def _short(steps: int) -> str:
+    return f"{steps / 1e6:.2g}M" if steps >= 1e6 else f"{steps // 1000}k"
+
+
+def _table_row(result: _Result, command: str) -> tuple[str, ...]:
+    row, seeds = result.row, result.seeds
+    spread = f" +- {statistics.stdev(result.values.tolist()):,.1f}" if result.values[1:].size else ""
     made = {f"{seed['date']}, {seed['commit']}, {seed['machine'].partition(' of ')[2]}" for seed in seeds}
     return (
         f"`{command.removeprefix('actor-learner ')}`"
         if row.library == "ours"
         else f"{row.library.upper()}, Zoo's settings: {row.env}/{row.algorithm}",
-        f"{max(seed['env_steps'] for seed in seeds):,}",
+        f"{result.steps:,}",
         str(len(seeds)),
-        evaluation,
-        f"{values.mean():,.1f}{spread}",
+        str(result),
+        f"{result.values.mean():,.1f}{spread}",
         f"{statistics.mean(seed['training_return'] for seed in seeds):,.1f}",
-        "" if goal is None else str(goal),
-        "; ".join(_compare_with(published, row, seeds) for published in row.published if published is not goal),
+        _published(row),
+        "; ".join(_compare_with(published, row, seeds) for published in row.published if published is not row.goal),
         f"{statistics.mean(seed['seconds'] for seed in seeds):,.0f}",
         "; ".join(sorted(made)),
     )
@@ -246,5 +371,4 @@ def _compare_with(published: Published, row: Row, seeds: Sequence[Figures]) -> s
         return str(published)
     ours = [seed["training_return_at"].get(str(published.steps)) for seed in seeds]
     known = [value for value in ours if value is not None]
-    steps = f"{published.steps / 1e6:g}M" if published.steps >= 1e6 else f"{published.steps // 1000}k"
-    return f"{published} ({steps}{f'; ours then {statistics.mean(known):,.1f}' if known else ''})"
+    return f"{published} ({_short(published.steps)}{f'; ours then {statistics.mean(known):,.1f}' if known else ''})"

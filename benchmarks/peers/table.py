@@ -49,7 +49,7 @@ def fastest(runs: Mapping[str, Runs], among: Iterable[str]) -> str | None:
 
 def page(found: Figures) -> str:
     works = found.get("works", {})
-    lines = ["# Beside other libraries", "", *_about(found), "", *summary(works)]
+    lines = ["# Comparison with other libraries", "", *_about(found), "", *summary(works)]
     for name, work in works.items():
         lines += ["", f"## {name}: {shape(work['work'])}", "", *_work_table(work), *_footnotes(work)]
     if "solve" in found:
@@ -89,14 +89,19 @@ def _about(found: Figures) -> list[str]:
         f"{', '.join(sorted(dates))}; {', '.join(machines)}.",
         f"Made by {', '.join(f'`{command}`' for command in sorted(commands))}.",
         "",
-        "Env steps per second after the first two updates, for some seconds of each run; medians (least to largest) of",
-        "the rounds, in random order within each; ratios are of a round's two runs. Environment, batch, minibatch and",
-        "epochs are the same unless stated otherwise; each library runs at its fastest setting, chosen by short runs.",
-        "Start-up: from the start of the process to the end of the first update. Memory in MB of 10^6 bytes: `worker`,",
-        "a worker process's share of what processes share (and all its resident memory); `in all`, of every process.",
+        "- **Work**: environment, batch, minibatch and epochs are the same unless stated otherwise. Each library runs",
+        "  at its fastest setting, which short runs choose.",
+        "- **Steps/s**: env steps per second after the first two updates, for some seconds of each run. Figures are",
+        "  medians (least to largest) of the rounds; the order within a round is random.",
+        "- **Ratios** are of two runs of the same round: the rate of ours divided by the peer's.",
+        "- **Start-up**: from the start of the process to the end of the first update.",
+        "- **Memory** is in MB of 10^6 bytes. `worker`: a worker process, with its share of shared pages (in parentheses",
+        "  its whole resident memory). `in all`: all processes together.",
+        "",
+        "The libraries:",
         "",
         *(_about_peer(key, found) for key in TITLES if key in OURS or key in found.get("versions", {})),
-        *(f"- {TITLES[key]} is left out, it can't be installed: {why}" for key, why in missing.items()),
+        *(f"- {TITLES[key]} is left out, because it can't be installed: {why}" for key, why in missing.items()),
     ]
 
 
@@ -130,7 +135,7 @@ def _work_table(work: Figures) -> list[str]:
                 f"{memory['all_pss']:,.0f}" if memory else "",
             )
         )
-    header = ("", "steps/s", "setting", "lag 0 / it", "lag 1 / it", "start-up, s", "worker", "in all")
+    header = ("", "steps/s", "setting", "lag 0 / peer", "lag 1 / peer", "start-up, s", "worker", "in all")
     return table(header, rows)
 
 
@@ -157,10 +162,11 @@ def _solve_table(solved: Figures) -> list[str]:
     return [
         f"## solve: CartPole-v1, from the start of the process to {solved['goal']} over the last 100 training episodes",
         "",
-        "Each with its own settings: ours the preset, SB3 and SBX the Zoo's, CleanRL's those of ppo.py, Sample Factory",
-        "those of its example. Median (least to largest) of the seeds that reached it; `it / ours` is of medians.",
+        "Each library has its own settings: ours the preset, SB3 and SBX the Zoo's, CleanRL's way those of ppo.py,",
+        "Sample Factory those of its example. Figures are medians (least to largest) of the seeds that reached the",
+        "goal. The last column is the ratio of medians.",
         "",
-        *table(("", "seconds", "env steps", "seeds that reached it", "it / ours"), rows),
+        *table(("", "seconds", "env steps", "seeds that reached it", "peer / ours"), rows),
         *_footnotes(solved),
     ]
 

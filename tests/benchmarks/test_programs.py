@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import sys
 from operator import attrgetter
 from types import SimpleNamespace
@@ -11,6 +13,7 @@ import pytest
 
 from benchmarks import __main__ as measure
 from benchmarks.harness import ROOT
+from benchmarks.learning.table import page
 from benchmarks.replay.compare import DQN, SAC
 from benchmarks.replay.programs import ours
 from benchmarks.speed import timeline
@@ -55,6 +58,13 @@ def test_what_programs_observe_in_the_package_exists():
     places = (*timeline.BEFORE_TENSORFLOW, *timeline.WITH_TENSORFLOW, (*timeline.IMPORTS_TENSORFLOW, "learner"))
     found = {name for modules, path, name in places if any(exists(module, path) for module in modules.split())}
     assert found == {name for _, _, name in places}
+
+
+def test_the_page_of_learning_results_is_made_of_the_figures_and_shows_every_curve():
+    folder = ROOT / "benchmarks" / "learning"
+    made = page(json.loads((folder / "learning.json").read_text(encoding="utf-8")), folder)
+    assert (folder / "learning.md").read_text(encoding="utf-8") == made
+    assert sorted(re.findall(r'<img src="([^"]+)"', made)) == sorted(path.name for path in folder.glob("*.png"))
 
 
 @pytest.mark.thorough
