@@ -50,10 +50,11 @@ class Impala(ActorCritic):
     gae_lambda: float = hyperparameter(1.0, "V-trace's lambda: trade-off of bias and variance, 0 to 1")
     rho_clip: float | None = hyperparameter(
         1.0,
-        "bound of the importance weights of the value's targets: which policy's value is learned; none: not clipped",
+        "bound of the importance weights of the value's targets; it decides whose value is learned; none: not clipped",
     )
     c_clip: float | None = hyperparameter(
-        1.0, "bound of the importance weights along the trace: how fast it is learned; none: not clipped"
+        1.0,
+        "bound of the importance weights along the trace, which decides the speed of learning; none: not clipped",
     )
     pg_rho_clip: float | None = hyperparameter(
         1.0, "bound of the importance weights of the policy gradient; none: not clipped"

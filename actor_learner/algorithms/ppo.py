@@ -35,11 +35,11 @@ class PPO(ActorCritic):
     clip_range: Schedule = hyperparameter(0.2, "largest rewarded change of the probability ratio, or a schedule")
     clip_range_vf: Schedule | None = hyperparameter(None, "largest change of the value; none: not clipped")
     normalize_advantage: bool = hyperparameter(True, "normalize advantages within each minibatch")
-    target_kl: float | None = hyperparameter(None, "a minibatch with 1.5 x this update_kl ends the update")
+    target_kl: float | None = hyperparameter(None, "end an update at a minibatch whose update_kl exceeds 1.5 x this")
     desired_kl: float | None = hyperparameter(
-        None, "adapt the learning rate after each update to keep update_kl near this; none: don't"
+        None, "adapt the learning rate after each update to keep update_kl near this; none: no adaptation"
     )
-    vtrace: bool = hyperparameter(False, "advantages and returns by V-trace, for actors with older weights")
+    vtrace: bool = hyperparameter(False, "compute advantages and returns by V-trace, for actors with older weights")
     epochs: int = hyperparameter(10, "passes over each batch")
     minibatch_size: int | None = hyperparameter(64, "rows in a minibatch; none: the whole batch")
 

@@ -84,14 +84,14 @@ class OffPolicy(Hyperparameters):
     Raises ValueError for a value out of range.
     """
 
-    buffer_size: int = hyperparameter(1_000_000, "env steps that the replay buffer keeps")
+    buffer_size: int = hyperparameter(1_000_000, "capacity of the replay buffer, in env steps")
     learning_starts: int = hyperparameter(100, "env steps before the first gradient step")
     minibatch_size: int = hyperparameter(256, "rows in a minibatch")
     updates_per_step: float = hyperparameter(1.0, "gradient steps per env step, after learning_starts")
     gamma: float = hyperparameter(0.99, "discount factor, 0 to 1")
-    n_step: int = hyperparameter(1, "the most rewards in a row's return, at most an unroll's")
-    tau: float = hyperparameter(0.005, "how far targets move towards the weights at once, 1: all the way")
-    clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound that rewards are clipped to")
+    n_step: int = hyperparameter(1, "largest number of rewards in a row's return; at most the unroll length")
+    tau: float = hyperparameter(0.005, "fraction by which each move brings the targets to the weights; 1: copies")
+    clip_reward: str | float | None = hyperparameter(None, "'sign', or a bound to which rewards are clipped")
     max_grad_norm: float | None = hyperparameter(None, "largest global norm of a gradient; none: not clipped")
 
     REPLAYS: ClassVar[bool] = True

@@ -27,8 +27,10 @@ class SAC(OffPolicy):
     """
 
     learning_rate: Schedule = hyperparameter(3e-4, "step size of the optimizers, or a schedule")
-    ent_coef: float | str = hyperparameter(_AUTO, "weight of the entropy; auto: learned, auto_0.1: from .1 on")
-    target_entropy: float | str = hyperparameter(_AUTO, "entropy that auto aims at; auto: minus the action's size")
+    ent_coef: float | str = hyperparameter(_AUTO, "weight of the entropy; auto: learned; auto_0.1: learned, from 0.1")
+    target_entropy: float | str = hyperparameter(
+        _AUTO, "entropy that auto aims at; auto: minus the action's dimensions"
+    )
     target_update_interval: int = hyperparameter(1, "gradient steps from one move of the targets to the next")
 
     NUM_CRITICS: ClassVar[int] = 2

@@ -22,10 +22,12 @@ class TD3(OffPolicy):
     """
 
     learning_rate: Schedule = hyperparameter(1e-3, "step size of the optimizers, or a schedule")
-    action_noise: float = hyperparameter(0.1, "standard deviation of exploration noise, in halves of the bounds")
-    policy_delay: int = hyperparameter(2, "gradient steps of the critics from one of the policy to the next")
-    target_policy_noise: float = hyperparameter(0.2, "standard deviation of the noise of targets' actions")
-    target_noise_clip: float = hyperparameter(0.5, "largest noise of targets' actions")
+    action_noise: float = hyperparameter(
+        0.1, "standard deviation of exploration noise, in halves of the distance between the bounds"
+    )
+    policy_delay: int = hyperparameter(2, "gradient steps of the critics for each step of the policy")
+    target_policy_noise: float = hyperparameter(0.2, "standard deviation of the noise on the targets' actions")
+    target_noise_clip: float = hyperparameter(0.5, "bound of the noise on the targets' actions")
 
     NUM_CRITICS: ClassVar[int] = 2
     TARGETS: ClassVar[tuple[str, ...]] = (NETWORK, CRITICS)
