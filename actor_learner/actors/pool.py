@@ -340,7 +340,8 @@ class ActorPool:
 
     def blank_trajectory(self) -> Trajectory:
         """Return a batch of zeros, shaped as by `collect`, in which each step is an episode. It serves to compile an
-        update."""
+        update.
+        """
         block = self._trajectories[0]
         zeros: dict[str, Any] = {
             name: None if field is None else map_leaves(np.zeros_like, field) for name, field in block._asdict().items()

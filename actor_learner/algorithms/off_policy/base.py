@@ -75,9 +75,9 @@ class LossGroup(NamedTuple):
 class OffPolicy(Hyperparameters):
     """The hyperparameters that algorithms with a replay buffer share, with SB3's names, defaults and meaning.
 
-    SB3's `batch_size` is `minibatch_size` here. Its `train_freq` and `gradient_steps` are one number,
-    `updates_per_step` (gradient_steps / train_freq / n_envs): how much is learned doesn't depend on how many
-    environments there are, nor on the length of an unroll.
+    SB3's `batch_size` is `minibatch_size` here. One number, `updates_per_step` (gradient_steps / train_freq / n_envs),
+    replaces its `train_freq` and `gradient_steps`. So the number of gradient steps depends neither on the number of
+    environments nor on the length of an unroll.
 
     A new algorithm subclasses this as a frozen dataclass, and overrides `groups`.
 
@@ -118,7 +118,7 @@ class OffPolicy(Hyperparameters):
 
     @property
     def config_defaults(self) -> Mapping[str, Any]:
-        """The fields of `TrainConfig` where they aren't given. Unrolls grow with `n_step`, which ends with them."""
+        """The defaults of fields of `TrainConfig`. Unrolls grow with `n_step`, because returns end with them."""
         network = {"hidden_sizes": (256, 256), "activation": "relu", "orthogonal_init": False}
         return {**network, "unroll_length": 4 * self.n_step}
 
@@ -195,11 +195,11 @@ class OffPolicy(Hyperparameters):
 
     @property
     def priority_exponent(self) -> float | None:
-        """How far draws follow the temporal-difference errors; None: draws are uniform."""
+        """The exponent of priorities by temporal-difference errors; None: draws are uniform."""
         return None
 
     def importance_exponent(self, progress_remaining: float) -> float:
-        """Return how far importance weights correct for priorities."""
+        """Return the exponent with which importance weights correct for priorities."""
         return 0.0
 
     def make_variables(self, action_size: int) -> dict[str, Any]:

@@ -26,8 +26,8 @@ class DQN(OffPolicy):
     (arXiv:1511.05952), `n_step`. Defaults are SB3's. Epsilon is 1 until `learning_starts`; it falls from
     `exploration_initial_eps` to `exploration_final_eps` in the first `exploration_fraction` of the run.
 
-    Targets become the weights every `target_update_interval` env steps, at the next update; with `tau` below 1 they
-    move by this part, as often as env steps have passed that number.
+    Every `target_update_interval` env steps, at the next update, the weights are copied to the targets. With `tau`
+    below 1, the targets move by this fraction instead, once for each interval that has passed.
     """
 
     learning_rate: Schedule = hyperparameter(1e-4, "step size of the optimizer, or a schedule")
@@ -142,8 +142,8 @@ class DQN(OffPolicy):
     def loss(self, models: Models, minibatch: Mapping[str, Tensor]) -> Loss:
         """Return the mean error of the chosen actions' values, weighted by importance.
 
-        The target is reward + discount x max Q(next observation), by the copy (Mnih et al. 2015, eq. 2), over allowed
-        actions; with `double` the copy's value of the action that the weights prefer.
+        The target is reward + discount x max Q(next observation), by the target network (Mnih et al. 2015, eq. 2), over
+        allowed actions. With `double`, it has the target network's value of the action that the weights prefer.
         """
         from keras import ops
 

@@ -17,7 +17,7 @@ from actor_learner.system.types import Tensor
 class TD3(OffPolicy):
     """Twin delayed DDPG (arXiv:1802.09477), for Box action spaces with bounds.
 
-    Defaults are SB3's, but for `action_noise`: here it is a number, in halves of the distance between the bounds, and
+    Defaults are SB3's, except `action_noise`: here it is a number, in halves of the distance between the bounds, and
     has the paper's value. SB3 draws uniform actions until `learning_starts`; here the untrained policy acts with noise.
     """
 
